@@ -49,11 +49,11 @@ class Arrivals:
         self._waiting: asyncio.Task[None] | None = None  # one for all, so that answers come in the order of requests
 
     def expect(self, is_settled: Callable[[], bool], settle: Settle) -> None:
-        """Servers that have no keeper before they are found."""
+        """Wait also for servers that have no keeper until they are discovered."""
         self._expected.append((is_settled, settle))
 
     def maybe_wait(self) -> Coroutine[Any, Any, None] | None:
-        """The wait for what has yet to arrive, unless that is over."""
+        """Return the wait for servers that have not arrived yet, or None if there is nothing to wait for."""
         if not self._pending():
             return None
         if self._waiting is None or self._waiting.done():
@@ -61,7 +61,7 @@ class Arrivals:
         return _wait_for(self._waiting)
 
     def missing(self, view: View) -> list[MissingServer]:
-        """The servers of which nothing is listed for this caller, because they are not there."""
+        """Return the servers of which nothing is listed for this caller because they are not available."""
         return [
             MissingServer(keeper.link.segment, keeper.link.standing.state.value)
             for keeper in self._keepers.values()
@@ -72,7 +72,9 @@ class Arrivals:
         ]
 
     def postpone(self, call: ArrivingCall, make: Callable[[], Call]) -> bool:
-        """Whether the call is made later, when servers have arrived."""
+        """Postpone the call until servers have arrived and return True, or return False if there is nothing to wait
+        for.
+        """
         waits = self.maybe_wait()
         if waits is None:
             return False
@@ -91,7 +93,7 @@ class Arrivals:
         call.made = make()
 
     def _pending(self) -> list[tuple[float, Settle]]:
-        """For how long, and what is waited for."""
+        """Return what to wait for, each with the seconds that are left."""
         now = self._clock.now()
         left = self.wait_s - (now - self._started)
         pending = [(left, settle) for is_settled, settle in self._expected if left > 0 and not is_settled()]

@@ -48,7 +48,7 @@ class Place:
 
 
 class LinkQueue:
-    """Those who wait for one link."""
+    """Queue of the calls that wait for one link."""
 
     __slots__ = ("_is_full", "_link", "_turns")
 
@@ -61,7 +61,7 @@ class LinkQueue:
         self._turns.setdefault(place.principal, deque()).append(place)
 
     def forget_left(self, principal: str) -> None:
-        """Those in front who no longer wait: until there is room, nothing else lets go of their calls."""
+        """Remove a principal's first calls that no longer wait; nothing else releases them while the link is full."""
         places = self._turns.get(principal)
         if places is None:
             return
@@ -73,7 +73,7 @@ class LinkQueue:
             self._link.queue = None
 
     def on_room(self) -> None:
-        """A call has ended: the next one takes its room at once, before anybody who comes now."""
+        """Give the capacity of a call that has ended to the next waiting call, before any new call can take it."""
         while self._turns and not self._is_full(self._link):
             principal, places = self._turns.popitem(last=False)
             place = places.popleft()
@@ -94,14 +94,14 @@ class CallQueue:
     """All calls that wait for room."""
 
     def __init__(self, is_full: IsFull) -> None:
-        """`is_full`: whether a link has as many calls as it may."""
+        """Create an empty queue; `is_full` returns whether a link has as many calls as it may."""
         self._is_full = is_full
         self.count = 0
         self._bytes = 0
         self._of: dict[str, tuple[int, int]] = {}  # principal -> calls and bytes
 
     def maybe_join(self, call: Call, link: CallLink) -> Place | None:
-        """None: too much waits already."""
+        """Add a call to the queue of a link, or return None if a limit is reached."""
         place = Place(call, self)
         calls, size = self._of.get(place.principal, (0, 0))
         if (
@@ -119,7 +119,7 @@ class CallQueue:
         return place
 
     async def wait(self, place: Place) -> bool:
-        """Whether there was room in time."""
+        """Wait for capacity and return whether it became available in time."""
         try:
             await asyncio.wait((place.has_room,), timeout=WAIT_S)
             return place.has_room.done()

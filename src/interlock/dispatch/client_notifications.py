@@ -25,7 +25,7 @@ class ClientNotifications:
     def __init__(
         self, view: Callable[[ViewKey], View], recorder: Recorder, clock: Clock, may_notify: Callable[[Caller], bool]
     ) -> None:
-        """`may_notify`: what the safety loop says of a client."""
+        """Create the passing of notifications; `may_notify` is the safety loop's decision about a client."""
         self._view = view
         self._may_notify = may_notify
         self._recorder = recorder
@@ -56,7 +56,10 @@ class ClientNotifications:
 
 
 def _maybe_meant(caller: Caller, view: View) -> ConnectedLink | None:
-    """Return the server that a client with this view means, or the client's own link to it, where it has one."""
+    """Return the only server that a client with this view can mean, or the client's own link to it.
+
+    Returns None if there is no such server or more than one.
+    """
     is_modern = caller.era is Era.MODERN
     seen = [link for link in view.links if isinstance(link, ServerLink) and view.shows(link)]
     meant = [link for link in seen if link.modern is is_modern and link.is_connected]

@@ -76,7 +76,7 @@ class AskedTasks:
         return task if task is not None and task.link is link else None
 
     def expect(self, link: ConnectedLink, request: Request, caller: Caller) -> str | None:
-        """A server asks for a task. Why its client cannot make one; None when it can be asked."""
+        """Expect a client to create the task that a server requests, or return why the client cannot."""
         if caller.era is Era.MODERN:
             return f"{request.method} as a task of 2025-11-25 does not cross to a client of MCP {LATEST_MODERN}"
         if not takes_as_task(caller.capabilities, request.method):
@@ -86,7 +86,7 @@ class AskedTasks:
         return None
 
     def ask(self, link: ConnectedLink, request: Request, origin: Pending | None) -> None:
-        """A server asks about a task."""
+        """Pass a server's request about a task to the client that has the task."""
         members: dict[str, Any] = decode_object(request.params) or {}
         task = self.maybe(link, find_string(members.get("taskId")) or "")
         if task is None or not self._expect(link, request, task.caller, task):
@@ -98,15 +98,15 @@ class AskedTasks:
         link.questions.ask_client(Request(request.id, request.method, Raw(encode_value(members))), asking)
 
     def on_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes, their: Rename) -> bytes:
-        """The payload of a client's answer, with the ids its server knows."""
+        """Return the payload of a client's answer with the task ids that its server uses."""
         expected = self._expected.pop((link.segment, upstream_id), None)
         if not payload.startswith(_RESULT) or (expected is None and b"/related-task" not in payload):
             return payload
         result = Raw(payload[len(_RESULT) :])
 
         def server_side(named: str) -> str | None:
-            kept = self._of.get(expected.caller, {}).get(named) if expected is not None else None
-            return kept.id if kept is not None and kept.link is link else their(named)
+            stored = self._of.get(expected.caller, {}).get(named) if expected is not None else None
+            return stored.id if stored is not None and stored.link is link else their(named)
 
         if expected is None:
             members: dict[str, Any] | None = decode_object(result)
@@ -116,16 +116,16 @@ class AskedTasks:
             return _RESULT + encode_value(members)
         task = expected.task
         if task is None:
-            made = read_made(result, Era.LEGACY)
-            if made is None or isinstance(made, str):
+            created = read_made(result, Era.LEGACY)
+            if created is None or isinstance(created, str):
                 return payload  # a plain answer, or nonsense: the server's to judge
-            kept = self._keep(link, expected.caller, made.facts.id)
-            return _RESULT + made.rename_task(kept.id, server_side)
+            stored = self._keep(link, expected.caller, created.facts.id)
+            return _RESULT + created.rename_task(stored.id, server_side)
         answered = renamed_answer(result, expected.method, task.theirs, server_side)
         return payload if isinstance(answered, str) else _RESULT + encode_value(answered)
 
     def on_status(self, caller: Caller, params: Raw) -> None:
-        """A client tells how a task of its own stands: for the server that asked for it."""
+        """Pass the status of a client's task to the server that requested the task."""
         members: dict[str, Any] = decode_object(params) or {}
         task = self._of.get(caller, {}).get(find_string(members.get("taskId")) or "")
         if task is not None:
@@ -134,7 +134,7 @@ class AskedTasks:
             task.link.notify(TASK_STATUS, members)
 
     def forget(self, caller: Caller) -> None:
-        """The client has gone, and its tasks with it."""
+        """Forget the tasks of a client that is gone."""
         for task in self._of.pop(caller, {}).values():
             self._by_id.pop(task.id, None)
         for key in [key for key, expected in self._expected.items() if expected.caller is caller]:
@@ -142,7 +142,11 @@ class AskedTasks:
 
     def _expect(self, link: ConnectedLink, request: Request, caller: Caller, task: AskedTask | None) -> bool:
         if len(self._expected) >= EXPECTED_MAX:  # a server whose connection is gone waits no more
-            alive = {key: one for key, one in self._expected.items() if one.connection == one.link.connection}
+            alive = {
+                key: expected
+                for key, expected in self._expected.items()
+                if expected.connection == expected.link.connection
+            }
             self._expected = alive
         if len(self._expected) >= EXPECTED_MAX:
             return False

@@ -57,7 +57,7 @@ class Interview:
                 asker.ask(self, name, question.method, _for_legacy(question), call.sink)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        """A client's answer to one question (`Asked`)."""
+        """Handle a client's answer to one question (`Asked`)."""
         key = next((key for key, name in self._open.items() if name == upstream_id), None)
         if key is None or self._ended:
             return
@@ -70,7 +70,7 @@ class Interview:
             self._finish()
 
     def abandon(self) -> None:
-        """The call has ended: take the open questions back."""
+        """Withdraw the open questions because the call has ended."""
         self._ended = True
         asker = self._call.caller.asker
         if asker is not None:
@@ -78,7 +78,7 @@ class Interview:
                 asker.withdraw(self, name, RAW_EMPTY)
 
     def _on_refused(self, payload: bytes) -> None:
-        """A client that answers a question with an error ends its call: the server has no way to hear of it."""
+        """End the call of a client that answers a question with an error; the server cannot be notified of it."""
         error = decode_object(payload.partition(b":")[2]) or {}
         self._on_unanswered(find_string(error.get("message")) or "refused")
 
@@ -106,7 +106,10 @@ class Interview:
 
 
 def _for_legacy(question: Question) -> Raw:
-    """2025-11-25 wants an id for each page to visit; 2026-07-28 has none."""
+    """Return a question's params for a legacy client.
+
+    2025-11-25 requires an id for each page to visit; 2026-07-28 has none.
+    """
     params = decode_object(question.params) if question.method == ELICIT else None
     if params is None or find_string(params.get("mode")) != "url" or "elicitationId" in params:
         return question.params

@@ -21,7 +21,9 @@ class AvailabilityCheck:
     is_common = True
 
     def __init__(self, calls_max: int, keepers: Mapping[str, Keeper]) -> None:
-        """`calls_max`: under way at one link. `keepers`: of every link, by segment."""
+        """Create the check; `calls_max` limits the calls under way per link, `keepers` has every link's keeper by
+        segment.
+        """
         self.calls_max = calls_max
         self._keepers = keepers
 
@@ -40,16 +42,19 @@ class AvailabilityCheck:
         return None if refusal is None else Refused(self.number, refusal)
 
     def may_wait(self, refused: Refused, link: CallLink) -> bool:
-        """Whether a call that this check refused is worth holding until its server is there again."""
+        """Return whether a call that this check refused should be held until its server is available again."""
         return refused.check is self.number and refused.refusal is not BUSY and self.may_return_soon(link)
 
     def may_return_soon(self, link: CallLink) -> bool:
-        """A child that ended is started again on demand; one that keeps ending is not waited for."""
+        """Return whether the server may soon be back.
+
+        A child process that ended is restarted on demand; one that keeps ending is not waited for.
+        """
         keeper = self._keepers.get(link.segment)
         return keeper is not None and keeper.may_return_soon
 
     def wake(self, link: CallLink) -> None:
-        """The call is refused, but the next one may find the server there."""
+        """Wake the server of a refused call, so that the next call may find it available."""
         keeper = self._keepers.get(link.segment)
         if keeper is not None:
             keeper.wake()

@@ -123,7 +123,7 @@ class Parking:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for their clients."""
+        """Return how many calls wait for their clients."""
         return sum(space.waiting for space in self.spaces.values())
 
     # The server asks
@@ -167,7 +167,10 @@ class Parking:
         return handle, space
 
     def _make_room(self, principal: str) -> bool:
-        """Whether another call of this principal may wait. When all is full, the principal with most of them yields."""
+        """Return whether another call of this principal may wait.
+
+        At the limit, a call of the principal with the most waiting calls is abandoned.
+        """
         if len(self.spaces) < min(PARKED_MAX, self.room):
             return True
         most = max(self._of.values(), key=len, default={})
@@ -189,7 +192,7 @@ class Parking:
             self._tell(handle, space)
 
     def withdrawn(self, call: Call, upstream_id: bytes) -> None:
-        """The server no longer wants an answer."""
+        """Remove a question whose answer the server no longer wants."""
         space = self.spaces.get(self._handles.get(call, ""))
         if space is not None:
             for key, (_, theirs, question) in list(space.questions.items()):
@@ -201,7 +204,7 @@ class Parking:
                 call.handler.resume(call)  # its server is at work again, and may ask anew
 
     def _tell(self, handle: str, space: Space) -> None:
-        """Answer the client: these questions, and come back with this."""
+        """Answer the client with the open questions and the state to come back with."""
         call = space.call
         space.round += 1
         space.waiting = True
@@ -212,8 +215,8 @@ class Parking:
         _lighten(call)
         digest, until = call.open_dialogue().request_digest, self._clock.wall() + PARKED_S
         state = seal(Ticket(handle, space.round, call.caller.principal.name, digest, until), self._key)
-        asked = {key: question for key, (_, _, question) in space.questions.items()}
-        sink.answer(encode_result(call.client_id, encode_input_required(asked, state)))
+        questions = {key: question for key, (_, _, question) in space.questions.items()}
+        sink.answer(encode_result(call.client_id, encode_input_required(questions, state)))
 
     # The client comes back
 
@@ -246,9 +249,9 @@ class Parking:
         space.waiting = False
         call.return_to(request)
         call.handler.resume(call)
-        given = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
+        responses = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
         answers = []
-        for key, answer in (given or {}).items():
+        for key, answer in (responses or {}).items():
             if key in space.questions and bytes(answer)[:1] == b"{":  # a result is an object; else it is asked again
                 link, upstream_id, question = space.questions.pop(key)
                 call.asking -= 1
@@ -278,7 +281,7 @@ class Parking:
     # Endings
 
     def ended(self, call: Call) -> None:
-        """The call has its answer, or was cancelled. A parked answer waits for its client; open questions end here."""
+        """Decline the open questions of a call that was answered or cancelled; a parked answer waits for its client."""
         handle = self._handles.get(call)
         space = self.spaces.get(handle) if handle is not None else None
         if handle is None or space is None:
@@ -320,7 +323,7 @@ class Parking:
     # A legacy server that refuses until a page was visited
 
     def url_required(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
-        """-32042 of 2025-11-25, as a 2026-07-28 client hears it. None when the error is another."""
+        """Translate error -32042 of 2025-11-25 for a 2026-07-28 client, or return None if it is another error."""
         members = decode_object(error) or {}
         if bytes(members.get("code", b"")) != str(FORMS[URL_ELICITATION_REQUIRED].number).encode():
             return None
@@ -337,12 +340,14 @@ class Parking:
             return encode_error(call.client_id, error_body(refusal)), refusal.mcp_status
         return self._visit(call, wanted[:QUESTIONS_MAX], _digest(call)), 200
 
-    def ask_to_visit(self, call: Call, asked: dict[str, str]) -> bytes | None:
-        """A page of ours that has to be visited first; None when the client cannot be asked that."""
+    def ask_to_visit(self, call: Call, elicitation: dict[str, str]) -> bytes | None:
+        """Ask the client to visit a page of this node first, or return None if the client cannot be asked."""
         able = declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
         if not able or call.method not in RESUMABLE:
             return None
-        return self._visit(call, [Raw(encode_value(asked))], b"")  # nothing waits: the retry is a call like any other
+        return self._visit(
+            call, [Raw(encode_value(elicitation))], b""
+        )  # nothing waits: the retry is a call like any other
 
     def _visit(self, call: Call, pages: list[Raw], digest: bytes) -> bytes:
         questions = {str(number): Question(ELICIT, raw) for number, raw in enumerate(pages, 1)}
@@ -351,15 +356,15 @@ class Parking:
 
 
 def _digest(call: Call) -> bytes:
-    """What a retry must repeat: the request as its client wrote it."""
-    known = call.dialogue.request_digest if call.dialogue is not None else b""
-    if known or call.wished is None:
-        return known
+    """Return the digest of what a retry must repeat: the request as its client wrote it."""
+    digest = call.dialogue.request_digest if call.dialogue is not None else b""
+    if digest or call.wished is None:
+        return digest
     return request_digest(call.method, call.as_wished())
 
 
 def _lighten(call: Call) -> None:
-    """The server has the request, and it is never sent again: of what it said only the record's digest stays."""
+    """Release the request of a call that its server has and that is never sent again, except the record's digest."""
     if call.ticket is not None:
         call.ticket = call.wished = None
         call.params = {"arguments": digest_of(call.params.get("arguments"))}

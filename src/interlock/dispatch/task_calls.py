@@ -40,29 +40,29 @@ class TaskMaking(Call, eq=False, kw_only=True):
 
     def on_response(self, response: Response, era: Era) -> None:
         if not self.done and not response.error and era is self.caller.era:
-            made = read_made(response.result, era)
-            brought = self._name_task(made, era) if made is not None else response.result
+            created = read_made(response.result, era)
+            brought = self._name_task(created, era) if created is not None else response.result
             if isinstance(brought, Refusal):
                 self.on_failed(brought, Outcome.ERROR)
                 return
             response = Response(response.id, brought, response.error)
         super().on_response(response, era)
 
-    def _name_task(self, made: Made | str, era: Era) -> Raw | Refusal:
-        if isinstance(made, str):
-            return bad_task(made)
+    def _name_task(self, created: Made | str, era: Era) -> Raw | Refusal:
+        if isinstance(created, str):
+            return bad_task(created)
         if era is Era.MODERN and not declares_tasks(self.meta[META_CAPABILITIES]):
             return bad_task("a task for a client that takes none")
         route = cast(Route, self.route)
         link = cast(ConnectedLink, self.link)  # no other makes tasks
-        task = self.tasks.make(self.caller, link, route, made.facts)
+        task = self.tasks.make(self.caller, link, route, created.facts)
         if task is None:
-            cancel_task(link, made.facts.id)
+            cancel_task(link, created.facts.id)
             return NO_ROOM
         if era is Era.LEGACY and self.progress_token is not None:
             self.tasks.follow_progress(task, self.upstream_id, self.progress_token)
-        result = Raw(made.rename_task(task.id, lambda theirs: self.tasks.maybe_ours(task, theirs)))
-        self.tasks.heard(task, made.facts, made.task if era is Era.LEGACY else None)
+        result = Raw(created.rename_task(task.id, lambda theirs: self.tasks.maybe_ours(task, theirs)))
+        self.tasks.heard(task, created.facts, created.task if era is Era.LEGACY else None)
         return result
 
 
@@ -73,19 +73,19 @@ class Taskless(Call, eq=False, kw_only=True):
         if not self.done and response.error and requires_tasks(response.error):
             self.on_failed(TASK_PER_USER, Outcome.ERROR)
             return
-        made = read_made(response.result, era) if not self.done and not response.error else None
-        if made is None:
+        created = read_made(response.result, era) if not self.done and not response.error else None
+        if created is None:
             super().on_response(response, era)
             return
-        if isinstance(made, Made) and isinstance(self.link, ConnectedLink):
-            cancel_task(self.link, made.facts.id)
+        if isinstance(created, Made) and isinstance(self.link, ConnectedLink):
+            cancel_task(self.link, created.facts.id)
         self.on_failed(bad_task("a task that was not asked for"), Outcome.ERROR)
 
 
 def make_taskless(
     caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], *others: Any
 ) -> Taskless:
-    """The server is told of a client that takes no tasks."""
+    """Create a call whose server sees a client that takes no tasks."""
     if META_CAPABILITIES in meta and declares_tasks(meta[META_CAPABILITIES]):
         meta = {**meta, META_CAPABILITIES: without_tasks(meta[META_CAPABILITIES])}
         params["_meta"] = meta
@@ -100,7 +100,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
 
     @property
     def waits_forever(self) -> bool:
-        """For its result as long as the task takes."""
+        """Return whether the call waits for a task's result, as long as the task takes."""
         return self.method == TASKS_RESULT
 
     def on_response(self, response: Response, era: Era) -> None:
@@ -127,17 +127,19 @@ class TaskAsking(Call, eq=False, kw_only=True):
         return Raw(encode_value(members))
 
     def _explain(self, error: Raw) -> Raw:
-        """A server that we lost and found again may have forgotten the task meanwhile: that is what its error means."""
+        """Return the error, or a lost-task error if the server may have forgotten the task while it was
+        disconnected.
+        """
         task = self.task
         if task.connection == task.link.connection or code_of(error) != INVALID_PARAMS:
             return error
         self.tasks.lost(task)
-        said = find_string((decode_object(error) or {}).get("message")) or "no reason given"
-        return Raw(error_body(lost_task(said[:200])))
+        message = find_string((decode_object(error) or {}).get("message")) or "no reason given"
+        return Raw(error_body(lost_task(message[:200])))
 
 
 def cancel_task(link: ConnectedLink, theirs: str) -> None:
-    """No client will ever ask for this task: tell the server, expect nothing."""
+    """Cancel a task that no client will ever ask for, without waiting for the server's answer."""
     params: dict[str, Any] = {"taskId": theirs}
     if link.modern:
         link.ask(TASKS_CANCEL, {**params, "_meta": TASKS_META}, task_head(TASKS_CANCEL, theirs))
@@ -146,7 +148,7 @@ def cancel_task(link: ConnectedLink, theirs: str) -> None:
 
 
 def task_head(method: str, theirs: str) -> bytes:
-    """The routing headers of a 2026-07-28 server."""
+    """Return the routing headers for a 2026-07-28 server."""
     return modern_head(method) + b"mcp-name: %b\r\n" % encode_header(theirs)
 
 

@@ -147,16 +147,16 @@ class TaskMethods:
         return offers(self._dispatch.view(caller.key), caller.era)
 
     def _may_use(self, caller: Caller, task: Task) -> bool:
-        """What a caller may not call, or not here, it may not ask about either."""
+        """Return whether a caller may ask about a task, which requires that it may call the task's tool here."""
         key = caller.key
         return key.only in (None, task.route.link.segment) and self._dispatch.view(key).may_see(task.route)
 
     # Listing (2025-11-25)
 
     def list_tasks(self, caller: Caller, params: dict[str, Raw], answer: "Answer") -> None:
-        """The caller's tasks, oldest first, as their servers say they stand, or last said where they do not answer.
+        """Answer with the caller's tasks, oldest first, in the state that their servers report or last reported.
 
-        Servers are not asked for their lists: theirs hold everybody's tasks.
+        Servers are not asked for their lists, because those contain the tasks of all clients.
         """
         after = _after(params)
         if not self.offered(caller):
@@ -181,7 +181,7 @@ class TaskMethods:
         answer(encode_value(result))
 
     async def _state(self, task: Task) -> bytes | None:
-        """A task as lists show it; None when its server does not know it."""
+        """Return a task as lists show it, or None if its server does not recognise it."""
         link = task.link
         fresh_s = max(FRESH_S, task.poll_s or 0.0)
         fresh = not task.live or self._clock.now() - task.heard_at < fresh_s
@@ -208,7 +208,7 @@ class TaskMethods:
     # Being told (2026-07-28)
 
     async def watch(self, listener: TaskListener, ids: list[str]) -> list[str]:
-        """Which of these tasks the client will be told about: its own, at servers that agree to tell."""
+        """Return which of these tasks the client will be notified about: its own, at servers that agree to notify."""
         caller = listener.caller
         wanted: dict[str, list[Task]] = {}
         for task_id in dict.fromkeys(ids):
@@ -220,11 +220,11 @@ class TaskMethods:
             for task in tasks:
                 self._news.watch(task, listener)
             keeper = self._keepers.get(segment)
-            told: Collection[str] = ()
+            watched: Collection[str] = ()
             if isinstance(keeper, ServerKeeper):
-                told = await keeper.task_listening.watch({task.theirs for task in tasks})
-            agreed += [task.id for task in tasks if task.theirs in told]
-            self._unwatch([task for task in tasks if task.theirs not in told], listener)
+                watched = await keeper.task_listening.watch({task.theirs for task in tasks})
+            agreed += [task.id for task in tasks if task.theirs in watched]
+            self._unwatch([task for task in tasks if task.theirs not in watched], listener)
         return agreed
 
     def unwatch(self, listener: TaskListener) -> None:
@@ -246,7 +246,7 @@ class Answer(Protocol):
 
 
 def offers(view: View, era: Era) -> bool:
-    """Whether a server of this era, among those a caller sees, makes tasks."""
+    """Return whether a server of this era, among those a caller sees, creates tasks."""
     return any(link.tasks and link.modern == (era is Era.MODERN) for link in view.links)
 
 
@@ -256,7 +256,7 @@ def _makes_tasks_for_users(link: Link) -> bool:
 
 
 def _after(params: dict[str, Raw]) -> int | None:
-    """The number after which a list goes on; None for a cursor that is not ours."""
+    """Return the number after which a list continues, or None for a cursor that is not ours."""
     if "cursor" not in params:
         return 0
     after = decode_cursor_untrusted(find_string(params["cursor"]) or "")

@@ -98,17 +98,17 @@ class Tasks:
         return self._make_room(principal)
 
     def make(self, caller: Caller, link: ConnectedLink, route: Route, facts: TaskFacts) -> Task | None:
-        """A server made a task for this caller. None when there are too many."""
+        """Add a task that a server created for this caller, or return None if there are too many."""
         principal = caller.principal.name
-        known = self._theirs.get((link.segment, facts.id))
-        if known is not None and known.principal == principal and known.era is caller.era:
-            known.route, known.caller, known.connection = route, caller, link.connection
-            known.made_at = self._clock.now()
-            return known  # to a client that has the one id, the other would tell nothing
+        existing = self._theirs.get((link.segment, facts.id))
+        if existing is not None and existing.principal == principal and existing.era is caller.era:
+            existing.route, existing.caller, existing.connection = route, caller, link.connection
+            existing.made_at = self._clock.now()
+            return existing  # to a client that has the one id, the other would tell nothing
         if not self.has_room(principal):
             return None
-        if known is not None:  # a server that forgot what it has made: the old id must not show the new task
-            self._retire(known)
+        if existing is not None:  # a server that forgot what it has made: the old id must not show the new task
+            self._retire(existing)
         self._made += 1
         task_id = f"{route.link.segment}.{self._run}{secrets.token_urlsafe(18)}"
         task = Task(task_id, self._made, link, facts.id, route, caller)
@@ -119,13 +119,13 @@ class Tasks:
         return task
 
     def follow_progress(self, task: Task, progress_id: int, token: Any) -> None:
-        """The token of the call that made a task is good for as long as the task (2025-11-25)."""
+        """Keep the progress token of the call that created a task for as long as the task (2025-11-25)."""
         self._progress.pop((task.link.segment, task.progress_id), None)
         task.progress_id, task.progress_token = progress_id, token
         self._progress[task.link.segment, progress_id] = task
 
     def heard(self, task: Task, facts: TaskFacts, shown: dict[str, Any] | None) -> None:
-        """The newest state of a task."""
+        """Store the newest state of a task."""
         now = self._clock.now()
         task.heard_at, task.poll_s = now, facts.poll_s
         task.expires_at = now + KEPT_S if facts.ttl_s is None else task.made_at + facts.ttl_s + GRACE_S
@@ -137,7 +137,7 @@ class Tasks:
     # Finding
 
     def find(self, task_id: str, principal: str) -> Task | Refusal:
-        """What a principal means by this id; anything but its own is unknown."""
+        """Return a principal's task by id; tasks of other principals count as unknown."""
         task = self.by_id.get(task_id) if len(task_id) <= ID_BYTES_MAX else None
         if task is None or task.principal != principal:
             return TASK_FORGOTTEN if self._is_of_another_run(task_id) else TASK_UNKNOWN
@@ -147,9 +147,9 @@ class Tasks:
         return self._theirs.get((link.segment, theirs))
 
     def maybe_ours(self, task: Task, theirs: str) -> str | None:
-        """What the owner of `task` calls another task of that server: nothing, unless that is its own too."""
-        known = self.maybe_theirs(task.link, theirs)
-        return known.id if known is not None and known.principal == task.principal else None
+        """Return our id of another task of that server, or None unless it belongs to the owner of `task` too."""
+        other = self.maybe_theirs(task.link, theirs)
+        return other.id if other is not None and other.principal == task.principal else None
 
     def maybe_progressing(self, link: ConnectedLink, progress_id: int) -> Task | None:
         return self._progress.get((link.segment, progress_id))
@@ -158,7 +158,10 @@ class Tasks:
         return [task for task in self._of.get(principal, {}).values() if not task.replaced]
 
     def principals(self, link: Link) -> set[str]:
-        """Whose tasks may still run at this server: what it says of its own accord may be about any of them."""
+        """Return the principals whose tasks may still run at this server.
+
+        What the server sends outside a call may be about any of them.
+        """
         return set(self._live.get(link.segment, ()))
 
     def _is_of_another_run(self, task_id: str) -> bool:
@@ -168,11 +171,11 @@ class Tasks:
     # Forgetting
 
     def lost(self, task: Task) -> None:
-        """The server no longer knows it."""
+        """Mark a task that its server no longer recognises as ended."""
         self._set_live(task, live=False)
 
     def lose_all(self, link: ConnectedLink) -> None:
-        """The link is gone for good."""
+        """Mark all tasks of a link that is gone for good as ended."""
         for task in [task for task in self.by_id.values() if task.link is link]:
             self._set_live(task, live=False)
             self._cut(task)
@@ -186,7 +189,10 @@ class Tasks:
                 self._forget(task)
 
     def _make_room(self, principal: str) -> bool:
-        """Tasks that have ended make way, those of the same principal first; those that may still run do not."""
+        """Drop tasks that have ended, those of the same principal first, and return whether another task may be added.
+
+        Tasks that may still run are not dropped.
+        """
         mine = self._of.get(principal, {})
         if len(mine) >= TASKS_PER_PRINCIPAL_MAX and not self._drop_ended(mine):
             return False
@@ -199,7 +205,7 @@ class Tasks:
         return ended is not None
 
     def _retire(self, task: Task) -> None:
-        """Its id goes on to say what became of it."""
+        """Mark a task as replaced; its id stays, so that a request for it is refused with the reason."""
         task.replaced = True
         self._set_live(task, live=False)
         self._cut(task)

@@ -46,11 +46,11 @@ class TaskListener(Protocol):
 
 
 class TaskNews(TaskEvents):
-    def __init__(self, tasks: Tasks, asked: AskedTasks) -> None:
+    def __init__(self, tasks: Tasks, asked_tasks: AskedTasks) -> None:
         self.call_type = partial(TaskMaking, tasks=tasks)
         self.per_user_call_type = make_taskless
         self._tasks = tasks
-        self._asked = asked
+        self._asked = asked_tasks
         self._listening: dict[Task, set[TaskListener]] = {}
         self._held: dict[Task, list[tuple[Request, Background]]] = {}
 
@@ -59,15 +59,15 @@ class TaskNews(TaskEvents):
     def on_task_status(self, link: ConnectedLink, params: Raw) -> None:
         era = Era.MODERN if link.modern else Era.LEGACY
         params = Raw(without_claims(params, is_aggregator=link.offer.is_aggregator and link.offer.proved))
-        found = read_task(decode_object(params) or {}, era)
-        task = None if isinstance(found, str) else self._tasks.maybe_theirs(link, found.id)
-        if isinstance(found, str) or task is None or task.era is not era:
+        facts = read_task(decode_object(params) or {}, era)
+        task = None if isinstance(facts, str) else self._tasks.maybe_theirs(link, facts.id)
+        if isinstance(facts, str) or task is None or task.era is not era:
             link.stray += 1
             return
         members = renamed_answer(params, TASKS_GET, task.theirs, lambda theirs: self._tasks.maybe_ours(task, theirs))
         if isinstance(members, str):
             return
-        self._tasks.heard(task, found, members if era is Era.LEGACY else None)
+        self._tasks.heard(task, facts, members if era is Era.LEGACY else None)
         if era is Era.LEGACY:
             self._tell(task, encode_notification(TASK_STATUS.encode(), encode_value(members)))
         else:
@@ -79,9 +79,9 @@ class TaskNews(TaskEvents):
         if task is None:
             link.stray += 1
             return
-        said: dict[str, Any] = {**params, PROGRESS_TOKEN: task.progress_token}
-        rename_related(said, lambda theirs: self._tasks.maybe_ours(task, theirs))
-        self._tell(task, encode_notification(PROGRESS.encode(), encode_value(said)))
+        members: dict[str, Any] = {**params, PROGRESS_TOKEN: task.progress_token}
+        rename_related(members, lambda theirs: self._tasks.maybe_ours(task, theirs))
+        self._tell(task, encode_notification(PROGRESS.encode(), encode_value(members)))
 
     def on_task_log(self, link: ConnectedLink, params: Raw) -> bool:
         theirs = related_task(params)
@@ -91,12 +91,15 @@ class TaskNews(TaskEvents):
         if task is None:
             link.stray += 1
         elif task.caller.log_level is not None and passes_level(params, task.caller.log_level):
-            said = renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
-            self._tell(task, encode_notification(LOG_MESSAGE.encode(), bytes(said)))
+            renamed = renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
+            self._tell(task, encode_notification(LOG_MESSAGE.encode(), bytes(renamed)))
         return True
 
     def _tell(self, task: Task, message: bytes) -> None:
-        """On the session's own stream, or where it waits for the task's result; else it is dropped, as MCP allows."""
+        """Send a message on the session's stream, or where the client waits for the task's result.
+
+        Otherwise the message is dropped, as MCP allows.
+        """
         asker = task.caller.asker
         if asker is not None and not asker.tell(message):
             waiting = self._waiting(task)
@@ -104,8 +107,12 @@ class TaskNews(TaskEvents):
                 waiting.sink.emit(message)
 
     def _waiting(self, task: Task) -> TaskAsking | None:
-        """A request under way for the task's result."""
-        calls = [one for one in task.link.in_flight.values() if isinstance(one, TaskAsking) and one.waits_forever]
+        """Return the newest request under way for the task's result, or None."""
+        calls = [
+            pending
+            for pending in task.link.in_flight.values()
+            if isinstance(pending, TaskAsking) and pending.waits_forever
+        ]
         return next((call for call in reversed(calls) if call.task is task), None)
 
     # Who listens (2026-07-28)
@@ -114,7 +121,7 @@ class TaskNews(TaskEvents):
         self._listening.setdefault(task, set()).add(listener)
 
     def unwatch(self, task: Task, listener: TaskListener) -> bool:
-        """True when no client listens for the task any more."""
+        """Remove a listener of a task and return whether no client listens for the task any longer."""
         listeners = self._listening.get(task, set())
         listeners.discard(listener)
         if not listeners:
@@ -146,13 +153,15 @@ class TaskNews(TaskEvents):
     def _find_asking(
         self, link: ConnectedLink, params: Raw, theirs: str | None, origin: Pending | None
     ) -> tuple[Asking | str, Raw]:
-        """On whose behalf the server asks, or why no client can be asked; and the params as that client knows them."""
+        """Return on whose behalf the server asks, or why no client can be asked, and the params with that client's
+        ids.
+        """
         if theirs is None:
             pending = link.find_call(origin)
             return (pending, params) if isinstance(pending, Call) else (_WHOSE, params)
-        asked = self._asked.maybe(link, theirs)
-        if asked is not None:
-            return Background(asked.caller), renamed_in(params, lambda _: asked.theirs)
+        client_task = self._asked.maybe(link, theirs)
+        if client_task is not None:
+            return Background(client_task.caller), renamed_in(params, lambda _: client_task.theirs)
         task = self._tasks.maybe_theirs(link, theirs)
         if task is None:
             return "the task this belongs to is not known", params
@@ -166,11 +175,12 @@ class TaskNews(TaskEvents):
 
     def hold(self, task: Task, link: Asked, request: Request, asking: Background) -> None:
         wanted = {
-            of: [one for one in held if of.link.questions.is_open(one[0].id, one[1])] for of, held in self._held.items()
+            of: [entry for entry in held if of.link.questions.is_open(entry[0].id, entry[1])]
+            for of, held in self._held.items()
         }
         self._held = {of: held for of, held in wanted.items() if held}
         held = self._held.setdefault(task, [])
-        size = len(request.params) + sum(len(one.params) for kept in self._held.values() for one, _ in kept)
+        size = len(request.params) + sum(len(entry.params) for entries in self._held.values() for entry, _ in entries)
         if len(held) >= HELD_MAX or size > HELD_BYTES_MAX:
             why = "the client cannot be reached, and too many questions wait for it"
             link.respond(request.id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, why)))
