@@ -107,10 +107,10 @@ class BatchCall(OwnCall):
                 self._take(name, Answered(failure=_ASKS) if has_asked and answered.failure is not None else answered)
                 self.advance()
 
-        asked = ClientRequest(
+        client_request = ClientRequest(
             self.item_caller, self.client_id, TOOLS_CALL, dict(self.params), dict(self.meta), _ItemSink(self)
         )
-        call = self.surface.begin(asked, request, self.tool, deliver)
+        call = self.surface.begin(client_request, request, self.tool, deliver)
         if place == self.place and not call.done:
             self.current = call
 

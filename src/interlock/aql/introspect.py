@@ -50,7 +50,7 @@ class Introspection:
             return Answered(data={"operation": operation_details(entry.operation, endpoints)})
         data = self._operations(caller, index, query, endpoints)
         if missing:
-            data["_protocol"]["missing_servers"] = [{"server": one.server, "state": one.state} for one in missing]
+            data["_protocol"]["missing_servers"] = [{"server": server.server, "state": server.state} for server in missing]
         return Answered(data=data)
 
     def _operations(self, caller: Caller, index: OperationIndex, query: Query, endpoints: Endpoints) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Introspection:
         levels = {name: entry.danger.level.word for name, entry in dangers.items() if entry.danger.level >= 2}
         if levels and self._adapter.plan.aql.danger.enforce:
             protocol["danger_levels"] = levels
-        surfaces = {name: told for name, entry in dangers.items() if (told := _surface(entry)) is not None}
+        surfaces = {name: surface for name, entry in dangers.items() if (surface := _surface(entry)) is not None}
         if surfaces:
             protocol["surfaces"] = surfaces
         if query.is_paged or is_cut:

@@ -34,25 +34,28 @@ ENTRIES_SPARE: Final = 1000  # names kept beyond twice the number of tools, so t
 class OperationNames:
     """Tools as operations, over the whole namespace: a name is the same for every caller (C.map-1 to -3)."""
 
-    def __init__(self, namespace: Namespace, native: NativeOperations, plan: Plan, made: dict[str, str]) -> None:
-        """`made`: qualified name -> operation name, kept between snapshots."""
+    def __init__(self, namespace: Namespace, native: NativeOperations, plan: Plan, cache: dict[str, str]) -> None:
+        """Name the operations of all tools.
+
+        `cache` maps qualified names to operation names and is shared between snapshots.
+        """
         routes = namespace.view(EVERYTHING).tool_routes
         self.rules: dict[str, ToolRule] = {}
-        given: dict[str, str] = {}
+        names: dict[str, str] = {}
         for route in routes:
-            name = made.get(route.qualified)
+            name = cache.get(route.qualified)
             if name is None:
-                name = made[route.qualified] = operation_name(route.qualified)
+                name = cache[route.qualified] = operation_name(route.qualified)
             rule = _rule(plan.tools, route.qualified) if plan.tools else None
             if rule is not None:
                 self.rules[route.qualified] = rule
                 if rule.aql is not None and rule.aql.name is not None:
                     name = rule.aql.name
-            given[route.qualified] = name
+            names[route.qualified] = name
         sharing: dict[str, list[str]] = {}
-        for qualified, name in given.items():
+        for qualified, name in names.items():
             sharing.setdefault(name, []).append(qualified)
-        taken = reserved_names() | {one.declaration.name for one in native}
+        taken = reserved_names() | {operation.declaration.name for operation in native}
         self.by_tool: dict[str, str] = {}
         self.doubled: dict[str, list[str]] = {}
         for name, tools in sharing.items():

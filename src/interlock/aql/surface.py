@@ -69,7 +69,7 @@ class Quotas:
         return self._budgets.is_enforced
 
     def warnings(self, caller: Caller, entry: Entry) -> tuple[Warn, ...]:
-        """Of what a call of this operation counts against."""
+        """Return warnings for the quotas of this operation that are nearly used up."""
         route = entry.route
         if route is None or not self._budgets.is_enforced:
             return ()
@@ -91,12 +91,12 @@ class Quotas:
         if route is None:
             return
         account = getattr(route.link, "account", None)
-        for one in (account, budgets.callers.get(caller.principal.name), budgets.tools.get(route.qualified)):
-            if one is not None:
-                yield one
+        for candidate in (account, budgets.callers.get(caller.principal.name), budgets.tools.get(route.qualified)):
+            if candidate is not None:
+                yield candidate
 
     def with_time(self, failure: Failure) -> Failure:
-        """A rate that was exceeded, with when it is free again."""
+        """Add the time at which the limit resets to a failure of an exceeded rate."""
         details = failure.details or {}
         wait_s = details.get("retry_after_seconds")
         if failure.code != Code.RATE_LIMIT_EXCEEDED.value or not isinstance(wait_s, int):
@@ -145,8 +145,8 @@ class Guidance:
         if operation is None or failure.code != Code.PERMISSION_DENIED.value:
             return self._quotas.with_time(failure)
         tool = self._tool(_CATEGORIES[operation])
-        said = f"{failure.message}. {_sentence(details.get('detail'))}Operation '{operation}' is called via {tool}"
-        return msgspec.structs.replace(failure, message=said, details={**details, "operation": operation, "tool": tool})
+        message = f"{failure.message}. {_sentence(details.get('detail'))}Operation '{operation}' is called via {tool}"
+        return msgspec.structs.replace(failure, message=message, details={**details, "operation": operation, "tool": tool})
 
     def _tool(self, category: Category) -> str:
         endpoints = self._adapter.endpoints(self._mode)
@@ -164,7 +164,7 @@ _LOOP_OFF: Final = "The safety loop is disabled here"
 
 
 class AqlSurface:
-    """What the fronts of AQL clients have in place of the dispatcher. One per mode."""
+    """Dispatcher that the fronts of AQL clients use. There is one per mode."""
 
     def __init__(self, dispatch: Dispatch, adapter: AqlAdapter, mode: Mode) -> None:
         self.dispatch = dispatch
@@ -187,17 +187,17 @@ class AqlSurface:
         return self.adapter.endpoints(self._mode)
 
     def tools(self) -> bytes:
-        """The JSON array of tools/list: the same bytes for as long as the configuration is the same."""
+        """Return the JSON array of tools/list. The bytes change only when the configuration changes."""
         plan = self.adapter.plan
-        known = (id(plan.aql), self.adapter.loop.mode())
-        if self._listed is None or self._listed[0] != known:
+        version = (id(plan.aql), self.adapter.loop.mode())
+        if self._listed is None or self._listed[0] != version:
             rule = self.adapter.loop.instructions()
             listed = endpoint_tools(self.adapter.endpoints(self._mode), has_batch=plan.aql.batch, rule=rule)
-            self._listed = (known, listed)
+            self._listed = (version, listed)
         return self._listed[1]
 
     def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
-        """The answer to a tools/call of an endpoint whose text is not UTF-8 (4.7.1); None for everything else."""
+        """Return the answer to a tools/call of an endpoint whose text is not UTF-8 (AQL 4.7.1), or None."""
         try:
             data.decode()
             return None
@@ -216,93 +216,93 @@ class AqlSurface:
 
     # Calls
 
-    def call_tool(self, asked: ClientRequest) -> Call:
-        caller, meta = asked.caller, asked.meta
-        name = find_string(asked.params.get("name"))
+    def call_tool(self, client_request: ClientRequest) -> Call:
+        caller, meta = client_request.caller, client_request.meta
+        name = find_string(client_request.params.get("name"))
         endpoints = self.adapter.endpoints(self._mode)
         tool = endpoints.by_name.get(name or "")
         if tool is None:
-            return self.dispatch.call_tool(msgspec.structs.replace(asked, params={"name": Raw(b'""')}, headers=None))
+            return self.dispatch.call_tool(msgspec.structs.replace(client_request, params={"name": Raw(b'""')}, headers=None))
         aql = self.adapter.plan.aql
         if caller.aql is None:
             self.adapter.session_of(caller, meta)
-        request = read_request(asked.params.get("arguments"), aql.limits, has_batch=aql.batch)
+        request = read_request(client_request.params.get("arguments"), aql.limits, has_batch=aql.batch)
         if isinstance(request, Batch):
-            return BatchCall.start(self, asked, request, tool)
+            return BatchCall.start(self, client_request, request, tool)
         if isinstance(request, Failure):
             is_bare = request.code == AqlCode.BATCH_VALIDATION_ERROR.value
-            return self._refuse(asked, request, is_bare=is_bare)
+            return self._refuse(client_request, request, is_bare=is_bare)
         deliver = Delivery(
-            asked,
+            client_request,
             aql.limits.response_bytes,
             request_id=request.request_id,
             is_bare=request.operation == INTROSPECT,
             started_ms=self._stopwatch() if aql.response_meta and request.operation != INTROSPECT else None,
         )
-        return self.begin(asked, request, tool, deliver)
+        return self.begin(client_request, request, tool, deliver)
 
     def begin(
         self,
-        asked: ClientRequest,
+        client_request: ClientRequest,
         request: Request,
         tool: EndpointTool,
         deliver: Deliver,
     ) -> Call:
-        """One operation. What comes of it goes to `deliver`, at once or later."""
+        """Begin an operation. Its answer is passed to `deliver`, now or later."""
         try:
-            return self._begin(asked, request, tool, deliver)
+            return self._begin(client_request, request, tool, deliver)
         except Exception:
             answered = Answered(failure=unexpected(f"a request for {request.operation!r}"))
-            return self._own(asked, answered, deliver)
+            return self._own(client_request, answered, deliver)
 
     def _begin(
         self,
-        asked: ClientRequest,
+        client_request: ClientRequest,
         request: Request,
         tool: EndpointTool,
         deliver: Deliver,
     ) -> Call:
-        caller, meta = asked.caller, asked.meta
+        caller, meta = client_request.caller, client_request.meta
         index = self.adapter.index(caller)
         entry = index.by_name.get(request.operation)
         if entry is None or request.operation == INTROSPECT:
-            later = ArrivingCall(*self.dispatch.call_fields(asked))
-            make = partial(self.begin, asked, request, tool, deliver)
+            later = ArrivingCall(*self.dispatch.call_fields(client_request))
+            make = partial(self.begin, client_request, request, tool, deliver)
             if self.dispatch.arrivals.postpone(later, make):
                 return later
         if entry is None:  # AQL-8.5.2-1
             because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
             unknown = unknown_operation(request.operation, index.near(request.operation), because=because)
-            return self._own(asked, Answered(failure=unknown), deliver)
+            return self._own(client_request, Answered(failure=unknown), deliver)
         if tool.family is not None:
             wrong = self._misplaced(entry, tool)
             if wrong is not None:
-                return self._own(asked, Answered(failure=wrong), deliver)
+                return self._own(client_request, Answered(failure=wrong), deliver)
         if isinstance(deliver, Delivery):
             deliver.serve(entry)
         if request.operation == INTROSPECT:
             if self.adapter.lifted_servers.is_asking:
-                call = self._new(asked, INTROSPECT)
+                call = self._new(client_request, INTROSPECT)
                 self._native.answer_later(call, self._introspect_settled(caller, request), deliver)
                 return call
             answered = self._introspect(caller, request)
-            return self._own(asked, answered, deliver, target=INTROSPECT)
+            return self._own(client_request, answered, deliver, target=INTROSPECT)
         checked = self._check(caller, entry, request)
         if isinstance(checked, Failure):
             answered = Answered(failure=checked)
-            return self._own(asked, answered, deliver, target=entry.name)
+            return self._own(client_request, answered, deliver, target=entry.name)
         arguments, selection = checked
         ack = self._acknowledgement(caller, entry, arguments, request)
         if isinstance(ack, Failure):
             answered = Answered(failure=ack)
-            return self._own(asked, answered, deliver, target=entry.name)
+            return self._own(client_request, answered, deliver, target=entry.name)
         if PROGRESS_TOKEN not in meta and request.meta is not None:
             inner = decode_object(request.meta) or {}
             if PROGRESS_TOKEN in inner:
                 meta = {**meta, PROGRESS_TOKEN: inner[PROGRESS_TOKEN]}
-                asked = msgspec.structs.replace(asked, meta=meta)
+                client_request = msgspec.structs.replace(client_request, meta=meta)
         if entry.native is not None:
-            return self._begin_native(asked, entry, arguments, ack, deliver)
+            return self._begin_native(client_request, entry, arguments, ack, deliver)
         warnings: tuple[Warn, ...] = ()
         if arguments.ignored:
             log.warning(
@@ -310,14 +310,16 @@ class AqlSurface:
             )
             warnings = self.adapter.unsaid(caller, _warnings(arguments.ignored))
         wrapped = OperationSink(
-            asked.sink, deliver, entry, selection, caller=caller, help=self._guidance, ack=ack, warnings=warnings
+            client_request.sink, deliver, entry, selection, caller=caller, help=self._guidance, ack=ack, warnings=warnings
         )
-        sent = {**asked.params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
-        inner_request = ClientRequest(caller, asked.client_id, TOOLS_CALL, sent, meta, wrapped)
+        sent = {**client_request.params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
+        inner_request = ClientRequest(caller, client_request.client_id, TOOLS_CALL, sent, meta, wrapped)
         return self.dispatch.call_tool(inner_request, ack=ack)
 
     async def _introspect_settled(self, caller: Caller, request: Request) -> Answered:
-        """When the AQL servers below have said what they have: a first list shows operations, not their tools."""
+        """Answer once the upstream AQL servers have listed their operations, so that these are shown and not their
+        tools.
+        """
         await self.adapter.lifted_servers.settle()
         return self._introspect(caller, request)
 
@@ -352,7 +354,10 @@ class AqlSurface:
     def _acknowledgement(
         self, caller: Caller, entry: Entry, arguments: Arguments, request: Request
     ) -> Acknowledgement | PersonHold | Failure | None:
-        """A call that the gate holds is confirmed there, and not asked for a token as well (C.danger-3)."""
+        """Return what must confirm a call, a failure, or None if nothing must.
+
+        A call that the gate holds is confirmed there and needs no token (C.danger-3).
+        """
         if entry.treatment != "confirm" or (entry.route is not None and entry.route.gated):
             if entry.danger.level >= Danger.DESTRUCTIVE:
                 self._note_danger(caller, entry, "allowed" if entry.treatment != "confirm" else "left to the gate")
@@ -371,7 +376,7 @@ class AqlSurface:
         return Acknowledgement(self.adapter.tokens, entry, owner, principal, digest, token, note)
 
     def _held(self, entry: Entry, arguments: Arguments) -> HeldOperation:
-        has_secret = any(one.sensitive for one in entry.operation.parameters)
+        has_secret = any(parameter.sensitive for parameter in entry.operation.parameters)
         return HeldOperation(
             operation=entry.name,
             digest=digest_of(bytes(arguments.text)),
@@ -383,19 +388,19 @@ class AqlSurface:
         )
 
     def _note_danger(self, caller: Caller, entry: Entry, outcome: str) -> None:
-        """Every attempt on an operation of level 2 or more (C.danger-5)."""
+        """Record an attempt on an operation of danger level 2 or more in the audit log (C.danger-5)."""
         adapter, who = self.adapter, caller.principal.name
-        said = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
+        detail = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
         verdict, ended = ("refused", "refused") if outcome.startswith("denied") else ("admitted", "ok")
         adapter.recorder.add(
             AuditRecord(
-                adapter.clock.wall(), who, caller.via, "aql/danger", entry.name, None, verdict, ended, 0.0, said
+                adapter.clock.wall(), who, caller.via, "aql/danger", entry.name, None, verdict, ended, 0.0, detail
             )
         )
 
     def _begin_native(
         self,
-        asked: ClientRequest,
+        client_request: ClientRequest,
         entry: Entry,
         arguments: Arguments,
         ack: Acknowledgement | PersonHold | None,
@@ -403,44 +408,44 @@ class AqlSurface:
     ) -> Call:
         if ack is not None and ack.acknowledge() is not None:
             answered = Answered(failure=ack.failure)
-            return self._own(asked, answered, deliver, target=entry.name)
-        has_secret = any(one.sensitive for one in entry.operation.parameters)
-        told = {"name": asked.params.get("name"), "arguments": None if has_secret else arguments.text}
-        call = self._new(msgspec.structs.replace(asked, params=told), entry.name)
+            return self._own(client_request, answered, deliver, target=entry.name)
+        has_secret = any(parameter.sensitive for parameter in entry.operation.parameters)
+        params = {"name": client_request.params.get("name"), "arguments": None if has_secret else arguments.text}
+        call = self._new(msgspec.structs.replace(client_request, params=params), entry.name)
         native = entry.native
         if native is not None:
-            self._native.begin(call, native, arguments.text, self.adapter.session_of(asked.caller), deliver)
+            self._native.begin(call, native, arguments.text, self.adapter.session_of(client_request.caller), deliver)
         return call
 
     # Answers of our own
 
-    def _new(self, asked: ClientRequest, target: str) -> OwnCall:
-        return OwnCall(*self.dispatch.call_fields(asked, target))
+    def _new(self, client_request: ClientRequest, target: str) -> OwnCall:
+        return OwnCall(*self.dispatch.call_fields(client_request, target))
 
     def _own(
         self,
-        asked: ClientRequest,
+        client_request: ClientRequest,
         answered: Answered,
         deliver: Deliver,
         *,
         target: str = "",
     ) -> Call:
-        """An answer that is known at once; recorded like any call."""
-        call = self._new(asked, target or "mcp_aql")
+        """Deliver an answer that is available at once, and record it like any call."""
+        call = self._new(client_request, target or "mcp_aql")
         call.end(answered.failure)
         deliver(answered)
         return call
 
     def _refuse(
         self,
-        asked: ClientRequest,
+        client_request: ClientRequest,
         refused: Failure,
         *,
         is_bare: bool,
     ) -> Call:
         limit = self.adapter.plan.aql.limits.response_bytes
-        deliver = Delivery(asked, limit, is_bare=is_bare)
-        return self._own(asked, Answered(failure=refused), deliver)
+        deliver = Delivery(client_request, limit, is_bare=is_bare)
+        return self._own(client_request, Answered(failure=refused), deliver)
 
     def _stopwatch(self) -> Any:
         clock, started = self.adapter.clock, self.adapter.clock.now()
@@ -455,20 +460,20 @@ def _for_upstream(entry: Entry, text: Raw) -> Raw:
 
 
 def _token(arguments: Arguments, request: Request) -> str | Failure | None:
-    given = []
+    tokens = []
     if request.confirmation is not None:
-        given.append(find_string(request.confirmation))
+        tokens.append(find_string(request.confirmation))
     if "confirmation_token" in arguments.own:
-        given.append(arguments.own["confirmation_token"])
-    if not given:
+        tokens.append(arguments.own["confirmation_token"])
+    if not tokens:
         return None
-    if any(not isinstance(one, str) for one in given) or len(set(given)) > 1:
-        return failure(AqlCode.TOKEN_INVALID, "Invalid confirmation token", {"token": str(given[0])[:80]})
-    return given[0]
+    if any(not isinstance(each, str) for each in tokens) or len(set(tokens)) > 1:
+        return failure(AqlCode.TOKEN_INVALID, "Invalid confirmation token", {"token": str(tokens[0])[:80]})
+    return tokens[0]
 
 
 def _warnings(ignored: tuple[str, ...]) -> tuple[Warn, ...]:
-    """strict_mode off: what was not taken is told (4.6.2)."""
+    """Return a warning for each parameter that was ignored because strict_mode is off (AQL 4.6.2)."""
     return tuple(
         Warn(
             code="DEPRECATION_WARNING",

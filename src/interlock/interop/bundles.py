@@ -79,7 +79,7 @@ def unpack(bundle: Bundle) -> None:
 
 
 def _check(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The entries of the archive. Raises BadBundle for the whole archive where one entry is refused."""
+    """Return the file entries of an archive. Raise BadBundle for the whole archive if any entry is refused."""
     entries = archive.infolist()
     if len(entries) > ENTRIES_MAX:
         raise BadBundle(f"it holds more than {ENTRIES_MAX} files")

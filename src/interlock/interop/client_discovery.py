@@ -34,8 +34,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def this(cls, env: Mapping[str, str], project: Path) -> "Machine":
-        known = sys.platform if sys.platform in {"linux", "darwin", "win32"} else "linux"
-        return cls(system=cast(System, known), home=home_folder(env), project=project, env=env)
+        system = sys.platform if sys.platform in {"linux", "darwin", "win32"} else "linux"
+        return cls(system=cast(System, system), home=home_folder(env), project=project, env=env)
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,13 +57,13 @@ def places(machine: Machine, clients: Sequence[Client] = CLIENTS) -> Iterator[tu
 
 
 def look(machine: Machine, clients: Sequence[Client] = CLIENTS) -> list[SourceFile]:
-    found = []
+    sources = []
     seen: set[tuple[str, Path]] = set()
     for client, place, path in places(machine, clients):
         if (client.name, path) not in seen:
             seen.add((client.name, path))
-            found.append(read_source(client, path, place.scope))
-    return found
+            sources.append(read_source(client, path, place.scope))
+    return sources
 
 
 def read_source(client: Client, path: Path, scope: Literal["global", "project", "file"] = "file") -> SourceFile:
@@ -80,16 +80,16 @@ def read_source(client: Client, path: Path, scope: Literal["global", "project", 
 
 
 def env_files(sources: Sequence[SourceFile], machine: Machine) -> dict[str, str]:
-    """The texts of all files that entries name as envFile, by the path they write."""
-    found: dict[str, str] = {}
+    """Return the texts of all files that entries name as envFile, by the path as written."""
+    contents: dict[str, str] = {}
     for source in sources:
         for entry in source.reading.entries:
-            if entry.env_file is None or entry.env_file in found:
+            if entry.env_file is None or entry.env_file in contents:
                 continue
             data = read_bounded(env_file_path(entry.env_file, entry, source, machine), ENV_FILE_BYTES_MAX)
             if isinstance(data, bytes):
-                found[entry.env_file] = data.decode("utf-8", "replace")
-    return found
+                contents[entry.env_file] = data.decode("utf-8", "replace")
+    return contents
 
 
 def env_file_path(named: str, entry: Entry, source: SourceFile, machine: Machine) -> Path:
@@ -100,7 +100,7 @@ def env_file_path(named: str, entry: Entry, source: SourceFile, machine: Machine
 
 
 def without_own(source: SourceFile, addresses: Collection[str]) -> SourceFile:
-    """The entries without those that are Interlock itself."""
+    """Return the source without the entries that are Interlock itself."""
     entries = tuple(each for each in source.reading.entries if not is_own(each, addresses))
     return msgspec.structs.replace(source, reading=msgspec.structs.replace(source.reading, entries=entries))
 
@@ -146,7 +146,7 @@ class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_file(client: Client, machine: Machine) -> Path:
-    """The client's file of this person: one that is there before one that is not."""
+    """Return the client's file of this user, preferring a file that exists."""
     own = [path for _, place, path in places(machine, [client]) if place.scope == "global"]
     return next((path for path in own if path.exists()), own[0])
 
@@ -178,10 +178,10 @@ def put_entry(path: Path, client: Client, name: str, entry: dict[str, object]) -
 
 
 def _free(path: Path) -> Path:
-    """A free name for the backup: an older one is not overwritten."""
-    found = path.with_name(f"{path.name}{BACKUP}")
+    """Return an unused name for the backup, so that an older one is not overwritten."""
+    backup = path.with_name(f"{path.name}{BACKUP}")
     number = 2
-    while found.exists():
-        found = path.with_name(f"{path.name}{BACKUP}-{number}")
+    while backup.exists():
+        backup = path.with_name(f"{path.name}{BACKUP}-{number}")
         number += 1
-    return found
+    return backup

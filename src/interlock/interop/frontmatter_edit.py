@@ -10,8 +10,11 @@ from interlock.interop.protocol.model import Finding
 
 
 def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> str:
-    """`data`: what the frontmatter is to say; `changed`: pointers to what it does not say yet. Where the editor would
-    say something else, the frontmatter is written afresh: its comments are lost, its meaning is not."""
+    """Return a text with changed frontmatter.
+
+    `data` is the new content and `changed` are pointers to what differs. If the editor cannot produce exactly `data`,
+    the frontmatter is rewritten: its comments are lost, its meaning is not.
+    """
     head, body = _cut(text)
     edited = _edit(head, data, changed)
     if edited is not None:
@@ -23,7 +26,7 @@ def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> s
 
 
 def with_secrets(text: str, added: Sequence[Finding]) -> str:
-    """The text of an inventory with more entries; those it has stay as they are."""
+    """Add entries to the text of an inventory and leave the existing entries unchanged."""
     front = read_frontmatter(text.encode(), "").value
     entries = front.data.get("secrets") if front is not None else None
     if front is None or not isinstance(entries, list):
@@ -33,7 +36,7 @@ def with_secrets(text: str, added: Sequence[Finding]) -> str:
 
 
 def _cut(text: str) -> tuple[str, str]:
-    """The frontmatter and the body."""
+    """Split a text into its frontmatter and its body."""
     lines = text.removeprefix("\ufeff").splitlines(keepends=True)
     end = next((index for index, line in enumerate(lines) if index and line.rstrip() == FENCE), len(lines))
     return "".join(lines[1:end]), "".join(lines[end + 1 :])

@@ -73,7 +73,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to import, and where to."""
+    """Request to import servers into a workspace."""
 
     machine: Machine
     workspace: Path
@@ -85,7 +85,7 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def collect_sources(files: Sequence[SourceFile], machine: Machine) -> list[Sourced]:
     project = machine.project
-    found = []
+    sources = []
     for file in files:
         for entry in file.reading.entries:
             scope = "" if file.scope == "global" else f"/{file.scope}"
@@ -94,7 +94,7 @@ def collect_sources(files: Sequence[SourceFile], machine: Machine) -> list[Sourc
             base = entry.cwd or entry.project or (str(project) if file.scope == "project" else None)
             settled = entry if base is None else _with_paths(entry, Path(base))
             paths = [file.path, *([env_file_path(entry.env_file, entry, file, machine)] if entry.env_file else [])]
-            found.append(
+            sources.append(
                 Sourced(
                     key=f"{file.client}{scope}/{entry.name}",
                     told=file.title,
@@ -102,11 +102,11 @@ def collect_sources(files: Sequence[SourceFile], machine: Machine) -> list[Sourc
                     paths=tuple(str(each) for each in paths),
                 )
             )
-    return found
+    return sources
 
 
 def _with_paths(entry: Entry, base: Path) -> Entry:
-    """The entry with absolute paths for files of the client's folder: a driver is started in a folder of its own."""
+    """Return the entry with absolute paths for files in the client's folder, because a driver starts elsewhere."""
 
     def settled(word: str) -> str:
         looks = not word.startswith(("-", "/", "~", "@", "$")) and ("/" in word or "." in word) and "://" not in word
@@ -122,43 +122,46 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], asked: ImportRequest) -> Batch:
+def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: ImportRequest) -> Batch:
     around = Surroundings(
-        home=str(asked.machine.home),
-        workspace=str(asked.machine.project),
-        env=asked.machine.env,
-        env_files=env_files(files, asked.machine),
+        home=str(request.machine.home),
+        workspace=str(request.machine.project),
+        env=request.machine.env,
+        env_files=env_files(files, request.machine),
         folder=next((str(file.bundle.target) for file in files if file.bundle is not None), None),
     )
-    folders = read_folders(asked.workspace)
+    folders = read_folders(request.workspace)
     return batch(
         entries,
         [folder.standing for folder in folders.values()],
         around,
-        asked.wishes,
-        everything=asked.everything,
-        only=asked.only,
-        own_addresses=asked.own_addresses,
+        request.wishes,
+        everything=request.everything,
+        only=request.only,
+        own_addresses=request.own_addresses,
     )
 
 
-def carry_out(found: Batch, asked: ImportRequest, keep: Keep | None) -> Report:
-    """Carry out an import. `keep` stores a secret unless there is another value; None: nothing is stored or written,
-    only told."""
-    folders = read_folders(asked.workspace)
+def carry_out(planned_batch: Batch, request: ImportRequest, keep: Keep | None) -> Report:
+    """Carry out an import.
+
+    `keep` stores a secret unless another value is stored already. If it is None, nothing is stored or written, and the
+    report says what would be.
+    """
+    folders = read_folders(request.workspace)
     drivers = []
-    for planned in found.planned:
+    for planned in planned_batch.planned:
         folder = folders.get(planned.draft.id)
-        work = _DriverImport(planned, folder, asked.workspace / DRIVERS / planned.draft.id)
+        work = _DriverImport(planned, folder, request.workspace / DRIVERS / planned.draft.id)
         secrets = _secrets(planned, keep) if not planned.alike else ()
         if keep is not None:
-            write_files(asked.workspace, work.files)
-        drivers.append(work.report(asked.workspace, secrets))
-    return Report(drivers=tuple(drivers), skipped=found.skipped)
+            write_files(request.workspace, work.files)
+        drivers.append(work.report(request.workspace, secrets))
+    return Report(drivers=tuple(drivers), skipped=planned_batch.skipped)
 
 
 class _DriverImport:
-    """What one driver needs written."""
+    """Files that the import of a driver writes."""
 
     def __init__(self, planned: Planned, folder: Folder | None, path: Path) -> None:
         self._planned = planned
@@ -224,20 +227,20 @@ class _DriverImport:
 
 
 def _secrets(planned: Planned, keep: Keep | None) -> tuple[SecretReport, ...]:
-    found = []
+    reports = []
     for each in planned.draft.secrets:
         state: Literal["kept", "same", "differs", "environment", "unset"] = "unset"
         if each.backend is not None:
             state = "environment"
         elif each.value is not None:
-            kept = "new" if keep is None else keep(each.slug, each.value)
-            state = "kept" if kept == "new" else kept
-        found.append(SecretReport(place=each.place, slug=each.slug, state=state))
-    return tuple(found)
+            outcome = "new" if keep is None else keep(each.slug, each.value)
+            state = "kept" if outcome == "new" else outcome
+        reports.append(SecretReport(place=each.place, slug=each.slug, state=state))
+    return tuple(reports)
 
 
 def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:
-    """The command that a start would run, or the address it would dial, with placeholders for secrets."""
+    """Return the command that a start would run, or the address it would dial, with placeholders for secrets."""
     kind = SERVERS[server["kind"]]
     return (*kind.launcher, server[kind.keys[0]], *server.get("args", ()))
 

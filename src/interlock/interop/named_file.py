@@ -52,8 +52,8 @@ def _bundle(source: SourceFile, system: System, packages: Path) -> SourceFile:
         bundle = look_into(source.path, packages)
     except BadBundle as bad:
         return msgspec.structs.replace(source, state="unreadable", reason=str(bad))
-    found = _read(source, "bundle", "a bundle", read_manifest(bundle.manifest, system))
-    return msgspec.structs.replace(found, bundle=bundle)
+    reading = _read(source, "bundle", "a bundle", read_manifest(bundle.manifest, system))
+    return msgspec.structs.replace(reading, bundle=bundle)
 
 
 def _describe(source: SourceFile, data: bytes) -> SourceFile | Client:
@@ -86,7 +86,7 @@ _KEYS: Final = {
 
 
 def _by_place(path: Path) -> Client | None:
-    """The client of a file under the name and in the folder that only one client uses."""
+    """Return the only client that uses a file with this name and folder, or None."""
     fitting = {
         client.name
         for client in CLIENTS

@@ -45,7 +45,7 @@ class Adoption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def adopt(plan: Plan, wanted: str, keep: Keep) -> Adoption:
-    """Raises NotAdopted, OSError."""
+    """Move the plaintext secrets of a driver's file to the store. Raise NotAdopted or OSError."""
     folder = _folder(plan, wanted)
     text = _read(folder / DRIVER_FILE)
     front = read_frontmatter(text.encode(), DRIVER_FILE).value
@@ -53,31 +53,31 @@ def adopt(plan: Plan, wanted: str, keep: Keep) -> Adoption:
         raise NotAdopted(f"{folder / DRIVER_FILE} cannot be read", "interlock check shows what is wrong with it")
     inventory_path = folder / SECRETS_FILE
     inventory = _read(inventory_path) if inventory_path.exists() else ""
-    found = extract_secrets(front.data, front.data["id"], _taken_names(inventory))
-    for each in found.secrets:
+    extracted = extract_secrets(front.data, front.data["id"], _taken_names(inventory))
+    for each in extracted.secrets:
         if keep(each.slug, each.value or "") == "differs":
             raise NotAdopted(
                 f"another value is kept as {each.slug} already",
                 f"interlock secrets remove {each.slug}, or write the placeholder into the file yourself",
             )
-    if found.secrets:
-        described = with_secrets(inventory, found.secrets) if inventory else secrets_text(found.secrets)
+    if extracted.secrets:
+        described = with_secrets(inventory, extracted.secrets) if inventory else secrets_text(extracted.secrets)
         _write(inventory_path, described)
-        _write(folder / DRIVER_FILE, with_fields(text, found.data, found.changed))
+        _write(folder / DRIVER_FILE, with_fields(text, extracted.data, extracted.changed))
     return Adoption(
         driver=front.data["id"],
         folder=str(folder),
-        adopted=tuple(Place(place=f"server.{each.place}", slug=each.slug) for each in found.secrets),
-        left=found.left,
+        adopted=tuple(Place(place=f"server.{each.place}", slug=each.slug) for each in extracted.secrets),
+        left=extracted.left,
     )
 
 
 def _folder(plan: Plan, wanted: str) -> Path:
-    found = [each.path for each in scan_workspace(plan).folders]
-    for path in found:
+    folders = [each.path for each in scan_workspace(plan).folders]
+    for path in folders:
         if path.name == wanted:
             return path
-    for path in found:
+    for path in folders:
         try:
             front = read_frontmatter(read_file(path / DRIVER_FILE)[0], "").value
         except FolderUnreadable:
@@ -88,12 +88,12 @@ def _folder(plan: Plan, wanted: str) -> Path:
 
 
 def _taken_names(inventory: str) -> list[str]:
-    """Names that mean a secret of the inventory."""
+    """Return the names that already mean a secret of the inventory."""
     front = read_frontmatter(inventory.encode(), "").value if inventory else None
     entries = front.data.get("secrets") if front is not None else None
     slugs = [each.get("slug") for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
-    known = [slug for slug in slugs if isinstance(slug, str)]
-    return [default_slug(slug.rpartition("/")[2]).upper().replace("-", "_") for slug in known]
+    valid_slugs = [slug for slug in slugs if isinstance(slug, str)]
+    return [default_slug(slug.rpartition("/")[2]).upper().replace("-", "_") for slug in valid_slugs]
 
 
 def _read(path: Path) -> str:

@@ -123,9 +123,9 @@ READ_BYTES: Final = 64 * 1024
 
 
 def is_never_waited_for(descriptor: int) -> bool:
-    """Whether it is a regular file, or the null device."""
-    found = os.fstat(descriptor)
-    return stat.S_ISREG(found.st_mode) or os.path.samestat(found, Path(os.devnull).stat())
+    """Return whether a descriptor is a regular file or the null device, which never block."""
+    status = os.fstat(descriptor)
+    return stat.S_ISREG(status.st_mode) or os.path.samestat(status, Path(os.devnull).stat())
 
 
 class FileOutput:
@@ -149,7 +149,7 @@ class FileOutput:
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is ever held back."""
+        """Do nothing: writes are not buffered."""
 
     def close(self) -> None:
         if self._file is not None:
@@ -221,11 +221,11 @@ class Child:
         handed: Sequence[int] = (),
         terminate: Callable[[], None] | None = None,
     ) -> None:
-        """`env` is the whole environment; `child_environment` makes it. After a failed start the sink hears nothing.
+        """Prepare a child. After a failed start the sink is not called.
 
-        `max_message_bytes`: of what it is sent, and of its lines where `max_line_bytes` says nothing else.
-        `handed`: descriptors the child inherits under their numbers. `terminate`: how it is asked to end, where a
-        signal to its group would not reach the program itself.
+        `env` is the whole environment, as `child_environment` returns it. `max_message_bytes` limits messages to the
+        child, and also its lines unless `max_line_bytes` is set. `handed` are descriptors that the child inherits under
+        their numbers. `terminate` asks the child to end if a signal to its group would not reach the program itself.
         """
         self._argv = tuple(argv)
         self._env = dict(env)

@@ -37,7 +37,7 @@ class StartLimits:
 
     @property
     def is_full(self) -> bool:
-        """Whether another start has to wait."""
+        """Return whether another start has to wait."""
         return self._starts.locked()
 
     @asynccontextmanager

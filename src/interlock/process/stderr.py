@@ -22,8 +22,8 @@ _HEADING: Final = re.compile(r"[\s|+-]*((Exception Group )?Traceback \(most rece
 
 
 def words_of(lines: Sequence[str]) -> tuple[str, ...]:
-    """What a program said at its end, without the frames of a stack, their source and the marks below it."""
-    kept: list[str] = []
+    """Return the last messages of a program, without stack frames, source lines and the markers below them."""
+    messages: list[str] = []
     frame: int | None = None  # how far the last frame is indented; its source stands deeper
     for line in lines:
         depth = len(line) - len(line.lstrip(" |+"))
@@ -33,8 +33,8 @@ def words_of(lines: Sequence[str]) -> tuple[str, ...]:
             continue
         else:
             frame = None
-            kept.append(line.strip())
-    return tuple(kept)
+            messages.append(line.strip())
+    return tuple(messages)
 
 
 # Newline-delimited framing: bytes in, complete lines out.
@@ -168,8 +168,8 @@ _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 
 def terminal_safe(text: str) -> str:
-    """`text` with control characters (except tab) written out, so that printing it cannot drive a terminal."""
-    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
+    """Return `text` with control characters except tab escaped, so that printing it cannot control a terminal."""
+    return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class StderrLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ class StderrRing:
     def __init__(
         self, lines: int = 500, line_bytes: int = 4096, *, now: Callable[[], float], redact: Redact | None = None
     ) -> None:
-        """`now` gives wall-clock seconds. Every line goes through `redact`."""
+        """Create an empty ring. `now` returns wall-clock seconds. `redact` is applied to every line."""
         self._redact = redact
         self._now = now
         self._line_bytes = line_bytes
@@ -209,23 +209,23 @@ class StderrRing:
             self._hold(rest, at)
 
     def end_line(self) -> None:
-        """What has come without a newline is a line: the process that began it is gone."""
+        """End an unfinished line, because the process that began it is gone."""
         if self._began is not None:
             self._finish(self._began)
 
     @property
     def count(self) -> int:
-        """How many lines are kept."""
+        """Return the number of stored lines, including an unfinished one."""
         return len(self._kept) + (self._began is not None)
 
     def tail(self, count: int | None = None) -> list[StderrLine]:
-        """The last `count` lines, oldest first, with the unfinished one."""
-        kept = list(self._kept)
+        """Return the last `count` lines, oldest first, including an unfinished one."""
+        entries = list(self._kept)
         if self._began is not None:
             line = bytes(self._unfinished)
-            kept.append((self._began, line if self._redact is None else self._redact(line, True), self._cut))
-        first = 0 if count is None else max(0, len(kept) - count)
-        return [_make_line(*line) for line in kept[first:]]
+            entries.append((self._began, line if self._redact is None else self._redact(line, True), self._cut))
+        first = 0 if count is None else max(0, len(entries) - count)
+        return [_make_line(*line) for line in entries[first:]]
 
     def _hold(self, piece: bytes, at: float) -> None:
         room = self._line_bytes - len(self._unfinished)

@@ -26,14 +26,14 @@ class AgentCheck:
         return None if refusal is None else Refused(self.number, refusal)
 
     def use(self, call: Call) -> None:
-        """A released call leaves: what let it pass is used up."""
+        """Use up the grant or release that lets a released call pass, when the call is sent."""
         self._watch.use(call)
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         loop = self._watch.loop
         if not loop.is_enforcing:
             return Verdict(check=self.number, name=self.name, verdict="pass", reason=f"the loop is {loop.plan.mode}")
-        running = [one for one in loop.executions.live() if one.agent.principal == caller.name]
+        running = [execution for execution in loop.executions.live() if execution.agent.principal == caller.name]
         if running:
             reason = "inside an execution: it passes if it was reported"
             return Verdict(check=self.number, name=self.name, verdict="later", reason=reason)

@@ -34,7 +34,7 @@ def agent_key(principal: str, name: str) -> AgentKey:
 
 
 def is_agent_name(name: str) -> bool:
-    """Whether a person could read it where it is shown."""
+    """Return whether a name is short enough, printable and not blank, so that a person can read it."""
     return len(name) <= NAME_CHARS_MAX and name.isprintable() and bool(normalise(name))
 
 
@@ -54,7 +54,10 @@ class Policies:
 
 
 def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
-    """An agent's lists extend deny and requiresApproval, and replace autoApprove (8.7.4)."""
+    """Combine the policy of the plan with that of an agent.
+
+    The agent's lists extend deny and requiresApproval, and replace autoApprove (AQL 8.7.4).
+    """
     relaxes, preapproved = agent.tolerance_relaxes_confirm, agent.preapproved
     stages = plan.stages if agent.stages is None else agent.stages
     return CompiledPolicy(
@@ -84,7 +87,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocks:
-    """In memory, and on disk before it counts. Raises StoreError."""
+    """Table of blocked agents, in memory and in the store. Its methods raise StoreError."""
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
@@ -92,7 +95,10 @@ class Blocks:
         self._by_agent: dict[AgentKey, Block] = {}
 
     async def open(self) -> None:
-        """A record that cannot be read stops the start: an agent must not be free because a disk failed."""
+        """Load the blocks from the store.
+
+        Raise Damaged for a record that cannot be read: a disk error must not unblock an agent.
+        """
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             try:
                 block = msgspec.json.decode(entry.value, type=Block)
@@ -103,12 +109,12 @@ class Blocks:
             self._by_agent[block.agent] = block  # AQL-8.8.3-3
 
     def take_change(self, change: Change) -> None:
-        """What another replica blocked or lifted."""
+        """Apply a block that another replica added or lifted."""
         if change.entry is not None:
             block = msgspec.json.decode(change.entry.value, type=Block)
             self._by_agent[block.agent] = block
             return
-        for agent in [one for one in self._by_agent if one.stored == change.key]:
+        for agent in [key for key in self._by_agent if key.stored == change.key]:
             del self._by_agent[agent]
 
     def maybe(self, agent: AgentKey) -> Block | None:

@@ -18,7 +18,10 @@ class SafetyAudit:
         self._clock = clock
 
     def add(self, event: str, agent: AgentKey, name: str, outcome: str, **more: Any) -> None:
-        """`event`: start, step, pause, block, unblock, verify, confirm, end, PROTOCOL_VIOLATION."""
+        """Write an event about an agent to the audit log.
+
+        `event` is start, step, pause, block, unblock, verify, confirm, end or PROTOCOL_VIOLATION.
+        """
         details: dict[str, Any] = {"agent": name}
         details |= {key: value for key, value in more.items() if value is not None}
         self._recorder.add_line(

@@ -42,14 +42,14 @@ class Challenges:
         self._asking: dict[str, asyncio.Task[None]] = {}  # what the inbox is about to have
 
     async def open(self) -> None:
-        """Nothing to open: the loop says what is kept."""
+        """Do nothing: the safety loop decides which challenges stay valid and calls `void_left_over`."""
 
-    async def void_left_over(self, kept: frozenset[str]) -> None:
-        """Nothing of before the start goes on but the challenges of blocks (`kept`)."""
+    async def void_left_over(self, block_challenges: frozenset[str]) -> None:
+        """Void all challenges from before the start, except those of blocks (`block_challenges`)."""
 
         def is_left_over(approval: Approval) -> bool:
             is_ours = approval.source is Source.AQL and approval.kind in (Kind.START, Kind.STEP, Kind.VERIFY)
-            return is_ours and approval.id not in kept and not self.inbox.is_elsewhere(approval.id)
+            return is_ours and approval.id not in block_challenges and not self.inbox.is_elsewhere(approval.id)
 
         await self.inbox.void_where("the node was started since", is_left_over)
 
@@ -65,7 +65,7 @@ class Challenges:
         return issued is None or self._clock.wall() >= issued[0] + EVERY_S
 
     def draft(self, agent: AgentKey, name: str, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
-        """A challenge with its id; nobody is told of it before `raise_challenge`."""
+        """Return a new challenge with its id. It is not shown to operators before `raise_challenge`."""
         expiry_s = min(self.inbox.rules.expiry_s, EXPIRY_MAX_S)
         return self._draft(
             Kind.VERIFY,
@@ -79,7 +79,9 @@ class Challenges:
         )
 
     async def raise_challenge(self, agent: AgentKey, name: str, draft: Approval) -> None:
-        """With a fresh code. The one before is void. May raise StoreError."""
+        """Put a challenge with a new code into the inbox and void the agent's previous challenge. Can raise
+        StoreError.
+        """
         before = self._issued.get(agent)
         if before is not None and self.is_waiting(before[1]):
             await self.inbox.void(before[1], SUPERSEDED)
@@ -92,7 +94,7 @@ class Challenges:
             log.error("a challenge of the agent %r cannot be put into the inbox: %s", name, raised.message)
 
     async def raise_start(self, execution: Execution, parameters: Any) -> Approval:
-        """Raises OperationFailed."""
+        """Ask a person to approve the start of an agent. Raise OperationFailed if the request cannot be stored."""
         shown = {"element_name": execution.name, "parameters": parameters}
         reason = "An agent asks to start. Approval lets it run; each of its steps is still judged."
         return await self._raise(Kind.START, execution, reason=reason, factors=(), shown=shown)
@@ -122,7 +124,7 @@ class Challenges:
         return draft.id
 
     async def raise_step(self, execution: Execution, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
-        """Raises OperationFailed."""
+        """Ask a person to approve a step of an agent. Raise OperationFailed if the request cannot be stored."""
         shown = {"element_name": execution.name, "step": execution.steps, "nextActionHint": hint}
         return await self._raise(Kind.STEP, execution, reason=reason, factors=factors, shown=shown)
 
@@ -169,7 +171,7 @@ class Challenges:
         return msgspec.structs.replace(draft, digest=digest)
 
     async def approve(self, id: str, *, by: str, reason: str) -> Approval | Refusal:
-        """By one who knew the code or the token."""
+        """Approve on behalf of a caller that presented the right code or token."""
         decision = Decision(what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason)
         return await self.inbox.decide(id, decision)
 
@@ -177,7 +179,7 @@ class Challenges:
         return await self.inbox.decide(id, Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason))
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """What was decided takes effect now, once."""
+        """Mark an approved request as used and done, so that its decision takes effect only once."""
         self._codes.forget(approval.id)
         if approval.status is not Status.APPROVED:
             return approval

@@ -44,26 +44,26 @@ def list_agents(invocation: Invocation) -> None:
     from interlock.cli.terminal.text import one_line
     from interlock.safety.api import Agents
 
-    found = answer.as_(Agents)
-    if not found.agents:
-        out.remark(f"no agent has started; the safety loop is {found.mode}")
+    listing = answer.as_(Agents)
+    if not listing.agents:
+        out.remark(f"no agent has started; the safety loop is {listing.mode}")
         return
     rows = [[Text(head, style="dim") for head in ("AGENT", "OF", "STATE", "STEPS", "WAITS FOR")]]
     rows += [
         [
-            Text(one_line(one.name), style="bold"),
-            Text(one_line(one.principal)),
-            Text(_state(one), style="red" if one.is_blocked else ""),
-            Text(str(one.steps)),
-            Text((one.approval_id or "")[:8]),
+            Text(one_line(agent.name), style="bold"),
+            Text(one_line(agent.principal)),
+            Text(_state(agent), style="red" if agent.is_blocked else ""),
+            Text(str(agent.steps)),
+            Text((agent.approval_id or "")[:8]),
         ]
-        for one in found.agents
+        for agent in listing.agents
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 1: 12}))
 
 
-def _state(one: "Agent") -> str:
-    return "blocked" if one.is_blocked else "paused" if one.is_paused else one.status or ""
+def _state(agent: "Agent") -> str:
+    return "blocked" if agent.is_blocked else "paused" if agent.is_paused else agent.status or ""
 
 
 @verb(
@@ -119,11 +119,13 @@ def unblock(
 
 
 def _choose(agents: "Agents", name: str, of: str | None) -> "Agent":
-    found = [one for one in agents.agents if one.is_blocked and one.name == name and of in (None, one.principal)]
-    if not found:
-        known = ", ".join(one.name for one in agents.agents if one.is_blocked)
-        raise Refused("not_blocked", f"no agent {name} is blocked", hint=f"blocked: {known}" if known else None)
-    if len(found) > 1:
-        whose = ", ".join(one.principal for one in found)
+    matches = [
+        agent for agent in agents.agents if agent.is_blocked and agent.name == name and of in (None, agent.principal)
+    ]
+    if not matches:
+        blocked = ", ".join(agent.name for agent in agents.agents if agent.is_blocked)
+        raise Refused("not_blocked", f"no agent {name} is blocked", hint=f"blocked: {blocked}" if blocked else None)
+    if len(matches) > 1:
+        whose = ", ".join(agent.principal for agent in matches)
         raise BadUsage("which_agent", f"several clients have an agent {name}: {whose}", hint="--of CLIENT says which")
-    return found[0]
+    return matches[0]

@@ -46,7 +46,7 @@ def new_token() -> str:
 
 
 def grouped(code: str) -> str:
-    """A code as a person reads it."""
+    """Return a code in groups of five characters, so that a person can read it."""
     return "-".join(code[at : at + 5] for at in range(0, len(code), 5))
 
 
@@ -75,15 +75,15 @@ class Codes:
 
     async def open(self) -> None:
         now = self._clock.wall()
-        made = secrets.token_bytes(32)
+        key = secrets.token_bytes(32)
         try:
-            await self._kv.create(KEYS, "codes", made, now)
+            await self._kv.create(KEYS, "codes", key, now)
         except Conflict:
             entry = await self._kv.get(KEYS, "codes", now)
-            made = entry.value if entry is not None else b""
-        if len(made) != 32:
+            key = entry.value if entry is not None else b""
+        if len(key) != 32:
             raise Damaged("the key of verification codes cannot be read; put a backup of the store in its place")
-        self._key = made
+        self._key = key
         for entry in await self._kv.entries(CHALLENGES, now):
             try:
                 challenge = msgspec.json.decode(entry.value, type=StoredChallenge)
@@ -92,7 +92,9 @@ class Codes:
             self._challenges[challenge.id] = challenge
 
     def take_change(self, change: Change) -> None:
-        """A code that another replica made: it is verified here too, and shown there."""
+        """Add the code of a challenge that another replica created. It can be verified here, but is shown only
+        there.
+        """
         if change.entry is not None:
             self._challenges[change.key] = msgspec.json.decode(change.entry.value, type=StoredChallenge)
 
@@ -122,22 +124,26 @@ class Codes:
         return hmac.compare_digest(self._hash(plain_code(written)), challenge.code_hash)
 
     def maybe_approval_of(self, token: str) -> str | None:
-        """The approval that this confirmation token is of; also of one that is over."""
+        """Return the id of the approval that a confirmation token belongs to, also if it is over, or None."""
         return self._tokens.get(self._hash(token))
 
     def maybe_shown(self, id: str) -> str | None:
-        """What an operator is shown: the code or the token. None: it is over, or the node was started since."""
+        """Return the code or token to show to an operator, or None if it is over or older than this run of the node."""
         return self._shown.get(id)
 
     def forget(self, id: str) -> None:
-        """It is over: nobody is shown it again."""
+        """Stop showing the code or token of an approval that is over, and drop old entries."""
         self._shown.pop(id, None)
         if len(self._tokens) > 10_000:
             for old in list(self._tokens)[:1000]:
                 del self._tokens[old]
         if len(self._challenges) > 10_000:
             now = self._clock.wall()
-            self._challenges = {one.id: one for one in self._challenges.values() if one.expires_at + KEPT_S > now}
+            self._challenges = {
+                challenge.id: challenge
+                for challenge in self._challenges.values()
+                if challenge.expires_at + KEPT_S > now
+            }
 
     def _hash(self, text: str) -> str:
         return hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
@@ -172,7 +178,7 @@ class Attempts:
                 self._windows[entry.key] = Window(shut_until=now + WINDOW_S)
 
     def take_change(self, change: Change) -> None:
-        """Attempts at another replica count here too, beside those that it did not know of."""
+        """Merge the failed attempts that another replica counted with those counted here."""
         if change.entry is not None:
             theirs = msgspec.json.decode(change.entry.value, type=Window)
             own = self._windows.get(change.key, Window())
@@ -189,7 +195,9 @@ class Attempts:
         return len(self._current(who, self._clock.wall()).failures)
 
     async def maybe_limited(self, who: str) -> Limited | None:
-        """Whether an attempt is refused unread. One that is refused is a violation."""
+        """Return the limit that refuses an attempt before its code is read, or None. A refused attempt is a
+        violation.
+        """
         now = self._clock.wall()
         window = self._current(who, now)
         if len(window.failures) < FAILURES_MAX and window.shut_until <= now:
@@ -204,7 +212,7 @@ class Attempts:
         return Limited(until, max(1, round(until - now + 0.5)))
 
     async def fail(self, who: str) -> None:
-        """On disk when this returns."""
+        """Count a failed attempt. It is in the store when this returns."""
         now = self._clock.wall()
         window = self._current(who, now)
         await self._keep(who, msgspec.structs.replace(window, failures=(*window.failures, now)[-FAILURES_MAX:]), now)

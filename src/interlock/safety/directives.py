@@ -61,7 +61,7 @@ class Directives:
         )
 
     def notifications(self, execution: Execution) -> tuple[Notification, ...]:
-        told, execution.notices = execution.notices, []
+        notices, execution.notices = execution.notices, []
         since = execution.started_at or execution.created_at
         return (
             *self._pending(execution),
@@ -71,11 +71,11 @@ class Directives:
                 for block in self._blocks.all()
                 if block.at >= since or block.agent == execution.agent  # AQL-8.7.3-7
             ),
-            *told,
+            *notices,
         )
 
     def _pending(self, execution: Execution) -> list[Notification]:
-        """What the gate holds for a person: the start of the agent, and calls that it made."""
+        """Return notifications for what waits for a person: the start of the agent, and calls that it made."""
         if execution.start_id is not None and execution.started_at is None:
             return [pending_start(execution.created_at)]
         since = execution.started_at or execution.created_at
@@ -129,7 +129,7 @@ def _waits_for(pause: Pause) -> str:
 
 
 def _danger(block: Block, *, is_own: bool) -> Notification:
-    """Agents of another principal are told that there is a block, and nothing of what was reported."""
+    """Return the notification of a block. Agents of another principal learn that it exists, but not its reason."""
     return Notification(
         type=_T.DANGER_ZONE,
         message=f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked.",

@@ -61,7 +61,7 @@ class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldOperations:
-    """Those of one execution: what waits, by the id of its approval, and what may run."""
+    """Operations of an execution that wait for a person, by approval id, and those that were released."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, HeldOperation] = {}
@@ -72,8 +72,8 @@ class HeldOperations:
         return self._waiting
 
     def maybe_waiting(self, held: HeldOperation) -> str | None:
-        """The approval that it waits for already."""
-        return next((id for id, one in self._waiting.items() if one.key == held.key), None)
+        """Return the id of the approval that this operation already waits for, or None."""
+        return next((id for id, waiting in self._waiting.items() if waiting.key == held.key), None)
 
     def wait(self, id: str, held: HeldOperation) -> None:
         while len(self._waiting) >= HELD_MAX:
@@ -81,18 +81,20 @@ class HeldOperations:
         self._waiting[id] = held
 
     def settle(self, id: str, *, is_yes: bool) -> HeldOperation | None:
-        """What was decided about. None: it is none of these."""
+        """Remove and return the operation of a decided approval, and release it if `is_yes`. Return None for an
+        unknown id.
+        """
         held = self._waiting.pop(id, None)
         if held is not None and is_yes:
             self._released.add(held.key)
         return held
 
     def is_released(self, held: HeldOperation) -> bool:
-        """Whether a person agreed to it."""
+        """Return whether a person agreed to the operation."""
         return held.key in self._released
 
     def use(self, held: HeldOperation) -> None:
-        """It runs: once, but for what counts for the whole execution."""
+        """Use up the release of an operation that now runs, unless it is valid for the whole execution."""
         if held.level != SESSION:
             self._released.discard(held.key)
 
@@ -113,7 +115,7 @@ STDIO: Final = "stdio"
 
 
 def maybe_owner(caller: Caller) -> Owner | None:
-    """Whose executions a request belongs to. None: it comes from nobody in particular (AQL-X-3)."""
+    """Return the owner of the executions of a caller, or None if the caller cannot be identified (AQL-X-3)."""
     name = caller.principal.name
     if caller.calls is not None:  # AQL-2.3.5-2: of this session, which copies of the caller share
         return name, id(caller.calls)
@@ -136,7 +138,7 @@ class StoredExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent waits for. `approval_id` is that of a step or of a challenge."""
+    """Pause of an agent until an approval is decided. `approval_id` is that of a step or of a challenge."""
 
     evaluation: Evaluation
     hint: Hint | None  # what was reported
@@ -171,7 +173,7 @@ class Execution:
 
     @property
     def approval_ids(self) -> list[str]:
-        """Of everything about it that may wait for a person."""
+        """Return the ids of all approvals of this execution that may wait for a person."""
         paused = self.pause.approval_id if self.pause is not None else None
         return [id for id in (self.start_id, paused, *self.held.waiting) if id]
 
@@ -187,7 +189,7 @@ class Execution:
         error: dict[str, Any] | None = None,
         result: dict[str, Any] | None = None,
     ) -> bool:
-        """False: there is no such move."""
+        """Change the status. Return False if the current status does not allow this change."""
         if not may_move(self.status, to):  # AQL-8.4.2-2
             return False
         self.status = to
@@ -199,7 +201,7 @@ class Execution:
         return True
 
     def restore(self, error: dict[str, Any] | None, result: dict[str, Any] | None) -> None:
-        """As it was written down."""
+        """Set the error and the result from a stored record."""
         self.error, self.result = error, result
 
     def tell(self, type: NotificationType, message: str, now: float, metadata: Metadata | None = None) -> None:
@@ -207,14 +209,14 @@ class Execution:
         del self.notices[:-NOTICES_MAX]
 
     def answer(self) -> dict[str, Any]:
-        made = state_answer(
+        answer = state_answer(
             self.id,
             self.status,
             started_at=None if self.started_at is None else rfc3339(self.started_at),
             finished_at=None if self.finished_at is None else rfc3339(self.finished_at),
             error=self.error,
         )
-        return made if self.result is None else {**made, "result": self.result}
+        return answer if self.result is None else {**answer, "result": self.result}
 
     def stored(self) -> StoredExecution:
         return StoredExecution(
@@ -242,7 +244,7 @@ class Executions:
         self._changed: dict[str, Execution] = {}
 
     async def open(self) -> None:
-        """What was left running or pending is over. Raises StoreError."""
+        """Load the executions from the store and end those that were still running or pending. Raise StoreError."""
         now = self._clock.wall()
         for entry in await self._kv.entries(BUCKET, now):
             try:
@@ -265,12 +267,12 @@ class Executions:
         self._last[execution.owner, execution.agent] = execution
         self.note(execution)
         if len(self._by_id) > ENDED_MAX:
-            for old in [one for one in self._by_id.values() if not one.is_live][: ENDED_MAX // 10]:
+            for old in [candidate for candidate in self._by_id.values() if not candidate.is_live][: ENDED_MAX // 10]:
                 self._by_id.pop(old.id)
                 self._last.pop((old.owner, old.agent), None)
 
     def note(self, execution: Execution) -> None:
-        """It has changed, and is written down within a second."""
+        """Record that an execution has changed. It is stored within a second."""
         self._changed[execution.id] = execution
         if not execution.is_live and execution in (mine := self.by_owner.get(execution.owner, [])):
             mine.remove(execution)
@@ -278,26 +280,26 @@ class Executions:
                 del self.by_owner[execution.owner]
 
     def maybe(self, id: str) -> Execution | None:
-        """Of anybody, for as long as it is kept."""
-        found = self._by_id.get(id)
-        finished_at = None if found is None else found.finished_at
+        """Return the execution of any owner, or None if it is unknown or its retention time is over."""
+        execution = self._by_id.get(id)
+        finished_at = None if execution is None else execution.finished_at
         is_kept = finished_at is None or self._clock.wall() < finished_at + self._keep_s
-        return found if is_kept else None
+        return execution if is_kept else None
 
     def maybe_last(self, owner: Owner, agent: AgentKey) -> Execution | None:
         return self._last.get((owner, agent))
 
     def maybe_by_approval(self, id: str) -> Execution | None:
-        return next((one for one in self.live() if id in one.approval_ids), None)
+        return next((execution for execution in self.live() if id in execution.approval_ids), None)
 
     def live(self) -> list[Execution]:
-        return [one for mine in self.by_owner.values() for one in mine]
+        return [execution for mine in self.by_owner.values() for execution in mine]
 
     def all(self) -> list[Execution]:
-        return sorted(self._by_id.values(), key=lambda one: (one.created_at, one.id))
+        return sorted(self._by_id.values(), key=lambda execution: (execution.created_at, execution.id))
 
     def live_of(self, agent: AgentKey) -> list[Execution]:
-        return [one for one in self.live() if one.agent == agent]
+        return [execution for execution in self.live() if execution.agent == agent]
 
     async def flush(self) -> None:
         changed, self._changed = self._changed, {}

@@ -30,7 +30,7 @@ LiftedNames = Callable[[Route], Mapping[str, str]]
 
 
 def identity_of(call: Call) -> CallIdentity:
-    """What tells one call from another, however often the guard asks about it."""
+    """Return a value that identifies a call, and is the same each time the guard checks that call."""
     return call.client_id, call.started
 
 
@@ -49,7 +49,7 @@ class Grant:
     __slots__ = ("_used", "is_approved", "names")
 
     def __init__(self, names: frozenset[str], *, is_approved: bool = False) -> None:
-        """`is_approved`: by a person, who saw the hint."""
+        """Create a grant for `names`. `is_approved` means that a person saw the hint and approved it."""
         self.names = names
         self.is_approved = is_approved
         self._used: set[CallIdentity] = set()
@@ -65,7 +65,7 @@ class Grant:
         return bool(names.of_items)
 
     def use(self, call: Call, names: "CallNames") -> None:
-        """For this call; the same call may be looked at again."""
+        """Use up the grant for a call. Using it again for the same call changes nothing."""
         if identity_of(call) not in self._used:
             self._used.add(identity_of(call))  # AQL-8.6.2-1
             self.names -= names.all  # AQL-8.6.2-1
@@ -75,23 +75,26 @@ class CallableNames:
     """Every name that a caller could call something by. Made once per namespace and kind of caller."""
 
     def __init__(self, live: LiveNamespace, operation: OperationName, lifted: LiftedNames) -> None:
-        """`operation` returns the name of a tool's operation on the AQL surfaces. `lifted` returns the names of the
-        operations behind a tool of an AQL server, by the names that the server has for them."""
+        """Create the table of names.
+
+        `operation` returns the name of a tool's operation on the AQL surfaces. `lifted` returns the names of the
+        operations behind a tool of an AQL server, keyed by the names that the server uses.
+        """
         self._live = live
         self._operation = operation
         self._lifted = lifted
         self._known: dict[ViewKey, tuple[Namespace, frozenset[str]]] = {}
 
     def forget(self) -> None:
-        """The operations of a server below are others."""
+        """Clear the cache, because the operations of an upstream server have changed."""
         self._known.clear()
 
     def of(self, caller: Caller) -> frozenset[str]:
         namespace = self._live.current
         view = namespace.view(caller.key)
-        found = self._known.get(view.key)
-        if found is not None and found[0] is namespace:
-            return found[1]
+        cached = self._known.get(view.key)
+        if cached is not None and cached[0] is namespace:
+            return cached[1]
         names: set[str] = set()
         for route in {id(route): route for table in (view.tools, view.prompts) for route in table.values()}.values():
             names |= self.of_route(route)
@@ -129,12 +132,12 @@ class CallableNames:
         return tuple(frozenset(map(normalise, (each, lifted.get(each, each)))) for each in called)
 
     def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
-        """Of the names in a hint those that something can be called by; a URI may be that of a resource."""
+        """Return the names in a hint that the caller can call, and all URIs, because they may name a resource."""
         return (hint.names & self.of(caller)) | frozenset(name for name in hint.names if "://" in name)
 
 
 def plain_uri(uri: str) -> str:
-    """A URI without percent-encoding and dot segments, which patterns do not know."""
+    """Return a URI without percent-encoding and dot segments, so that patterns match it."""
     scheme, mark, rest = uri.partition("://")
     if not mark:
         return uri

@@ -58,7 +58,7 @@ NAMES_NOTHING: Final = "The hint names nothing that can be called here, so it le
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trigger says of a reported action: a risk score from 0 to 100, or that the agent is to be stopped."""
+    """Result of a trigger for a reported action: a risk score from 0 to 100, or an order to stop the agent."""
 
     score: float = 0.0
     is_stopped: bool = False
@@ -82,8 +82,11 @@ class SafetyLoop:
         has_channel: Callable[[str], bool],
         idle_s: float,
     ) -> None:
-        """`has_channel`: whether a code of this agent could reach an operator. `idle_s`: without a session, an agent
-        that is silent for so long has failed."""
+        """Create the loop.
+
+        `has_channel` returns whether a code for this agent could reach an operator. `idle_s` is how long an agent
+        without a session may be silent before its execution fails.
+        """
         self.policies = Policies(plan)
         self.blocks = blocks
         self.executions = executions
@@ -101,7 +104,7 @@ class SafetyLoop:
         self._triggers: list[Trigger] = []
 
     def add_trigger(self, trigger: Trigger) -> None:
-        """One more assessment of every report, whose word can only make the outcome stricter (8.8.3)."""
+        """Add an assessment of every report. It can only make the outcome stricter (AQL 8.8.3)."""
         self._triggers.append(trigger)
 
     @property
@@ -130,7 +133,7 @@ class SafetyLoop:
         await self.executions.flush()
 
     def replan(self, plan: SafetyPlan) -> None:
-        """Counts from the next step on."""
+        """Apply a changed plan, starting with the next step."""
         before, self.policies = self.plan.mode, Policies(plan)
         if before != plan.mode:
             for execution in self.executions.live():
@@ -138,7 +141,9 @@ class SafetyLoop:
         self.changed.publish(None)
 
     def end_session(self, caller: Caller, *, is_graceful: bool) -> None:
-        """8.4: what was under way is cancelled, or has failed where the connection was lost."""
+        """End the executions of a session (AQL 8.4): cancel them, or fail the running ones if the connection was
+        lost.
+        """
         owner = maybe_owner(caller)
         for execution in list(self.executions.by_owner.get(owner, ())) if owner is not None and owner[1] else ():
             if is_graceful or execution.status is _S.PENDING:
@@ -176,7 +181,7 @@ class SafetyLoop:
             raise OperationFailed(permission_denied("no_verification_channel", detail=detail))
         async with self._lock(agent):
             await self._supersede(owner, agent)
-            if sum(1 for one in self.executions.live() if one.agent.principal == owner[0]) >= LIVE_MAX:
+            if sum(1 for live in self.executions.live() if live.agent.principal == owner[0]) >= LIVE_MAX:
                 details = {"metric": "executions", "limit": LIVE_MAX}
                 raise OperationFailed(failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too many executions", details))
             now = self._clock.wall()
@@ -213,8 +218,8 @@ class SafetyLoop:
                 if not execution.is_refused:
                     raise OperationFailed(_invalid_state(execution, _S.RUNNING))
                 reason = execution.ended_because
-                told = Directive(continue_=False, factors=("The agent was not started.",), reason=reason)
-                return {**execution.answer(), "autonomy": told.shown()}
+                not_started = Directive(continue_=False, factors=("The agent was not started.",), reason=reason)
+                return {**execution.answer(), "autonomy": not_started.shown()}
             execution.seen_at = self._clock.wall()
             if execution.status is _S.PENDING:
                 return {**execution.answer(), "autonomy": self._directives.of_pending(execution).shown()}
@@ -243,7 +248,9 @@ class SafetyLoop:
         return await self._finish(caller, params["element_name"], _S.COMPLETED, params.get("summary"))
 
     async def read(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
-        """8.4.3: also of a session that is over; known only to the principal that started it."""
+        """Return the state of an execution to the principal that started it, also after its session ended (AQL
+        8.4.3).
+        """
         execution = self.executions.maybe(params["execution_id"])
         if execution is None or execution.agent.principal != caller.principal.name:
             raise OperationFailed(resource_not_found("execution", params["execution_id"]))
@@ -269,13 +276,13 @@ class SafetyLoop:
     # Dangerous operations
 
     def maybe_acting(self, caller: Caller) -> Execution | None:
-        """The running execution that a call of this caller belongs to, while calls are watched."""
+        """Return the running execution that a call of this caller belongs to, or None. Always None unless enforcing."""
         owner = maybe_owner(caller) if self.is_enforcing and self.executions.by_owner else None
         mine = self.executions.by_owner.get(owner, ()) if owner is not None else ()
-        return next((one for one in mine if one.status is _S.RUNNING), None)
+        return next((execution for execution in mine if execution.status is _S.RUNNING), None)
 
     def may_run(self, execution: Execution, names: frozenset[str], held: HeldOperation) -> bool:
-        """Whether a person agreed to this operation: as a step that they saw, or by itself."""
+        """Return whether a person agreed to this operation, as part of an approved step or by itself."""
         if any(grant.is_approved and not grant.names.isdisjoint(names) for grant in execution.grants):
             return True
         return execution.held.is_released(held)
@@ -314,12 +321,12 @@ class SafetyLoop:
             hint,
             steps=execution.counted,
             outcome=params.get("outcome"),
-            also=max((one.score for one in assessed), default=0.0),
+            also=max((assessment.score for assessment in assessed), default=0.0),
         )
         if evaluation.risk is not None and evaluation.risk.is_clamped:
             log.warning("a risk score of the agent %r is out of range and was brought into it", execution.name)
-        for one in assessed:
-            evaluation = evaluation.or_stopped(one.reason) if one.is_stopped else evaluation
+        for assessment in assessed:
+            evaluation = evaluation.or_stopped(assessment.reason) if assessment.is_stopped else evaluation
         self.evaluations += 1
         execution.counted += evaluation.is_counted
         execution.grants.clear()  # AQL-8.6.2-1: unused ones end with the next report
@@ -357,7 +364,9 @@ class SafetyLoop:
             return Assessment(is_stopped=True, reason="An assessment of this action failed.")
 
     async def _still_paused(self, execution: Execution, pause: Pause, written: str) -> Directive | None:
-        """None: what it waited for is over, and this report is judged afresh."""
+        """Return the directive that keeps the agent paused, or None if the pause is over and the report must be
+        judged.
+        """
         approval = self.challenges.inbox.get(pause.approval_id)
         status = Status.VOID if approval is None else approval.status
         reason = pause.evaluation.reason or ""
@@ -404,7 +413,10 @@ class SafetyLoop:
         return pause
 
     async def block(self, execution: Execution, evaluation: Evaluation, written: str) -> Block:
-        """On disk when this returns. Raises OperationFailed; the block counts in memory all the same."""
+        """Block an agent and raise a challenge. The block is in the store when this returns.
+
+        Raise OperationFailed if it cannot be stored; the block is then still effective in memory.
+        """
         agent, reason = execution.agent, evaluation.reason or ""
         draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, hint=written)
         block = Block(
@@ -426,14 +438,16 @@ class SafetyLoop:
         return block
 
     def abort_as_operator(self, agent: AgentKey, by: str) -> Execution | None:
-        """None: nothing of it is under way."""
+        """Cancel the live executions of an agent and return the latest, or None if there was none."""
         live = self.executions.live_of(agent)
         for execution in live:
             self._end(execution, _S.CANCELLED, f"aborted by {by}")
         return live[-1] if live else None
 
     async def escalate(self, execution: Execution, evaluation: Evaluation, written: str, verdict: Verdict) -> None:
-        """The real call is judged more strictly than its report was. Raises OperationFailed."""
+        """Block, verify or pause an agent whose real call is judged more strictly than its report. Raise
+        OperationFailed.
+        """
         async with self._lock(execution.agent):
             if verdict is Verdict.STOP:
                 await self.block(execution, evaluation, written)
@@ -443,7 +457,10 @@ class SafetyLoop:
                 await self._pause(execution, evaluation, None, written)
 
     async def order_challenge(self, agent: AgentKey) -> Block | None:
-        """A fresh code for a block, which voids the one before. None: the agent is not blocked. Raises StoreError."""
+        """Create a new code for a block and void the previous one.
+
+        Return the updated block, or None if the agent is not blocked. Raise StoreError.
+        """
         block = self.blocks.maybe(agent)
         if block is None:
             return None
@@ -459,13 +476,13 @@ class SafetyLoop:
     # What people decide
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Puts a decision into effect, whoever brought it."""
+        """Put a decision into effect, whether it came from the inbox or with a code or token."""
         settled = await self.challenges.settle(approval)
         if isinstance(settled, Refusal):
             return settled
         is_yes = settled.status is Status.DONE
         decision = approval.decision
-        said = decision.reason if decision is not None and decision.reason else None
+        reason = decision.reason if decision is not None and decision.reason else None
         execution = self.executions.maybe_by_approval(approval.id)
         if approval.kind is Kind.VERIFY:
             await self._settle_challenge(approval, execution, is_yes=is_yes, by=decision.by if decision else "")
@@ -475,20 +492,20 @@ class SafetyLoop:
                 self.executions.note(execution)
             elif not is_yes:
                 execution.is_refused = self._end(
-                    execution, _S.CANCELLED, f"The start was denied{f': {said}' if said else '.'}"
+                    execution, _S.CANCELLED, f"The start was denied{f': {reason}' if reason else '.'}"
                 )
         elif execution is not None and (held := execution.held.settle(approval.id, is_yes=is_yes)) is not None:
-            word = "confirmed" if is_yes else f"denied{f': {said}' if said else ''}"
+            word = "confirmed" if is_yes else f"denied{f': {reason}' if reason else ''}"
             self._tell(execution, f"The call of {held.operation} was {word}.")
         elif execution is not None:
-            self._resume(execution, is_yes=is_yes, said=said)
+            self._resume(execution, is_yes=is_yes, reason=reason)
         self.changed.publish(None)
         return settled
 
     async def _settle_challenge(
         self, approval: Approval, execution: Execution | None, *, is_yes: bool, by: str
     ) -> None:
-        block = next((one for one in self.blocks.all() if one.challenge_id == approval.id), None)
+        block = next((each for each in self.blocks.all() if each.challenge_id == approval.id), None)
         if block is not None and is_yes:  # AQL-8.8.3-4
             try:
                 await self.blocks.lift(block.agent)  # AQL-8.8.3-4
@@ -496,18 +513,18 @@ class SafetyLoop:
                 log.error("a block cannot be lifted: %s", refused)
                 return
             self.audit.add("unblock", block.agent, block.name, "unblocked", approval=approval.id, by=by)
-            for one in self.executions.live_of(block.agent):
-                self._tell(one, "The block was lifted.")
+            for live in self.executions.live_of(block.agent):
+                self._tell(live, "The block was lifted.")
         elif execution is not None:
-            self._resume(execution, is_yes=is_yes, said=None)
+            self._resume(execution, is_yes=is_yes, reason=None)
 
-    def _resume(self, execution: Execution, *, is_yes: bool, said: str | None) -> None:
-        """A person agreed, or said no: either way the agent may report what it does next."""
+    def _resume(self, execution: Execution, *, is_yes: bool, reason: str | None) -> None:
+        """End the pause after a decision. Approved or denied, the agent may now report its next step."""
         pause, execution.pause = execution.pause, None
         if pause is None:
             return
         self._tell(
-            execution, "The pause was lifted." if is_yes else f"The step was denied{f': {said}' if said else '.'}"
+            execution, "The pause was lifted." if is_yes else f"The step was denied{f': {reason}' if reason else '.'}"
         )
         if not is_yes:
             return
@@ -534,25 +551,25 @@ class SafetyLoop:
         return self._locks.setdefault(agent, asyncio.Lock())
 
     async def _supersede(self, owner: Owner, agent: AgentKey) -> None:
-        """One live execution per agent; one that only waits for a code gives way (AQL-X-3)."""
+        """Ensure one live execution per agent: cancel one that only waits for a code, refuse otherwise (AQL-X-3)."""
         live = self.executions.live_of(agent)
-        for one in live:
-            if owner[0] == LOCAL and one.owner != owner:
+        for execution in live:
+            if owner[0] == LOCAL and execution.owner != owner:
                 continue
-            await self._refresh(one)
-            if one.is_live and not (one.pause is not None and one.pause.is_verified_by_code):
-                raise OperationFailed(_invalid_state(one, _S.PENDING))
-            self._end(one, _S.CANCELLED, "superseded by another start")
+            await self._refresh(execution)
+            if execution.is_live and not (execution.pause is not None and execution.pause.is_verified_by_code):
+                raise OperationFailed(_invalid_state(execution, _S.PENDING))
+            self._end(execution, _S.CANCELLED, "superseded by another start")
 
     async def _refresh(self, execution: Execution) -> None:
-        """A start that nobody approved in time is over."""
+        """Cancel a pending execution whose start was not approved in time."""
         if execution.status is _S.PENDING and execution.start_id is not None:
             approval = self.challenges.inbox.get(execution.start_id)
             if approval is None or approval.status not in (Status.PENDING, Status.APPROVED, Status.USED, Status.DONE):
                 execution.is_refused = self._end(execution, _S.CANCELLED, "The start was not approved in time.")
 
     async def _refuse_blocked(self, agent: AgentKey, *, is_report: bool = False) -> None:
-        """Raises OperationFailed while the agent is blocked and blocks count."""
+        """Raise OperationFailed if the agent is blocked and the loop is enforcing."""
         block = self.blocks.maybe(agent)
         if block is not None and self.is_enforcing:  # AQL-8.8.3-2, AQL-8.6.4-5
             raise OperationFailed(await self._blocked(block, is_report=is_report))
@@ -569,9 +586,9 @@ class SafetyLoop:
         return permission_denied("agent_blocked", **details)  # AQL-8.8.3-2
 
     def record(self, execution: Execution, event: str, outcome: str, **more: Any) -> None:
-        """In the audit log."""
-        said = {"execution": execution.id, "session_id": execution.session_id, **more}
-        self.audit.add(event, execution.agent, execution.name, outcome, **said)
+        """Write an event about an execution to the audit log."""
+        details = {"execution": execution.id, "session_id": execution.session_id, **more}
+        self.audit.add(event, execution.agent, execution.name, outcome, **details)
 
     def _tell(self, execution: Execution, message: str) -> None:
         execution.tell(NotificationType.STATUS, message, self._clock.wall())

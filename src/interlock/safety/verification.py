@@ -39,10 +39,10 @@ class Verification:
         await self._attempts.open()
 
     async def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: this object holds no resources."""
 
     async def verify(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
-        """8.8.2: the right code unblocks; a wrong one makes the code void."""
+        """Unblock or resume an agent if the code is right; void the code if it is wrong (AQL 8.8.2)."""
         id, written = params["challenge_id"], params["code"]
         principal = caller.principal.name
         challenge = self._codes.find_challenge(id)
@@ -64,7 +64,9 @@ class Verification:
         return {"verified": True, "element_name": name, "status": live[-1].status.value if live else "unblocked"}
 
     async def confirm(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
-        """8.7.3: with the token that the inbox showed to an operator, and nothing else."""
+        """Confirm a request with the token that the inbox showed to an operator. Nothing else is accepted (AQL
+        8.7.3).
+        """
         token, principal = params["confirmation_token"], caller.principal.name
         agent = AgentKey(principal, NOBODY)
         await self._refuse_limited(agent, NOBODY, params.get("confirmation_id"))
@@ -112,8 +114,8 @@ class Verification:
             )
         if approval is not None and approval.status is Status.VOID:
             why = approval.outcome or "it counts no more"
-            said = f"It is void, and was not used: {why}. Ask for the fresh one"
-            return failure(Code.TOKEN_ALREADY_USED, said, {**details, "reason": "void"})
+            message = f"It is void, and was not used: {why}. Ask for the fresh one"
+            return failure(Code.TOKEN_ALREADY_USED, message, {**details, "reason": "void"})
         return failure(Code.TOKEN_ALREADY_USED, "It has already been used", details)
 
     async def _refuse_limited(self, agent: AgentKey, name: str, id: str | None) -> None:

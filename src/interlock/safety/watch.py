@@ -36,14 +36,14 @@ class Watch:
         self._work = BackgroundTasks()
 
     async def open(self) -> None:
-        """Nothing to open."""
+        """Do nothing: this object holds no resources."""
 
     async def close(self) -> None:
         await self._work.finish()
 
     @property
     def is_needed(self) -> bool:
-        """Whether any call could be refused."""
+        """Return whether any call could be refused at present."""
         loop = self.loop
         return loop.is_enforcing and bool(loop.plan.require or loop.executions.by_owner or loop.blocks.all())
 
@@ -68,8 +68,11 @@ class Watch:
         return self._refuse(call, list(mine), principal)
 
     def may_notify(self, caller: Caller) -> bool:
-        """Whether what a client says without calling anything may pass: no agent of its is blocked, waits for a person
-        or acts in an execution, where everything that acts is reported first."""
+        """Return whether notifications of a client may pass.
+
+        They may not if one of its agents is blocked, waits for a person or acts in an execution, where every action
+        must be reported first.
+        """
         loop = self.loop
         if not self.is_needed:
             return True
@@ -79,7 +82,7 @@ class Watch:
         return principal == LOCAL or not loop.blocks.of_principal(principal)
 
     def use(self, call: Call) -> None:
-        """A call that a person released is about to leave."""
+        """Use up the grant of a call that a person released and that is about to be sent."""
         if not self.loop.executions.by_owner:
             return
         owner = maybe_owner(call.caller)
@@ -91,7 +94,9 @@ class Watch:
                     return
 
     def _maybe_stricter(self, execution: Execution, grant: Grant, call: Call, names: CallNames) -> Refusal | None:
-        """Stages 3 to 5 on what is really called; the stricter outcome counts."""
+        """Apply stages 3 to 5 to the real call. Return the refusal if they are stricter than the report was, or
+        None.
+        """
         if not grant.is_approved:
             judged = evaluate_call(self.loop.policies.of(execution.agent), names.all, _danger(call))
             if judged.verdict is not Verdict.CONTINUE:
@@ -117,14 +122,14 @@ class Watch:
 
     def _refuse(self, call: Call, mine: list[Execution], principal: str) -> Refusal | None:
         loop = self.loop
-        blocked = [block for one in mine if (block := loop.blocks.maybe(one.agent)) is not None]
+        blocked = [block for each in mine if (block := loop.blocks.maybe(each.agent)) is not None]
         if not mine and principal != LOCAL:
             blocked = loop.blocks.of_principal(principal)
         if not mine and not blocked:
             return self._fault("execution_required") if principal in loop.plan.require else None
         if blocked:  # AQL-8.6.4-5
             return self._fault("agent_blocked", blocked=blocked[0])
-        waiting = [one for one in mine if one.pause is not None or one.status is ExecutionStatus.PENDING]
+        waiting = [each for each in mine if each.pause is not None or each.status is ExecutionStatus.PENDING]
         if len(waiting) == len(mine):
             return self._fault("paused", waiting[0])  # AQL-8.6.4-3
         now = self._clock.wall()
@@ -145,7 +150,7 @@ class Watch:
 
 
 def _danger(call: Call) -> int | None:
-    """What is known of it: a tool that changes nothing is safe whatever it is called; else its name speaks."""
+    """Return READ_ONLY for a call that changes nothing, or None if its name must be judged."""
     route = call.route
     if isinstance(route, Route) and route.capability is not None and not route.is_open:
         return None if route.capability.mutable else READ_ONLY

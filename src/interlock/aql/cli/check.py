@@ -62,8 +62,8 @@ def check_aql(invocation: Invocation, evidence: str | None) -> None:
     else:
         for section in report.sections:
             for test in section.tests:
-                said = f": {one_line(test.message)}" if test.message else ""
-                out.line(f"{WORDS[test.result]}  level {section.level}, {section.name} ({test.name}){said}")
+                detail = f": {one_line(test.message)}" if test.message else ""
+                out.line(f"{WORDS[test.result]}  level {section.level}, {section.name} ({test.name}){detail}")
         counts = report.counts()
         out.line(f"{report.claim()}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
         if folder is not None:

@@ -122,10 +122,10 @@ def tool_result(
     meta: Raw | None = None,
     annotations: Raw | None = None,
 ) -> bytes:
-    """The MCP result: the envelope as text of content[0], and as structuredContent where the revision has it.
+    """Return the MCP result: the envelope as text of content[0], and as structuredContent if the revision has it.
 
-    `blocks`: content that cannot be JSON (images, audio, resources) and stands after it, as it came (C.map-11).
-    `annotations`: of the text that the data was made from.
+    `blocks` is content that cannot be JSON (images, audio, resources); it follows the text unchanged (C.map-11).
+    `annotations` are those of the text that the data was read from.
     """
     text = _encode(envelope.decode())
     parts = [b'{"resultType":"complete",' if is_modern else b"{", b'"content":[{"type":"text","text":', text]

@@ -74,9 +74,9 @@ def _value(parameter: Parameter, types: Mapping[str, TypeDeclaration], root: Map
         for key in ("default", "const"):
             if key in original and original[key] is not None:
                 return original[key]
-        given = original.get("examples")
-        if isinstance(given, list) and given:
-            return given[0]
+        examples = original.get("examples")
+        if isinstance(examples, list) and examples:
+            return examples[0]
     if parameter.default is not None and isinstance(parameter.default, str | int | float | bool):
         return parameter.default
     return _by_type(parameter, parameter.type.split(" | ")[0], original if isinstance(original, Mapping) else {})

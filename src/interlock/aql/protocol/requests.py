@@ -236,8 +236,8 @@ def _read_batch(members: dict[str, Raw], text: bytes, limits: Limits) -> Batch |
     if not items:
         return invalid("'operations' must hold an item")
     if len(items) > limits.batch_operations:
-        said = too_large("batch_operations", limits.batch_operations, len(items))
-        return Failure(said.code, f"{said.message}: a batch has up to {limits.batch_operations} operations")
+        oversized = too_large("batch_operations", limits.batch_operations, len(items))
+        return Failure(oversized.code, f"{oversized.message}: a batch has up to {limits.batch_operations} operations")
     if maybe_duplicate(members, text) is not None:
         return invalid("'operations' stands twice")
     for item in items:
@@ -255,8 +255,8 @@ def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
         return invalid_type("operation", "string", raw_type(name), hint=SHAPE)
     if not operation or len(operation) > NAME_CHARS_MAX:  # AQL-4.1-1
         why = f"it must be the name of an operation, of up to {NAME_CHARS_MAX} characters. {SHAPE}"
-        said = invalid_value("operation", why)
-        return failure(Code.VALIDATION_INVALID_TYPE, said.message, said.details)
+        invalid = invalid_value("operation", why)
+        return failure(Code.VALIDATION_INVALID_TYPE, invalid.message, invalid.details)
     doubled = maybe_duplicate(members, text)
     if doubled is not None:
         return doubled
@@ -264,19 +264,19 @@ def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
     if raw is None:
         params: dict[str, Raw] = {}
     else:
-        found = decode_object(raw) if bytes(raw)[:1] == b"{" else None
-        if found is None:
+        decoded = decode_object(raw) if bytes(raw)[:1] == b"{" else None
+        if decoded is None:
             actual = raw_type(raw)
             hint = "Send an object, not JSON inside a text" if actual == "string" else SHAPE
             return invalid_type("params", "object", actual, hint=hint)
-        params = found
+        params = decoded
         doubled = maybe_duplicate(params, bytes(raw), "params")
         if doubled is not None:
             return doubled
     request = Request(operation=operation, members=params, text=raw)
     if text.find(b'"_') >= 0 or text.find(b"\\u") >= 0:
-        for one in (members, params):
-            _take_underscored(request, one)
+        for table in (members, params):
+            _take_underscored(request, table)
     if len(members) > 1 + (raw is not None):
         beside = {key: value for key, value in members.items() if key not in PROTOCOL_NAMES and not _is_own(key)}
         if beside:
@@ -329,9 +329,11 @@ def maybe_duplicate(members: dict[str, Raw], text: bytes, where: str = "argument
     doubled: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
-        """Called for inner objects first, and last for the one that is asked about."""
-        known: set[str] = set()
-        doubled[:] = [key for key, _ in pairs if key in known or known.add(key)]  # type: ignore[func-returns-value]
+        """Record the duplicate keys of an object. The decoder calls this for inner objects first, and for `text`
+        last.
+        """
+        seen: set[str] = set()
+        doubled[:] = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
 
     try:
         json.loads(text, object_pairs_hook=look, parse_int=str, parse_float=str)

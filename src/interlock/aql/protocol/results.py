@@ -85,20 +85,20 @@ _decode_result: Final = msgspec.json.Decoder(_Result).decode
 
 def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str = "") -> Read:
     try:
-        found = _decode_result(result)
+        decoded = _decode_result(result)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return Read(failure=internal_error("the server's result cannot be read", source_tool=tool))
-    if found.kind != "complete":
+    if decoded.kind != "complete":
         return Read(passes=True)
-    meta = found.meta
-    if found.is_error:
-        return Read(failure=_tool_failure(found, tool, operation, danger), meta=meta)
-    if found.structured is not msgspec.UNSET:
-        content = bytes(found.content)
-        blocks = _others(found.content) if b'"type"' in content else ()
-        said = _first_annotations(found.content) if content.find(b'"annotations"') >= 0 else None
-        return Read(data=found.structured, blocks=blocks, meta=meta, annotations=said)
-    return _content(found, meta)
+    meta = decoded.meta
+    if decoded.is_error:
+        return Read(failure=_tool_failure(decoded, tool, operation, danger), meta=meta)
+    if decoded.structured is not msgspec.UNSET:
+        content = bytes(decoded.content)
+        blocks = _others(decoded.content) if b'"type"' in content else ()
+        annotations = _first_annotations(decoded.content) if content.find(b'"annotations"') >= 0 else None
+        return Read(data=decoded.structured, blocks=blocks, meta=meta, annotations=annotations)
+    return _content(decoded, meta)
 
 
 def _first_annotations(content: Raw) -> Raw | None:
@@ -109,8 +109,8 @@ def _first_annotations(content: Raw) -> Raw | None:
     return None
 
 
-def _content(found: _Result, meta: Raw | None) -> Read:
-    blocks = decode_array(found.content)
+def _content(result: _Result, meta: Raw | None) -> Read:
+    blocks = decode_array(result.content)
     if blocks is None:
         return Read(failure=internal_error("the server's result cannot be read"), meta=meta)
     if len(blocks) == 1:
@@ -121,7 +121,7 @@ def _content(found: _Result, meta: Raw | None) -> Read:
     if not blocks:
         return Read(data=None, meta=meta)
     listed: list[dict[str, Any]] = []
-    kept: list[Raw] = []
+    others: list[Raw] = []
     for raw in blocks:
         block = decode_object(raw) or {}
         kind = find_string(block.get("type")) or "unknown"
@@ -129,27 +129,27 @@ def _content(found: _Result, meta: Raw | None) -> Read:
             noted = {"annotations": block["annotations"]} if "annotations" in block else {}
             listed.append({"type": "text", "text": find_string(block.get("text")) or "", **noted})
             continue
-        kept.append(raw)
-        said: dict[str, Any] = {"type": kind}
+        others.append(raw)
+        summary: dict[str, Any] = {"type": kind}
         mime = find_string(block.get("mimeType"))
         if mime is None and "resource" in block:
             mime = find_string((decode_object(block["resource"]) or {}).get("mimeType"))
         if mime is not None:
-            said["mime_type"] = mime
-        listed.append({**said, "content_index": len(kept)})
-    return Read(data={"content": listed}, blocks=tuple(kept), meta=meta)
+            summary["mime_type"] = mime
+        listed.append({**summary, "content_index": len(others)})
+    return Read(data={"content": listed}, blocks=tuple(others), meta=meta)
 
 
 def _others(content: Raw) -> tuple[Raw, ...]:
-    """Blocks beside text: structured results may carry images too."""
+    """Return the content blocks that are not text; a structured result may also carry images."""
     if b'"type":"text"' in bytes(content) and bytes(content).count(b'"type"') == 1:
         return ()
-    found = [(raw, find_string((decode_object(raw) or {}).get("type"))) for raw in decode_array(content) or ()]
-    return tuple(raw for raw, kind in found if kind != "text")
+    typed = [(raw, find_string((decode_object(raw) or {}).get("type"))) for raw in decode_array(content) or ()]
+    return tuple(raw for raw, kind in typed if kind != "text")
 
 
 def _text_data(text: str) -> Raw | str:
-    """A text that is a JSON object or array is that value, as it is written."""
+    """Return the JSON value of a text that is an object or array, unchanged, or else the text itself."""
     stripped = text.strip()
     if stripped[:1] in ("{", "["):
         try:
@@ -159,12 +159,12 @@ def _text_data(text: str) -> Raw | str:
     return text
 
 
-def _tool_failure(found: _Result, tool: str, operation: str, danger: str) -> Failure:
-    held = _confirmation(found.meta, operation, danger)
+def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Failure:
+    held = _confirmation(result.meta, operation, danger)
     if held is not None:
         return held
-    first, text = _texts(found.content)
-    value = _maybe_decoded(found.structured if found.structured is not msgspec.UNSET else None)
+    first, text = _texts(result.content)
+    value = _maybe_decoded(result.structured if result.structured is not msgspec.UNSET else None)
     if value is None and text[:1] == "{":
         value = _maybe_decoded(Raw(text.encode("utf-8", "replace")))
     if isinstance(value, Mapping):
@@ -177,10 +177,10 @@ def _tool_failure(found: _Result, tool: str, operation: str, danger: str) -> Fai
     if status is not None:
         details = {"http_status": status, **details}
         return failure(code_of_status(status), line, details)
-    said = _interlock_error(found.meta)
-    if said is not None:
-        details["reason"] = said
-        return failure(Code(forms_of(said).aql), line, details)
+    error_code = _interlock_error(result.meta)
+    if error_code is not None:
+        details["reason"] = error_code
+        return failure(Code(forms_of(error_code).aql), line, details)
     named = _OS_ERROR.search(line)
     if named is not None:
         errno = named[1] or _ERRNO[named[2]]
@@ -214,12 +214,12 @@ def _envelope_failure(value: Mapping[str, Any]) -> Failure | None:
     if not isinstance(code, str) or not isinstance(message, str):
         return None
     details = error.get("details")
-    said = dict(details) if isinstance(details, Mapping) else None
-    return Failure(code if code in CODES else Code.INTERNAL_ERROR.value, message or "the operation failed", said)
+    members = dict(details) if isinstance(details, Mapping) else None
+    return Failure(code if code in CODES else Code.INTERNAL_ERROR.value, message or "the operation failed", members)
 
 
 def maybe_envelope_data(data: Any) -> Read | None:
-    """The answer of a tool that speaks MCP-AQL itself, opened: its data or its failure."""
+    """Return the data or failure in the answer of a tool that itself speaks MCP-AQL, or None for other answers."""
     value = _maybe_decoded(data) if isinstance(data, Raw) else data
     if not isinstance(value, Mapping) or not isinstance(value.get("success"), bool):
         return None
@@ -231,7 +231,7 @@ def maybe_envelope_data(data: Any) -> Read | None:
 
 
 def _status(value: Any) -> int | None:
-    """A machine-readable HTTP status: of the object itself, or of its `error`."""
+    """Return the HTTP error status in an object or in its `error`, or None."""
     for place in (value, value.get("error") if isinstance(value, Mapping) else None):
         if not isinstance(place, Mapping):
             continue
@@ -245,18 +245,18 @@ def _status(value: Any) -> int | None:
 def _interlock_error(meta: Raw | None) -> str | None:
     if meta is None or _INTERLOCK_ERROR.encode() not in bytes(meta):
         return None
-    said = decode_object((decode_object(meta) or {}).get(_INTERLOCK_ERROR, Raw(b"null")))
-    return find_string((said or {}).get("code"))
+    error = decode_object((decode_object(meta) or {}).get(_INTERLOCK_ERROR, Raw(b"null")))
+    return find_string((error or {}).get("code"))
 
 
 def _confirmation(meta: Raw | None, operation: str, danger: str) -> Failure | None:
-    """A person has to agree (MCP-AX 11.3): no AQL token opens that."""
+    """Return the failure for a call that a person must confirm, or None. No AQL token replaces this (MCP-AX 11.3)."""
     if meta is None or CONFIRMATION.encode() not in bytes(meta):
         return None
     held = decode_object((decode_object(meta) or {}).get(CONFIRMATION, Raw(b"null"))) or {}
     if find_string(held.get("status")) == "confirmation_denied":
-        said = find_string(held.get("reason"))
-        return permission_denied("confirmation_denied", **({"note": said} if said else {}))
+        reason = find_string(held.get("reason"))
+        return permission_denied("confirmation_denied", **({"note": reason} if reason else {}))
     details: dict[str, Any] = {"operation": operation, "danger_level": _shown_danger(danger, held)}
     for key in ("confirmation_id", "approval_url", "expires_at"):
         value = find_string(held.get(key))
@@ -266,7 +266,7 @@ def _confirmation(meta: Raw | None, operation: str, danger: str) -> Failure | No
 
 
 def _shown_danger(danger: str, held: Mapping[str, Raw]) -> str:
-    """A call that is held because it cannot be undone is no less than destructive, whatever its name alone says."""
+    """Return the danger level to show. A call held because it is irreversible is at least destructive."""
     capability = _maybe_decoded(held.get("capability"))
     is_irreversible = isinstance(capability, Mapping) and capability.get("reversible") is False
     return Danger.DESTRUCTIVE.word if is_irreversible and danger in _MILD else danger
@@ -282,23 +282,23 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
     data = _maybe_decoded(members.get("data"))
     data = data if isinstance(data, Mapping) else {}
     reason = data.get("reason")
-    said = reason if isinstance(reason, str) else message
-    known = find_code(code, draft=True)
-    if known == INVALID_PARAMS:
+    detail = reason if isinstance(reason, str) else message
+    error_code = find_code(code, draft=True)
+    if error_code == INVALID_PARAMS:
         return failure(Code.VALIDATION_INVALID_TYPE, message, {"param_name": "params", "upstream_error": message})
-    if known == METHOD_NOT_FOUND:
+    if error_code == METHOD_NOT_FOUND:
         return unknown_operation(operation)
-    if known == BUDGET_EXCEEDED:
+    if error_code == BUDGET_EXCEEDED:
         return _over_budget(data)
-    if said == "auth_required" or (known is not None and forms_of(known).aql == Code.PERMISSION_DENIED.value):
-        return permission_denied(said, **{key: data[key] for key in _TOLD if key in data})
-    if known in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
+    if detail == "auth_required" or (error_code is not None and forms_of(error_code).aql == Code.PERMISSION_DENIED.value):
+        return permission_denied(detail, **{key: data[key] for key in _TOLD if key in data})
+    if error_code in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
         return internal_error(
             "the tool asks for input, which this client cannot give here; in a batch, call it alone",
             reason="interaction_required",
         )
-    if known in (TOOL_DEGRADED, CALL_TIMEOUT):
-        details: dict[str, Any] = {"reason": "timeout" if known == CALL_TIMEOUT else said}
+    if error_code in (TOOL_DEGRADED, CALL_TIMEOUT):
+        details: dict[str, Any] = {"reason": "timeout" if error_code == CALL_TIMEOUT else detail}
         if isinstance(data.get("retry_after_ms"), int):
             details["retry_after_ms"] = data["retry_after_ms"]
         return internal_error(f"the tool cannot be reached now: {details['reason']}", **details)

@@ -34,18 +34,18 @@ _LOOK_ALIKE: Final = str.maketrans(
 
 
 def folded(name: str) -> str:
-    """The form in which spellings of one name are the same: no case, no separators, no look-alike letters."""
+    """Return a name without case, separators and look-alike letters, so that its spellings are equal."""
     plain = unicodedata.normalize("NFKD", name[:NAME_CHARS_MAX]).casefold().translate(_LOOK_ALIKE)
     return "".join(sign for sign in plain if sign.isascii() and sign.isalnum())
 
 
-def nearest(name: str, known: Sequence[str], most: int = 3) -> list[str]:
-    """The nearest names, best first. `known` is read only as far as is cheap."""
+def nearest(name: str, candidates: Sequence[str], most: int = 3) -> list[str]:
+    """Return the nearest names, best first. Only the first KNOWN_MAX candidates are compared."""
     form = folded(name)
-    same = [each for each in known if folded(each) == form] if len(known) <= KNOWN_MAX else []
+    same = [each for each in candidates if folded(each) == form] if len(candidates) <= KNOWN_MAX else []
     written = snake(name[:NAME_CHARS_MAX])
     pairs = _pairs(written)
-    likely = nlargest(COMPARED_MAX, known[:KNOWN_MAX], key=lambda each: len(pairs & _pairs(each)))
+    likely = nlargest(COMPARED_MAX, candidates[:KNOWN_MAX], key=lambda each: len(pairs & _pairs(each)))
     close = get_close_matches(written, likely, n=most, cutoff=_LIKENESS)
     return list(dict.fromkeys((*same, *close)))[:most]
 
@@ -56,7 +56,7 @@ def _pairs(name: str) -> frozenset[str]:
 
 
 def ranked(name: str, candidates: Iterable[str], most: int) -> list[str]:
-    """Candidates by how like they are to the name."""
+    """Return the candidates that are most similar to a name, best first."""
     matcher = SequenceMatcher(b=snake(name[:NAME_CHARS_MAX]))
 
     def likeness(candidate: str) -> float:
@@ -66,10 +66,10 @@ def ranked(name: str, candidates: Iterable[str], most: int) -> list[str]:
     return sorted(candidates, key=likeness, reverse=True)[:most]
 
 
-def did_you_mean(unknown: Iterable[str], known: Sequence[str]) -> Mapping[str, str]:
-    """Unknown name -> nearest known one, only where one is near."""
-    found = {name: nearest(name, known, 1) for name in list(unknown)[:20]}
-    return {name: near[0] for name, near in found.items() if near}
+def did_you_mean(unknown: Iterable[str], candidates: Sequence[str]) -> Mapping[str, str]:
+    """Return the nearest candidate for each unknown name that has one."""
+    nearest_names = {name: nearest(name, candidates, 1) for name in list(unknown)[:20]}
+    return {name: near[0] for name, near in nearest_names.items() if near}
 
 
 K1: Final = 1.2
@@ -95,19 +95,19 @@ _SYNONYMS: Final[Mapping[str, str]] = {"remove": "delete", "erase": "delete", "f
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words without plural endings and the commonest ones."""
-    found = []
+    """Return the words of a text in lower case, without plural endings and without the most common words."""
+    result = []
     for word in _WORD.findall(_BORDER.sub(" ", text).lower()):
         if word in _STOP:
             continue
         if len(word) > 3 and word[-1] == "s" and word[-2] not in "su":
             word = word[:-3] + "y" if word.endswith("ies") and len(word) > 4 else word[:-1]
-        found.append(word)
-    return found
+        result.append(word)
+    return result
 
 
 def term_weights(name: str, text: str, parameters: Iterable[str] = ()) -> dict[str, float]:
-    """The words of one document with what each counts for, before its length is held against it."""
+    """Return the weight of each word of a document, before normalizing by its length."""
     weights: dict[str, float] = {}
     for field, weight in (
         (name, NAME_WEIGHT),
@@ -123,7 +123,7 @@ class SearchIndex:
     """Immutable once made. Documents are known by their place in the sequence given."""
 
     def __init__(self, documents: Sequence[Mapping[str, float]]) -> None:
-        total = sum(sum(one.values()) for one in documents)
+        total = sum(sum(document.values()) for document in documents)
         average = total / len(documents) if documents and total else 1.0
         places: dict[str, array[int]] = {}
         shares: dict[str, array[float]] = {}
@@ -139,20 +139,20 @@ class SearchIndex:
         self._words = sorted(places)
         self._shares = shares
         self._rarity = {
-            word: log(1 + (count - len(found) + 0.5) / (len(found) + 0.5)) for word, found in places.items()
+            word: log(1 + (count - len(positions) + 0.5) / (len(positions) + 0.5)) for word, positions in places.items()
         }
-        self._best = {word: self._champions(word) for word, found in places.items() if len(found) > COMMON_MIN}
+        self._best = {word: self._champions(word) for word, positions in places.items() if len(positions) > COMMON_MIN}
 
     def _champions(self, word: str) -> dict[int, float]:
-        """Of a word that very many documents have: those in which it counts for most."""
+        """Return the documents in which a very common word has the most weight."""
         pairs = zip(self._places[word], self._shares[word], strict=True)
         return dict(nsmallest(CANDIDATES_MAX, pairs, key=lambda pair: (-pair[1], pair[0])))
 
     def search(self, text: str, most: int) -> list[int]:
-        """The places of the documents that fit best, best first."""
-        asked = list(dict.fromkeys(words(text[:TEXT_CHARS_MAX])))[:WORDS_MAX]
-        asked += [_SYNONYMS[word] for word in asked if word in _SYNONYMS and _SYNONYMS[word] not in asked]
-        terms = [term for word in asked for term in self._terms(word)]
+        """Return the positions of the best matching documents, best first."""
+        query = list(dict.fromkeys(words(text[:TEXT_CHARS_MAX])))[:WORDS_MAX]
+        query += [_SYNONYMS[word] for word in query if word in _SYNONYMS and _SYNONYMS[word] not in query]
+        terms = [term for word in query for term in self._terms(word)]
         terms.sort(key=lambda word: len(self._places[word]))
         scores: dict[int, float] = {}
         for word in terms:
@@ -166,12 +166,12 @@ class SearchIndex:
         return nsmallest(most, scores, key=lambda place: (-scores[place], place))
 
     def _order(self, scores: dict[int, float], word: str, best: dict[int, float], rarity: float) -> dict[int, float]:
-        """A common word finds candidates only where no other did; else it orders those there are."""
+        """Add the weight of a common word to the scores. It adds candidates only if no other word had any."""
         if not scores:
             return {place: share * rarity for place, share in best.items()}
         if len(scores) > CANDIDATES_MAX:
-            kept = nsmallest(CANDIDATES_MAX, scores, key=lambda place: (-scores[place], place))
-            scores = {place: scores[place] for place in kept}
+            leading = nsmallest(CANDIDATES_MAX, scores, key=lambda place: (-scores[place], place))
+            scores = {place: scores[place] for place in leading}
         places, shares = self._places[word], self._shares[word]
         for place in scores:
             share = _share(places, shares, place)
@@ -180,7 +180,7 @@ class SearchIndex:
         return scores
 
     def _terms(self, word: str) -> list[str]:
-        """The word itself; where no document has it, a few that begin with it."""
+        """Return the word itself or, if no document contains it, a few words that begin with it."""
         if word in self._places:
             return [word]
         if len(word) <= 2:
@@ -190,5 +190,5 @@ class SearchIndex:
 
 
 def _share(places: "array[int]", shares: "array[float]", place: int) -> float | None:
-    found = bisect_left(places, place)
-    return shares[found] if found < len(places) and places[found] == place else None
+    index = bisect_left(places, place)
+    return shares[index] if index < len(places) and places[index] == place else None

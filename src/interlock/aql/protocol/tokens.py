@@ -25,7 +25,7 @@ TOKEN_CHARS_MAX: Final = 80
 
 
 class TokenLives(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a token is good, in seconds, by the danger of its operation. `skew_s`: how wrong a clock may be."""
+    """Lifetimes of tokens in seconds, by the danger of the operation. `skew_s` is the tolerated clock error."""
 
     destructive: float = 300
     dangerous: float = 300
@@ -34,7 +34,7 @@ class TokenLives(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenNote(msgspec.Struct, frozen=True):
-    """What happened to a token, for a record that must not hold it. `token`: the beginning of its hash."""
+    """Event of a token, for a record that must not contain the token. `token` is the beginning of its hash."""
 
     event: str  # TOKEN_ISSUED, TOKEN_VALIDATED, TOKEN_REJECTED or TOKEN_REVOKED
     owner: str  # the session, or the principal where there is none
@@ -73,51 +73,51 @@ class ConfirmationTokens:
         self._lives = lives
 
     def issue(self, owner: str, principal: str, operation: str, digest: str, danger: Danger) -> tuple[str, str]:
-        """The token, and when it expires."""
+        """Issue a token. Return it and its expiry time."""
         now = self._now()
         self._purge(now)
         lives = self._lives
         life = {Danger.FORBIDDEN: lives.forbidden, Danger.DANGEROUS: lives.dangerous}.get(danger, lives.destructive)
         token = PREFIX + self._secret()
         while len(self._tokens) >= TOKENS_MAX:
-            oldest, one = self._tokens.popitem(last=False)
-            if one.used_at is None:
-                self._note(one.owner, one.principal, one.operation, oldest, "TOKEN_REVOKED", "too_many")
+            oldest, evicted = self._tokens.popitem(last=False)
+            if evicted.used_at is None:
+                self._note(evicted.owner, evicted.principal, evicted.operation, oldest, "TOKEN_REVOKED", "too_many")
         self._tokens[token] = _Token(owner, principal, operation, digest, now + life)
         self._note(owner, principal, operation, token, "TOKEN_ISSUED")
         return token, rfc3339(now + life)
 
     def redeem(self, token: str, owner: str, principal: str, operation: str, digest: str) -> Failure | None:
-        """None: it is good, and used from now on."""
+        """Use up a token. Return why it is not valid for this operation, or None if it is."""
         now = self._now()
         self._purge(now)
-        found = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
+        record = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
         code, details = None, {"token": token[:TOKEN_CHARS_MAX]}
-        if found is None or found.owner != owner:  # AQL-2.3.3-1, AQL-2.3.5-2
-            code, said = Code.TOKEN_INVALID, "Invalid confirmation token"
-        elif now > found.expires_at + self._lives.skew_s:
-            code, said = Code.TOKEN_EXPIRED, "Confirmation token has expired"
-            details |= {"expired_at": rfc3339(found.expires_at), "current_time": rfc3339(now)}
-        elif found.used_at is not None:
-            code, said = Code.TOKEN_ALREADY_USED, "Confirmation token has already been used"
-            details["consumed_at"] = rfc3339(found.used_at)
-        elif found.operation != operation or found.digest != digest:
-            code, said = Code.TOKEN_SCOPE_MISMATCH, _scope_mismatch(found.operation, operation)
-            details |= {"token_operation": found.operation, "requested_operation": operation}
+        if record is None or record.owner != owner:  # AQL-2.3.3-1, AQL-2.3.5-2
+            code, message = Code.TOKEN_INVALID, "Invalid confirmation token"
+        elif now > record.expires_at + self._lives.skew_s:
+            code, message = Code.TOKEN_EXPIRED, "Confirmation token has expired"
+            details |= {"expired_at": rfc3339(record.expires_at), "current_time": rfc3339(now)}
+        elif record.used_at is not None:
+            code, message = Code.TOKEN_ALREADY_USED, "Confirmation token has already been used"
+            details["consumed_at"] = rfc3339(record.used_at)
+        elif record.operation != operation or record.digest != digest:
+            code, message = Code.TOKEN_SCOPE_MISMATCH, _scope_mismatch(record.operation, operation)
+            details |= {"token_operation": record.operation, "requested_operation": operation}
         if code is not None:
             self._note(owner, principal, operation, token, "TOKEN_REJECTED", code.value)
-            return failure(code, said, details)
-        if found is not None:
-            found.used_at = now
+            return failure(code, message, details)
+        if record is not None:
+            record.used_at = now
         self._note(owner, principal, operation, token, "TOKEN_VALIDATED")
         return None
 
     def end(self, owner: str) -> None:
-        """The session is over: what it was given counts no more (2.3.3)."""
-        for token in [token for token, one in self._tokens.items() if one.owner == owner]:  # AQL-2.3.3-1
-            one = self._tokens.pop(token)
-            if one.used_at is None:
-                self._note(owner, one.principal, one.operation, token, "TOKEN_REVOKED", "session_end")
+        """Revoke the tokens of a session that has ended (AQL 2.3.3)."""
+        for token in [token for token, record in self._tokens.items() if record.owner == owner]:  # AQL-2.3.3-1
+            record = self._tokens.pop(token)
+            if record.used_at is None:
+                self._note(owner, record.principal, record.operation, token, "TOKEN_REVOKED", "session_end")
 
     def _purge(self, now: float) -> None:
         while self._tokens:

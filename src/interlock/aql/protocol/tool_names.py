@@ -13,7 +13,7 @@ _PARAMETER_DIGITS: Final = 4
 
 
 def snake(segment: str) -> str:
-    """One segment: camelCase and acronym borders become `_`, case is lowered, other characters become one `_`."""
+    """Return a segment in snake case: word borders and other characters become `_`, letters become lower case."""
     return _OUTSIDE.sub("_", _BORDER.sub("_", segment).lower())
 
 
@@ -33,7 +33,7 @@ def parameter_name(original: str) -> str:
 
 
 def parameter_names(originals: Sequence[str]) -> list[str]:
-    """In the order of the originals; where two have one name, both are suffixed."""
+    """Return parameter names in the order of the originals. If two would be equal, both get a suffix."""
     plain = [parameter_name(original) for original in originals]
     doubled = {name for name, count in Counter(plain).items() if count > 1}
     return [
@@ -43,5 +43,5 @@ def parameter_names(originals: Sequence[str]) -> list[str]:
 
 
 def type_name(*parts: str) -> str:
-    """A type's name from an operation's and its parameters': fs__read_file, options -> FsReadFileOptions."""
+    """Return a type name for an operation and its parameters: fs__read_file, options -> FsReadFileOptions."""
     return "".join(word[:1].upper() + word[1:] for part in parts for word in snake(part).split("_") if word) or "Type"

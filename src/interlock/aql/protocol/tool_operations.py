@@ -83,7 +83,7 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Classification(msgspec.Struct, frozen=True):
-    """What a list of operations needs; made without reading a whole schema but where a verb changes."""
+    """Category and danger of an operation, as needed for a list. Computing it rarely reads the whole schema."""
 
     classified: Classified
     danger: Endangered
@@ -91,26 +91,26 @@ class Classification(msgspec.Struct, frozen=True):
 
 def classify_tool(facts: ToolFacts) -> Classification:
     rule = facts.rule
-    found = classify(facts.local, is_read_only=facts.is_read_only, is_destructive=facts.is_destructive)
+    classified = classify(facts.local, is_read_only=facts.is_read_only, is_destructive=facts.is_destructive)
     if rule.category is not None:
-        found = Classified(Category[rule.category], "operator")
-    if found.category is Category.UPDATE:
+        classified = Classified(Category[rule.category], "operator")
+    if classified.category is Category.UPDATE:
         why = _unlike_an_update(facts)
         if why is not None:
-            found = Classified(Category.EXECUTE, "shape", f"Classified EXECUTE because {why}.")
+            classified = Classified(Category.EXECUTE, "shape", f"Classified EXECUTE because {why}.")
     declared = _LEVEL_WORDS[rule.danger] if rule.danger is not None else None
     danger = judge_danger(
         facts.local,
-        found.category,
+        classified.category,
         declared=declared,
         is_read_only=facts.is_read_only,
         is_irreversible=facts.is_irreversible,
     )
-    return Classification(found, danger)
+    return Classification(classified, danger)
 
 
 def lifted_danger(upstream: str, category: Category, facts: ToolFacts) -> Endangered:
-    """Of an AQL server's own operation: by its name and category, and what is known of the tool that it is behind."""
+    """Return the danger of an AQL server's operation, from its name, its category and the facts of its tool."""
     declared = _LEVEL_WORDS[facts.rule.danger] if facts.rule.danger is not None else None
     return judge_danger(
         upstream,
@@ -122,14 +122,14 @@ def lifted_danger(upstream: str, category: Category, facts: ToolFacts) -> Endang
 
 
 def declare_tool(facts: ToolFacts, classification: Classification | None = None) -> Operation:
-    found = classification or classify_tool(facts)
-    category = found.classified.category
+    classes = classification or classify_tool(facts)
+    category = classes.classified.category
     builder = _Types(facts.name, facts.schema)
     parameters = _parameters(facts, builder)
     if category is Category.UPDATE:
         parameters = _with_input(facts, parameters, builder)
     taken = {parameter.name for parameter in parameters}
-    may_confirm = facts.is_confirmed and found.danger.level >= Danger.DESTRUCTIVE
+    may_confirm = facts.is_confirmed and classes.danger.level >= Danger.DESTRUCTIVE
     if category is Category.READ and facts.has_fields and FIELDS_PARAMETER.name not in taken:
         parameters.append(FIELDS_PARAMETER)
     if may_confirm and CONFIRMATION_PARAMETER.name not in taken:
@@ -137,61 +137,63 @@ def declare_tool(facts: ToolFacts, classification: Classification | None = None)
     return Operation(
         name=facts.name,
         category=category,
-        description=_description(facts, found, may_confirm=may_confirm),
+        description=_description(facts, classes, may_confirm=may_confirm),
         parameters=tuple(parameters),
         returns=_returns(facts),
-        danger=found.danger.level,
-        danger_reasons=found.danger.reasons,
+        danger=classes.danger.level,
+        danger_reasons=classes.danger.reasons,
         family=facts.rule.family,
         types=tuple(builder.found.values()),
         arguments_schema=facts.schema,
     )
 
 
-def _description(facts: ToolFacts, found: Classification, *, may_confirm: bool) -> str:
+def _description(facts: ToolFacts, classes: Classification, *, may_confirm: bool) -> str:
     text = facts.description.strip()[:DESCRIPTION_CHARS_MAX] or f"Calls {facts.local}."
     sentences = []
     verb = snake(facts.local).strip("_").split("_")[0]
-    canonical = CANONICAL[found.classified.category]
-    if verb not in (canonical, "list") and found.classified.category is not Category.EXECUTE:
+    canonical = CANONICAL[classes.classified.category]
+    if verb not in (canonical, "list") and classes.classified.category is not Category.EXECUTE:
         sentences.append(f"Similar to {canonical}.")
     if may_confirm:
-        why = f" ({'; '.join(found.danger.reasons)})" if found.danger.reasons else ""
-        sentences.append(f"Danger: {found.danger.level.word}{why}; confirmation is needed.")
-    if found.classified.reason:
-        sentences.append(found.classified.reason)
+        why = f" ({'; '.join(classes.danger.reasons)})" if classes.danger.reasons else ""
+        sentences.append(f"Danger: {classes.danger.level.word}{why}; confirmation is needed.")
+    if classes.classified.reason:
+        sentences.append(classes.classified.reason)
     return "\n".join((text, " ".join(sentences))) if sentences else text
 
 
 def _returns(facts: ToolFacts) -> Returns:
-    said = "The tool's result; what is no JSON: ContentReference."
+    description = "The tool's result; what is no JSON: ContentReference."
     output = facts.output or {}
     kind = output.get("type")
     if kind == "array":
-        return Returns("array", "scalar", f"Items: {_item_type(output.get('items'))}. {said}")
-    return Returns("object", "object", said) if kind == "object" else Returns("any", "scalar", said)
+        return Returns("array", "scalar", f"Items: {_item_type(output.get('items'))}. {description}")
+    return Returns("object", "object", description) if kind == "object" else Returns("any", "scalar", description)
 
 
 def _item_type(items: object) -> str:
-    found = items.get("type") if isinstance(items, Mapping) else None
-    return found if isinstance(found, str) and found in JSON_TYPES else "any"
+    kind = items.get("type") if isinstance(items, Mapping) else None
+    return kind if isinstance(kind, str) and kind in JSON_TYPES else "any"
 
 
 # Parameters
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def _required(schema: Mapping[str, Any]) -> frozenset[str]:
-    found = schema.get("required")
-    return frozenset(each for each in found if isinstance(each, str)) if isinstance(found, list) else frozenset()
+    required = schema.get("required")
+    return frozenset(each for each in required if isinstance(each, str)) if isinstance(required, list) else frozenset()
 
 
 def is_open(schema: Mapping[str, Any]) -> bool:
-    """Whether it says that members it does not declare may be sent; a schema that is merely silent declares all."""
+    """Return whether a schema allows undeclared members. A schema that declares properties and says no more does
+    not.
+    """
     more = schema.get("additionalProperties")
     if more is True or isinstance(more, Mapping) or schema.get("patternProperties"):
         return True
@@ -203,21 +205,21 @@ def _parameters(facts: ToolFacts, builder: "_Types") -> list[Parameter]:
     properties = _properties(schema)
     names = parameter_names(list(properties))
     required = _required(schema)
-    made = [
+    parameters = [
         builder.parameter(name, original, properties[original], is_required=original in required, rule=facts.rule)
         for name, original in zip(names, properties, strict=True)
     ]
     undeclared = sorted(required.difference(properties))
     for original, name in zip(undeclared, parameter_names(undeclared), strict=True):
         if name not in names:
-            made.append(builder.parameter(name, original, True, is_required=True, rule=facts.rule))
+            parameters.append(builder.parameter(name, original, True, is_required=True, rule=facts.rule))
     if is_open(schema) and "arguments" not in names:
-        said = "Further members, sent beside the other parameters." if properties else "The members to send."
+        description = "Further members, sent beside the other parameters." if properties else "The members to send."
         may = facts.rule.allow_nul
-        made.append(
-            Parameter(name="arguments", type="object", description=said, schema={"type": "object"}, allow_nul=may)
+        parameters.append(
+            Parameter(name="arguments", type="object", description=description, schema={"type": "object"}, allow_nul=may)
         )
-    return made
+    return parameters
 
 
 # The shape of an UPDATE (4.5, C.map-8, C.map-9)
@@ -233,7 +235,7 @@ def _own_input(facts: ToolFacts) -> bool:
 
 
 def _identifiers(facts: ToolFacts) -> list[str]:
-    """Their original spellings."""
+    """Return the original spellings of the parameters that identify what an update changes."""
     properties, required = _properties(facts.schema), _required(facts.schema)
     names = dict(zip(parameter_names(list(properties)), properties, strict=True))
     if facts.rule.identifiers is not None:
@@ -276,11 +278,11 @@ def _is_nested(schema: Any) -> bool:
 def _type_words(schema: Any) -> set[str]:
     if not isinstance(schema, Mapping):
         return set()
-    said = schema.get("type")
-    if isinstance(said, str):
-        return {said}
-    if isinstance(said, list):
-        return {each for each in said if isinstance(each, str) and each != "null"}
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return {kind}
+    if isinstance(kind, list):
+        return {each for each in kind if isinstance(each, str) and each != "null"}
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), list):
             every = [_type_words(each) for each in schema[key] if each != {"type": "null"}]
@@ -294,13 +296,13 @@ def _with_input(facts: ToolFacts, parameters: Sequence[Parameter], builder: "_Ty
     if _own_input(facts):
         return list(parameters)
     identifiers = frozenset(_identifiers(facts))
-    beside = [one for one in parameters if one.sent_as in identifiers and not one.of_gateway]
-    fields = [one for one in parameters if one.sent_as not in identifiers and not one.of_gateway]
+    beside = [parameter for parameter in parameters if parameter.sent_as in identifiers and not parameter.of_gateway]
+    fields = [parameter for parameter in parameters if parameter.sent_as not in identifiers and not parameter.of_gateway]
     name = type_name(facts.name, "input")
     builder.found[name] = TypeDeclaration(name=name, kind="object", fields=tuple(fields))
-    said = "The fields to send. What becomes of fields that are left out is up to the tool."
-    made = Parameter(name="input", type=name, required=True, description=said, schema={"type": "object"})
-    return [*beside, msgspec.structs.replace(made, allow_nul=facts.rule.allow_nul)]
+    description = "The fields to send. What becomes of fields that are left out is up to the tool."
+    input_parameter = Parameter(name="input", type=name, required=True, description=description, schema={"type": "object"})
+    return [*beside, msgspec.structs.replace(input_parameter, allow_nul=facts.rule.allow_nul)]
 
 
 # Types
@@ -341,8 +343,8 @@ class _Types:
         kind = self._type(plain, (*path, name), notes)
         if "null" in kind.split(" | "):
             notes.append("null is passed on as null")
-        said = plain.get("description")
-        text = said.strip() if isinstance(said, str) else ""
+        description = plain.get("description")
+        text = description.strip() if isinstance(description, str) else ""
         if notes:
             text = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
         enum = plain.get("enum")
@@ -367,7 +369,7 @@ class _Types:
         )
 
     def _resolve(self, schema: Any) -> Mapping[str, Any]:
-        """The schema itself, or what its local $ref leads to, with what stands beside the $ref."""
+        """Return the schema with its local $ref resolved. Members beside the $ref take precedence."""
         beside: dict[str, Any] = {}
         for _ in range(REFERENCES_MAX):
             if not isinstance(schema, Mapping):
@@ -384,16 +386,16 @@ class _Types:
             options = schema.get(key)
             if isinstance(options, list) and "type" not in schema:
                 return self._union(options, path, notes)
-        said = schema.get("type")
-        if isinstance(said, list):
-            words = [each for each in said if isinstance(each, str) and each in JSON_TYPES]
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            words = [each for each in kind if isinstance(each, str) and each in JSON_TYPES]
             if "object" in words and _properties(schema):
                 words[words.index("object")] = self._object(schema, path)
             return " | ".join(words) or "any"
-        if said == "object" or (said is None and _properties(schema)):
+        if kind == "object" or (kind is None and _properties(schema)):
             return self._object(schema, path) if _properties(schema) else "object"
-        if isinstance(said, str) and said in JSON_TYPES:
-            return said
+        if isinstance(kind, str) and kind in JSON_TYPES:
+            return kind
         enum = schema.get("enum")
         if isinstance(enum, list) and enum:
             return " | ".join(dict.fromkeys(json_type(each) for each in enum))
@@ -424,8 +426,8 @@ class _Types:
                 self.parameter(each, each, inner, is_required=each in required, rule=NO_RULE, path=path)
                 for each, inner in _properties(schema).items()
             )
-            said = schema.get("description")
-            text = said if isinstance(said, str) else ""
+            description = schema.get("description")
+            text = description if isinstance(description, str) else ""
             self.found[name] = TypeDeclaration(name=name, kind="object", fields=fields, description=text)
         return name
 
@@ -438,11 +440,11 @@ class _Types:
 def _pointed(root: Mapping[str, Any], reference: str) -> Any:
     if not reference.startswith("#/"):
         return {}
-    found: Any = root
+    target: Any = root
     for step in reference[2:].split("/"):
         key = step.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        target = target.get(key) if isinstance(target, Mapping) else None
+    return target
 
 
 def _is_secret(name: str, schema: Mapping[str, Any]) -> bool:

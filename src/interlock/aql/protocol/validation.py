@@ -43,7 +43,7 @@ class Arguments(msgspec.Struct, frozen=True):
 
 
 class Validator:
-    """Of one operation; compiled when it is first called."""
+    """Validator of an operation's parameters. Its schema is compiled on the first call."""
 
     __slots__ = ("_compiled", "_operation")
 
@@ -63,8 +63,8 @@ class Validator:
         if missing:  # AQL-4.5.3-1
             near = did_you_mean(unknown, [parameter.name for parameter in missing])
             hint = f"Did you mean {', '.join(repr(name) for name in near.values())}? " if near else ""
-            said = [(one.name, one.type, one.description) for one in missing]
-            return missing_params(operation.name, said, unknown, hint)
+            described = [(each.name, each.type, each.description) for each in missing]
+            return missing_params(operation.name, described, unknown, hint)
         is_plain = request.text is not None and not ignored and operation.passes_unchanged.issuperset(members)
         own: dict[str, Any] = {}
         if is_plain and request.text is not None:
@@ -80,16 +80,18 @@ class Validator:
         return wrong if wrong is not None else Arguments(text, own, ignored)
 
     def _maybe_nul(self, members: Mapping[str, Raw]) -> Failure | None:
-        """U+0000 in a parameter that is not declared to take it (4.7.1)."""
+        """Return a failure for U+0000 in a parameter that does not allow it (AQL 4.7.1), or None."""
         for name, raw in members.items():
             parameter = self._operation.by_name.get(name)
-            found = _search_nul(bytes(raw)) if parameter is not None and not parameter.allow_nul else None
-            if found is not None:
-                return invalid_encoding(f"params.{name}", found.start(1))
+            match = _search_nul(bytes(raw)) if parameter is not None and not parameter.allow_nul else None
+            if match is not None:
+                return invalid_encoding(f"params.{name}", match.start(1))
         return None
 
     def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | Failure:
-        """The members under the names of the tool below; `input` and `arguments` spread, where they are ours."""
+        """Return the members under the names of the upstream tool, with the gateway's `input` and `arguments`
+        spread.
+        """
         operation = self._operation
         sent: dict[str, Raw] = {}
         for name, raw in members.items():
@@ -110,7 +112,7 @@ class Validator:
                 more = decode_object(raw) if raw_type(raw) == "object" else None
                 if more is None:
                     return invalid_type("arguments", "object", raw_type(raw))
-                doubled = sorted(more.keys() & {*sent, *(one.sent_as for one in operation.parameters)})
+                doubled = sorted(more.keys() & {*sent, *(each.sent_as for each in operation.parameters)})
                 if doubled:
                     return invalid_value("arguments", f"'{doubled[0]}' is a parameter of its own; send it once")
                 sent |= more
@@ -120,20 +122,20 @@ class Validator:
 
     def _spread_input(self, raw: Raw, declared: TypeDeclaration) -> dict[str, Raw] | Failure:
         operation = self._operation
-        given = decode_object(raw) if raw_type(raw) == "object" else None
-        if given is None:
+        members = decode_object(raw) if raw_type(raw) == "object" else None
+        if members is None:
             return invalid_type("input", "object", raw_type(raw))  # AQL-4.5.3-2
-        doubled = maybe_duplicate(given, bytes(raw), "input")
+        doubled = maybe_duplicate(members, bytes(raw), "input")
         if doubled is not None:
             return doubled
         fields = {field.name: field for field in declared.fields}
-        unknown = [name for name in given if name not in fields] if fields else []
+        unknown = [name for name in members if name not in fields] if fields else []
         if unknown:
             beside = [name for name in unknown if name in operation.by_name]  # AQL-4.5.3-5
             note = f"'{beside[0]}' belongs beside input, in params" if beside else ""  # AQL-4.5.3-5
             # AQL-4.5.3-5
             return unknown_fields(operation.name, unknown, list(fields), did_you_mean(unknown, list(fields)), note)
-        return {fields[name].sent_as if name in fields else name: value for name, value in given.items()}
+        return {fields[name].sent_as if name in fields else name: value for name, value in members.items()}
 
     def _check(self, text: Raw, unknown: list[str]) -> Failure | None:
         operation = self._operation
@@ -164,7 +166,7 @@ def _anything() -> Compiled:
 
 
 def _is_ours(operation: Operation, name: str) -> bool:
-    """Whether the tool below does not know this object, whose members it is sent (C.map-6, C.map-10)."""
+    """Return whether the gateway added this object, so that the tool receives its members (C.map-6, C.map-10)."""
     schema = operation.arguments_schema
     return schema is not None and name not in (schema.get("properties") or {})
 
@@ -172,27 +174,27 @@ def _is_ours(operation: Operation, name: str) -> bool:
 def _respelled(
     members: Mapping[str, Raw], unknown: list[str], operation: Operation
 ) -> tuple[dict[str, Raw], tuple[str, ...]]:
-    """strict_mode off: other spellings of known parameters are taken, the rest is left out."""
-    by_original = {one.original: one.name for one in operation.parameters if one.original is not None}
+    """Accept other spellings of parameters if strict_mode is off. Return the members to use and the unknown names."""
+    by_original = {parameter.original: parameter.name for parameter in operation.parameters if parameter.original is not None}
     taken = {by_original.get(name, name): raw for name, raw in members.items()}
-    kept = {name: raw for name, raw in taken.items() if name in operation.by_name}
-    return kept, tuple(unknown)
+    accepted = {name: raw for name, raw in taken.items() if name in operation.by_name}
+    return accepted, tuple(unknown)
 
 
 def _errors(compiled: Compiled, value: Any) -> list[Any]:
-    found = []
+    errors = []
     try:
         for error in compiled.validator.iter_errors(value):
-            found.append(error)
-            if len(found) >= ERRORS_READ_MAX:
+            errors.append(error)
+            if len(errors) >= ERRORS_READ_MAX:
                 break
     except ValueError:
-        return found
-    return found
+        return errors
+    return errors
 
 
 def _failure(error: Any, operation: Operation) -> tuple[bool, Failure]:
-    """Whether it is about a type, and what is told. Values of sensitive parameters are not repeated."""
+    """Return whether an error is about a type, and its failure. Values of sensitive parameters are not repeated."""
     path = [str(step) for step in error.instance_path]
     name, parameter = _shown_path(path, operation)
     kind = error.kind
@@ -206,9 +208,9 @@ def _failure(error: Any, operation: Operation) -> tuple[bool, Failure]:
         case "required":
             inner = f"{name}.{kind.property}" if path else str(kind.property)
             declared = _type_of(path, operation)
-            field = next((one for one in declared.fields if one.sent_as == kind.property), None) if declared else None
-            one = (inner, "any", "") if field is None else (inner, field.type, field.description)
-            return True, missing_params(operation.name, [one], of_type=declared.name if declared else None)
+            field = next((missing for missing in declared.fields if missing.sent_as == kind.property), None) if declared else None
+            missing = (inner, "any", "") if field is None else (inner, field.type, field.description)
+            return True, missing_params(operation.name, [missing], of_type=declared.name if declared else None)
         case "additionalProperties" | "unevaluatedProperties":
             unknown = [f"{name}.{each}" if path else str(each) for each in sorted(kind.value)[:10]]
             return False, unknown_fields(operation.name, unknown, [])
@@ -221,12 +223,12 @@ def _failure(error: Any, operation: Operation) -> tuple[bool, Failure]:
     limit = getattr(kind, "limit", None)
     if isinstance(limit, int | float | str):
         details["limit"] = limit
-    said = f"{kind.name} {limit}" if limit is not None else kind.name
-    return False, invalid_value(name, f"it is not as {said} has it", details)
+    constraint = f"{kind.name} {limit}" if limit is not None else kind.name
+    return False, invalid_value(name, f"it is not as {constraint} has it", details)
 
 
 def _shown_path(path: list[str], operation: Operation) -> tuple[str, Parameter | None]:
-    """The path as the caller spells it: a parameter, or a field of `input`."""
+    """Return a path as the caller spells it, and the parameter or field of `input` that it belongs to."""
     if not path:
         return "params", None
     for parameter in operation.parameters:
@@ -240,21 +242,21 @@ def _shown_path(path: list[str], operation: Operation) -> tuple[str, Parameter |
 
 
 def _type_of(path: list[str], operation: Operation) -> TypeDeclaration | None:
-    """The declared type of the object that a path leads to."""
+    """Return the declared type of the object at a path, or None."""
     types = {declared.name: declared for declared in operation.types}
     fields: tuple[Parameter, ...] = operation.parameters
-    found: TypeDeclaration | None = None
+    declared_type: TypeDeclaration | None = None
     for step in path:
-        if step.isdigit() and found is not None:
+        if step.isdigit() and declared_type is not None:
             continue
-        field = next((one for one in fields if one.sent_as == step and not one.of_gateway), None)
-        if field is None and found is None and operation.input_type is not None:
-            field = next((one for one in operation.input_type.fields if one.sent_as == step), None)
-        named = None if field is None else next((types[one] for one in _type_names(field) if one in types), None)
+        field = next((each for each in fields if each.sent_as == step and not each.of_gateway), None)
+        if field is None and declared_type is None and operation.input_type is not None:
+            field = next((each for each in operation.input_type.fields if each.sent_as == step), None)
+        named = None if field is None else next((types[each] for each in _type_names(field) if each in types), None)
         if named is None:
             return None
-        found, fields = named, named.fields
-    return found
+        declared_type, fields = named, named.fields
+    return declared_type
 
 
 def _type_names(field: Parameter) -> list[str]:
@@ -263,9 +265,9 @@ def _type_names(field: Parameter) -> list[str]:
 
 
 def _unsafe_integer(value: Any, operation: Operation) -> Failure | None:
-    """Native operations take numbers that every reader reads alike (4.7.3)."""
-    for name, one in value.items():
-        if isinstance(one, int) and not isinstance(one, bool) and abs(one) > SAFE_INTEGER:
+    """Return a failure for an integer of a native operation that some JSON readers round (AQL 4.7.3), or None."""
+    for name, member in value.items():
+        if isinstance(member, int) and not isinstance(member, bool) and abs(member) > SAFE_INTEGER:
             return invalid_type(name, "string", "integer", hint="Beyond 9007199254740991 a number is sent as a string")
     return None
 
@@ -294,7 +296,7 @@ def _value_schema(field: Parameter, types: Mapping[str, TypeDeclaration], depth:
         return {"enum": list(declared.values)}
     if declared.kind != "object":
         return True
-    made: dict[str, Any] = {"type": ["object", "null"] if field.type.endswith(" | null") else "object"}
+    schema: dict[str, Any] = {"type": ["object", "null"] if field.type.endswith(" | null") else "object"}
     if declared.fields:
-        made |= {**_object_schema(declared.fields, types, depth + 1), "additionalProperties": False}  # AQL-4.5.3-3
-    return made
+        schema |= {**_object_schema(declared.fields, types, depth + 1), "additionalProperties": False}  # AQL-4.5.3-3
+    return schema

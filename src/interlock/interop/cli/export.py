@@ -30,7 +30,7 @@ INSPECTOR_2: Final = "npx -y -p node@22 -p @modelcontextprotocol/inspector@2 mcp
 def ways_to_connect(
     url: str, *, config: str | None, data: str | None, token_command: str | None
 ) -> list[tuple[str, str]]:
-    """(title, text) for each client; the text can be copied whole. `token_command`: what makes the token it needs."""
+    """Return a title and a text to copy for each client. `token_command` creates the token, if one is needed."""
     needs_token = token_command is not None
     ways = []
     header, inspector = "", INSPECTOR
@@ -52,7 +52,10 @@ def ways_to_connect(
 
 
 def stdio_command(config: str | None, data: str | None, *, only: str | None = None) -> list[str]:
-    """What a client starts. It does so in a folder of its own, with a short PATH and none of this environment."""
+    """Return the command that a client starts, with absolute paths.
+
+    A client starts it in another folder, with a short PATH and without this environment.
+    """
     command = [*_program(), "serve", "--stdio"]
     if config is not None:
         command += ["--config", str(Path(config).absolute())]
@@ -70,8 +73,8 @@ def _program() -> list[str]:
     started = Path(sys.argv[0])
     if started.name == "__main__.py":
         return [sys.executable, "-m", "interlock"]
-    found = shutil.which(str(started))
-    return [str(Path(found).absolute())] if found else ["interlock"]
+    path = shutil.which(str(started))
+    return [str(Path(path).absolute())] if path else ["interlock"]
 
 
 def _curl(where: str, needs_token: bool) -> str:
@@ -207,14 +210,14 @@ def _client(name: str | None) -> "Client":
 
 
 def _config(invocation: Invocation) -> str | None:
-    """The file the entry names: a client starts programs in a folder of its own."""
+    """Return the configuration file that the entry must name because a client starts programs elsewhere, or None."""
     named = invocation.config or os.environ.get("INTERLOCK_CONFIG")
     if named:
         return named
-    found = invocation.loaded.paths
-    if not found:
+    paths = invocation.loaded.paths
+    if not paths:
         invocation.out.remark("warning: there is no configuration file, so a client would start an empty node")
-    return str(found[0]) if found else None
+    return str(paths[0]) if paths else None
 
 
 def _data(invocation: Invocation) -> str | None:
@@ -228,7 +231,7 @@ def _public_url(invocation: Invocation) -> str:
 
 
 def _beside(invocation: Invocation, client: "Client", machine: "Machine") -> list[str]:
-    """The servers that the client has besides this node, in all of its files."""
+    """Return the names of the servers that the client has besides this node, in all its files."""
     from interlock.interop.cli.import_ import own_addresses
     from interlock.interop.client_discovery import look, without_own
 
@@ -264,8 +267,8 @@ def _give(invocation: Invocation, client: "Client", name: str, entry: dict[str, 
     backup = None if done.backup is None else str(done.backup)
     beside = _beside(invocation, client, machine) if name == NAME else []
     if out.as_json:
-        told = {"client": client.name, "path": str(path), "entry": entry, "written": done.changed, "backup": backup}
-        out.json({**told, "beside": beside})
+        report = {"client": client.name, "path": str(path), "entry": entry, "written": done.changed, "backup": backup}
+        out.json({**report, "beside": beside})
         return
     out.line(f"wrote {name} to {path}" if done.changed else f"{path} has it already")
     if backup is not None:
@@ -302,15 +305,15 @@ def _upstream(invocation: Invocation, data: dict[str, Any]) -> None:
     from interlock.drivers.protocol.authoring.draft import driver_upstream
     from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 
-    found = driver_upstream(data)
-    text = frontmatter_text(found.data)
+    upstream = driver_upstream(data)
+    text = frontmatter_text(upstream.data)
     if invocation.out.as_json:
-        invocation.out.json({"text": text, "lost": list(found.lost), "changed": list(found.changed)})
+        invocation.out.json({"text": text, "lost": list(upstream.lost), "changed": list(upstream.changed)})
         return
     invocation.out.line(text.rstrip("\n"))
-    for key in found.changed:
+    for key in upstream.changed:
         invocation.out.remark(f"in other words: {key}")
-    for key in found.lost:
+    for key in upstream.lost:
         invocation.out.remark(f"lost: {key}")
 
 
@@ -318,15 +321,15 @@ def _server_json(invocation: Invocation, driver: "Driver", data: dict[str, Any],
     from interlock.drivers.protocol.server_name import exposed_segment
     from interlock.interop.protocol.write.client_entry import registry_description
 
-    found = registry_description(driver, data, name)
-    if found is None:
+    description = registry_description(driver, data, name)
+    if description is None:
         raise Refused(
             "not_describable",
             f"{exposed_segment(driver.id)} is a program of this machine; a registry describes packages and addresses",
             hint="publish it as a package first",
         )
-    invocation.out.json(found.data)
-    for key in found.lost:
+    invocation.out.json(description.data)
+    for key in description.lost:
         invocation.out.remark(f"lost: {key}")
 
 
@@ -338,13 +341,13 @@ def _for_client(
     from interlock.interop.protocol.write.client_entry import driver_entry, stdio_entry
 
     name = driver.id.removesuffix("-mcp") or driver.id
-    found = driver_entry(driver, secrets, client, name)
-    if found is None:
+    exported = driver_entry(driver, secrets, client, name)
+    if exported is None:
         command = stdio_command(_config(invocation), _data(invocation), only=exposed_segment(driver.id))
         entry = stdio_entry(client, name, command, {})
         invocation.out.remark(f"{client.title} runs it through Interlock, which keeps its secrets")
     else:
-        entry = dict(found.entry)
-        for variable in found.variables:
+        entry = dict(exported.entry)
+        for variable in exported.variables:
             invocation.out.remark(f"{client.title} needs the environment variable {variable}")
     _give(invocation, client, name, entry, write=write)

@@ -66,7 +66,7 @@ def show_report(
     asks_now: bool = False,
     connected: Sequence[ProbeResult] = (),
 ) -> None:
-    """`asks_now`: the servers are asked for their tools after this."""
+    """Print the report of an import. `asks_now` means that the servers are asked for their tools afterwards."""
     if out.as_json:
         out.json(_report_value(files, report, connected, dry_run=dry_run))
         return
@@ -241,7 +241,7 @@ def import_(
         own = own_addresses(invocation)
         show_files(invocation.out, [without_own(each, own) for each in files])
         return
-    asked = ImportRequest(
+    request = ImportRequest(
         machine=machine,
         workspace=plan.workspace,
         wishes=Wishes(not_secret=frozenset(not_secret or ()), trust_network=trust_network),
@@ -249,7 +249,7 @@ def import_(
         only=frozenset(names or ()),
         own_addresses=own_addresses(invocation),
     )
-    report = _carry_out(invocation, files, asked, dry_run=dry_run)
+    report = _carry_out(invocation, files, request, dry_run=dry_run)
     drafts = [] if dry_run or no_connect else [each for each in report.drivers if each.draft]
     if drafts and not yes and not is_dialogue(invocation):
         invocation.out.remark("there is no terminal to confirm on, so no server was started: --yes agrees to all")
@@ -295,7 +295,7 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
 
 
 def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
-    """One table for the tools of all servers, by SERVER.TOOL."""
+    """Ask about the tools of all servers in one table, by SERVER.TOOL."""
     from msgspec.structs import replace
 
     from interlock.drivers.add import decide_classes
@@ -308,34 +308,34 @@ def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]"
     }
     tools = {name: proposed[id][at].tool_name for name, (id, at) in rows.items() if proposed[id][at].is_new}
 
-    def changed(said: "Mapping[str, ToolClass]", *, accept: bool) -> "dict[str, Proposals]":
+    def changed(classes: "Mapping[str, ToolClass]", *, accept: bool) -> "dict[str, Proposals]":
         return {
             id: decide_classes(
                 proposals,
                 {
-                    one.tool_name: said[name]
-                    for one in proposals
-                    if (name := f"{exposed_segment(id)}.{one.tool_name}") in said
+                    proposal.tool_name: classes[name]
+                    for proposal in proposals
+                    if (name := f"{exposed_segment(id)}.{proposal.tool_name}") in classes
                 },
                 accept=accept,
             )
             for id, proposals in proposed.items()
         }
 
-    def show(said: "Mapping[str, ToolClass]") -> None:
-        now = changed(said, accept=False)
+    def show(classes: "Mapping[str, ToolClass]") -> None:
+        now = changed(classes, accept=False)
         show_proposals(invocation.out, [replace(now[id][at], tool_name=name) for name, (id, at) in rows.items()])
 
     nothing = "no tool was classified; the drafts stay"
-    said = ask_classes("Write all of them?", tools, show, invocation.out.remark, nothing_done=nothing)
-    return changed(said, accept=True)
+    classes = ask_classes("Write all of them?", tools, show, invocation.out.remark, nothing_done=nothing)
+    return changed(classes, accept=True)
 
 
 def own_addresses(invocation: Invocation) -> list[str]:
     node = invocation.loaded.plan.node
     scheme = "https" if node.tls_cert is not None else "http"
-    found = [f"{scheme}://{node.listen.host}:{node.listen.port}"]
-    return [*found, node.public_url] if node.public_url else found
+    addresses = [f"{scheme}://{node.listen.host}:{node.listen.port}"]
+    return [*addresses, node.public_url] if node.public_url else addresses
 
 
 def _clients(named: list[str]) -> "list[Client]":
@@ -349,8 +349,8 @@ def known_client(name: str) -> "Client":
 
     client = maybe_client(name)
     if client is None:
-        known = ", ".join(each.name for each in CLIENTS)
-        raise BadUsage("unknown_client", f"there is no client {name}", hint=f"known are {known}")
+        client_names = ", ".join(each.name for each in CLIENTS)
+        raise BadUsage("unknown_client", f"there is no client {name}", hint=f"known are {client_names}")
     return client
 
 
@@ -368,21 +368,21 @@ def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: P
     return source
 
 
-def _carry_out(invocation: Invocation, files: "list[SourceFile]", asked: "ImportRequest", *, dry_run: bool) -> "Report":
+def _carry_out(invocation: Invocation, files: "list[SourceFile]", request: "ImportRequest", *, dry_run: bool) -> "Report":
     from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
     from interlock.interop.bundles import BadBundle, unpack
     from interlock.interop.importer import carry_out, collect_sources, plan
 
     try:
-        found = plan(collect_sources(files, asked.machine), files, asked)
-        if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
-            found = _ask_about_hosts(invocation, found)
-        elif not asked.wishes.trust_network:
-            _suggest_hosts(invocation, found)
+        batch = plan(collect_sources(files, request.machine), files, request)
+        if not dry_run and not request.wishes.trust_network and is_dialogue(invocation):
+            batch = _ask_about_hosts(invocation, batch)
+        elif not request.wishes.trust_network:
+            _suggest_hosts(invocation, batch)
         for file in files:
             if file.bundle is not None and not dry_run:
                 unpack(file.bundle)
-        return carry_out(found, asked, None if dry_run else keeper(invocation))
+        return carry_out(batch, request, None if dry_run else keeper(invocation))
     except BadBundle as bad:
         raise Refused("bad_bundle", str(bad), hint="ask its publisher for a new one") from None
     except WorkspaceUnusable as unusable:
@@ -395,20 +395,20 @@ def is_dialogue(invocation: Invocation) -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and not invocation.out.as_json
 
 
-def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
-    """AIP-import-11: a client's file does not say which hosts a server needs."""
+def _ask_about_hosts(invocation: Invocation, batch: "Batch") -> "Batch":
+    """Ask which hosts each server may reach, because a client's file does not say (AIP-import-11)."""
     from interlock.drivers.shipped import known_hosts
     from interlock.interop.protocol.convert.batch import Batch, Planned, asks_for_hosts, with_hosts
 
     planned = []
-    for each in found.planned:
-        known = ", ".join(known_hosts(each.draft.data)) if asks_for_hosts(each) else ""
+    for each in batch.planned:
+        hosts_needed = ", ".join(known_hosts(each.draft.data)) if asks_for_hosts(each) else ""
         while asks_for_hosts(each):
             invocation.out.remark(f"{each.draft.source}: which hosts may it reach?")
-            if known:
-                invocation.out.remark(f"it is known to need {known}; - allows none")
+            if hosts_needed:
+                invocation.out.remark(f"it is known to need {hosts_needed}; - allows none")
             answer = typer.prompt(
-                "names with commas, * for any, nothing for none", default=known, err=True, show_default=bool(known)
+                "names with commas, * for any, nothing for none", default=hosts_needed, err=True, show_default=bool(hosts_needed)
             )
             answer = "" if answer.strip() == "-" else answer
             hosts = [host.strip() for host in answer.split(",") if host.strip()]
@@ -418,15 +418,15 @@ def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
                 break
             invocation.out.remark(opened.text)
         planned.append(each)
-    return Batch(planned=tuple(planned), skipped=found.skipped)
+    return Batch(planned=tuple(planned), skipped=batch.skipped)
 
 
-def _suggest_hosts(invocation: Invocation, found: "Batch") -> None:
-    """What a person would be asked about, where there is none to ask."""
+def _suggest_hosts(invocation: Invocation, batch: "Batch") -> None:
+    """Print the hosts that servers are known to need, if there is no person to ask."""
     from interlock.drivers.shipped import known_hosts
     from interlock.interop.protocol.convert.batch import asks_for_hosts
 
-    for each in found.planned:
+    for each in batch.planned:
         for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():
             name = exposed_segment(each.draft.id)
             allow = f"interlock drivers allow {name} {quote(host)}"
@@ -434,7 +434,7 @@ def _suggest_hosts(invocation: Invocation, found: "Batch") -> None:
 
 
 def keeper(invocation: Invocation) -> "Keep":
-    """Keeps a secret through the node that runs, or in its store while none does."""
+    """Return a function that stores a secret through the running node, or in its store if none is running."""
     from msgspec import UNSET
 
     from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret

@@ -72,7 +72,7 @@ def _home_and_project(path: str, project: str | None = None) -> tuple[ConfigPlac
 
 
 def _extension(path: str) -> tuple[ConfigPlace, ...]:
-    """An extension of VS Code or of Cursor."""
+    """Return the places of the configuration of a VS Code or Cursor extension."""
     return tuple(place for editor in ("Code", "Cursor") for place in _application(f"{editor}/User/globalStorage", path))
 
 

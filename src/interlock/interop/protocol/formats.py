@@ -47,12 +47,12 @@ def read_data(data_untrusted: bytes, form: Format) -> Any:
 
 
 def blank_comments(data: bytes) -> bytes:
-    """JSON with comments and trailing commas as blanks: every other byte stays in its place."""
-    return _TRAILING.sub(lambda found: found[1] or b" ", without_comments(data))
+    """Replace comments and trailing commas in JSON by blanks. Every other byte keeps its position."""
+    return _TRAILING.sub(lambda match: match[1] or b" ", without_comments(data))
 
 
 def without_comments(data: bytes) -> bytes:
-    return _COMMENT.sub(lambda found: found[1] or _NOT_SPACE.sub(b" ", found[0]), data)
+    return _COMMENT.sub(lambda match: match[1] or _NOT_SPACE.sub(b" ", match[0]), data)
 
 
 def _json(data: bytes) -> Any:
@@ -68,9 +68,9 @@ def _json(data: bytes) -> Any:
         raise Unreadable(f"it is not JSON{_line(data, str(error))}") from None
 
 
-def _line(data: bytes, said: str) -> str:
-    found = re.search(r"byte (\d+)", said)
-    return f" (line {_line_at(data, int(found[1]))})" if found else ""
+def _line(data: bytes, message: str) -> str:
+    match = re.search(r"byte (\d+)", message)
+    return f" (line {_line_at(data, int(match[1]))})" if match else ""
 
 
 def _line_at(data: bytes, position: int) -> int:
@@ -81,8 +81,8 @@ def _toml(text: str) -> Any:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"line (\d+)", str(error))
-        raise Unreadable(f"it is not TOML{f' (line {found[1]})' if found else ''}") from None
+        match = re.search(r"line (\d+)", str(error))
+        raise Unreadable(f"it is not TOML{f' (line {match[1]})' if match else ''}") from None
     except (RecursionError, ValueError):
         raise Unreadable("it is not TOML") from None
 

@@ -25,7 +25,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PersonInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What the person is asked for: VS Code's inputs, a registry's variables, an MCPB's user_config."""
+    """Input that the user is asked for: VS Code's inputs, a registry's variables, an MCPB's user_config."""
 
     description: str = ""
     secret: bool = True
@@ -69,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one file holds. `problem`: it cannot be read at all."""
+    """Content of a file. `problem` says why it cannot be read at all, or is None."""
 
     entries: tuple[Entry, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -104,5 +104,5 @@ class DriverDraft(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> Mapping[str, Any]:
-        """The frontmatter as it goes to the file."""
+        """Return the frontmatter as it is written to the file."""
         return self.data if self.opened is None else {**self.data, "network": {"egress": list(self.opened)}}

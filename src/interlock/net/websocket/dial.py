@@ -119,7 +119,7 @@ class _Opening:
             self.done.set_result(None)
 
     def answered(self) -> bool:
-        """Whether the peer's answer opened the connection."""
+        """Finish the opening and return whether the peer's answer opened the connection."""
         why = self.protocol.handshake_exc
         if why is None and self.protocol.subprotocol != self.subprotocol:
             self.finish(DialFailed(f"it does not speak {self.subprotocol}"))
@@ -129,8 +129,8 @@ class _Opening:
             return True
         if isinstance(why, InvalidStatus):
             status = why.response.status_code
-            said = f"it answers HTTP {status} {self._instead(status)}"
-            self.finish(DialFailed(said, status, bytes(why.response.body or b"")))
+            message = f"it answers HTTP {status} {self._instead(status)}"
+            self.finish(DialFailed(message, status, bytes(why.response.body or b"")))
         elif isinstance(why, WebSocketException):
             self.finish(DialFailed(f"it does not open a WebSocket: {why}"))
         else:
@@ -170,11 +170,11 @@ class DialledPipe(FramedPipe):
             self._answered(self._opening, self._transport, data)
 
     def _answered(self, opening: _Opening, transport: asyncio.Transport, data: bytes) -> None:
-        """The head of the answer is the package's matter, what follows it ours."""
+        """Pass the head of the answer to the protocol and keep the bytes after it for this pipe."""
         seen = len(self._head_end)
-        found = (self._head_end + data).find(_HEAD_END)
+        end = (self._head_end + data).find(_HEAD_END)
         self._head_end = (self._head_end + data)[1 - len(_HEAD_END) :]
-        cut = len(data) if found < 0 else found + len(_HEAD_END) - seen
+        cut = len(data) if end < 0 else end + len(_HEAD_END) - seen
         self._protocol.receive_data(data[:cut])
         if self._protocol.state is State.OPEN:
             if not opening.answered():

@@ -56,7 +56,7 @@ class FramedPipe(asyncio.Protocol):
     def __init__(
         self, protocol: Protocol, sink: MessageSink, max_bytes: int, ping_every_s: float, pong_within_s: float
     ) -> None:
-        """`protocol` takes no extension."""
+        """Create a pipe. `protocol` must not use extensions."""
         self._protocol = protocol
         protocol.max_message_size, protocol.max_fragment_size = ENDLESS * max_bytes, max_bytes
         self._sink = sink
@@ -116,7 +116,7 @@ class FramedPipe(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What the peer has not taken from us, of what was written in earlier turns of the loop."""
+        """Return the number of bytes written in earlier turns of the loop that the peer has not accepted."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     async def drain(self, low_bytes: int) -> None:
@@ -136,7 +136,7 @@ class FramedPipe(asyncio.Protocol):
                 self._transport.set_write_buffer_limits(high=self._max_bytes)
 
     def _write_queue(self) -> None:
-        """What was sent in one turn of the loop goes out at once: each write is a call of the system."""
+        """Write everything queued in this turn of the loop at once, because each write is a system call."""
         queue = self._queue
         if queue and self._transport is not None:
             self._transport.write(b"".join(queue))
@@ -167,7 +167,7 @@ class FramedPipe(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _begin(self, early: bytes) -> None:
-        """The sink may hear now; `early` is what came with the upgrade."""
+        """Start calling the sink. `early` are the bytes that came with the upgrade."""
         self._began = True
         if early:
             self.data_received(early)
@@ -361,7 +361,7 @@ class FramedPipe(asyncio.Protocol):
         self._sink.on_message(data)
 
     def _after_frames(self, transport: asyncio.Transport) -> None:
-        """The framing itself may have ended the connection: a frame too big, nonsense, or the peer's close."""
+        """Close the connection if the framing ended it: a frame too large, invalid data or the peer's close."""
         if self._protocol.state is State.OPEN:
             return
         sent = self._protocol.close_sent

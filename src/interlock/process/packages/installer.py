@@ -245,10 +245,10 @@ async def ensure(
     limit_s: float = INSTALL_LIMIT_S,
     installs: asyncio.Semaphore | None = None,
 ) -> tuple[str, ...]:
-    """The command that runs the package of a configured server, installed below `root` unless it is there.
+    """Return the command that runs the package of a configured server, and install it below `root` if necessary.
 
-    `progress` hears one short line for each step; what the installer says meanwhile is kept for an error. `installs`:
-    how many may be installed at one time. Raises PackageUnavailable.
+    `progress` is called with one short line for each step; the output of the installer is used only for an error.
+    `installs` limits how many packages are installed at the same time. Raise PackageUnavailable.
     """
     env = os.environ if environment is None else environment
     installer = Installer(root, env, progress, reaper, source_builds=source_builds, limit_s=limit_s)
@@ -408,11 +408,11 @@ async def _find_pypi(folder: Path, requirements: Sequence[str], name: str, comma
         await _refuse_source_build(folder, pip, error, commands)
         raise
     try:
-        found = msgspec.json.decode(_read_bounded(report, text), type=_PipReport).install
+        distributions = msgspec.json.decode(_read_bounded(report, text), type=_PipReport).install
     except msgspec.DecodeError as error:
         raise PackageUnavailable(f"pip gave no usable answer about {text}; update pip to 23 or newer") from error
     lines, version, integrity = [], "", None
-    for each in found:
+    for each in distributions:
         digest = each.download_info.archive_info.hashes.get("sha256")
         if digest is None:
             raise PackageUnavailable(
@@ -443,7 +443,7 @@ async def _refuse_source_build(
     folder: Path, pip: tuple[str, ...], error: PackageUnavailable, commands: _Commands
 ) -> None:
     """Raise SourceBuildRefused if `error` happened only because a package has a source distribution but no wheel."""
-    missing = next((found for line in error.output if (found := _NO_WHEEL.search(line))), None)
+    missing = next((match for line in error.output if (match := _NO_WHEEL.search(line))), None)
     if missing is None or commands.source_builds:
         return
     name, version = missing["name"], missing["rest"].removeprefix("==")

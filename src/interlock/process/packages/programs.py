@@ -169,8 +169,10 @@ async def node_program(env: Mapping[str, str], package: str, reaper: OrphanReape
             ran = await run((path, "-p", "process.execPath"), env, None, reaper=reaper)
     except (TimeoutError, ChildStartFailed):
         return path
-    told = ran.stdout.decode(errors="replace").strip()
-    return told if ran.returncode == 0 and Path(told).is_absolute() and Path(told).is_file() else path
+    interpreter = ran.stdout.decode(errors="replace").strip()
+    return (
+        interpreter if ran.returncode == 0 and Path(interpreter).is_absolute() and Path(interpreter).is_file() else path
+    )
 
 
 def _is_script(path: Path) -> bool:

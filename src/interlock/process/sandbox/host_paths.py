@@ -257,7 +257,7 @@ def server_programs(servers: Iterable[ServerPlan]) -> Iterator[ServerProgram]:
 
 
 def _programs(reach: Spawn) -> Iterator[Path]:
-    """The program and its script, by their names and by what links make of them."""
+    """Yield the paths of the program and its script, both as named and with symbolic links resolved."""
     if reach.package is not None or not reach.command:
         return  # it lies in the data folder, which no sandbox shows
     search = reach.env.get("PATH", os.environ.get("PATH", os.defpath))
@@ -271,7 +271,7 @@ def _programs(reach: Spawn) -> Iterator[Path]:
 
 
 def _maybe_module(reach: Spawn, cwd: Path) -> Path | None:
-    """`python -m NAME`, where NAME lies in the folder it is started in."""
+    """Return the path of NAME for `python -m NAME` in the working directory, or None for other commands."""
     words = reach.command
     if "-m" not in words[1:-1]:
         return None

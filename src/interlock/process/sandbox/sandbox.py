@@ -71,15 +71,15 @@ _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # EPERM
 
 
 def seccomp_filter(machine: str | None = None) -> bytes | None:
-    """None: for this machine none is known."""
-    known = _MACHINES.get(machine or platform.machine())
-    if known is None:
+    """Return the seccomp filter of a sandbox, or None if this machine's architecture is not supported."""
+    architecture = _MACHINES.get(machine or platform.machine())
+    if architecture is None:
         return None
-    tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in known.calls)]
+    tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in architecture.calls)]
     steps = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         # Programs for another architecture would count calls otherwise: none of theirs is made.
-        (_EQUAL, 0, len(tests) + 2, known.audit),
+        (_EQUAL, 0, len(tests) + 2, architecture.audit),
         (_LOAD, 0, 0, _NUMBER),
         *((code, len(tests) - index, 0, value) for index, (code, value) in enumerate(tests)),
         (_RETURN, 0, 0, _ALLOW),
@@ -228,9 +228,12 @@ class Sandboxes:
         limits: Callable[[], LimitsPlan] = LimitsPlan,
         servers: Callable[[], Iterable[ServerPlan]] = tuple,
     ) -> None:
-        """`rules` are files and folders of the operator beside those of the workspace: no sandbox writes them.
-        `private` is what belongs to the node and its operator: none reads it with a folder around it. `servers` are all
-        that the node starts: none writes the program of another."""
+        """Create the sandboxes of a node.
+
+        `rules` are files and folders of the operator outside the workspace that no sandbox may write. `private` are
+        paths of the node and its operator that no sandbox may read as part of a larger folder. `servers` returns all
+        servers that the node starts: no sandbox may write the program of another server.
+        """
         self._limits = limits
         self._servers = servers
         self._workspace = workspace
@@ -376,7 +379,7 @@ class Sandbox:
         self,
         segment: str,
         plan: SandboxPlan,
-        made: _Prepared,
+        prepared: _Prepared,
         watch: Callable[[Child], Limits],
         record_denied: TellDenied,
         tell_denied: TellDenied | None,
@@ -391,24 +394,24 @@ class Sandbox:
         self._record_denied = record_denied
         self._tell_denied = tell_denied
         self._denied: dict[tuple[str, int], DeniedHost] = {}
-        self._unseen = made.unseen
+        self._unseen = prepared.unseen
         self._egress: Egress | None = None
         self._limits: Limits | None = None
         self._pid = 0
-        self._theirs: list[int] = [_in_memory(made.words)]
+        self._theirs: list[int] = [_in_memory(prepared.words)]
         self._ours: list[int] = []
         words = ["--args", str(self._theirs[0])]
         refused = seccomp_filter()
         if refused is not None:
             self._theirs.append(_in_memory(refused))
             words += ("--seccomp", str(self._theirs[-1]))  # AIP-security-1
-        self._identities = made.identities
-        (told, tell), (wait, go) = os.pipe(), os.pipe()
+        self._identities = prepared.identities
+        (info, tell), (wait, go) = os.pipe(), os.pipe()
         self._theirs += (tell, wait)
-        self._ours += (told, go)
+        self._ours += (info, go)
         # bwrap says who is inside, and waits until we have looked and listened there.
         words += ("--info-fd", str(tell), "--block-fd", str(wait))
-        self.argv = (made.program, *words, "--", *made.argv)
+        self.argv = (prepared.program, *words, "--", *prepared.argv)
 
     @property
     def handed(self) -> Sequence[int]:
@@ -519,13 +522,13 @@ class Sandbox:
         self._record_denied(denied)
 
 
-def _is_same(one: str, other: str) -> bool:
-    """Whether two segments are of one server. Those of a driver's tenants are ID@MAJOR+TENANT."""
-    return one.partition("+")[0] == other.partition("+")[0]
+def _is_same(segment: str, other: str) -> bool:
+    """Return whether two segments belong to the same server. Those of a driver's tenants are ID@MAJOR+TENANT."""
+    return segment.partition("+")[0] == other.partition("+")[0]
 
 
 def _check_programs(view: View, others: Iterable[ServerPlan]) -> None:
-    """Raises SandboxFailed."""
+    """Raise SandboxFailed if the sandbox could write the program of another server."""
     for each in server_programs(others):
         if view.is_written(each.path):  # AIP-security-5
             whose = f"{each.path}, a program of {server_name(each.segment)}"
@@ -536,30 +539,30 @@ class _BubblewrapInfo(msgspec.Struct, frozen=True):
     child_pid: int = msgspec.field(name="child-pid")
 
 
-def _read_child_pid(told: int) -> int:
-    """bwrap writes one JSON object. The descriptor is ours from here on."""
+def _read_child_pid(descriptor: int) -> int:
+    """Read the JSON object that bwrap writes and return the pid in it. Close the descriptor."""
     text = b""
-    with open(told, "rb", buffering=0) as file:
+    with open(descriptor, "rb", buffering=0) as file:
         while not text.rstrip().endswith(b"}") and (data := file.read(INFO_BYTES_MAX)):
             text += data
     return msgspec.json.decode(text, type=_BubblewrapInfo).child_pid
 
 
 def _environment(plan: SandboxPlan, declared: Mapping[str, str], home: Path) -> dict[str, str]:
-    """AIP-security-14. PWD is added by bubblewrap."""
+    """Return the environment of a sandboxed process (AIP-security-14). Bubblewrap adds PWD."""
     host = os.environ
-    made = {
+    environment = {
         "PATH": host.get("PATH", os.defpath),
         "HOME": str(home),
         "TMPDIR": str(home / "tmp"),
         "LANG": host.get("LANG", "C.UTF-8"),  # AIP-security-14
     }
     if "TZ" in host:
-        made["TZ"] = host["TZ"]  # AIP-security-14
+        environment["TZ"] = host["TZ"]  # AIP-security-14
     if plan.egress:
-        made |= dict.fromkeys(PROXY_KEYS, PROXY) | {"NODE_USE_ENV_PROXY": "1"}  # AIP-security-14
-    made |= {name: host[name] for name in plan.passed if name in host}  # AIP-security-14: exactly X
-    return child_environment(made | dict(declared), {})
+        environment |= dict.fromkeys(PROXY_KEYS, PROXY) | {"NODE_USE_ENV_PROXY": "1"}  # AIP-security-14
+    environment |= {name: host[name] for name in plan.passed if name in host}  # AIP-security-14: exactly X
+    return child_environment(environment | dict(declared), {})
 
 
 def _prepare_home(home: Path, *, empty: bool) -> None:
@@ -573,7 +576,7 @@ def _prepare_home(home: Path, *, empty: bool) -> None:
 
 
 def _in_memory(words: bytes) -> int:
-    """A file without a name, to be read from its beginning."""
+    """Return the descriptor of an unnamed file with this content, positioned at its beginning."""
     descriptor = os.memfd_create("sandbox")
     view = memoryview(words)
     while view:

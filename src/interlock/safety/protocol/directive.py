@@ -42,8 +42,8 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     notifications: tuple[Notification, ...] = ()
 
     def shown(self) -> dict[str, Any]:
-        made: dict[str, Any] = msgspec.to_builtins(self)
-        return made
+        members: dict[str, Any] = msgspec.to_builtins(self)
+        return members
 
 
 def tier_word(evaluation: Evaluation) -> str | None:

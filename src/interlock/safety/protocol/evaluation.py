@@ -62,7 +62,7 @@ def tier_of(score: int) -> Tier:
 
 
 def whole_score(score: float) -> tuple[int, bool]:
-    """A score as a whole number in range, rounded up, and whether it had to be brought into it."""
+    """Return a score rounded up to an integer from 0 to 100, and whether it had to be clamped to that range."""
     if math.isnan(score):
         return SCORE_MAX, True
     if not 0 <= score <= SCORE_MAX:
@@ -71,18 +71,22 @@ def whole_score(score: float) -> tuple[int, bool]:
 
 
 def risk_of(words: Iterable[str], *, danger: int | None = None, also: float = 0.0) -> Risk:
-    """`danger`: the level known of the operation that is named. `also`: another's score, which can only raise it."""
+    """Return the risk of an action that is described by `words`.
+
+    `danger` is the danger level of the operation, if it is declared. `also` is another score, which can only raise the
+    result.
+    """
     level, word = max(
         ((DANGER_BY_WORD[stem], each) for each in words for stem in stems(each) if stem in DANGER_BY_WORD),
-        key=lambda found: found[0],
+        key=lambda pair: pair[0],
         default=(-1, ""),
     )
     score, why = (SCORES[level], f'"{word}"') if level >= 0 else (UNRECOGNISED, "nothing in it is recognised")
     if danger is not None and (level < 0 or SCORES[danger] > score):
         score, why = SCORES[danger], "the danger level of the operation"
-    given, is_clamped = whole_score(also)
-    if given > score:
-        score, why = given, "another assessment"
+    other_score, is_clamped = whole_score(also)
+    if other_score > score:
+        score, why = other_score, "another assessment"
     return Risk(score, why, is_clamped)
 
 
@@ -126,7 +130,11 @@ def evaluate(
     danger: int | None = None,
     also: float = 0.0,
 ) -> Evaluation:
-    """`steps`: counted before this one. `danger`: known of the operation that the hint names."""
+    """Evaluate a reported action in the stages of the policy.
+
+    `steps` is the number of steps counted before this one. `danger` is the declared danger level of the operation that
+    the hint names.
+    """
     policy = compiled.policy
     is_read = 3 in policy.stages and is_auto_approved(compiled, hint)
     limit, number = policy.max_autonomous_steps, steps + (0 if is_read else 1)
@@ -134,9 +142,9 @@ def evaluate(
     factors: list[str] = []
 
     def ended(verdict: Verdict, stage: int, reason: str, factor: str, risk: Risk | None = None) -> Evaluation:
-        said = (*factors, f"Stage {stage}: {factor}")
+        all_factors = (*factors, f"Stage {stage}: {factor}")
         return Evaluation(
-            verdict=verdict, factors=said, reason=reason, risk=risk, stage=stage, steps_remaining=left,
+            verdict=verdict, factors=all_factors, reason=reason, risk=risk, stage=stage, steps_remaining=left,
             is_counted=not is_read,
         )  # fmt: skip
 
@@ -148,9 +156,9 @@ def evaluate(
             reason = "The previous step failed; tell your user, or the system you work for, before it is tried again."
             return ended(Verdict.PAUSE, 2, reason, "the previous step failed")
         factors.append(f"Stage 2: the previous step was reported as {outcome}")
-    found = _match(compiled, hint.actions) if 3 in policy.stages else None
-    if found is not None:
-        return ended(found.verdict, 3, found.reason or "", found.factors[0])
+    matched = _match(compiled, hint.actions) if 3 in policy.stages else None
+    if matched is not None:
+        return ended(matched.verdict, 3, matched.reason or "", matched.factors[0])
     if is_read:
         factors.append("Stage 3: approved automatically")
         return Evaluation(verdict=Verdict.CONTINUE, factors=tuple(factors), steps_remaining=left, is_counted=False)
@@ -178,12 +186,12 @@ def evaluate(
 
 
 def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | None) -> Evaluation:
-    """Stages 3 to 5 on what is really called: all its names."""
+    """Apply stages 3 to 5 to a real call, under all its names."""
     policy = compiled.policy
     forms = tuple(dict.fromkeys(form for name in names for form in (normalise(name), normalise(name, split=True))))
-    found = _match(compiled, forms) if 3 in policy.stages else None
-    if found is not None:
-        return found
+    matched = _match(compiled, forms) if 3 in policy.stages else None
+    if matched is not None:
+        return matched
     words = [word for form in forms for word in re.findall(r"[^\W_]+", form)]
     risk = Risk(10, "it changes nothing") if danger == READ_ONLY else risk_of(words, danger=danger)
     if 4 in policy.stages:
@@ -198,7 +206,7 @@ def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | 
 
 
 def is_auto_approved(compiled: CompiledPolicy, hint: Hint) -> bool:
-    """Whether a pattern covers the whole hint, and nothing is appended that it was not meant for."""
+    """Return whether a pattern covers the whole hint and the hint describes no further or risky action."""
     if not any(pattern.is_whole(hint.text) for pattern in compiled.auto_approve) or _SEVERAL.search(hint.actions[0]):
         return False
     return risk_of(hint.words).score <= UNRECOGNISED

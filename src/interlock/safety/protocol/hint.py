@@ -66,7 +66,10 @@ def normalise(text: str, *, split: bool = False) -> str:
 
 
 def _plain_characters(text: str) -> Iterator[str]:
-    """Each character is decomposed by itself: to order a long run of marks takes time quadratic in its length."""
+    """Yield the normalized characters of a text.
+
+    Each character is decomposed separately, because sorting a long run of combining marks takes quadratic time.
+    """
     for written in text:
         if written.isascii():
             yield written if written >= " " and written != "\x7f" else " "
@@ -97,31 +100,34 @@ def read_hint(written: str) -> Hint:
 
 
 def _is_only_mentioned(text: str) -> bool:
-    """Whether quoted text is an argument: the rest says what is done, and that is not to run what is quoted."""
+    """Return whether quoted text is only an argument: the rest names an action, and it does not run the quoted text."""
     rest = _WORDS.findall(_QUOTED.sub(" ", text))
     return len(rest) > 1 and not any(stem in _RUNNING for word in rest for stem in stems(word))
 
 
-def _without_spaces(found: re.Match[str]) -> str:
-    return found.group().replace(" ", "")
+def _without_spaces(match: re.Match[str]) -> str:
+    return match.group().replace(" ", "")
 
 
 def stems(word: str) -> tuple[str, ...]:
-    """The forms of a verb that this word may be an inflection of: deleting, dropped, wipes."""
-    found = [word]
+    """Return the verbs that a word may be an inflection of, such as deleting, dropped or wipes."""
+    forms = [word]
     for ending in ("ing", "ed", "es", "s", "d"):
         if word.endswith(ending) and len(word) - len(ending) >= 2:
             stem = word[: -len(ending)]
-            found.append(stem)
+            forms.append(stem)
             if ending in ("ing", "ed"):
-                found.append(stem + "e")
+                forms.append(stem + "e")
                 if len(stem) > 2 and stem[-1] == stem[-2]:
-                    found.append(stem[:-1])
-    return tuple(found)
+                    forms.append(stem[:-1])
+    return tuple(forms)
 
 
 def maybe_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | None:
-    """Why a hint says too little to be judged. `is_known`: whether a normal name is that of something to call."""
+    """Return why a hint is too short or too long to be judged, or None.
+
+    `is_known` returns whether a normalized name is one that can be called.
+    """
     text = normalise(written)
     if len(text) > NORMAL_CHARS_MAX:
         return f"written out it has more than {NORMAL_CHARS_MAX} characters"

@@ -25,7 +25,7 @@ class Pattern:
     __slots__ = ("_anchored", "_ended", "_parts", "text")
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError with what is wrong with it."""
+        """Compile a pattern. Raise ValueError with the reason if it is invalid."""
         self.text = text
         written = _parts(text)
         parts = [_fixed(part) for part in written]
@@ -40,17 +40,17 @@ class Pattern:
         )
 
     def is_found_in(self, text: str) -> bool:
-        """Whether it stands anywhere in a normal text, from a word start on."""
+        """Return whether the pattern occurs in a normalized text, starting at a word boundary."""
         position = 0
         for part in self._parts:
-            found = part.search(text, position)
-            if found is None:
+            match = part.search(text, position)
+            if match is None:
                 return False
-            position = found.end()
+            position = match.end()
         return True
 
     def is_whole(self, text: str) -> bool:
-        """Whether a normal text as a whole is as it says."""
+        """Return whether the pattern matches a normalized text as a whole."""
         first = self._anchored[0].match(text)
         if first is None:
             return False
@@ -58,10 +58,10 @@ class Pattern:
             return first.end() == len(text)
         position = first.end()
         for part in self._anchored[1:-1]:
-            found = part.search(text, position)
-            if found is None:
+            match = part.search(text, position)
+            if match is None:
                 return False
-            position = found.end()
+            position = match.end()
         return self._ended.search(text, position) is not None
 
 
@@ -89,20 +89,20 @@ def _parts(text: str) -> list[str]:
 
 
 def _fixed(part: str) -> str:
-    made: list[str] = []
+    pieces: list[str] = []
     at = 0
     while at < len(part):
         character = part[at]
         if character == "?":
-            made.append(".")
+            pieces.append(".")
         elif character == "[":
             end = part.index("]", at)
-            made.append(_set(part[at + 1 : end]))
+            pieces.append(_set(part[at + 1 : end]))
             at = end
         else:
-            made.append(re.escape(character))
+            pieces.append(re.escape(character))
         at += 1
-    return "".join(made)
+    return "".join(pieces)
 
 
 def _set(members: str) -> str:

@@ -111,7 +111,7 @@ def batch(
 
 
 def asks_for_hosts(planned: Planned) -> bool:
-    """A new program, of which it was not said what it may reach."""
+    """Return whether this is a new program without a setting for the hosts that it may reach."""
     data = planned.draft.data
     return (
         planned.standing is None
@@ -121,7 +121,7 @@ def asks_for_hosts(planned: Planned) -> bool:
 
 
 def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | Note:
-    """A Note: what is wrong with these."""
+    """Return the plan with these allowed hosts, or a Note that says why they are invalid."""
     draft = msgspec.structs.replace(planned.draft, opened=tuple(hosts))
     problem = refusal(draft.written)
     return msgspec.structs.replace(planned, draft=draft) if problem is None else problem
@@ -139,7 +139,7 @@ def _judge(
 
 
 def _shape(draft: DriverDraft) -> object:
-    """What makes two entries one server: what is started or dialled, and with which secrets."""
+    """Return a value that is equal for entries of the same server: what is started or dialled, and its secrets."""
     secrets = sorted((each.name, each.value or "", each.backend or "") for each in draft.secrets)
     return draft.data["server"], draft.data["transport"], secrets
 

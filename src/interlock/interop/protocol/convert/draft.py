@@ -43,8 +43,11 @@ class Sandboxing:
         self.withheld: list[str] = []
 
     def look_at(self, args: Sequence[str], env: Mapping[str, str], *, script: bool = False) -> None:
-        """A path that stands alone among the arguments is what the server works on; others are only read. `script`: the
-        first of them is the program itself."""
+        """Open the paths in arguments and variables.
+
+        The server works on a path that is an argument by itself; other paths are only read. `script` means that the
+        first such path is the program.
+        """
         for each in args:
             if _ABSOLUTE.fullmatch(each):
                 if script:
@@ -82,7 +85,7 @@ class Sandboxing:
             self.withheld.append(plain)
 
     def block(self, passed: Sequence[str], defaults: Mapping[str, str]) -> dict[str, Any]:
-        """AIP-29's sandbox block; empty when there is nothing to say."""
+        """Return the sandbox block of AIP-29. It is empty if no setting is needed."""
         files = {"read": [each for each in self._read if each not in self._write], "write": list(self._write)}
         files = {key: paths for key, paths in files.items() if paths}
         env: dict[str, Any] = {"pass": list(passed)} if passed else {}
@@ -118,7 +121,7 @@ _NOT_ID: Final = re.compile(r"[^a-z0-9]+")
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the person said about this import."""
+    """Choices of the user for an import."""
 
     not_secret: frozenset[str] = frozenset()
     trust_network: bool = False
@@ -152,8 +155,8 @@ def draft_entry(
         return Note(code=problem.code, text=problem.text, server=entry.name)
     notes = [*entry.notes, *work.notes]
     if sandboxing.withheld:
-        said = f"not opened to it: {', '.join(sandboxing.withheld)}; name what it needs in sandbox.fs"
-        notes.append(Note(code="path_withheld", text=said))
+        message = f"not opened to it: {', '.join(sandboxing.withheld)}; name what it needs in sandbox.fs"
+        notes.append(Note(code="path_withheld", text=message))
     return DriverDraft(
         id=identifier,
         source=entry.name,
@@ -169,10 +172,10 @@ def draft_entry(
 def _server(entry: Entry, work: Translator, sandboxing: Sandboxing) -> tuple[dict[str, Any], str]:
     if entry.url is not None:
         return _remote(entry.url, entry.headers, work), entry.transport
-    found = classify_command(entry.command) if entry.server is None else Classified(server=entry.server)
-    work.notes += found.notes
-    env = {**work.from_file(), **entry.env, **found.env}
-    carried = unwrap_bridge(found.server, env)
+    classified = classify_command(entry.command) if entry.server is None else Classified(server=entry.server)
+    work.notes += classified.notes
+    env = {**work.from_file(), **entry.env, **classified.env}
+    carried = unwrap_bridge(classified.server, env)
     if isinstance(carried, Unwrapped):
         rest = [name for name in env if name not in carried.used_env]
         if rest:
@@ -181,22 +184,25 @@ def _server(entry: Entry, work: Translator, sandboxing: Sandboxing) -> tuple[dic
         return _remote(carried.url, carried.headers, work), carried.transport
     if carried is not None:
         work.notes.append(carried)
-    passed = [*entry.env_passed, *found.passed]
-    block = dict(found.server)
+    passed = [*entry.env_passed, *classified.passed]
+    block = dict(classified.server)
     is_container = SERVERS[block["kind"]].confinement == "container"
     work.hands_on = not is_container
     if is_container and entry.server is None:
-        env, passed = _of_container(env, found, work)
+        env, passed = _of_container(env, classified, work)
     return _spawn_block(entry, block, env, passed, work, sandboxing), "stdio"
 
 
-def _of_container(env: Mapping[str, str], found: Classified, work: Translator) -> tuple[dict[str, str], list[str]]:
-    """Only what `-e` names goes into a container; the rest of the environment is that of the docker command."""
-    inside = {name: value for name, value in env.items() if name in found.env or name in found.passed}
+def _of_container(env: Mapping[str, str], classified: Classified, work: Translator) -> tuple[dict[str, str], list[str]]:
+    """Return the variables that `-e` sets in a container, and the names it passes on.
+
+    The rest of the environment is only that of the docker command.
+    """
+    inside = {name: value for name, value in env.items() if name in classified.env or name in classified.passed}
     outside = sorted(set(env) - set(inside))
     if outside:
         work.say("env_dropped", f"variables that the container never saw: {', '.join(outside[:8])}")
-    return inside, [name for name in found.passed if name not in inside]
+    return inside, [name for name in classified.passed if name not in inside]
 
 
 def _spawn_block(
@@ -228,13 +234,13 @@ def _spawn_block(
 
 
 def _volumes(written: Iterable[str], work: Translator) -> list[str]:
-    found = []
+    volumes = []
     for each in written:
         try:
-            found.append(work.fixed(each, "volumes"))
+            volumes.append(work.fixed(each, "volumes"))
         except Cannot:
             work.say("volume_unset", "a volume that has still to be named is left out; add it to server.volumes")
-    return found
+    return volumes
 
 
 def _remote(url: str, headers: Mapping[str, str], work: Translator) -> dict[str, Any]:
@@ -281,7 +287,7 @@ def _frontmatter(
 
 
 def _hints(entry: Entry) -> dict[str, Any]:
-    """What the source says about tools, for the moment at which they are known."""
+    """Return the source's settings for tools, to be applied when the tools are listed."""
     hints: dict[str, Any] = {}
     hints |= {"only_tools": list(entry.only_tools)} if entry.only_tools else {}
     hints |= {"without_tools": list(entry.without_tools)} if entry.without_tools else {}
@@ -290,7 +296,10 @@ def _hints(entry: Entry) -> dict[str, Any]:
 
 
 def refusal(data: Mapping[str, Any]) -> Note | None:
-    """What the driver's own reader says to it, with one binding in the place of those to come."""
+    """Return the first error that reading the driver gives, or None.
+
+    A placeholder takes the place of the bindings that are added later.
+    """
     reading = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md")
     if not reading.errors:
         return None

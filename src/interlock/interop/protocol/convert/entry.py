@@ -60,15 +60,15 @@ Part = str | Placeholder
 def split_parts(text: str, style: Style) -> list[Part]:
     parts: list[Part] = []
     end = 0
-    for found in _FORMS[style].finditer(text):
-        parts += [text[end : found.start()], _ref(found, style)]
-        end = found.end()
+    for match in _FORMS[style].finditer(text):
+        parts += [text[end : match.start()], _ref(match, style)]
+        end = match.end()
     parts.append(text[end:])
     return [each for each in parts if each != ""]
 
 
-def _ref(found: re.Match[str], style: Style) -> Part:
-    groups = found.groupdict()
+def _ref(match: re.Match[str], style: Style) -> Part:
+    groups = match.groupdict()
     body = next(value for value in groups.values() if value is not None)
     if groups.get("double") is not None:
         body = body.strip()
@@ -135,23 +135,23 @@ class SecretNames:
         self.found: list[Finding] = []
 
     def keep(self, place: str, wanted: str, description: str, value: str) -> str:
-        """The placeholder for a value that goes to the store. The same value is kept once."""
-        known = next((each for each in self.found if each.value == value), None)
-        return _placeholder(known or self._add(place, wanted, description, value=value))
+        """Return the placeholder for a value that goes to the store. Equal values share one secret."""
+        existing = next((each for each in self.found if each.value == value), None)
+        return _placeholder(existing or self._add(place, wanted, description, value=value))
 
     def ask(self, place: str, wanted: str, description: str) -> str:
-        """The placeholder for a value that somebody has still to give."""
-        known = next(
+        """Return the placeholder for a secret whose value is not set yet."""
+        existing = next(
             (each for each in self.found if each.name == _name(wanted) and each.value is None and each.backend is None),
             None,
         )
-        return _placeholder(known or self._add(place, wanted, description))
+        return _placeholder(existing or self._add(place, wanted, description))
 
     def from_environment(self, place: str, wanted: str, variable: str) -> str:
         backend = f"env://{variable}"
-        known = next((each for each in self.found if each.backend == backend), None)
+        existing = next((each for each in self.found if each.backend == backend), None)
         described = f"The environment variable {variable}, for {place}."
-        return _placeholder(known or self._add(place, wanted, described, backend=backend))
+        return _placeholder(existing or self._add(place, wanted, described, backend=backend))
 
     def _add(
         self, place: str, wanted: str, description: str, *, value: str | None = None, backend: str | None = None
@@ -178,7 +178,7 @@ def _placeholder(finding: Finding) -> str:
 
 
 def _name(wanted: str) -> str:
-    """A NAME whose slug is one (AIP-19): capitals, digits and single underscores, two characters or more."""
+    """Return a valid secret name (AIP-19): capitals, digits and single underscores, two characters or more."""
     name = _NOT_NAME.sub("_", wanted.upper()).strip("_")[:NAME_CHARS_MAX].strip("_")
     if not name or not name[0].isalpha():
         name = f"VALUE_{name}".strip("_")
@@ -186,7 +186,7 @@ def _name(wanted: str) -> str:
 
 
 def place_name(place: str, key: str) -> str:
-    """env.GITHUB_TOKEN; a key with odd characters is quoted."""
+    """Return the name of a place, such as env.GITHUB_TOKEN. A key with unusual characters is quoted."""
     return f"{place}.{key}" if re.fullmatch(r"[\w.-]{1,60}", key, re.ASCII) else f"{place}.{quoted(key)}"
 
 
@@ -199,9 +199,11 @@ _DOTENV: Final = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an entry may refer to. `folder`: where a bundle was unpacked; `env_files`: texts by the path written;
-    `fresh`: paths that are not there yet, with the folder that each would be made in; `writes`: folders that the person
-    opens for writing."""
+    """Environment that an entry may refer to.
+
+    `folder` is where a bundle was unpacked. `env_files` are texts by the path as written. `fresh` are paths that do not
+    exist yet, each with the folder in which it would be created. `writes` are folders that the user opens for writing.
+    """
 
     home: str
     workspace: str
@@ -256,19 +258,19 @@ class Translator:
     def _value_now(self, ref: Placeholder) -> str | None:
         if ref.kind == "env":
             return self._around.env.get(ref.name, ref.default)
-        if ref.kind == "input" and (asked := self._entry.inputs.get(ref.name)) is not None:
-            return None if asked.secret else asked.default
+        if ref.kind == "input" and (person_input := self._entry.inputs.get(ref.name)) is not None:
+            return None if person_input.secret else person_input.default
         return None
 
     def _parts(self, text: str) -> list[Part]:
-        """With folders in place of their placeholders, and neighbouring literals joined."""
+        """Split a text into parts, with folders in place of their placeholders and neighbouring literals joined."""
         parts: list[Part] = []
         for part in split_parts(text, self._entry.style):
-            known = part if isinstance(part, str) else self._known_part(part)
-            if isinstance(known, str) and parts and isinstance(parts[-1], str):
-                parts[-1] += known
+            resolved = part if isinstance(part, str) else self._known_part(part)
+            if isinstance(resolved, str) and parts and isinstance(parts[-1], str):
+                parts[-1] += resolved
             else:
-                parts.append(known)
+                parts.append(resolved)
         return parts
 
     def _known_part(self, ref: Placeholder) -> Part:
@@ -288,7 +290,7 @@ class Translator:
     # Where one may
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        variables: dict[str, str] = {}
         for name, text in env.items():
             if not _ENVIRONMENT_NAME.fullmatch(name):
                 self.say("name_invalid", "a variable with an odd name is left out")
@@ -297,13 +299,13 @@ class Translator:
             if len(parts) == 1 and isinstance(ref := parts[0], Placeholder) and ref.kind == "env":
                 placeholder = self._variable(name, ref)
                 if placeholder is not None:
-                    found[name] = placeholder
+                    variables[name] = placeholder
                 continue
-            found[name] = self._text(place_name("env", name), name, parts)
-        return found
+            variables[name] = self._text(place_name("env", name), name, parts)
+        return variables
 
     def _variable(self, name: str, ref: Placeholder) -> str | None:
-        """env NAME=${VAR}: handed on as it is, or a secret that the environment keeps."""
+        """Translate NAME=${VAR}: return the placeholder of a secret, or None if the variable is passed on unchanged."""
         secret = self._is_declared(name) or names_secret(name) or names_secret(ref.name)
         if secret and not {name, ref.name} & self._not_secret:
             return self.secrets.from_environment(place_name("env", name), name, ref.name)
@@ -321,21 +323,23 @@ class Translator:
         return None
 
     def passed(self, name: str) -> str | None:
-        """A variable taken from the environment under its own name."""
+        """Translate a variable that is passed on under the same name. Return its placeholder, if it is a secret, or
+        None.
+        """
         return self._variable(name, Placeholder(kind="env", name=name)) if _ENVIRONMENT_NAME.fullmatch(name) else None
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {name: self._header_value(place_name("headers", name), name, text) for name, text in headers.items()}
 
     def _header_value(self, place: str, name: str, text: str) -> str:
-        """The scheme of an Authorization header stays readable: Bearer ${secrets.X}."""
+        """Translate a header value and keep the scheme of an Authorization header readable: Bearer ${secrets.X}."""
         scheme = _SCHEME.fullmatch(text)
         if scheme is None:
             return self._text(place, name, self._parts(text))
         return scheme["scheme"] + self._text(place, name, self._parts(scheme["value"]))
 
     def arguments(self, args: tuple[str, ...]) -> list[str]:
-        found: list[str] = []
+        translated: list[str] = []
         flag = ""
         for text in args:
             whole = text.startswith("/") or (not text.startswith("-") and is_plaintext(flag, text))
@@ -348,23 +352,23 @@ class Translator:
                 head = cut["head"] + (inner["head"] if inner else "")
                 name, value = (inner["name"], inner["value"]) if inner else (name, value)
                 if text.startswith("-") and short_flag_may_be_secret(name, value):
-                    found.append(head + self._text(f"args -{name}", name, self._parts(value), doubted=True))
+                    translated.append(head + self._text(f"args -{name}", name, self._parts(value), doubted=True))
                 else:
-                    found.append(head + self._header_value(f"args {_flag(name)}", name, value))
+                    translated.append(head + self._header_value(f"args {_flag(name)}", name, value))
             elif (value := attached_value(text) or "") and not holds_token(text):
-                found.append("-p" + self._text("args -p", "p", self._parts(value), doubted=True))
+                translated.append("-p" + self._text("args -p", "p", self._parts(value), doubted=True))
             elif text.startswith("-") and not holds_token(text):
-                found.append(self._text("args", "", self._parts(text)))
+                translated.append(self._text("args", "", self._parts(text)))
             else:
                 named = flag or _scheme_name(text)
                 doubted = short_flag_may_be_secret(flag, text)
                 place = f"args {_flag(flag)}".rstrip()
-                found.append(self._text(place, named, self._parts(text), by_name=bool(flag), doubted=doubted))
+                translated.append(self._text(place, named, self._parts(text), by_name=bool(flag), doubted=doubted))
             flag = text.lstrip("-") if text.startswith("-") and "=" not in text else ""
-        return found
+        return translated
 
     def address(self, url: str) -> tuple[str, dict[str, str], dict[str, str]]:
-        """The url without what is secret in it; its query, and headers in place of user and password."""
+        """Return the url without its secrets, the query to add, and headers that replace user and password."""
         head, mark, tail = url.partition("?")
         tail = tail.partition("#")[0]
         head = head.partition("#")[0]
@@ -384,8 +388,8 @@ class Translator:
                 "the path of its url looks like a secret, and a path cannot be kept in the store; if it is none, add "
                 "--not-secret url",
             )
-        kept, query = self._query(tail) if mark else ("", {})
-        return urlunsplit(address._replace(query=kept)), query, headers
+        plain_query, query = self._query(tail) if mark else ("", {})
+        return urlunsplit(address._replace(query=plain_query)), query, headers
 
     def _plain_address(self, text: str) -> SplitResult:
         try:
@@ -396,8 +400,8 @@ class Translator:
         return address
 
     def _query(self, query: str) -> tuple[str, dict[str, str]]:
-        """What stays in the url, and what becomes server.query."""
-        kept: list[str] = []
+        """Return the part of a query that stays in the url, and the part that becomes server.query."""
+        remaining: list[str] = []
         moved: dict[str, str] = {}
         for pair in query.split("&"):
             key, _, value = pair.partition("=")
@@ -406,8 +410,8 @@ class Translator:
             if text != plain:
                 moved[name] = text
             elif pair:
-                kept.append(pair)
-        return "&".join(kept), moved
+                remaining.append(pair)
+        return "&".join(remaining), moved
 
     def oauth(self) -> dict[str, Any]:
         auth = dict(self._entry.auth or {})
@@ -422,7 +426,7 @@ class Translator:
         return auth
 
     def from_file(self) -> dict[str, str]:
-        """What an envFile sets."""
+        """Return the variables that an envFile sets."""
         path = self._entry.env_file
         if path is None:
             return {}
@@ -430,16 +434,19 @@ class Translator:
         if text is None:
             self.say("env_file_unread", "its envFile cannot be read; what it sets is missing")
             return {}
-        found = {}
+        variables = {}
         for line in text.splitlines():
             if (setting := _DOTENV.fullmatch(line)) is not None:
                 value = setting["value"].strip()
                 quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-                found[setting["name"]] = value[1:-1] if quoted else value.partition(" #")[0].rstrip()
-        return found
+                variables[setting["name"]] = value[1:-1] if quoted else value.partition(" #")[0].rstrip()
+        return variables
 
     def _text(self, place: str, name: str, parts: list[Part], *, by_name: bool = True, doubted: bool = False) -> str:
-        """`name`: what it is called in the source, which may itself say that it is secret; `doubted`: its flag does."""
+        """Return a text with placeholders for its secrets.
+
+        `name` is the name in the source, which may suggest a secret. `doubted` means that its flag suggests one.
+        """
         spared = name in self._not_secret
         if all(isinstance(part, str) for part in parts):
             text = "".join(part for part in parts if isinstance(part, str))
@@ -459,10 +466,10 @@ class Translator:
 
     def _reference(self, place: str, name: str, ref: Placeholder) -> str:
         if ref.kind == "input":
-            asked = self._entry.inputs.get(ref.name)
-            described = asked.description if asked is not None and not holds_token(asked.description) else ""
-            if asked is not None and not asked.secret and asked.default is not None and self._entry.style != "common":
-                return asked.default  # of a package; what a client asks its person for is asked here too
+            person_input = self._entry.inputs.get(ref.name)
+            described = person_input.description if person_input is not None and not holds_token(person_input.description) else ""
+            if person_input is not None and not person_input.secret and person_input.default is not None and self._entry.style != "common":
+                return person_input.default  # of a package; what a client asks its person for is asked here too
             return self.secrets.ask(place, ref.name, described or f"{ref.name} of {self._entry.name}.")
         if ref.default is not None and ref.name not in self._around.env:
             if names_secret(ref.name) or may_be_secret(name, ref.default):
@@ -479,6 +486,6 @@ def _flag(name: str) -> str:
 
 
 def _scheme_name(text: str) -> str:
-    """What to call a positional address: POSTGRESQL_URL."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+]{1,20})(?:[+.-][\w.+-]*)?://", text)
-    return f"{found[1]}_URL" if found else ""
+    """Return a name for an address that is a positional argument, such as POSTGRESQL_URL, or an empty string."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+]{1,20})(?:[+.-][\w.+-]*)?://", text)
+    return f"{match[1]}_URL" if match else ""

@@ -29,13 +29,13 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[str] = ()) -> Adopted:
-    """`taken`: names that mean other secrets already."""
-    made = {key: _copy(value) for key, value in data.items()}
-    server = made.get("server")
+    """Replace the plaintext secrets of a driver by placeholders. `taken` are names of other existing secrets."""
+    copy = {key: _copy(value) for key, value in data.items()}
+    server = copy.get("server")
     work = _Work(driver_id, taken)
     if not isinstance(server, dict):
         return Adopted(data=data, changed=(), secrets=())
-    not_secret = _not_secret(made)
+    not_secret = _not_secret(copy)
     for key in ("env", "headers", "query"):
         table = server.get(key)
         if not isinstance(table, dict):
@@ -47,12 +47,12 @@ def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[s
     _arguments(server, not_secret, work)
     left = [key for key in _FIXED if key not in not_secret and is_plaintext("", _text(server.get(key)))]
     if work.secrets.found[work.before :]:
-        auth = made.setdefault("auth", {})
+        auth = copy.setdefault("auth", {})
         if isinstance(auth, dict) and "ref" not in auth:
             auth["ref"] = REF
             work.changed["/auth"] = None
     return Adopted(
-        data=made,
+        data=copy,
         changed=tuple(work.changed),
         secrets=tuple(work.secrets.found[work.before :]),
         left=tuple(f"server.{key}" for key in left),
@@ -67,7 +67,7 @@ class _Work:
         self.changed: dict[str, None] = {}
 
     def moved(self, place: str, name: str, text: str) -> str:
-        """With the placeholder in place of the value; the scheme of an Authorization header stays to be read."""
+        """Return a placeholder for a value, after the scheme if it is an Authorization header."""
         scheme = next((text[: len(each)] for each in _SCHEMES if text.lower().startswith(each)), "")
         return scheme + self.secrets.keep(place, name, f"For server.{place} of the driver.", text[len(scheme) :])
 
@@ -81,8 +81,8 @@ def _arguments(server: dict[str, Any], not_secret: Collection[str], work: _Work)
             continue
         text: str = args[index]
         for mark in ("=", ":"):
-            before, found, value = text.partition(mark)
-            if found and before.lstrip("-") == name:
+            before, separator, value = text.partition(mark)
+            if separator and before.lstrip("-") == name:
                 blank = value[: len(value) - len(value.lstrip())]
                 args[index] = before + mark + blank + work.moved(place_name("args", name), name, value.lstrip())
                 break

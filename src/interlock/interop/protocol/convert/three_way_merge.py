@@ -26,17 +26,20 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def fingerprint_values(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` with a digest in place of each value; what is a digest already stays one."""
+    """Return `data` with a digest in place of each value. Values that are digests already stay unchanged."""
     return {
         key: fingerprint_values(each) if isinstance(each, Mapping) else _fingerprint(each) for key, each in data.items()
     }
 
 
-def recall_values(base: Mapping[str, Any], *known: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values that the known ones still have at their places; the rest stay digests, equal to none."""
+def recall_values(base: Mapping[str, Any], *candidates: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with each digest replaced by the matching value at the same place in `candidates`.
+
+    Digests without a matching value stay, and equal no value.
+    """
     result: dict[str, Any] = {}
     for key, digest in base.items():
-        here = [each[key] for each in known if key in each]
+        here = [each[key] for each in candidates if key in each]
         if isinstance(digest, Mapping):
             result[key] = recall_values(digest, *(each for each in here if isinstance(each, Mapping)))
         else:
@@ -98,7 +101,7 @@ def merge(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str,
 
 
 def with_old(theirs: Mapping[str, Any], base: Mapping[str, Any], pointers: Sequence[str]) -> dict[str, Any]:
-    """`theirs`, with what stood in `base` at these places."""
+    """Return `theirs` with the values of `base` at these pointers."""
     result = dict(theirs)
     for pointer in pointers:
         *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
@@ -116,14 +119,14 @@ def with_old(theirs: Mapping[str, Any], base: Mapping[str, Any], pointers: Seque
 
 
 def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """A new major where it has become another driver (AIP-identity), else a new patch."""
+    """Return the next version: a new major if the identity of the driver changed (AIP-identity), else a new patch."""
     written = str(before.get("version", ""))
-    found = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", written)
-    if found is None:
+    match = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", written)
+    if match is None:
         return "1.0.0"
-    major, minor, patch = (int(each) for each in found.groups())
-    one, other = (_as_driver({**each, "version": written}) for each in (before, after))
-    moved = one is None or other is None or bool(changes_of_identity(one, other))
+    major, minor, patch = (int(each) for each in match.groups())
+    old, other = (_as_driver({**each, "version": written}) for each in (before, after))
+    moved = old is None or other is None or bool(changes_of_identity(old, other))
     return f"{major + 1}.0.0" if moved else f"{major}.{minor}.{patch + 1}"
 
 

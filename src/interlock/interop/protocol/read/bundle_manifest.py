@@ -26,8 +26,8 @@ def read_manifest(data_untrusted: bytes, system: System) -> FileReading:
     version = str(data.get("manifest_version", data.get("dxt_version", "")))
     entry = _entry(data, data["server"], system)
     if version not in VERSIONS:
-        said = f"manifests of version {version[:10]!r} are not known here"
-        entry = msgspec.structs.replace(entry, refused=Note(code="unsupported", text=said))
+        message = f"manifests of version {version[:10]!r} are not known here"
+        entry = msgspec.structs.replace(entry, refused=Note(code="unsupported", text=message))
     return FileReading(entries=(entry,))
 
 
@@ -61,8 +61,8 @@ def _entry(data: Mapping[str, Any], server: Mapping[str, Any], system: System) -
     return msgspec.structs.replace(entry, command=(command, *args), env=texts(config.get("env")))
 
 
-def _refused_entry(entry: Entry, said: str) -> Entry:
-    return msgspec.structs.replace(entry, refused=Note(code="unsupported", text=said))
+def _refused_entry(entry: Entry, message: str) -> Entry:
+    return msgspec.structs.replace(entry, refused=Note(code="unsupported", text=message))
 
 
 def _input(setting: Mapping[str, Any]) -> PersonInput:
@@ -76,8 +76,8 @@ def _input(setting: Mapping[str, Any]) -> PersonInput:
 
 
 def _expand(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
-    """An argument that is a list of several values becomes several arguments."""
-    found: list[str] = []
+    """Replace each argument that refers to a list of values by one argument per value."""
+    expanded: list[str] = []
     for each in args:
         whole = _USER.fullmatch(each)
         setting = settings.get(whole[1]) if whole is not None else None
@@ -86,7 +86,7 @@ def _expand(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
             and setting.get("multiple") is True
             and isinstance(setting.get("default"), list)
         ):
-            found += names(setting["default"])
+            expanded += names(setting["default"])
         else:
-            found.append(each)
-    return found
+            expanded.append(each)
+    return expanded

@@ -29,9 +29,9 @@ class Fields:
         self._left = {str(key): value for key, value in raw.items()}
 
     def take(self, *keys: str) -> Any:
-        """The first of these that is written; all of them count as seen."""
-        found = [self._left.pop(key) for key in keys if key in self._left]
-        return found[0] if found else None
+        """Return the first of these fields that is present, or None. All of them count as read."""
+        values = [self._left.pop(key) for key in keys if key in self._left]
+        return values[0] if values else None
 
     def put(self, key: str, value: Any) -> None:
         if value is not None:
@@ -47,26 +47,26 @@ def text(value: Any) -> str | None:
 
 
 def texts(value: Any) -> dict[str, str]:
-    """A mapping of names to texts; numbers and truth values as a shell would write them, null left out."""
-    found = {}
+    """Return a mapping of names to texts, with numbers and booleans as a shell writes them and without nulls."""
+    result = {}
     for name, each in value.items() if isinstance(value, Mapping) else ():
         if isinstance(each, bool):
             each = "true" if each else "false"
         elif isinstance(each, int | float):
             each = str(each)
         if text(each) is not None and text(name):
-            found[name] = each
-    return found
+            result[name] = each
+    return result
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """A list of texts; numbers as they are written."""
+    """Return a list of texts, with numbers converted to text."""
     if not isinstance(value, list | tuple):
         return ()
-    found = [
+    items = [
         str(each) if isinstance(each, int | float) and not isinstance(each, bool) else text(each) for each in value
     ]
-    return tuple(each for each in found if each is not None)
+    return tuple(each for each in items if each is not None)
 
 
 def milliseconds(value: Any, unit_ms: int) -> int | None:
@@ -155,15 +155,15 @@ def _is_group(value: Any) -> bool:
 
 def _inputs(data: Mapping[str, Any]) -> dict[str, PersonInput]:
     written = data.get("inputs")
-    found = {}
+    inputs = {}
     for each in written if isinstance(written, list) else ():
         if isinstance(each, Mapping) and (name := text(each.get("id"))) is not None:
-            found[name] = PersonInput(
+            inputs[name] = PersonInput(
                 description=text(each.get("description")) or "",
                 secret=each.get("password") is True,
                 default=text(each.get("default")),
             )
-    return found
+    return inputs
 
 
 def _entry(name: str, raw: Any, project: str | None, client: Client, inputs: Mapping[str, PersonInput]) -> Entry:
@@ -188,7 +188,7 @@ def _entry(name: str, raw: Any, project: str | None, client: Client, inputs: Map
 def _reach(name: str, fields: Fields, client: Client) -> Entry:
     kind = text(fields.take("type", "transport", "transportType"))
     program = _program(fields)
-    found = [(key, address) for key in URL_KEYS if (address := text(fields.take(key))) is not None]
+    addresses = [(key, address) for key in URL_KEYS if (address := text(fields.take(key))) is not None]
     env = fields.take("env", "environment", "envs")
     entry = Entry(
         name=name,
@@ -203,28 +203,28 @@ def _reach(name: str, fields: Fields, client: Client) -> Entry:
     )
     if kind is not None and kind in BUILT_IN:
         return _refused_entry(entry, "built_in", f"it is part of {client.title} itself")
-    if program and found:
+    if program and addresses:
         return _refused_entry(entry, "ambiguous", "it has both a command and a url; remove one of the two")
-    if not program and not found:
+    if not program and not addresses:
         if fields.raw.get("source") == "extension" or "settings" in fields.raw:
             return _refused_entry(entry, "built_in", "an extension brings it, and the file does not say how")
         return _refused_entry(entry, "nothing_to_start", "it has neither a command nor a url")
-    if len(found) > 1:
-        return _refused_entry(entry, "ambiguous", f"it has {' and '.join(key for key, _ in found)}; keep one")
-    gemini_sse = client.shape == "gemini" and bool(found) and found[0][0] == "url"
+    if len(addresses) > 1:
+        return _refused_entry(entry, "ambiguous", f"it has {' and '.join(key for key, _ in addresses)}; keep one")
+    gemini_sse = client.shape == "gemini" and bool(addresses) and addresses[0][0] == "url"
     usual: Transport = "stdio" if program else "sse" if gemini_sse else "http"
     transport = usual if kind is None else TYPES.get(kind.lower())
     if transport is None:
         return _refused_entry(entry, "transport_unknown", "its type is none that is known")
     if (transport == "stdio") != bool(program):
         return _refused_entry(entry, "ambiguous", "its type does not fit its command or url")
-    entry = msgspec.structs.replace(entry, transport=transport, url=found[0][1] if found else None)
+    entry = msgspec.structs.replace(entry, transport=transport, url=addresses[0][1] if addresses else None)
     entry = _codex(entry, fields) if client.shape == "codex" else entry
     return _oauth(entry, fields)
 
 
-def _refused_entry(entry: Entry, code: str, said: str) -> Entry:
-    return msgspec.structs.replace(entry, refused=Note(code=code, text=said, server=entry.name))
+def _refused_entry(entry: Entry, code: str, message: str) -> Entry:
+    return msgspec.structs.replace(entry, refused=Note(code=code, text=message, server=entry.name))
 
 
 def _program(fields: Fields) -> tuple[str, ...]:
@@ -329,7 +329,7 @@ def _relaxed_note(entry: Entry, key: str) -> Note:
 
 
 def _timeouts(fields: Fields, client: Client) -> tuple[int | None, int | None]:
-    """For connecting, for a call."""
+    """Return the timeouts in milliseconds for connecting and for a call."""
     startup = milliseconds(fields.take("startup_timeout_sec"), 1000) or milliseconds(
         fields.take("startup_timeout_ms"), 1
     )
@@ -357,7 +357,7 @@ def _egress(fields: Fields) -> tuple[str, ...] | None:
 
 
 def host_names(hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """Without their ports: an allow list names hosts."""
+    """Return hosts without their ports, because an allow list contains only hosts."""
     return tuple(dict.fromkeys(host.rpartition(":")[0] or host for host in hosts))
 
 

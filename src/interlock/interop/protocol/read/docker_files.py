@@ -43,9 +43,9 @@ def read_docker(data_untrusted: bytes) -> FileReading:
 def _smithery(data: Mapping[str, Any]) -> Entry:
     start = data["startCommand"]
     helper = next((key for key in HELPERS if isinstance(start, Mapping) and key in start), None)
-    said = f"{helper} is code to run and is not imported" if helper else "it does not say how the server is started"
+    message = f"{helper} is code to run and is not imported" if helper else "it does not say how the server is started"
     code = "helper_not_run" if helper else "unsupported"
-    return Entry(name="smithery", refused=Note(code=code, text=said))
+    return Entry(name="smithery", refused=Note(code=code, text=message))
 
 
 def _entry(name: str, described: Mapping[str, Any]) -> Entry:
@@ -92,7 +92,7 @@ def _entry(name: str, described: Mapping[str, Any]) -> Entry:
 
 
 def _with_inputs(value: str, env: Mapping[str, str]) -> str:
-    """${VAR} of a header is one of the entry's own variables."""
+    """Replace ${VAR} in a header by the value of the entry's variable."""
     for variable, template in env.items():
         value = value.replace(f"${{{variable}}}", template).replace(f"${variable}", template)
     return value

@@ -25,7 +25,7 @@ def read_driver_entry(data_untrusted: bytes) -> FileReading:
 def _entry(identifier: str, data: Mapping[str, Any], server: Mapping[str, Any]) -> Entry:
     env, headers, query = (texts(server.get(key)) for key in ("env", "headers", "query"))
     args = names(server.get("args"))
-    asked = {
+    secret_names = {
         name for each in (*env.values(), *headers.values(), *query.values(), *args) for name in SECRET.findall(each)
     }
     network = data.get("network")
@@ -54,7 +54,7 @@ def _entry(identifier: str, data: Mapping[str, Any], server: Mapping[str, Any]) 
         cwd=text(server.get("cwd")),
         url=url,
         headers=headers,
-        inputs={name: PersonInput(secret=True) for name in asked},
+        inputs={name: PersonInput(secret=True) for name in secret_names},
         egress=names(network.get("egress")) if isinstance(network, Mapping) else None,
         connect_timeout_ms=options.get("timeout_ms") if isinstance(options, Mapping) else None,
         call_timeout_ms=data.get("timeout_override_ms"),

@@ -100,7 +100,7 @@ def _all_ours(flag: str) -> bool:
 
 
 def _bind(value: str) -> str | None:
-    """type=bind,src=/a,dst=/b,readonly as /a:/b:ro."""
+    """Convert type=bind,src=/a,dst=/b,readonly to /a:/b:ro. Return None if it is not a bind mount."""
     parts = dict(each.partition("=")[::2] for each in value.split(","))
     source = parts.get("src", parts.get("source"))
     target = parts.get("dst", parts.get("target", parts.get("destination")))
@@ -143,7 +143,9 @@ class _Unknown(Exception):
 
 
 def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrapped | Note | None:
-    """A Note: it is a carrier, and why it stays one."""
+    """Return the remote server behind a bridge, a Note that says why the bridge stays, or None if it is not a
+    bridge.
+    """
     carrier = {"mcp-remote": _mcp_remote, "supergateway": _supergateway, "mcp-proxy": _mcp_proxy}.get(
         _PIN.sub("", str(server.get("package", "")))
     )
@@ -181,12 +183,12 @@ def _mcp_remote(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
 
 def _supergateway(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
     headers: dict[str, str] = {}
-    found: tuple[str, Transport] | None = None
+    target: tuple[str, Transport] | None = None
     rest = list(args)
     while rest:
         flag = rest.pop(0)
         if flag in {"--sse", "--streamableHttp"}:
-            found = (_value(flag, rest), "sse" if flag == "--sse" else "http")
+            target = (_value(flag, rest), "sse" if flag == "--sse" else "http")
         elif flag == "--header":
             _add_header(headers, _value(flag, rest))
         elif flag == "--oauth2Bearer":
@@ -198,9 +200,9 @@ def _supergateway(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
                 return None
         else:
             raise _Unknown(_describe(flag))
-    if found is None or not _ADDRESS.fullmatch(found[0]):
+    if target is None or not _ADDRESS.fullmatch(target[0]):
         return None
-    return _with_variables(found[0], found[1], headers, env)
+    return _with_variables(target[0], target[1], headers, env)
 
 
 def _mcp_proxy(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
@@ -231,8 +233,8 @@ def _mcp_proxy(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
     used = frozenset({"API_ACCESS_TOKEN"} & set(env))
     if used:
         headers.setdefault("Authorization", f"Bearer {env['API_ACCESS_TOKEN']}")
-    found = _with_variables(url, transport, headers, env)
-    return msgspec.structs.replace(found, used_env=found.used_env | used)
+    unwrapped = _with_variables(url, transport, headers, env)
+    return msgspec.structs.replace(unwrapped, used_env=unwrapped.used_env | used)
 
 
 def _value(flag: str, rest: list[str]) -> str:
@@ -246,22 +248,25 @@ def _describe(flag: str) -> str:
 
 
 def _add_header(headers: dict[str, str], written: str) -> None:
-    found = _HEADER.fullmatch(written)
-    if found is None:
+    match = _HEADER.fullmatch(written)
+    if match is None:
         raise _Unknown("a header without a colon")
-    headers[found["name"]] = found["value"]
+    headers[match["name"]] = match["value"]
 
 
 def _with_variables(url: str, transport: Transport, headers: Mapping[str, str], env: Mapping[str, str]) -> Unwrapped:
-    """`Authorization:${AUTH}` with AUTH in env: a way around clients that cut arguments at blanks."""
+    """Replace variables in the url and headers by their values in `env`.
+
+    People write `Authorization:${AUTH}` because some clients split arguments at blanks.
+    """
     used: set[str] = set()
 
     def filled(text: str) -> str:
-        def value(found: re.Match[str]) -> str:
-            if found[1] not in env:
-                return found[0]
-            used.add(found[1])
-            return env[found[1]]
+        def value(match: re.Match[str]) -> str:
+            if match[1] not in env:
+                return match[0]
+            used.add(match[1])
+            return env[match[1]]
 
         return re.sub(r"\$\{([A-Za-z_]\w*)\}", value, text)
 
@@ -305,12 +310,12 @@ class Classified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def program_name(path: str) -> str:
-    """npx of C:\\Program Files\\nodejs\\npx.cmd and of /usr/local/bin/npx."""
+    r"""Return the name of a program without folder and extension: npx for C:\\Program Files\\nodejs\\npx.cmd."""
     return _EXTENSION.sub("", re.split(r"[/\\]", path.strip())[-1]).lower()
 
 
 def is_interpreter(path: str) -> bool:
-    """Of a language: the first file it is given is the program."""
+    """Return whether a program is the interpreter of a language, so that its first file argument is the program."""
     return program_name(path) in SHELLS or _INTERPRETERS.fullmatch(program_name(path)) is not None
 
 
@@ -320,26 +325,26 @@ def classify_command(command: tuple[str, ...]) -> Classified:
     if not command:
         return Classified(server={"kind": "binary", "path": ""})
     name, args = program_name(command[0]), list(command[1:])
-    found: Classified | None = None
+    classified: Classified | None = None
     if name in {"npx", "bunx", "pnpx"}:
-        found = _npm(args)
+        classified = _npm(args)
     elif (name, *args[:1]) in NPM_VERBS:
-        found = _npm(args[1:])
+        classified = _npm(args[1:])
     elif name == "uvx":
-        found = _uvx(args)
+        classified = _uvx(args)
     elif name == "uv" and args[:2] == ["tool", "run"]:
-        found = _uvx(args[2:])
+        classified = _uvx(args[2:])
     elif name == "pipx" and args[:1] == ["run"]:
-        found = _pipx(args[1:])
+        classified = _pipx(args[1:])
     elif name in {"docker", "podman"}:
-        found = _docker(args)
-    if found is None:
-        found = _binary(command)
-    return msgspec.structs.replace(found, env={**env, **found.env})
+        classified = _docker(args)
+    if classified is None:
+        classified = _binary(command)
+    return msgspec.structs.replace(classified, env={**env, **classified.env})
 
 
 def _split_when_whole(command: tuple[str, ...]) -> tuple[str, ...]:
-    """ "npx -y pkg" in the place of the program, as some people write it."""
+    """Split a program that contains its arguments, such as "npx -y pkg"."""
     if not command:
         return command
     first = command[0].split()
@@ -349,7 +354,7 @@ def _split_when_whole(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _without_wrappers(command: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Without `cmd /c` and `env K=V`, which start another program and nothing more."""
+    """Remove `cmd /c` and `env K=V`, which only start another program. Return the command and the variables."""
     env: dict[str, str] = {}
     while len(command) > 1:
         name = program_name(command[0])
@@ -370,14 +375,14 @@ def _without_wrappers(command: tuple[str, ...]) -> tuple[tuple[str, ...], dict[s
 
 
 def _binary(command: tuple[str, ...], *notes: Note) -> Classified:
-    said = list(notes)
+    all_notes = list(notes)
     if program_name(command[0]) in SHELLS and any(each in {"-c", "-lc", "-ic", "-Command"} for each in command[1:3]):
-        said.append(
+        all_notes.append(
             Note(code="shell_wrapper", text="a shell starts it: what runs inside is neither pinned nor checked")
         )
     server: dict[str, Any] = {"kind": "binary", "path": command[0]}
     server |= {"args": list(command[1:])} if len(command) > 1 else {}
-    return Classified(server=server, notes=tuple(said))
+    return Classified(server=server, notes=tuple(all_notes))
 
 
 def _block(kind: str, package: str, args: list[str], entry: str | None = None) -> dict[str, Any]:
@@ -472,8 +477,8 @@ def _docker(args: list[str]) -> Classified | None:
     server: dict[str, Any] = {"kind": "docker", "image": run.image}
     server |= {"volumes": list(run.volumes)} if run.volumes else {}
     server |= {"args": list(run.args)} if run.args else {}
-    said = f"docker options without a place in a driver: {', '.join(run.dropped)}"
-    note = Note(code="docker_flag_dropped", text=said)
+    message = f"docker options without a place in a driver: {', '.join(run.dropped)}"
+    note = Note(code="docker_flag_dropped", text=message)
     return Classified(server=server, env=run.env, passed=run.passed, notes=(note,) if run.dropped else ())
 
 
@@ -483,7 +488,7 @@ PROGRAM = "interlock"
 
 
 def is_own(entry: Entry, addresses: Collection[str]) -> bool:
-    """`addresses`: the URLs under which nodes of ours are known, without paths."""
+    """Return whether an entry is an Interlock node. `addresses` are the URLs of own nodes, without paths."""
     if entry.url is not None:
         return _same(entry.url, addresses)
     if entry.server is not None or not entry.command:
@@ -504,11 +509,11 @@ def _starts_us(command: tuple[str, ...]) -> bool:
 
 def _same(url: str, addresses: Collection[str]) -> bool:
     try:
-        asked = urlsplit(url)
-        known = [urlsplit(each) for each in addresses]
+        target = urlsplit(url)
+        candidates = [urlsplit(each) for each in addresses]
         return any(
-            _host(each.hostname) == _host(asked.hostname) and each.port == asked.port and each.scheme == asked.scheme
-            for each in known
+            _host(each.hostname) == _host(target.hostname) and each.port == target.port and each.scheme == target.scheme
+            for each in candidates
         )
     except ValueError:
         return False

@@ -51,7 +51,7 @@ def _camel(value: Any) -> Any:
     if isinstance(value, Mapping):
         # Names of variables are the author's own and stay as they are.
         return {
-            _SNAKE.sub(lambda found: found[1].upper(), str(key)): each if key == "variables" else _camel(each)
+            _SNAKE.sub(lambda match: match[1].upper(), str(key)): each if key == "variables" else _camel(each)
             for key, each in value.items()
         }
     return [_camel(each) for each in value] if isinstance(value, list) else value
@@ -66,23 +66,23 @@ def _entry(described: Mapping[str, Any]) -> Entry:
         description=text(described.get("description")),
         version=text(described.get("version")),
     )
-    told: list[str] = []
+    reasons: list[str] = []
     for package in _objects(described.get("packages")):
-        found = _package(base, package)
-        if isinstance(found, Entry):
-            return found
-        told.append(found)
+        candidate = _package(base, package)
+        if isinstance(candidate, Entry):
+            return candidate
+        reasons.append(candidate)
     for remote in _objects(described.get("remotes")):
-        found = _remote(base, remote)
-        if isinstance(found, Entry):
-            return found
-        told.append(found)
-    said = "; ".join(dict.fromkeys(told)) or "it names no package and no address"
-    return msgspec.structs.replace(base, refused=Note(code="unsupported", text=said))
+        candidate = _remote(base, remote)
+        if isinstance(candidate, Entry):
+            return candidate
+        reasons.append(candidate)
+    message = "; ".join(dict.fromkeys(reasons)) or "it names no package and no address"
+    return msgspec.structs.replace(base, refused=Note(code="unsupported", text=message))
 
 
 def _package(base: Entry, package: Mapping[str, Any]) -> Entry | str:
-    """The entry, or why it is none."""
+    """Return the entry of a package, or why it cannot be used."""
     kind = text(package.get("registryType")) or text(package.get("registryName")) or ""
     identifier = text(package.get("identifier")) or text(package.get("name"))
     speaks = package.get("transport")
@@ -126,7 +126,7 @@ def _registry_name(url: str) -> str:
 def _install(
     kind: str, identifier: str, version: str | None, package: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], ...]:
-    """Only where the file says which bytes it must be."""
+    """Return the install step of a package whose SHA-256 is declared, or nothing."""
     digest = text(package.get("fileSha256"))
     method = {"npm": "npm", "pypi": "pip"}.get(kind)
     if method is None or digest is None or not _SHA256.fullmatch(digest):
@@ -146,29 +146,29 @@ def _remote(base: Entry, remote: Mapping[str, Any]) -> Entry | str:
 
 
 def _settings(value: Any, inputs: dict[str, PersonInput]) -> dict[str, str]:
-    found = {}
+    settings = {}
     for each in _objects(value):
         name = text(each.get("name"))
         if name is not None and (written := _value_text(name, each, inputs)) is not None:
-            found[name] = written
-    return found
+            settings[name] = written
+    return settings
 
 
 def _arguments(value: Any, inputs: dict[str, PersonInput]) -> list[str]:
-    found: list[str] = []
+    arguments: list[str] = []
     for each in _objects(value):
         name = text(each.get("name"))
-        asked = text(each.get("valueHint")) or (name or "argument").lstrip("-")
-        written = _value_text(asked, each, inputs)
+        input_name = text(each.get("valueHint")) or (name or "argument").lstrip("-")
+        written = _value_text(input_name, each, inputs)
         if each.get("type") == "named" and name is not None:
-            found += [name] if written is None or written == "" else [name, written]
+            arguments += [name] if written is None or written == "" else [name, written]
         elif written is not None:
-            found.append(written)
-    return found
+            arguments.append(written)
+    return arguments
 
 
 def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, PersonInput]) -> str | None:
-    """The text with its {curly} parts, which are inputs; None where nothing is given and nothing is needed."""
+    """Return the text of a setting, with its inputs as {NAME}, or None if it has no value and needs none."""
     inputs |= _variables(setting)
     secret = setting.get("isSecret") is True
     fixed = _plain(setting.get("value"))
@@ -184,16 +184,16 @@ def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, PersonI
 
 def _variables(setting: Mapping[str, Any]) -> dict[str, PersonInput]:
     variables = setting.get("variables")
-    found = {}
+    inputs = {}
     for name, each in variables.items() if isinstance(variables, Mapping) else ():
         each = _camel(each)
         if isinstance(each, Mapping):
-            found[str(name)] = PersonInput(
+            inputs[str(name)] = PersonInput(
                 description=text(each.get("description")) or "",
                 secret=each.get("isSecret") is True,
                 default=_plain(each.get("value", each.get("default"))),
             )
-    return found
+    return inputs
 
 
 def _plain(value: Any) -> str | None:

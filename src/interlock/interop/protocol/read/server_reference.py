@@ -16,7 +16,7 @@ _HOST_WORDS: Final = frozenset(("mcp", "api", "www", "app", "server"))
 
 
 class UnknownReference(Exception):
-    """It says neither what to install nor what to run; the text says what would."""
+    """Error for a reference that names nothing to install or run. Its text says what would be valid."""
 
 
 def entry_of(
@@ -29,8 +29,11 @@ def entry_of(
     headers: Mapping[str, str] | None = None,
     egress: Sequence[str] = (),
 ) -> Entry:
-    """`reference` None: `args` are the command itself. `passed`: variables of the environment; `asked`: variables whose
-    values are kept as secrets. Raises UnknownReference."""
+    """Return the entry for a reference, or for the command in `args` if `reference` is None.
+
+    `passed` are variables of the environment. `asked` are variables whose values are stored as secrets. Raise
+    UnknownReference.
+    """
     name, how = _what(reference, tuple(args))
     return Entry(
         name=name,
@@ -70,13 +73,16 @@ def _what(reference: str | None, args: tuple[str, ...]) -> tuple[str, dict[str, 
 
 
 def name_of_package(kind: str, named: str) -> str:
-    """filesystem of @modelcontextprotocol/server-filesystem, git of mcp-server-git."""
+    """Return a short name for a package: filesystem for @modelcontextprotocol/server-filesystem."""
     scope, last = PACKAGED[kind].name_parts(named)
     return _without_empty_words(last) or _without_empty_words(scope) or last
 
 
 def name_of_address(address: str) -> str:
-    """linear of https://mcp.linear.app/mcp; an address of numbers, or of this machine, gives itself."""
+    """Return a short name for an address: linear for https://mcp.linear.app/mcp.
+
+    The name of an IP address or of this machine is the host itself.
+    """
     host = urlsplit(address).hostname or "remote"
     labels = host.split(".")
     if len(labels) < 2 or labels[-1].isdigit() or ":" in host:

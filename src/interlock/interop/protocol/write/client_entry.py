@@ -31,7 +31,10 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def registry_description(driver: Driver, written: Mapping[str, Any], name: str | None = None) -> Described | None:
-    """`written`: the frontmatter, for what is lost. None: a program of this machine is in no registry."""
+    """Return the server.json of a driver, or None for a program of this machine, which no registry has.
+
+    `written` is the frontmatter, to determine what is lost.
+    """
     server = driver.server
     package = server.registry_package() if isinstance(server, LocalServer) else None
     if package is None and not isinstance(server, Remote):
@@ -58,13 +61,13 @@ def _remote(server: Remote, transport: str) -> dict[str, Any]:
     url = server.url
     variables: dict[str, Any] = {}
     for key, value in server.query.items():
-        filled, asked = _template(value)
+        filled, inputs = _template(value)
         url += ("&" if "?" in url else "?") + f"{key}={filled}"
-        variables |= asked
-    found: dict[str, Any] = {"type": _TRANSPORTS[transport], "url": url}
-    found |= {"variables": variables} if variables else {}
+        variables |= inputs
+    description: dict[str, Any] = {"type": _TRANSPORTS[transport], "url": url}
+    description |= {"variables": variables} if variables else {}
     headers = [_setting(name, value) for name, value in server.headers.items()]
-    return found | ({"headers": headers} if headers else {})
+    return description | ({"headers": headers} if headers else {})
 
 
 def _package(server: LocalServer, package: dict[str, Any]) -> dict[str, Any]:
@@ -88,9 +91,9 @@ def _setting(name: str, text: str) -> dict[str, Any]:
 
 
 def _template(text: str) -> tuple[str, dict[str, Any]]:
-    """{NAME} in place of ${secrets.NAME}, and what is to be asked for."""
-    asked = {name: {"isRequired": True, "isSecret": True} for name in SECRET.findall(text)}
-    return SECRET.sub(lambda found: f"{{{found[1]}}}", text), asked
+    """Replace ${secrets.NAME} by {NAME}. Return the text and the inputs to ask for."""
+    inputs = {name: {"isRequired": True, "isSecret": True} for name in SECRET.findall(text)}
+    return SECRET.sub(lambda match: f"{{{match[1]}}}", text), inputs
 
 
 GOOSE_TIMEOUT_S = 300  # its own default, which its files carry
@@ -112,7 +115,10 @@ def stdio_entry(client: Client, name: str, command: Sequence[str], env: Mapping[
 
 
 def with_token(client: Client, name: str, url: str, variable: str) -> dict[str, Any] | None:
-    """To dial with a bearer token of the client's environment; None where the token itself would stand in the file."""
+    """Return an entry that sends a bearer token from the client's environment.
+
+    Return None if the token itself would have to be in the file.
+    """
     if client.shape == "codex":
         return {"url": url, "bearer_token_env_var": variable}
     if client.expands is None or client.stdio_only:
@@ -121,7 +127,7 @@ def with_token(client: Client, name: str, url: str, variable: str) -> dict[str, 
 
 
 def http_entry(client: Client, name: str, url: str, headers: Mapping[str, str], *, sse: bool = False) -> dict[str, Any]:
-    """For clients that dial: not for one that is `stdio_only`."""
+    """Return an entry for a client that dials, which is any that is not `stdio_only`."""
     http_type = "sse" if sse and client.http_type is not None and client.shape != "opencode" else client.http_type
     kind = {"type": http_type} if http_type is not None else {}
     match client.shape:
@@ -162,7 +168,10 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def driver_entry(driver: Driver, secrets: Secrets | None, client: Client, name: str) -> Exported | None:
-    """None: this client cannot have it without a secret in its file, or cannot dial."""
+    """Return the entry of a driver for a client.
+
+    Return None if the file would contain a secret or the client cannot dial.
+    """
     if driver.secret_names and client.expands is None:  # AIP-export-2
         return None
     if isinstance(driver.server, Remote) and (client.stdio_only or driver.server.auth is not None):
@@ -173,7 +182,7 @@ def driver_entry(driver: Driver, secrets: Secrets | None, client: Client, name: 
     spelling = client.expands or ""
 
     def filled(text: str) -> str:
-        return SECRET.sub(lambda found: spelling.replace("VAR", variables[found[1]]), text)
+        return SECRET.sub(lambda match: spelling.replace("VAR", variables[match[1]]), text)
 
     entry = _entry(driver, client, name, filled)
     return Exported(entry=entry, variables=tuple(dict.fromkeys(variables.values())))

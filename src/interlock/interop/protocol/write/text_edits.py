@@ -32,23 +32,23 @@ class JsonObjectText:
 
     @classmethod
     def at(cls, text: str, path: Sequence[str]) -> "JsonObjectText | None":
-        """The object at the end of the path; None where there is none."""
+        """Return the object at the end of a path, or None if there is none."""
         data = text.encode()
         plain = blank_comments(data)
         start = plain.find(b"{")
         for key in path:
             if start < 0:
                 return None
-            found = [value for name, value, _ in _members(plain, start)[0] if name == key]
-            if not found or plain[found[-1] : found[-1] + 1] != b"{":
+            values = [value for name, value, _ in _members(plain, start)[0] if name == key]
+            if not values or plain[values[-1] : values[-1] + 1] != b"{":
                 return None
-            start = found[-1]
+            start = values[-1]
         return cls(data, start) if start >= 0 else None
 
     def member(self, key: str) -> tuple[int, int] | None:
-        """Where its value begins and ends. Of two members with one name the last counts."""
-        found = [(start, end) for name, start, end in self._members if name == key]
-        return found[-1] if found else None
+        """Return the start and end of a member's value, or None. If a name occurs twice, the last member counts."""
+        spans = [(start, end) for name, start, end in self._members if name == key]
+        return spans[-1] if spans else None
 
     def with_member(self, key: str, value: Any) -> str:
         indent, step = self._indents()
@@ -77,7 +77,7 @@ class JsonObjectText:
         return b"," in without_comments(self._data)[after : self._end]
 
     def _indents(self) -> tuple[str, str]:
-        """That of a member, and one step; nothing where all stands on one line."""
+        """Return the indentation of a member and of one level. Both are empty if the object is on one line."""
         data = self._data
         outer = _line_indent(data, self._start)
         if self._members:
@@ -97,8 +97,8 @@ def _line_indent(data: bytes, at: int) -> str:
 
 
 def _members(plain: bytes, start: int) -> tuple[list[tuple[str, int, int]], int]:
-    """Key, begin and end of the value of each member; and where the closing brace stands."""
-    found: list[tuple[str, int, int]] = []
+    """Return the key, start and end of the value of each member, and the position of the closing brace."""
+    members: list[tuple[str, int, int]] = []
     at = _skip(plain, start + 1)
     while plain[at : at + 1] == b'"':
         key = _STRING.match(plain, at)
@@ -107,30 +107,30 @@ def _members(plain: bytes, start: int) -> tuple[list[tuple[str, int, int]], int]
         name: str = json.loads(key[0])
         begin = _skip(plain, _skip(plain, key.end()) + 1)  # after the colon
         end = _value_end(plain, begin)
-        found.append((name, begin, end))
+        members.append((name, begin, end))
         at = _skip(plain, end)
         if plain[at : at + 1] == b",":
             at = _skip(plain, at + 1)
-    return found, at
+    return members, at
 
 
 def _skip(plain: bytes, at: int) -> int:
-    found = _SPACE.match(plain, at)
-    return found.end() if found is not None else at
+    match = _SPACE.match(plain, at)
+    return match.end() if match is not None else at
 
 
 def _value_end(plain: bytes, at: int) -> int:
     if plain[at : at + 1] == b'"':
-        found = _STRING.match(plain, at)
-        return found.end() if found is not None else len(plain)
+        token = _STRING.match(plain, at)
+        return token.end() if token is not None else len(plain)
     if plain[at : at + 1] not in (b"{", b"["):
         scalar = _SCALAR.match(plain, at)
         return scalar.end() if scalar is not None else at
     depth = 0
-    for found in _STRUCTURE.finditer(plain, at):
-        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(found[0], 0)
+    for token in _STRUCTURE.finditer(plain, at):
+        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
         if depth == 0:
-            return found.end()
+            return token.end()
     return len(plain)
 
 
@@ -143,7 +143,7 @@ class CannotEdit(Exception):
 
 
 def with_entry(text: str, client: Client, name: str, entry: Mapping[str, Any]) -> str:
-    """The file with this entry, in the place of one of that name if there is one."""
+    """Return the file with this entry, which replaces an entry of the same name."""
     form = client.form
     before = _data(text, form)
     root = client.root
@@ -165,7 +165,7 @@ def with_entry(text: str, client: Client, name: str, entry: Mapping[str, Any]) -
 
 
 def snippet(client: Client, name: str, entry: Mapping[str, Any]) -> str:
-    """A whole file with nothing but the entry: what a person pastes from."""
+    """Return a whole file with only this entry, to copy from."""
     return with_entry("", client, name, entry)
 
 
@@ -238,35 +238,35 @@ def _in_toml(text: str, root: str, name: str, entry: Mapping[str, Any]) -> str:
     for field, value in entry.items():
         if isinstance(value, Mapping):
             below += ["", f"[{table}.{field}]"]
-            below += [f"{_toml_key(each)} = {_toml_value(one)}" for each, one in value.items()]
+            below += [f"{_toml_key(each)} = {_toml_value(inner)}" for each, inner in value.items()]
         else:
             lines.append(f"{field} = {_toml_value(value)}")
     block = "\n".join([*lines, *below]) + "\n"
-    kept, at = _without_table(text, (root, name))
+    rest, at = _without_table(text, (root, name))
     if at is None:
-        head = kept if not kept or kept.endswith("\n") else f"{kept}\n"
+        head = rest if not rest or rest.endswith("\n") else f"{rest}\n"
         return f"{head}\n{block}" if head.strip() else block
-    return kept[:at] + block + ("\n" if kept[at:].strip() else "") + kept[at:]
+    return rest[:at] + block + ("\n" if rest[at:].strip() else "") + rest[at:]
 
 
 def _without_table(text: str, table: tuple[str, str]) -> tuple[str, int | None]:
-    """Without the lines of the table and of those below it; where the first of them stood."""
-    kept: list[str] = []
+    """Remove the lines of a table and its subtables. Return the text and the position of the first removed line."""
+    remaining: list[str] = []
     at: int | None = None
     inside = False
     for line in text.splitlines(keepends=True):
         if (header := _HEADER.match(line.rstrip("\r\n"))) is not None:
             inside = _keys(header["name"])[:2] == table
             if inside and at is None:
-                at = sum(len(each) for each in kept)
+                at = sum(len(each) for each in remaining)
         if not inside:
-            kept.append(line)
-    return "".join(kept), at
+            remaining.append(line)
+    return "".join(remaining), at
 
 
 def _keys(name: str) -> tuple[str, ...]:
-    found = re.findall(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)', name)
-    return tuple(next((part for part in each if part), "") for each in found)
+    matches = re.findall(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)', name)
+    return tuple(next((part for part in each if part), "") for each in matches)
 
 
 def _toml_key(key: str) -> str:
@@ -307,8 +307,8 @@ def _in_yaml(
         starts = [at for at in starts if lines[at].lstrip().startswith("-")]
     start = starts[index]
     until = next((at for at in starts if at > start), children[-1] + 1)
-    kept = [line for line in lines[start + 1 : until] if line.lstrip().startswith("#") and _indent(line) == indent]
-    return "".join([*lines[:start], *block, *kept, *lines[until:]])
+    comments = [line for line in lines[start + 1 : until] if line.lstrip().startswith("#") and _indent(line) == indent]
+    return "".join([*lines[:start], *block, *comments, *lines[until:]])
 
 
 def _find_named(names: list[str], name: str) -> int | None:
