@@ -33,7 +33,7 @@ class Unavailable(Exception):
 
 class KeyRing:
     def __init__(self, name: str, issuer: str, jwks_url: str | None, get: Get, clock: Clock) -> None:
-        """`name` is for the log. `issuer` is only asked where its keys are when `jwks_url` does not say so."""
+        """Use `name` in log messages. If `jwks_url` is None, ask `issuer` for the address of its keys."""
         self._name = name
         self._issuer = issuer
         self._jwks_url = jwks_url
@@ -49,24 +49,26 @@ class KeyRing:
         self._fetching: asyncio.Task[bool] | None = None
 
     def maybe_key(self, token: Jwt) -> Jwk | Invalid | None:
-        """What `key_for` finds without waiting."""
-        found = None if self._keys is None or self._age() >= FRESH_S else select(self._keys, token.alg, token.kid)
-        return None if found == _UNKNOWN else found
+        """Return the result of `key_for` if it is available without waiting, or None."""
+        key = None if self._keys is None or self._age() >= FRESH_S else select(self._keys, token.alg, token.kid)
+        return None if key == _UNKNOWN else key
 
     async def key_for(self, token: Jwt) -> Jwk | Invalid:
-        """Raises Unavailable."""
-        found = select(await self.fresh(), token.alg, token.kid)
-        if found != _UNKNOWN:
-            return found
+        """Return the key that verifies the token, and fetch the key set again if it is not in it. Raise Unavailable
+        if the set cannot be fetched.
+        """
+        key = select(await self.fresh(), token.alg, token.kid)
+        if key != _UNKNOWN:
+            return key
         return select(await self.search(), token.alg, token.kid)
 
     @property
     def known(self) -> tuple[Jwk, ...]:
-        """The keys that may be used without asking again; none once they are too old."""
+        """Return the keys that may be used without fetching them again, or none if they are too old."""
         return () if self._keys is None or self._age() >= KEPT_S else self._keys
 
     async def fresh(self) -> tuple[Jwk, ...]:
-        """Raises Unavailable."""
+        """Return the key set, and fetch it first if it is old. Raise Unavailable if there is no usable set."""
         if self._age() >= FRESH_S:
             await self._renew()
         if self._keys is None or self._age() >= KEPT_S:
@@ -74,7 +76,9 @@ class KeyRing:
         return self._keys
 
     async def search(self) -> tuple[Jwk, ...]:
-        """The set for a key that was not in it, fetched after this was asked. Raises Unavailable."""
+        """Return a key set that was fetched after this call, to find a key that was missing from it. Raise
+        Unavailable.
+        """
         begun = self._begun
         while self._newest <= begun:
             if self._fetching is None:

@@ -34,7 +34,7 @@ REDEFINED: Final = "the tool is defined otherwise than it was when the call was 
 
 
 class Verifier(Protocol):
-    async def judge(self, asked: Asked, proof: Presented) -> Verified | Refusal:
+    async def judge(self, question: Asked, proof: Presented) -> Verified | Refusal:
         """Verify a proof and use it up: the same proof is never accepted again."""
 
 

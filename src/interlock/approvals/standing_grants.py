@@ -66,7 +66,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class Uncovered(msgspec.Struct, frozen=True):
-    """Why no grant of this caller for this tool lets a call pass."""
+    """Reason why no grant of this caller for this tool allows a call."""
 
     grant_id: str
     why: str
@@ -88,7 +88,7 @@ class StandingGrants:
     # Life
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Read the stored grants and verify their signatures. Raise StoreError if they cannot be read."""
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             stored = _maybe_read(entry.key, entry.value)
             if stored is None:
@@ -98,20 +98,22 @@ class StandingGrants:
                 log.error("the signature of the standing grant %s does not hold: it lets nothing pass", entry.key)
 
     async def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: this object holds no resources."""
 
     def _is_proved(self, stored: StoredGrant) -> bool:
-        """Whether what is on disk is what a person signed; looked at once. The address that a passkey is good for may
-        be known only later."""
+        """Return whether a person signed exactly this stored grant.
+
+        Success is remembered, failure is not: the address for which a passkey is valid may become known later.
+        """
         grant, proof = stored.grant, stored.proof
         if grant.id in self._proved:
             return True
         try:
             check_rules(grant.rules)
-            asked = self._asked(grant)
+            question = self._asked(grant)
         except BadRules:
             return False
-        verified = self._judge.verify_again(asked, Presented(token=stored.token), stored.signed_at)
+        verified = self._judge.verify_again(question, Presented(token=stored.token), stored.signed_at)
         if isinstance(verified, Refusal) or (verified.anchor, verified.key) != (proof.anchor, proof.key):
             return False
         self._proved.add(grant.id)
@@ -120,15 +122,17 @@ class StandingGrants:
     # Looking
 
     def all(self) -> list[StoredGrant]:
-        """The newest last."""
-        return sorted((entry.stored for entry in self._entries.values()), key=lambda one: (one.signed_at, one.grant.id))
+        """Return all grants, the newest last."""
+        return sorted(
+            (entry.stored for entry in self._entries.values()), key=lambda stored: (stored.signed_at, stored.grant.id)
+        )
 
     def maybe(self, id: str) -> StoredGrant | None:
         entry = self._entries.get(id)
         return None if entry is None else entry.stored
 
     def maybe_over(self, id: str) -> str | None:
-        """Why a grant lets nothing pass any more; None: it does."""
+        """Return why a grant no longer allows any call, or None if it still does."""
         entry = self._entries.get(id)
         if entry is None:
             return "is not known here"
@@ -145,16 +149,18 @@ class StandingGrants:
         return None if self._is_proved(stored) else "is void: its signature does not hold"
 
     def has_any(self, tool: str, who: str) -> bool:
-        """Whether a grant for this tool and caller is known, over or not."""
+        """Return whether a grant for this tool and caller exists, even if it has ended."""
         return (tool, who) in self._by_call
 
     def find(
         self, tool: str, tool_digest: str, who: str, arguments: Mapping[str, Any] | None
     ) -> StoredGrant | Uncovered | None:
-        """The grant that lets such a call pass, the one that ends first; why none does; None where there is none."""
+        """Return the grant that allows such a call, and the one that ends first if several do. Return the reason if
+        none of the caller's grants for the tool allows it, or None if there are no grants.
+        """
         near: Uncovered | None = None
         over: Uncovered | None = None
-        found: list[StoredGrant] = []
+        matches: list[StoredGrant] = []
         for id in self._by_call.get((tool, who), ()):
             grant = self._entries[id].stored.grant
             if (why := self.maybe_over(id)) is not None:
@@ -166,13 +172,13 @@ class StandingGrants:
             elif (wrong := maybe_violation(grant.rules, arguments)) is not None:
                 near = Uncovered(id, f"does not cover it: {wrong}")
             else:
-                found.append(self._entries[id].stored)
-        return min(found, key=_end_of) if found else near or over
+                matches.append(self._entries[id].stored)
+        return min(matches, key=_end_of) if matches else near or over
 
     # Signing
 
     def question(self, grant: StandingGrant) -> Asked | Refusal:
-        """What a proof must answer to make this grant count."""
+        """Return the question that a proof must answer to make this grant valid."""
         try:
             check_grant(grant, self._clock.wall())
         except BadRules as bad:
@@ -182,16 +188,16 @@ class StandingGrants:
         return self._asked(grant)
 
     async def sign(self, grant: StandingGrant, proof: Presented, *, by: str) -> StoredGrant | Refusal:
-        """Keeps a grant, upon the proof of a person who may approve the tool."""
-        asked = self.question(grant)
-        if isinstance(asked, Refusal):
-            return asked
+        """Verify the proof of a person who may approve the tool, and store the grant."""
+        question = self.question(grant)
+        if isinstance(question, Refusal):
+            return question
         if grant.id in self._entries:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": "there is a grant of this id"})
         if sum(self.maybe_over(id) is None for id in self._entries) >= GRANTS_MAX:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": f"there are {GRANTS_MAX} grants; revoke some"})
         at = self._clock.wall()
-        verified = await self._judge.judge(asked, proof)
+        verified = await self._judge.judge(question, proof)
         if isinstance(verified, Refusal):
             return verified
         if verified.type != PERSONAL:
@@ -209,7 +215,7 @@ class StandingGrants:
     # Using and ending
 
     async def use(self, id: str) -> StoredGrant | Refusal:
-        """Counts one use, on disk. Exactly as many succeed as the grant has calls."""
+        """Count one use on disk. A grant for N calls can be used exactly N times."""
         try:
             for _ in range(TRIES_MAX):
                 over = self.maybe_over(id)
@@ -229,7 +235,7 @@ class StandingGrants:
         return ax_refusal(CONFIRMATION_VOID, "others use the standing grant; make the call again", reason="contended")
 
     async def revoke(self, id: str, *, by: str) -> StoredGrant | Refusal:
-        """Ends it from now on; one that is over already stays as it is."""
+        """End a grant now. A grant that has ended already stays unchanged."""
         if id not in self._entries:
             return UNKNOWN
         try:
@@ -239,17 +245,17 @@ class StandingGrants:
             return UNAVAILABLE_NOW
 
     async def void_unfounded(self) -> list[StoredGrant]:
-        """Voids grants whose signers may no longer approve. Raises StoreError."""
+        """Void the grants whose signers may no longer approve, and return them. Raise StoreError."""
         gone = [
             stored.grant.id
             for stored in self.all()
             if stored.ended is None and not self._judge.stands_behind(stored.grant.tool, stored.proof)
         ]
         ended = [await self._maybe_end(id, ANCHOR_GONE, by="node") for id in gone]
-        return [one for one in ended if one is not None]
+        return [stored_grant for stored_grant in ended if stored_grant is not None]
 
     async def _maybe_end(self, id: str, why: str, *, by: str) -> StoredGrant | None:
-        """None where another process let it go meanwhile."""
+        """End a grant and return it, or return None if another process removed it meanwhile."""
         for _ in range(TRIES_MAX):
             entry = self._entries.get(id)
             if entry is None:
@@ -290,9 +296,9 @@ class StandingGrants:
         self._take(id, await self._kv.get(BUCKET, id, self._clock.wall()))
 
     def take_change(self, change: Change) -> None:
-        """What another replica signed, used or ended."""
-        known = self._entries.get(change.key)
-        if known is None or change.entry is None or known.revision < change.entry.revision:
+        """Apply a grant that another replica signed, used or ended."""
+        current = self._entries.get(change.key)
+        if current is None or change.entry is None or current.revision < change.entry.revision:
             self._take(change.key, change.entry)
 
     def _take(self, id: str, entry: Entry | None) -> None:

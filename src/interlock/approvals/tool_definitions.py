@@ -57,14 +57,14 @@ class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True
 
 
 class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What is on disk of a tool: what it is known by, and the definition to compare with, as JSON."""
+    """Stored record of a tool: what identifies its definition, and the definition itself as JSON for comparisons."""
 
     known: KnownDefinition
     definition: str | None  # None: it was too long to keep
 
 
 class _SeenDefinitions:
-    """What was seen of a segment since it was last worked on."""
+    """Tool definitions of a segment that were seen since it was last processed."""
 
     def __init__(self) -> None:
         self.looks: dict[str, tuple[DefinitionSnapshot, DefinitionState]] = {}  # the latest of each tool
@@ -74,7 +74,7 @@ class _SeenDefinitions:
 
 class Definitions:
     def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:
-        """`ruled` is told the segment of a tool of which something was decided."""
+        """Publish the segment of a tool to `ruled` whenever a person decides about the tool."""
         self.rulings = Rulings(kv, clock)
         self._ruled = ruled
         self._kv = kv
@@ -91,10 +91,10 @@ class Definitions:
     # Life
 
     async def open(self) -> None:
-        """What was decided and not yet remembered is made up for. Raises StoreError."""
+        """Read the stored definitions, and apply decisions that were not stored yet. Raise StoreError."""
         await self.rulings.open()
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
-            self._known[entry.key] = {tool: _with_claims(one) for tool, one in _read(entry).items()}
+            self._known[entry.key] = {tool: _with_claims(definition) for tool, definition in _read(entry).items()}
         for approval in self._inbox.listed((Status.APPROVED, Status.DENIED), Kind.DEFINITION):
             if approval.source is Source.DRIVERS:
                 continue
@@ -105,7 +105,7 @@ class Definitions:
         await self.wait_until_processed()
 
     async def wait_until_processed(self) -> None:
-        """Until everything that was seen is remembered or asked about."""
+        """Wait until every definition that was seen is stored or has a pending approval."""
         self._hurry.set()
         while self._workers:
             await asyncio.wait(list(self._workers.values()))
@@ -118,13 +118,13 @@ class Definitions:
                 await self.publish(segment)
 
     async def take_change(self, change: Change) -> None:
-        """What another replica accepted of a segment's tools."""
+        """Apply the definitions of a segment's tools that another replica accepted."""
         if change.entry is None:
             return
         read = await asyncio.to_thread(_read, change.entry)
-        known = {tool: _with_claims(one) for tool, one in read.items()}
-        if known != self._known.get(change.key):
-            self._known[change.key] = known
+        accepted = {tool: _with_claims(definition) for tool, definition in read.items()}
+        if accepted != self._known.get(change.key):
+            self._known[change.key] = accepted
             await self.publish(change.key)
 
     # While a list is prepared
@@ -140,21 +140,21 @@ class Definitions:
             ruling = self.rulings.maybe(snapshot.tool, snapshot.digest)
             if ruling is not None and ruling.says == "denied":
                 return DefinitionState.DENIED
-        known = self._maybe_known(segment, snapshot.tool)
-        if known is None:
+        accepted = self._maybe_known(segment, snapshot.tool)
+        if accepted is None:
             return DefinitionState.NEW
-        is_same = known.fingerprint == snapshot.fingerprint
-        if not is_same and known.digest != snapshot.digest and self.rulings.maybe(snapshot.tool, snapshot.digest):
+        is_same = accepted.fingerprint == snapshot.fingerprint
+        if not is_same and accepted.digest != snapshot.digest and self.rulings.maybe(snapshot.tool, snapshot.digest):
             return DefinitionState.ACCEPTED
-        if not snapshot.is_flagged and known.claims is not None and known.claims.is_flagged:
+        if not snapshot.is_flagged and accepted.claims is not None and accepted.claims.is_flagged:
             snapshot.keep_flag()  # no part of the digest, so that no person is asked when it goes
         if is_same:
             return DefinitionState.SAME
-        return DefinitionState.REWORDED if known.digest == snapshot.digest else DefinitionState.CHANGED
+        return DefinitionState.REWORDED if accepted.digest == snapshot.digest else DefinitionState.CHANGED
 
     def find_accepted(self, segment: str, tool: str) -> Claims | None:
-        known = self._maybe_known(segment, tool)
-        return None if known is None else known.claims
+        accepted = self._maybe_known(segment, tool)
+        return None if accepted is None else accepted.claims
 
     def _maybe_known(self, segment: str, tool: str) -> KnownDefinition | DefinitionSnapshot | None:
         return self._coming.get(segment, {}).get(tool) or self._known.get(segment, {}).get(tool)
@@ -164,9 +164,10 @@ class Definitions:
     def took(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
-        """`seen`: what is not the same as before, and what an operator asked about.
+        """Queue the definitions of a segment for processing. `seen` holds those that differ from the stored ones, and
+        those that an operator asked about.
 
-        Lists that come faster than they can be worked on become one.
+        Lists that arrive faster than they can be processed are merged into one.
         """
         latest = self._latest.setdefault(segment, _SeenDefinitions())
         coming = self._coming.setdefault(segment, {})
@@ -183,22 +184,26 @@ class Definitions:
         try:
             while (latest := self._latest.pop(segment, None)) is not None:
                 try:
-                    asked = await self._take(segment, latest)
+                    question_count = await self._take(segment, latest)
                 except StoreError as refused:
-                    asked = 0
+                    question_count = 0
                     log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
                 finally:
                     self._no_longer_coming(segment, latest.coming)
-                if asked and not self._hurry.is_set():
+                if question_count and not self._hurry.is_set():
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._hurry.wait(), PAUSE_S)
         finally:
             del self._workers[segment]
 
     async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
-        """How many questions came of it."""
+        """Process what was seen of a segment, and return how many approvals were requested."""
         await self._remember(segment, list(latest.coming.values()), latest.listed)
-        changed = {tool: one for tool, (one, look) in latest.looks.items() if look is DefinitionState.CHANGED}
+        changed = {
+            tool: changed_snapshot
+            for tool, (changed_snapshot, look) in latest.looks.items()
+            if look is DefinitionState.CHANGED
+        }
         await self._void_outdated(segment, changed)
         wanted = {tool for where, tool in self._again if where == segment}
         asking = [
@@ -210,7 +215,9 @@ class Definitions:
         if not asking:
             return 0
         before = await self._on_disk(segment)
-        room = WAITING_MAX - sum(one.target == segment for one in self._inbox.waiting_definitions())
+        room = WAITING_MAX - sum(
+            changed_snapshot.target == segment for changed_snapshot in self._inbox.waiting_definitions()
+        )
         asking.sort(key=lambda snapshot: snapshot.tool not in wanted)  # what an operator asks for comes first
         for snapshot in asking[: max(room, len(wanted))]:
             await self._ask(segment, snapshot, before.get(snapshot.tool))
@@ -228,38 +235,40 @@ class Definitions:
     async def _remember(self, segment: str, sights: list[DefinitionSnapshot], listed: Mapping[str, object]) -> None:
         if not sights:
             return
-        made: dict[str, StoredDefinition] = {}
+        definitions: dict[str, StoredDefinition] = {}
         for done, snapshot in enumerate(sights):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            made[snapshot.tool] = _decode_kept(
+            definitions[snapshot.tool] = _decode_kept(
                 snapshot.fingerprint, snapshot.digest, snapshot.definition(), snapshot.claims
             )
-        await self._write(segment, made, listed)
+        await self._write(segment, definitions, listed)
 
-    async def _write(self, segment: str, made: dict[str, StoredDefinition], listed: Mapping[str, object] = {}) -> None:
+    async def _write(
+        self, segment: str, definitions: dict[str, StoredDefinition], listed: Mapping[str, object] = {}
+    ) -> None:
         async with self._writing:
-            known = None
-            while known is None:
-                known = await self._maybe_written(segment, made, listed)
-            self._known[segment] = {tool: _with_claims(one) for tool, one in known.items()}
+            stored = None
+            while stored is None:
+                stored = await self._maybe_written(segment, definitions, listed)
+            self._known[segment] = {tool: _with_claims(definition) for tool, definition in stored.items()}
 
     async def _maybe_written(
-        self, segment: str, made: dict[str, StoredDefinition], listed: Mapping[str, object]
+        self, segment: str, definitions: dict[str, StoredDefinition], listed: Mapping[str, object]
     ) -> dict[str, StoredDefinition] | None:
-        """What is on disk now; None where another replica has written meanwhile."""
+        """Add definitions to those on disk and return all of them, or None if another replica has written meanwhile."""
         now = self._clock.wall()
         entry = await self._kv.get(BUCKET, segment, now)
-        known = {} if entry is None else await asyncio.to_thread(_read, entry)
+        stored = {} if entry is None else await asyncio.to_thread(_read, entry)
         # What was accepted is never forgotten: a server would only have to list enough else in between.
-        new = [tool for tool in made if tool not in known] if listed else []
-        room = max(0, max(KNOWN_MAX, len(listed)) - len(known))
-        if len(new) > room:
-            log.error("link %s: too many tools; of %d no change will be seen", segment, len(new) - room)
-            left_out = frozenset(new[room:])
-            made = {tool: one for tool, one in made.items() if tool not in left_out}
-        kept = {**known, **made}
-        encoded = await asyncio.to_thread(_encode_kept, kept)
+        new = [tool for tool in definitions if tool not in stored] if listed else []
+        free_count = max(0, max(KNOWN_MAX, len(listed)) - len(stored))
+        if len(new) > free_count:
+            log.error("link %s: too many tools; of %d no change will be seen", segment, len(new) - free_count)
+            left_out = frozenset(new[free_count:])
+            definitions = {tool: definition for tool, definition in definitions.items() if tool not in left_out}
+        merged = {**stored, **definitions}
+        encoded = await asyncio.to_thread(_encode_kept, merged)
         try:
             if entry is None:
                 await self._kv.create(BUCKET, segment, encoded, now)
@@ -267,7 +276,7 @@ class Definitions:
                 await self._kv.update(BUCKET, segment, encoded, entry.revision, now)
         except Conflict:
             return None
-        return kept
+        return merged
 
     async def _on_disk(self, segment: str) -> dict[str, StoredDefinition]:
         entry = await self._kv.get(BUCKET, segment, self._clock.wall())
@@ -313,7 +322,7 @@ class Definitions:
         return await self._inbox.raise_(draft, anew=anew)
 
     async def _void_outdated(self, segment: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
-        """A newer change takes the place of an older one, so that no server can fill the inbox."""
+        """Void pending approvals of older changes to the same tools, so that a server cannot fill the inbox."""
 
         def is_outdated(approval: Approval) -> bool:
             snapshot = seen.get(approval.tool)
@@ -329,11 +338,15 @@ class Definitions:
         await self._inbox.void_where("superseded: the definition is another by now", is_outdated)
 
     def waits(self, segment: str) -> frozenset[str]:
-        """Tools that an operator asked about; a look at them matters even if it shows what was accepted."""
+        """Return the tools that an operator asked about. They must be processed even if their definition is
+        unchanged.
+        """
         return frozenset(tool for where, tool in self._again if where == segment)
 
     async def ask_again(self, segment: str, tool: str) -> Approval | Refusal | None:
-        """An operator wants to say what a tool is, called or not, denied or not. None: it is not listed there."""
+        """Request an approval of a tool's definition for an operator who wants to classify it, even if it was
+        decided before. Return None if the tool is not listed.
+        """
         wanted = self._again.setdefault((segment, tool), asyncio.get_running_loop().create_future())
         try:
             await self._ruled.publish(segment)
@@ -345,7 +358,7 @@ class Definitions:
     # Decided
 
     async def publish(self, segment: str) -> None:
-        """Has the tools of a segment listed anew, by what was said of them."""
+        """Request that the tools of a segment are listed again, with the decisions about them."""
         await self._ruled.publish(segment)
 
     async def settle(self, approval: Approval, *, is_published: bool = True) -> Approval | Refusal:
@@ -376,32 +389,40 @@ class Definitions:
         if definition is not None:
             # Its bytes may differ from these; the digest does not.
             claims = claims_shown(msgspec.json.decode(definition))
-            kept = _decode_kept("", approval.digest, bytes(definition), claims)
-            await self._write(segment, {approval.tool: kept})
+            stored = _decode_kept("", approval.digest, bytes(definition), claims)
+            await self._write(segment, {approval.tool: stored})
 
 
 def _decode_kept(fingerprint: str, digest: str, definition: bytes, claims: Claims) -> StoredDefinition:
     text = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
-    known = KnownDefinition(fingerprint=fingerprint, digest=digest, claims=claims)
-    return StoredDefinition(known=known, definition=text)
+    identity = KnownDefinition(fingerprint=fingerprint, digest=digest, claims=claims)
+    return StoredDefinition(known=identity, definition=text)
 
 
-def _with_claims(one: StoredDefinition) -> KnownDefinition:
-    return one.known if one.known.claims is not None else msgspec.structs.replace(one.known, claims=_claims(one))
+def _with_claims(stored: StoredDefinition) -> KnownDefinition:
+    return (
+        stored.known
+        if stored.known.claims is not None
+        else msgspec.structs.replace(stored.known, claims=_claims(stored))
+    )
 
 
-def _claims(one: StoredDefinition) -> Claims:
-    """Of what was kept without them they are read from the definition; where that was too long, nothing is claimed."""
-    return one.known.claims or claims_shown(msgspec.json.decode(one.definition or "null"))
+def _claims(stored: StoredDefinition) -> Claims:
+    """Return the stored claims. If there are none, read them from the definition; a definition too long to store
+    claims nothing.
+    """
+    return stored.known.claims or claims_shown(msgspec.json.decode(stored.definition or "null"))
 
 
-def _encode_kept(kept: Mapping[str, StoredDefinition]) -> bytes:
-    """Of a segment with very much to keep, the definitions that come last are known by their digests alone."""
-    room = SEGMENT_BYTES_MAX
+def _encode_kept(definitions: Mapping[str, StoredDefinition]) -> bytes:
+    """Encode the definitions of a segment. Beyond SEGMENT_BYTES_MAX, only the digests of the last definitions are
+    stored.
+    """
+    bytes_left = SEGMENT_BYTES_MAX
     fitting: dict[str, StoredDefinition] = {}
-    for tool, one in kept.items():
-        room -= len(one.definition or "")
-        fitting[tool] = one if room >= 0 else msgspec.structs.replace(one, definition=None)
+    for tool, definition in definitions.items():
+        bytes_left -= len(definition.definition or "")
+        fitting[tool] = definition if bytes_left >= 0 else msgspec.structs.replace(definition, definition=None)
     return zlib.compress(msgspec.json.encode(fitting), 1)
 
 
@@ -415,11 +436,11 @@ def _read(entry: Entry) -> dict[str, StoredDefinition]:
 
 
 def _decode_ruling(approval: Approval, decision: Decision) -> Ruling:
-    said = decision.answer or ACCEPT if decision.what is What.APPROVED else "denied"
+    answer = decision.answer or ACCEPT if decision.what is What.APPROVED else "denied"
     return Ruling(
         tool=approval.tool,
         digest=approval.digest,
-        says=msgspec.convert(said, Says),
+        says=msgspec.convert(answer, Says),
         by=decision.by,
         at=decision.at,
     )

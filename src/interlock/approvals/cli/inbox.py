@@ -492,14 +492,14 @@ def approve(
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
 
     answer = invocation.node.call(GET_APPROVAL, id=id)
-    one = answer.as_(Approval)
+    approval = answer.as_(Approval)
     out = invocation.out
     if not out.as_json:
         draw_preview(invocation, answer)
-    if one.status != "pending":  # its arguments may be gone by now, and nothing could be signed
-        raise _settled(one)
+    if approval.status != "pending":  # its arguments may be gone by now, and nothing could be signed
+        raise _settled(approval)
     if standing:
-        if tool_class is not None or proof is not None or one.kind != "call":
+        if tool_class is not None or proof is not None or approval.kind != "call":
             raise BadUsage("usage", "--standing is for held calls, and your key signs it here")
         from interlock.approvals.cli.signing import draft_from_call, sign_drafted
         from interlock.approvals.grants_api import DraftGrant
@@ -511,31 +511,31 @@ def approve(
             least=least,
             equal=equal,
             free=free,
-            arguments=_arguments(one),
+            arguments=_arguments(approval),
         )
-        wanted = DraftGrant(approval=one.id, calls=calls, seconds=seconds_of(time), reason=reason)
+        wanted = DraftGrant(approval=approval.id, calls=calls, seconds=seconds_of(time), reason=reason)
         draft = draft_from_call(invocation, wanted, rules)
         sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
         return
-    if any(given is not None for given in (below, one_of, most, least, equal, free, calls, time)):
+    if any(option is not None for option in (below, one_of, most, least, equal, free, calls, time)):
         raise BadUsage("usage", "these options are of a standing grant", hint="add --standing")
-    if one.requires == "proof" and not one.approvers and code is None and proof is None:
-        raise _no_approver(invocation, one)
-    said = _choose_answer(one, tool_class)
+    if approval.requires == "proof" and not approval.approvers and code is None and proof is None:
+        raise _no_approver(invocation, approval)
+    choice = _choose_answer(approval, tool_class)
     if not yes:
-        _confirm(one, said)
+        _confirm(approval, choice)
     body = DecideApproval(
         decision="approve",
-        proof=UNSET if code is not None else _proof(answer, proof, said, key, passphrase_fd),
+        proof=UNSET if code is not None else _proof(answer, proof, choice, key, passphrase_fd),
         code=code,
         reason=reason,
-        tool_class=next((known for known in CLASSES if known == said), None),
+        tool_class=next((name for name in CLASSES if name == choice), None),
     )
     try:
-        done = invocation.node.call(DECIDE_APPROVAL, id=one.id, body=body)
+        done = invocation.node.call(DECIDE_APPROVAL, id=approval.id, body=body)
     except Refused as refused:
         if refused.code == "reason_required":
-            raise refused.with_hint(f"interlock approve {one.id[:8]} --reason WHY") from None
+            raise refused.with_hint(f"interlock approve {approval.id[:8]} --reason WHY") from None
         raise
     if out.as_json:
         out.raw_json(done.raw)
@@ -606,16 +606,18 @@ def _confirm(approval: "Approval", answer: str | None) -> None:
         )
 
 
-def _proof(answer: "Answer", given: str | None, said: str | None, key: str | None, passphrase_fd: int | None) -> "Raw":
-    if given is None:
+def _proof(
+    answer: "Answer", supplied: str | None, choice: str | None, key: str | None, passphrase_fd: int | None
+) -> "Raw":
+    if supplied is None:
         from interlock.approvals.cli.signing import prove
 
-        return prove(answer, said=said, key=key, passphrase_fd=passphrase_fd)
+        return prove(answer, said=choice, key=key, passphrase_fd=passphrase_fd)
     import sys
 
     import msgspec
 
-    token = sys.stdin.read(65_536) if given == "-" else given
+    token = sys.stdin.read(65_536) if supplied == "-" else supplied
     return msgspec.Raw(msgspec.json.encode(token.strip()))
 
 

@@ -34,16 +34,16 @@ JTI_BYTES = 16
 
 
 def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
-    """The `proof` for POST /approvals/{id}. `said` is the answer to a question that has several."""
+    """Return the `proof` for POST /approvals/{id}. `said` is the chosen answer if the question has several."""
     shown = answer.as_(ShownApproval)
-    asked = Asked(
+    question = Asked(
         confirmation_id=shown.id,
         call_digest=_digest(shown, said),
         nonce="",
         tool=shown.tool,
         aggregator_id=shown.aggregator_id,
     )
-    return sign(asked, key=key, passphrase_fd=passphrase_fd, approvers=shown.approvers)
+    return sign(question, key=key, passphrase_fd=passphrase_fd, approvers=shown.approvers)
 
 
 def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
@@ -77,16 +77,18 @@ def prove_classes(
     return sign(question, key=key, passphrase_fd=passphrase_fd)
 
 
-def sign(asked: Asked, *, key: str | None, passphrase_fd: int | None, approvers: Sequence[str] = ()) -> Raw:
-    """A proof by a key of the person at this machine: of those that may approve, where the node names them."""
+def sign(question: Asked, *, key: str | None, passphrase_fd: int | None, approvers: Sequence[str] = ()) -> Raw:
+    """Return a proof signed by a key of the user on this machine. If the node names `approvers`, one of their keys
+    signs.
+    """
     keys = OperatorKeys()
     name = _choose_key(keys, key, approvers)
     signer = keys.open(name, lambda: read_passphrase(name, passphrase_fd))
-    claims = claims_of(asked, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=time.time())
+    claims = claims_of(question, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=time.time())
     return Raw(msgspec.json.encode({"type": "operator_signature", "token": signer.sign(TYP, claims)}))
 
 
-def _digest(shown: ShownApproval, said: str | None) -> str:
+def _digest(shown: ShownApproval, choice: str | None) -> str:
     if (
         shown.kind in (Kind.ENROLMENT.value, Kind.CONFIGURATION.value)
         and enrolment_digest(shown.params) != shown.digest
@@ -106,7 +108,7 @@ def _digest(shown: ShownApproval, said: str | None) -> str:
             digest=shown.digest,
             created_at=0.0,
         )
-        return signed_digest(approval, said)
+        return signed_digest(approval, choice)
     computed = call_digest(
         None if bytes(shown.params) == b"null" else shown.params,
         aggregator_id=shown.aggregator_id,
@@ -158,16 +160,18 @@ def _choose_key(keys: OperatorKeys, named: str | None, approvers: Sequence[str])
     return names[0]
 
 
-def draft_from_call(invocation: Invocation, wanted: DraftGrant, given: list[GrantRule]) -> GrantDraft:
-    """`given`: the rules of the person; for other arguments those count that the node proposes."""
+def draft_from_call(invocation: Invocation, wanted: DraftGrant, rules_set: list[GrantRule]) -> GrantDraft:
+    """Draft a standing grant from a held call. The node proposes rules for the arguments that the user's rules in
+    `rules_set` leave out.
+    """
     from msgspec.structs import replace
 
     from interlock.approvals.grants_api import DRAFT_GRANT
 
     proposed = invocation.node.call(DRAFT_GRANT, body=wanted).as_(GrantDraft)
-    if not given:
+    if not rules_set:
         return proposed
-    rules = tuple(with_proposed(given, proposed.terms.rules))
+    rules = tuple(with_proposed(rules_set, proposed.terms.rules))
     return invocation.node.call(DRAFT_GRANT, body=replace(wanted, rules=rules)).as_(GrantDraft)
 
 

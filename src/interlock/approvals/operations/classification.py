@@ -63,15 +63,19 @@ class ClassificationOperations:
 
     @handles(PROPOSE_CLASSES)
     def proposals(self) -> ClassProposals:
-        """For every tool without a class, and for those that are said to only read, and whose names say otherwise."""
-        found = (
+        """Propose a class for every unclassified tool, and for each tool that is declared read-only but has a name
+        that suggests otherwise.
+        """
+        proposals = (
             _shown(route, proposed)
             for items in self._catalog.namespace.link_items
             if not items.offer.is_aggregator  # it has said it of every tool, in its own name
             for route in items.tools
             if (proposed := _maybe_proposed(route)) is not None
         )
-        return ClassProposals(aggregator_id=self._own_id, tools=tuple(sorted(found, key=lambda one: one.tool)))
+        return ClassProposals(
+            aggregator_id=self._own_id, tools=tuple(sorted(proposals, key=lambda proposal: proposal.tool))
+        )
 
     @handles(ASK_CLASSES_PASSKEY)
     def passkey_request(self, body: ClassifyTools) -> PasskeyRequest:
@@ -110,11 +114,11 @@ class ClassificationOperations:
 
 
 def _entries(wanted: ClassifyTools) -> tuple[ClassEntry, ...]:
-    return tuple(_entry(one) for one in wanted.entries)
+    return tuple(_entry(ruling) for ruling in wanted.entries)
 
 
-def _entry(one: ToolRuling) -> ClassEntry:
-    return ClassEntry(tool=one.tool, digest=one.digest, tool_class=one.tool_class)
+def _entry(ruling: ToolRuling) -> ClassEntry:
+    return ClassEntry(tool=ruling.tool, digest=ruling.digest, tool_class=ruling.tool_class)
 
 
 def _maybe_proposed(route: Route) -> ProposedClass | None:

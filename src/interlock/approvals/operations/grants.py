@@ -84,15 +84,17 @@ class GrantOperations:
     @handles(LIST_GRANTS)
     def list_all(self) -> Grants:
         calls = self._calls()
-        return Grants(grants=tuple(self._shown(one, calls) for one in self._grants.all()))
+        return Grants(grants=tuple(self._shown(stored, calls) for stored in self._grants.all()))
 
     def _calls(self) -> dict[str, list[str]]:
-        """The approvals of calls under grants, by who decided them; the newest last."""
-        found: dict[str, list[str]] = {}
-        for one in self._inbox.listed(kind=Kind.CALL):
-            if one.decision is not None and one.decision.by.startswith(DECIDED_BY):
-                found.setdefault(one.decision.by, []).append(one.id)
-        return found
+        """Return the ids of approved calls under grants, by the name of the grant that decided them. The newest is
+        last.
+        """
+        ids: dict[str, list[str]] = {}
+        for approval in self._inbox.listed(kind=Kind.CALL):
+            if approval.decision is not None and approval.decision.by.startswith(DECIDED_BY):
+                ids.setdefault(approval.decision.by, []).append(approval.id)
+        return ids
 
     @handles(GET_GRANT)
     def get(self, id: str) -> Grant:
@@ -171,12 +173,12 @@ class GrantOperations:
 
     def _held_call(self, reference: str) -> Approval:
         exact = self._inbox.get(reference)
-        found = [exact] if exact is not None else self._inbox.find_by_prefix(reference.lower())
-        if len(reference) < PREFIX_MIN or not found:
+        matches = [exact] if exact is not None else self._inbox.find_by_prefix(reference.lower())
+        if len(reference) < PREFIX_MIN or not matches:
             raise NotFound("approval", reference)
-        if len(found) > 1:
+        if len(matches) > 1:
             raise refused_as(AMBIGUOUS_ID, "several approvals have an id that begins like this; give more of it")
-        (approval,) = found
+        (approval,) = matches
         if approval.kind is not Kind.CALL or approval.params is None:
             raise refused_as(NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
         return approval
@@ -187,8 +189,8 @@ class GrantOperations:
             raise refused_as(CHANGED, "the tool is defined otherwise than it was when the call was made")
         try:
             arguments = read_untrusted(bytes(approval.params or b"{}"))
-            given = proposed_rules(arguments) if wanted.rules is None else _rules(wanted)
-            rules = completed_rules(given, arguments)
+            initial = proposed_rules(arguments) if wanted.rules is None else _rules(wanted)
+            rules = completed_rules(initial, arguments)
         except (BadRules, AmbiguousJson) as bad:
             raise refused_as(BAD_GRANT_DRAFT, str(bad)) from None
         return self._made(wanted, route, approval.requested_by, rules)
@@ -217,7 +219,7 @@ class GrantOperations:
         view = self._catalog.namespace.view(EVERYTHING)
         route = view.find_tool(tool)
         if route is None:
-            raise NotFound("tool", tool, [one.qualified for one in view.tool_routes])
+            raise NotFound("tool", tool, [candidate.qualified for candidate in view.tool_routes])
         if not may_be_granted(route):
             raise refused_as(NOT_GRANTABLE, _why_not(route), {"tool": tool})
         return route
@@ -228,13 +230,13 @@ class GrantOperations:
         exact = self._grants.maybe(reference)
         if exact is not None:
             return exact
-        known = self._grants.all()
-        found = [one for one in known if one.grant.id.startswith(reference.lower())]
-        if len(reference) < PREFIX_MIN or not found:
-            raise NotFound("grant", reference, [one.grant.id for one in known])
-        if len(found) > 1:
+        grants = self._grants.all()
+        matches = [stored for stored in grants if stored.grant.id.startswith(reference.lower())]
+        if len(reference) < PREFIX_MIN or not matches:
+            raise NotFound("grant", reference, [stored.grant.id for stored in grants])
+        if len(matches) > 1:
             raise refused_as(AMBIGUOUS_ID, "several grants have an id that begins like this; give more of it")
-        return found[0]
+        return matches[0]
 
     def _shown(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:
         grant, over = stored.grant, self._grants.maybe_over(stored.grant.id)
@@ -256,18 +258,18 @@ class GrantOperations:
 
 
 def words(grant: StandingGrant) -> tuple[str, ...]:
-    """What the grant lets pass, in sentences."""
-    made = [f"{grant.who} may call {grant.tool}"]
+    """Describe in sentences which calls the grant allows."""
+    sentences = [f"{grant.who} may call {grant.tool}"]
     for rule in grant.rules:
-        made.append(f"{rule.at} must be {rule_text(rule)}" if rule.at else "with any arguments")
+        sentences.append(f"{rule.at} must be {rule_text(rule)}" if rule.at else "with any arguments")
     if not grant.rules or grant.rules[0].at:
-        made.append("no other argument may be there")
+        sentences.append("no other argument may be there")
     if grant.calls is not None:
-        made.append(f"{grant.calls} times" if grant.calls > 1 else "once")
+        sentences.append(f"{grant.calls} times" if grant.calls > 1 else "once")
     if grant.until is not None:
-        made.append(f"until {rfc3339(grant.until)}")
-    made.append("while the definition of the tool stays as it is")
-    return tuple(made)
+        sentences.append(f"until {rfc3339(grant.until)}")
+    sentences.append("while the definition of the tool stays as it is")
+    return tuple(sentences)
 
 
 def _why_not(route: Route) -> str:

@@ -50,7 +50,9 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def _maybe_parts(text: str) -> list[str] | None:
-    """The names on the way, the first one empty where the path is absolute; None: readers may take it differently."""
+    """Split a path into its names. The first name is empty if the path is absolute. Return None if programs could
+    interpret the path differently.
+    """
     if not text or len(text) > PATH_CHARS_MAX or text.startswith(("//", "~")) or ".." in text or "://" in text:
         return None
     if not _EXPANDED.isdisjoint(text) or not all(map(_is_plain, text)):
@@ -108,12 +110,12 @@ class BadRules(ValueError):
 
 
 def pointer_of(name: str) -> str:
-    """The pointer of an argument as a person names it: by its key, or by a pointer."""
+    """Return the JSON pointer of an argument that a user names by its key or by a pointer."""
     return name if name.startswith("/") else f"/{pointer_step(name)}"
 
 
 def check_rules(rules: Sequence[ArgumentRule]) -> None:
-    """Raises BadRules where they could be understood in two ways, or limit nothing that they seem to limit."""
+    """Raise BadRules if the rules are ambiguous, or do not limit what they appear to limit."""
     if len(rules) > RULES_MAX:
         raise BadRules(f"there are more than {RULES_MAX} rules")
     for rule in rules:
@@ -122,7 +124,7 @@ def check_rules(rules: Sequence[ArgumentRule]) -> None:
 
 
 def maybe_violation(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> str | None:
-    """Why a call with these arguments is not among those that the rules let through; None: it is."""
+    """Return why the rules do not allow a call with these arguments, or None if they do."""
     tree = _tree(rules)
     if tree.rule is not None:  # any
         return None
@@ -130,39 +132,43 @@ def maybe_violation(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any])
 
 
 def completed_rules(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
-    """With a rule for every argument of a call: what no rule names must be as it is there. Raises BadRules."""
+    """Return the rules with one more for every argument of a call that they do not name: it must equal its value in
+    this call. Raise BadRules if the rules do not allow the call itself.
+    """
     check_rules(rules)
     tree = _tree(rules)
-    made = list(rules)
+    completed = list(rules)
     if tree.rule is None:
-        _complete(tree, arguments, "", made)
-    check_rules(made)
-    wrong = maybe_violation(made, arguments)
+        _complete(tree, arguments, "", completed)
+    check_rules(completed)
+    wrong = maybe_violation(completed, arguments)
     if wrong is not None:
         raise BadRules(f"the call itself would not be among those it covers: {wrong}")
-    return tuple(sorted(made, key=lambda rule: rule.at))
+    return tuple(sorted(completed, key=lambda rule: rule.at))
 
 
 def proposed_rules(arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
-    """What to propose for calls like this one: paths in the same folder, numbers up to this one, the rest the same."""
-    made = (_proposed_rule(f"/{pointer_step(key)}", value) for key, value in arguments.items())
-    return tuple(rule for rule in made if rule is not None)
+    """Propose rules for calls like this one: paths in the same folder and numbers up to this one. No rule is
+    proposed for other arguments, which must stay the same.
+    """
+    candidates = (_proposed_rule(f"/{pointer_step(key)}", value) for key, value in arguments.items())
+    return tuple(rule for rule in candidates if rule is not None)
 
 
 def rule_text(rule: ArgumentRule) -> str:
-    """What the rule asks of its argument, as it follows "must be". Whole: a person signs it."""
+    """Describe what an argument must be, to follow the words "must be". Never shorten it, because a person signs it."""
     match rule.kind:
         case "equals":
-            said = _shown(rule.value)
+            text = _shown(rule.value)
         case "one_of":
-            said = "one of " + ", ".join(map(_shown, rule.value))
+            text = "one of " + ", ".join(map(_shown, rule.value))
         case "below":
-            said = f"a path below {rule.value}"
+            text = f"a path below {rule.value}"
         case "range":
-            said = f"a number from {_shown(rule.value[0])} to {_shown(rule.value[1])}"
+            text = f"a number from {_shown(rule.value[0])} to {_shown(rule.value[1])}"
         case "any":
-            said = "anything"
-    return f"a list, each of it {said}" if rule.each else said
+            text = "anything"
+    return f"a list, each of it {text}" if rule.each else text
 
 
 class _Tree:
@@ -233,7 +239,7 @@ def _is_range(value: Any) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 2
-        and all(_is_number(one) and abs(one) <= INTEGER_MAX for one in value)
+        and all(_is_number(bound) and abs(bound) <= INTEGER_MAX for bound in value)
         and bool(value[0] <= value[1])
     )
 
@@ -262,10 +268,10 @@ def _maybe_wrong(tree: _Tree, value: Any, at: str) -> str | None:
     if rule is None:
         return _maybe_wrong_object(tree, value, at) if isinstance(value, dict) else f"{at} must be an object"
     if not rule.each:
-        is_kept = _is_kept(rule, value)
+        is_allowed = _is_kept(rule, value)
     else:
-        is_kept = isinstance(value, list) and bool(value) and all(_is_kept(rule, one) for one in value)
-    return None if is_kept else f"{at} must be {_cut(rule_text(rule))}"
+        is_allowed = isinstance(value, list) and bool(value) and all(_is_kept(rule, item) for item in value)
+    return None if is_allowed else f"{at} must be {_cut(rule_text(rule))}"
 
 
 def _is_kept(rule: ArgumentRule, value: Any) -> bool:
@@ -273,7 +279,7 @@ def _is_kept(rule: ArgumentRule, value: Any) -> bool:
         case "equals":
             return _is_same(value, rule.value)
         case "one_of":
-            return not _is_nested(value) and any(_is_same(value, one) for one in rule.value)
+            return not _is_nested(value) and any(_is_same(value, allowed) for allowed in rule.value)
         case "below":
             return isinstance(value, str) and is_below(value, rule.value)
         case "range":
@@ -282,27 +288,27 @@ def _is_kept(rule: ArgumentRule, value: Any) -> bool:
             return True
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(value: Any, other: Any) -> bool:
     try:
-        return canonical(one) == canonical(other)
+        return canonical(value) == canonical(other)
     except NotCanonical:
         return False
 
 
-def _complete(tree: _Tree, value: Mapping[str, Any], at: str, made: list[ArgumentRule]) -> None:
+def _complete(tree: _Tree, value: Mapping[str, Any], at: str, rules: list[ArgumentRule]) -> None:
     for key, inner in value.items():
         place, below = f"{at}/{pointer_step(key)}", tree.children.get(key)
         if below is None:
-            made.append(ArgumentRule(at=place, kind="equals", value=inner))
+            rules.append(ArgumentRule(at=place, kind="equals", value=inner))
         elif below.rule is None and isinstance(inner, dict):
-            _complete(below, inner, place, made)
+            _complete(below, inner, place, rules)
 
 
 def _proposed_rule(at: str, value: Any) -> ArgumentRule | None:
     if isinstance(value, str) and (folder := _maybe_absolute_parent(value)) is not None:
         return ArgumentRule(at=at, kind="below", value=folder)
-    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
-        folders = {_maybe_absolute_parent(one) for one in value}
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        folders = {_maybe_absolute_parent(item) for item in value}
         common = folders.pop() if len(folders) == 1 else None
         return None if common is None else ArgumentRule(at=at, kind="below", value=common, each=True)
     if _is_number(value) and 0 < value <= INTEGER_MAX:
@@ -322,7 +328,7 @@ def _shown(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    """With a mark that says how much there is, where that is more."""
+    """Shorten a long text and append how many characters it has."""
     return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}… ({len(text)} characters)"
 
 
@@ -352,7 +358,7 @@ class StandingGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def canonical_grant(grant: StandingGrant) -> bytes:
-    """What is signed. Raises BadRules where it has no canonical form."""
+    """Return the bytes that are signed. Raise BadRules if the grant has no canonical form."""
     members: dict[str, Any] = msgspec.to_builtins(grant)
     try:
         return canonical({**members, "kind": KIND, "v": VERSION})
@@ -366,7 +372,7 @@ def grant_digest(grant: StandingGrant) -> str:
 
 
 def check_grant(grant: StandingGrant, now: float) -> None:
-    """Whether it can be signed at this moment. Raises BadRules."""
+    """Raise BadRules if the grant cannot be signed now."""
     if not _UUID.fullmatch(grant.id):
         raise BadRules("the id of a grant is a UUID")
     if grant.calls is None and grant.until is None:

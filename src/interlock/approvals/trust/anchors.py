@@ -29,7 +29,7 @@ _Judged = TypeVar("_Judged")
 
 class Anchors:
     def __init__(self, plans: Sequence[AnchorPlan], clock: Clock, get: Get | None = None) -> None:
-        """No anchor is believed before `open`. `get` fetches a document, by default over HTTPS."""
+        """Trust no anchor before `open`. `get` fetches a document; by default it uses HTTPS."""
         self._fetcher = Fetcher()
         self._get = get or self._fetcher.get
         self._clock = clock
@@ -41,15 +41,15 @@ class Anchors:
         self._approves: dict[str, tuple[str, ...]] = {plan.name: plan.approves for plan in plans}  # as far as believed
 
     def load(self) -> None:
-        """Raises AnchorInvalid; then everything is as it was."""
+        """Read the keys of all anchors. Raise AnchorInvalid and change nothing if one of them cannot be read."""
         self._take(self._plans)
 
     async def open(self) -> None:
-        """Raises as `load` does."""
+        """Load the anchors. Raise AnchorInvalid as `load` does."""
         self.load()
 
     async def replan(self, plans: Sequence[AnchorPlan]) -> None:
-        """Other anchors from now on. Raises as `load` does."""
+        """Replace the configured anchors. Raise AnchorInvalid as `load` does."""
         gone = dict(self._rings)
         self._take({plan.name: plan for plan in plans})
         for name, ring in gone.items():
@@ -57,15 +57,18 @@ class Anchors:
                 await ring.close()
 
     def believe(self, approves: Mapping[str, Sequence[str]], enrolled: Sequence[AnchorPlan]) -> None:
-        """From now on an anchor approves what is enrolled of it, by its `identity`, and no more. `enrolled`: those that
-        the configuration does not name; their names are theirs."""
+        """Restrict every anchor to the tools that are enrolled for its `identity`. `enrolled` are the anchors that
+        the configuration does not name; they take precedence over configured anchors with the same name.
+        """
         self._believed = dict(approves)
         self._enrolled = {plan.name: plan for plan in enrolled}
         self._read |= {plan.name: _keys(plan) for plan in enrolled}
         self._find_approves()
 
     def identity(self, plan: AnchorPlan) -> str:
-        """What stays the same of an anchor while its keys do: their thumbprints, or the address of its key set."""
+        """Return what identifies an anchor while its keys stay the same: their thumbprints, or the address of its
+        key set.
+        """
         if isinstance(plan.jwks, str):
             return plan.jwks
         is_read = plan.name in self._read and (self._plans | self._enrolled).get(plan.name) == plan
@@ -80,7 +83,7 @@ class Anchors:
         return tuple(self._plans.values())
 
     def unbelieved(self) -> tuple[AnchorPlan, ...]:
-        """Those of the configuration that may not approve all that is written there."""
+        """Return the configured anchors that may not approve everything the configuration lists for them."""
         return tuple(plan for plan in self.plans if plan.approves != self._approves[plan.name])
 
     def _find_approves(self) -> None:
@@ -103,9 +106,9 @@ class Anchors:
         self._find_approves()
 
     def _ring(self, plan: AnchorPlan, url: str) -> KeyRing:
-        kept = self._rings.get(plan.name)
-        if kept is not None and self._plans[plan.name].jwks == url:
-            return kept
+        current = self._rings.get(plan.name)
+        if current is not None and self._plans[plan.name].jwks == url:
+            return current
         return KeyRing(f"anchor {plan.name}", "", url, self._get, self._clock)
 
     async def close(self) -> None:
@@ -114,7 +117,7 @@ class Anchors:
         await self._fetcher.close()
 
     def approver_names(self, tool: str) -> tuple[str, ...]:
-        """The names of the anchors whose signature approves a call of the tool."""
+        """Return the names of the anchors whose signature approves a call of the tool."""
         return tuple(
             plan.name for plan in self.plans if any(fnmatchcase(tool, glob) for glob in self._approves[plan.name])
         )
@@ -122,11 +125,11 @@ class Anchors:
     async def judge_signature(
         self, picked: Callable[[Anchor], bool], judge: Callable[[Sequence[Anchor]], _Judged | Refusal]
     ) -> _Judged | Refusal:
-        """What `judge` says of a signature, given every anchor with the keys it has now.
+        """Return the result of `judge` for a signature, called with every anchor and its current keys.
 
-        Key sets are fetched only for the anchors that are `picked`, those that may have signed. Where `judge` finds
-        that none of them has the key, their sets are fetched anew, and it is asked once more. Where a set that may hold
-        the key cannot be fetched, the refusal is UNAVAILABLE.
+        Key sets are fetched only for the anchors that `picked` selects, which are those that may have signed. If
+        `judge` finds that none of them has the key, their sets are fetched again and `judge` is called once more. If a
+        set that may hold the key cannot be fetched, return the refusal UNAVAILABLE.
         """
         rings = [
             self._rings[anchor.name]
@@ -144,13 +147,15 @@ class Anchors:
         return verdict
 
     def _keys_now(self, plan: AnchorPlan) -> tuple[Jwk, ...]:
-        """By the plan that counts: an enrolled one has its own keys, whatever the configuration says under its name."""
+        """Return the current keys of an anchor. An enrolled anchor uses its own keys even if the configuration has
+        an anchor with the same name.
+        """
         if isinstance(plan.jwks, str):
             return tuple(self._rings[plan.name].known) if plan.name in self._rings else ()
         return tuple(self._read.get(plan.name, ()))
 
     def known(self) -> tuple[Anchor, ...]:
-        """Every anchor with the keys it has now; a key set that was never needed has none."""
+        """Return every anchor with its current keys. A key set that was never needed is empty."""
         return tuple(
             Anchor(
                 name=plan.name,
@@ -175,12 +180,12 @@ def _is_unknown_key(verdict: object) -> bool:
 
 
 def _keys(plan: AnchorPlan) -> tuple[Jwk, ...]:
-    given = plan.key if plan.key is not None else plan.jwks
-    if given is None:
+    source = plan.key if plan.key is not None else plan.jwks
+    if source is None:
         return (read_passkey_untrusted(plan.passkey or ""),)  # the configuration made sure of it
-    where = f"{given} of anchor {plan.name}" if isinstance(given, Path) else f"the key of anchor {plan.name}"
+    where = f"{source} of anchor {plan.name}" if isinstance(source, Path) else f"the key of anchor {plan.name}"
     try:
-        text = _file(given) if isinstance(given, Path) else given
+        text = _file(source) if isinstance(source, Path) else source
         if find_pem_label(text) is None:
             return read_key_untrusted(text)
         from interlock.crypto.keys.pem import read_pem_untrusted

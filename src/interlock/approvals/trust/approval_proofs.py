@@ -46,7 +46,7 @@ class ProofVerifier:
     def __init__(
         self, kv: KeyValue, clock: Clock, anchors: Anchors, party: Callable[[], Party | None] = lambda: None
     ) -> None:
-        """`party`: whose passkeys count; None where browsers use none at the operator endpoint."""
+        """Accept the passkeys of `party`. It returns None if browsers use no passkeys at the operator endpoint."""
         self._kv = kv
         self._clock = clock
         self._anchors = anchors
@@ -54,7 +54,7 @@ class ProofVerifier:
         self._revoked: frozenset[str] = frozenset()  # thumbprints
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Read which keys were revoked, and warn about anchors that still have such a key. Raise StoreError."""
         self._revoked = frozenset(entry.key for entry in await self._kv.entries(REVOKED, self._clock.wall()))
         for anchor in self._anchors.known():
             if any(thumbprint(key) in self._revoked for key in _own_keys(anchor)):
@@ -62,14 +62,17 @@ class ProofVerifier:
                     "the key of anchor %s was revoked; remove its [[anchor]] from the configuration", anchor.name
                 )
 
-    async def judge(self, asked: Asked, proof: Presented) -> Verified | Refusal:
-        """Verifies a proof; one that holds is used up when this returns."""
-        judged = await self._judge_signature(asked, proof)
+    async def judge(self, question: Asked, proof: Presented) -> Verified | Refusal:
+        """Verify a proof and use it up: the same proof is never accepted again."""
+        judged = await self._judge_signature(question, proof)
         return judged if isinstance(judged, Refusal) else await self._use_up(judged)
 
-    async def judge_for_any(self, asked: Asked, tools: Sequence[str], proof: Presented) -> Verified | Refusal:
-        """As `judge`, of a proof about several tools, whose signer may approve one of them; `stands_behind` then says
-        which. Tools with the same approvers are asked about once."""
+    async def judge_for_any(self, question: Asked, tools: Sequence[str], proof: Presented) -> Verified | Refusal:
+        """Verify a proof about several tools, as `judge` does. The signer must be allowed to approve at least one of
+        them; `stands_behind` tells which.
+
+        Tools with the same approvers are verified only once.
+        """
         tried: set[frozenset[str]] = set()
         judged: Verified | Refusal = invalid("not_entitled", "the signer may approve none of these tools")
         for tool in tools:
@@ -77,15 +80,15 @@ class ProofVerifier:
             if names in tried:
                 continue
             tried.add(names)
-            judged = await self._judge_signature(msgspec.structs.replace(asked, tool=tool), proof)
+            judged = await self._judge_signature(msgspec.structs.replace(question, tool=tool), proof)
             if isinstance(judged, Verified):
                 return await self._use_up(judged)
         return judged
 
-    async def _judge_signature(self, asked: Asked, proof: Presented) -> Verified | Refusal:
+    async def _judge_signature(self, question: Asked, proof: Presented) -> Verified | Refusal:
         return await self._anchors.judge_signature(
-            lambda anchor: bool(approvers(asked.tool, (anchor,))),
-            lambda anchors: self._judge(asked, proof, anchors),
+            lambda anchor: bool(approvers(question.tool, (anchor,))),
+            lambda anchors: self._judge(question, proof, anchors),
         )
 
     async def _use_up(self, judged: Verified) -> Verified | Refusal:
@@ -93,30 +96,33 @@ class ProofVerifier:
             return invalid("revoked", "the key of the proof was revoked")
         return await self._spend(judged) or await self._count(judged) or judged
 
-    def verify_again(self, asked: Asked, proof: Presented, at: float) -> Verified | Refusal:
-        """Verifies a proof that held and was used up at that time, by the keys of people that are known now."""
-        judged = self._judge(asked, proof, [one for one in self._anchors.known() if one.source != "jwks"], at)
+    def verify_again(self, question: Asked, proof: Presented, at: float) -> Verified | Refusal:
+        """Verify a proof that was accepted and used up at the time `at`, with the personal keys that are valid now."""
+        judged = self._judge(
+            question, proof, [anchor for anchor in self._anchors.known() if anchor.source != "jwks"], at
+        )
         revoked = invalid("revoked", "the key of the proof was revoked")
         return revoked if isinstance(judged, Verified) and judged.key in self._revoked else judged
 
     def _judge(
-        self, asked: Asked, proof: Presented, anchors: Sequence[Anchor], at: float | None = None
+        self, question: Asked, proof: Presented, anchors: Sequence[Anchor], at: float | None = None
     ) -> Verified | Refusal:
         now = self._clock.wall() if at is None else at
         if is_assertion(proof.token):
             party = self._party()
-            return judge_passkey(proof, asked, anchors=anchors, party=party, now=now, verify=_verify_assertion)
-        return judge_confirmation(proof, asked, anchors=anchors, now=now, verify=_verify)
+            return judge_passkey(proof, question, anchors=anchors, party=party, now=now, verify=_verify_assertion)
+        return judge_confirmation(proof, question, anchors=anchors, now=now, verify=_verify)
 
     def stands(self, approval: Approval) -> bool:
-        """Whether the approver may still approve, where the approval has a proof."""
+        """Return whether the approver may still approve. An approval without a proof stays valid."""
         proof = approval.decision.proof if approval.decision is not None else None
         return proof is None or self.stands_behind(approval.tool, proof)
 
     def stands_behind(self, tool: str, proof: Proof) -> bool:
-        """Whether the signer may approve the tool: the anchor is there, entitled, and has the key it signed with.
+        """Return whether the signer may approve the tool: the anchor exists, is entitled and has the key that signed.
 
-        A key set may not have been fetched since the start, and a service renews its keys: there the anchor will do.
+        For a key set the anchor is enough: the set may not have been fetched since the start, and a service renews its
+        keys.
         """
         return any(
             anchor.name == proof.anchor and (anchor.source == "jwks" or self._has_key(anchor, proof.key))  # AX-11.3-9
@@ -128,18 +134,20 @@ class ProofVerifier:
         return bool(prints) if signed_with is None else signed_with in prints
 
     async def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: this object holds no resources."""
 
     def take_change(self, change: Change) -> None:
-        """Whose key was revoked at another replica; none is ever taken back."""
+        """Apply the revocation of a key at another replica. Revocations are never undone."""
         self._revoked |= {change.key}
 
     async def revoke(self, name: str) -> tuple[str, ...]:
-        """The keys of an anchor, or the key with this thumbprint; gives the thumbprints. Raises StoreError."""
+        """Revoke the keys of the anchor `name`, or the key with the thumbprint `name`, and return the thumbprints.
+        Raise StoreError.
+        """
         keys = [key for anchor in self._anchors.known() for key in _own_keys(anchor) if name == anchor.name]
         prints = tuple(map(thumbprint, keys)) or ((name,) if _is_thumbprint(name) else ())
-        for one in prints:
-            await self._kv.put(REVOKED, one, b"", self._clock.wall())
+        for key_print in prints:
+            await self._kv.put(REVOKED, key_print, b"", self._clock.wall())
         self._revoked |= frozenset(prints)
         return prints
 
@@ -156,10 +164,12 @@ class ProofVerifier:
         return None
 
     async def _count(self, verified: Verified) -> Refusal | None:
-        """WebAuthn 6.1.1: a passkey that counts backwards has a copy, and the two cannot be told apart."""
+        """Refuse a passkey whose counter decreases (WebAuthn 6.1.1): it was copied, and the copies cannot be
+        distinguished. Return None if the counter is acceptable.
+        """
         if verified.counter is None:
             return None
-        now, said = self._clock.wall(), b"%d" % verified.counter
+        now, counter = self._clock.wall(), b"%d" % verified.counter
         try:
             last = await self._kv.get(COUNTERS, verified.key, now)
             before = int(last.value) if last is not None else 0
@@ -169,9 +179,9 @@ class ProofVerifier:
                 log.warning("the passkey of anchor %s counts backwards: it may have been copied", verified.anchor)
                 return invalid("counter", "the passkey counts backwards, so there may be a copy of it; revoke it")
             if last is None:
-                await self._kv.create(COUNTERS, verified.key, said, now)
+                await self._kv.create(COUNTERS, verified.key, counter, now)
             else:
-                await self._kv.update(COUNTERS, verified.key, said, last.revision, now)
+                await self._kv.update(COUNTERS, verified.key, counter, last.revision, now)
         except Conflict:  # the same passkey, at the same moment
             return await self._count(verified)
         except StoreError as error:
@@ -181,7 +191,7 @@ class ProofVerifier:
 
 
 def revocation_line(prints: Sequence[str], ref: str, by: str, now: float) -> bytes:
-    """The record of the audit log for revoked keys."""
+    """Return the audit log record for revoked keys."""
     return AuditRecord.event(
         now,
         by,
@@ -194,7 +204,7 @@ def revocation_line(prints: Sequence[str], ref: str, by: str, now: float) -> byt
 
 
 def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:
-    """Keys that a person can revoke here: a service withdraws the keys of its set itself."""
+    """Return the keys that a person can revoke here. A service revokes the keys of its key set itself."""
     return () if anchor.source == "jwks" else anchor.keys
 
 

@@ -16,14 +16,16 @@ USED: Final = "proofs-ax"
 
 class Proofs:
     def __init__(self, kv: KeyValue, clock: Clock, anchors: Anchors, *, audiences: Callable[[], Sequence[str]]) -> None:
-        """`audiences`: what this aggregator is called, by URL (once it listens) and by aggregator_id."""
+        """Accept proofs for `audiences`: the URL (once it listens) and the aggregator_id of this aggregator."""
         self._kv = kv
         self._clock = clock
         self._audiences = audiences
         self._anchors = anchors
 
     async def judge(self, request: Register) -> Proved | Refusal | None:
-        """None: no proof was sent. What is proved counts once it is spent."""
+        """Verify the authority proof of a registration, or return None if it has none. The proof is valid only once
+        it is spent.
+        """
         proof, authority = request.authority_proof, request.authority
         if proof is None or authority is None:
             return None
@@ -40,7 +42,7 @@ class Proofs:
         )
 
     async def spend(self, proved: Proved) -> Refusal | None:
-        """The refusal of a proof that was used before. Raises StoreError."""
+        """Mark a proof as used. Return a refusal if it was used before, or None. Raise StoreError."""
         now = self._clock.wall()
         key = f"{proved.anchor}/{proved.jti}"
         try:

@@ -39,7 +39,7 @@ _ESCAPED_PEM: Final = b"-----BEGIN%20CERTIFICATE-----"  # how nginx passes one o
 
 class Certificates:
     def __init__(self, client_ca: Path, crl: Path | None, clock: Clock) -> None:
-        """Raises CertificatesInvalid."""
+        """Read the CA certificates and the revocation lists. Raise CertificatesInvalid if they cannot be used."""
         self._clock = clock
         self._authorities = _authorities(client_ca)
         self._crl = crl
@@ -50,7 +50,7 @@ class Certificates:
             self._read(crl)
 
     def of_link(self, der: bytes) -> ClientCertificate | Refusal:
-        """The names in a certificate that TLS verified."""
+        """Return the names in a certificate that TLS has verified."""
         try:
             certificate = x509.load_der_x509_certificate(der)
         except ValueError:
@@ -58,15 +58,15 @@ class Certificates:
         return self._certificate_facts(certificate)
 
     def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> ClientCertificate | Refusal | None:
-        """The same for one that a trusted proxy passed on. None: it passed none on."""
-        given = [value for name, value in headers if name == HEADER and value]
-        if not given:
+        """Return the names in a certificate that a trusted proxy forwarded, or None if it forwarded none."""
+        values = [value for name, value in headers if name == HEADER and value]
+        if not values:
             return None
         chain = b",".join(value for name, value in headers if name == CHAIN_HEADER)
         try:
-            if len(given) > 1:
+            if len(values) > 1:
                 raise ValueError("two certificates")
-            leaf = _forwarded_certificate(given[0])
+            leaf = _forwarded_certificate(values[0])
             above = [_binary(item) for item in chain.split(b",")] if chain.strip() else []
         except (ValueError, binascii.Error):
             return _MALFORMED
@@ -80,13 +80,15 @@ class Certificates:
         return self._certificate_facts(leaf)
 
     def stands(self, shown: ClientCertificate) -> bool:
-        """Whether a link that began with this certificate may go on. Not being able to tell is no reason to cut it."""
+        """Return whether a link that began with this certificate may continue. It may if the revocation status is
+        unknown.
+        """
         return self._clock.wall() < shown.expires_at and self._revocation_refusal(shown) is not _REVOKED
 
     def _certificate_facts(self, certificate: x509.Certificate) -> ClientCertificate | Refusal:
         try:
-            said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            names = tuple(said.get_values_for_type(x509.DNSName))
+            alternative_names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            names = tuple(alternative_names.get_values_for_type(x509.DNSName))
         except x509.ExtensionNotFound:
             names = ()
         except ValueError:
@@ -107,39 +109,46 @@ class Certificates:
         except CertificatesInvalid as invalid:
             return self._cannot_tell(str(invalid))
         now = self._now()
-        of_issuer = [one for one in self._lists if one.issuer.public_bytes() == shown.issuer]
-        if any(one.get_revoked_certificate_by_serial_number(shown.serial) for one in of_issuer):
+        of_issuer = [revocations for revocations in self._lists if revocations.issuer.public_bytes() == shown.issuer]
+        if any(revocations.get_revoked_certificate_by_serial_number(shown.serial) for revocations in of_issuer):
             return _REVOKED
-        if not any(one.next_update_utc is not None and one.next_update_utc > now for one in of_issuer):
+        if not any(
+            revocations.next_update_utc is not None and revocations.next_update_utc > now for revocations in of_issuer
+        ):
             why = "is too old" if of_issuer else "has nothing of the issuer of a certificate that was shown"
             return self._cannot_tell(f"{self._crl} (node.crl) {why}")
         self._trouble = None
         return None
 
     def _cannot_tell(self, why: str) -> Refusal:
-        """Links that stand are looked at every second, so each trouble is said once."""
+        """Return the refusal for an unknown revocation status. Log each cause only once, because open links are
+        checked every second.
+        """
         if why != self._trouble:
             self._trouble = why
             log.warning("%s; until that is mended no client certificate counts", why)
         return _UNKNOWN
 
     def _read(self, crl: Path) -> None:
-        """Where the file changed."""
+        """Read the revocation lists again if the file changed."""
         try:
-            found = crl.stat()
-            looks = (found.st_mtime_ns, found.st_size)
+            status = crl.stat()
+            looks = (status.st_mtime_ns, status.st_size)
             if looks == self._read_as:
                 return
             self._read_as, self._lists = None, ()
-            self._lists = tuple(self._verify_crl(one, crl) for one in _lists(_text(crl), crl))
+            self._lists = tuple(self._verify_crl(revocations, crl) for revocations in _lists(_text(crl), crl))
         except OSError as error:
             self._read_as = None
             raise CertificatesInvalid(f"{crl} (node.crl) cannot be read: {error.strerror or error}") from None
         self._read_as = looks
 
-    def _verify_crl(self, one: x509.CertificateRevocationList, crl: Path) -> x509.CertificateRevocationList:
-        if any(authority.subject == one.issuer and _is_signed_by(one, authority) for authority in self._authorities):
-            return one
+    def _verify_crl(self, revocations: x509.CertificateRevocationList, crl: Path) -> x509.CertificateRevocationList:
+        if any(
+            authority.subject == revocations.issuer and _is_signed_by(revocations, authority)
+            for authority in self._authorities
+        ):
+            return revocations
         raise CertificatesInvalid(f"{crl} (node.crl) holds a list that no CA of node.client_ca has signed")
 
     def _now(self) -> datetime.datetime:
@@ -157,40 +166,40 @@ _UNKNOWN: Final = unverified_refusal(
 )
 
 
-def _is_signed_by(one: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+def _is_signed_by(revocations: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
     try:
-        return one.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+        return revocations.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
     except (TypeError, UnsupportedAlgorithm):  # a kind of key that signs no lists
         return False
 
 
 def _authorities(path: Path) -> list[x509.Certificate]:
     try:
-        found = x509.load_pem_x509_certificates(_text(path))
+        certificates = x509.load_pem_x509_certificates(_text(path))
     except OSError as error:
         raise CertificatesInvalid(f"{path} (node.client_ca) cannot be read: {error.strerror or error}") from None
     except ValueError:
         raise CertificatesInvalid(f"{path} (node.client_ca) holds no certificates in PEM") from None
-    for one in found:
+    for certificate in certificates:
         try:
-            constraints = one.extensions.get_extension_for_class(x509.BasicConstraints).value
+            constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         except (x509.ExtensionNotFound, ValueError):
             constraints = None
         if constraints is None or not constraints.ca:
             raise CertificatesInvalid(f"{path} (node.client_ca) holds a certificate that is no CA's; give the CA's")
-    return found
+    return certificates
 
 
 def _lists(text: bytes, path: Path) -> list[x509.CertificateRevocationList]:
     end = b"-----END X509 CRL-----"
     blocks = [block + end for block in text.split(end)[:-1]]
     try:
-        found = [x509.load_pem_x509_crl(block) for block in blocks]
+        lists = [x509.load_pem_x509_crl(block) for block in blocks]
     except ValueError:
-        found = []
-    if not found:
+        lists = []
+    if not lists:
         raise CertificatesInvalid(f"{path} (node.crl) holds no revocation list in PEM")
-    return found
+    return lists
 
 
 def _text(path: Path) -> bytes:
@@ -210,7 +219,7 @@ def _forwarded_certificate(value: bytes) -> x509.Certificate:
 
 
 def _binary(value: bytes) -> x509.Certificate:
-    found = _BINARY.fullmatch(value.strip())
-    if found is None:
+    match = _BINARY.fullmatch(value.strip())
+    if match is None:
         raise ValueError("no byte sequence")
-    return x509.load_der_x509_certificate(base64.b64decode(found[1], validate=True))
+    return x509.load_der_x509_certificate(base64.b64decode(match[1], validate=True))

@@ -43,7 +43,7 @@ class TooOften(msgspec.Struct, frozen=True):
 
 
 class _Tries:
-    """How often a passphrase was wrong, and when the next one may be tried."""
+    """Counter of wrong passphrases, which decides when the next one may be tried."""
 
     __slots__ = ("_free", "_not_before", "_wrong", "has_known")
 
@@ -73,29 +73,31 @@ class OperatorKeyService:
         self._strangers = _Tries(SHARED_TRIES)
 
     def names(self) -> tuple[str, ...]:
-        """Keys that are here and that somebody enrolled."""
+        """Return the names of the keys on this machine that are enrolled."""
         believed = {thumbprint(key) for anchor in self._anchors.known() if anchor.approves for key in anchor.keys}
         return tuple(name for name in key_names(self._folder) if self._maybe_print(name) in believed)
 
-    async def sign(self, asked: Asked, name: str | None, passphrase: str, *, by: str) -> str | Refusal | TooOften:
-        """A proof that answers `asked`. `name`: which of several keys. `by`: the caller whose tries are counted."""
-        known = self.names()
-        chosen = name if name is not None else known[0] if len(known) == 1 else None
-        if chosen not in known:
-            why = f"choose one of {', '.join(known)}" if known else "no operator key on the node's machine is enrolled"
+    async def sign(self, question: Asked, name: str | None, passphrase: str, *, by: str) -> str | Refusal | TooOften:
+        """Return a proof that answers `question`. `name` chooses between several keys. `by` is the caller whose
+        attempts are counted.
+        """
+        names = self.names()
+        chosen = name if name is not None else names[0] if len(names) == 1 else None
+        if chosen not in names:
+            why = f"choose one of {', '.join(names)}" if names else "no operator key on the node's machine is enrolled"
             return invalid("key_unknown", why)
         async with self._trying:
             tries, now = self._tries(by), self._clock.now()
-            wait_s = max(one.wait_s(now) for one in tries)
+            wait_s = max(attempts.wait_s(now) for attempts in tries)
             if wait_s > 0:
                 return TooOften(max(1, round(wait_s)))
-            token = await asyncio.to_thread(self._sign, asked, chosen, passphrase.encode(), self._clock.wall())
-            for one in tries:
-                one.count(self._clock.now(), is_wrong=isinstance(token, Refusal))
+            token = await asyncio.to_thread(self._sign, question, chosen, passphrase.encode(), self._clock.wall())
+            for attempts in tries:
+                attempts.count(self._clock.now(), is_wrong=isinstance(token, Refusal))
             return token
 
     async def make(self, name: str, passphrase: str) -> str | Refusal:
-        """The public half of a new key."""
+        """Create a key and return its public half."""
         if KEY_NAME.fullmatch(name) is None:
             return invalid("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
         if len(passphrase) < PASSPHRASE_CHARS_MIN:
