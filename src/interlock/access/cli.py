@@ -514,22 +514,22 @@ def key(
         public = keys.make(name, kind, None if no_passphrase else lambda: choose_passphrase(name, passphrase_fd))
     if public is None:
         raise keys.unknown(name)
-    _print_key(invocation, keys, name, public, approves or ["*"], made=not show)
+    _print_key(invocation, keys, name, public, approves or ["*"], is_new=not show)
 
 
 def _print_key(
-    invocation: Invocation, keys: "OperatorKeys", name: str, public: str, approves: list[str], *, made: bool
+    invocation: Invocation, keys: "OperatorKeys", name: str, public: str, approves: list[str], *, is_new: bool
 ) -> None:
     from interlock.approvals.cli.keys import anchor_lines
 
     out = invocation.out
     file = keys.file(name)
     if out.as_json:
-        out.json({"anchor": {"name": name, "key": public, "approves": approves}, "file": str(file), "made": made})
+        out.json({"anchor": {"name": name, "key": public, "approves": approves}, "file": str(file), "made": is_new})
         return
     for line in anchor_lines(name, public, approves):
         out.line(line)
-    out.remark(f"{'made' if made else 'used'} the private key {file}; it stays here")
+    out.remark(f"{'made' if is_new else 'used'} the private key {file}; it stays here")
     out.remark(
         "the lines above belong into interlock.toml of the node, where it is enrolled first: interlock approvals"
     )

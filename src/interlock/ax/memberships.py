@@ -551,7 +551,7 @@ class Members(ABC):
             # AX-4.3-1: the reason
             self.happened(self.engine.end(session_id, "namespace_invalid", now=self._clock.now()))
         elif stocked.items is not None:
-            withheld = tuple(one for one in stocked.items.withheld if one.code is not None)
+            withheld = tuple(item for item in stocked.items.withheld if item.code is not None)
             if withheld != member.told_refused:
                 member.told_refused = withheld
                 self._say_refused(member.keeper.link, withheld)

@@ -324,8 +324,8 @@ class _LinkItemsBuilder:
         irreversible = judged.irreversible
         if irreversible and not is_open and not self._link.is_checked:  # AX-8.N-3
             return unlisted_tools.link_unchecked(original)
-        asked = original in self._link.asks
-        hold = self._hold(qualified, stated, irreversible=irreversible, is_open=is_open, asked=asked)
+        by_contract = original in self._link.asks
+        hold = self._hold(qualified, stated, irreversible=irreversible, is_open=is_open, by_contract=by_contract)
         gated = stated.gated or hold is not None  # AX-11.3-17, AX-11.3-18
         surface = self._surface(qualified, original, local, item, meta)
         route = Route(
@@ -352,7 +352,7 @@ class _LinkItemsBuilder:
                 hold,
                 relays=self._offer.is_aggregator and (stated.gated or irreversible),
                 shows_holder=self._plan.gate.show_holder,
-                by_contract=asked,
+                by_contract=by_contract,
             ),
             is_open=is_open,
             is_classified=ruling is not None or self._link.checks_input or self._reclassify(original, rule),
@@ -403,7 +403,9 @@ class _LinkItemsBuilder:
         accepted = self._rulings.find_accepted(self._link.segment, snapshot.tool)
         return accepted if accepted is not None and is_looser(snapshot.claims, accepted) else None
 
-    def _hold(self, qualified: str, stated: Below, *, irreversible: bool, is_open: bool, asked: bool) -> Hold | None:
+    def _hold(
+        self, qualified: str, stated: Below, *, irreversible: bool, is_open: bool, by_contract: bool
+    ) -> Hold | None:
         gate = self._plan.gate
         return hold_of(
             mode=gate.mode,
@@ -412,7 +414,7 @@ class _LinkItemsBuilder:
             irreversible=irreversible,
             is_open=is_open,
             gated_below=stated.gated and self._offer.is_aggregator and self._offer.proved,
-            asked=asked,
+            asked=by_contract,
         )
 
     def _judge(

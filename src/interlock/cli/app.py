@@ -84,8 +84,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         from interlock import __version__
 
         Output(as_json=False).line(f"interlock {__version__}")
@@ -105,7 +105,7 @@ def interlock(
 
 
 def run(arguments: list[str]) -> int:
-    """Runs one command line and returns its exit code."""
+    """Run one command line and return its exit code."""
     try:
         code = compiled(app).main(arguments, prog_name="interlock", standalone_mode=False)
     except typer.TyperException as misuse:

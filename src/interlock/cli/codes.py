@@ -33,9 +33,10 @@ def every_key() -> list[str]:
 
 
 def codes_for(key: str) -> list[Code]:
-    """A number can mean several things on several edges; a name means one, whatever its case and dashes.
+    """Return the codes that a number or a name refers to. A number can have several meanings on different edges, a name
+    has only one. Case and dashes do not matter.
 
-    A number with the wrong sign, and a part of a name that no other name has, are as good: people quote from memory.
+    A number with the wrong sign and an unambiguous part of a name are accepted too, because people quote from memory.
     """
     wanted = _folded_key(key)
     return _exact(wanted) or _exact(_other_sign(wanted)) or _only(_with_words(wanted))
@@ -59,16 +60,16 @@ def _other_sign(wanted: str) -> str:
 
 
 def _with_words(wanted: str) -> list[Code]:
-    """The codes whose name holds these words, next to each other."""
+    """Return the codes whose name contains these words next to each other."""
     return [code for code in every_code() if wanted and f"_{wanted}_" in f"_{_folded_key(code.name)}_"]
 
 
-def _only(found: list[Code]) -> list[Code]:
-    return found if len(found) == 1 else []
+def _only(codes: list[Code]) -> list[Code]:
+    return codes if len(codes) == 1 else []
 
 
 def _folded_key(key: str) -> str:
-    """-32601 keeps its sign; elsewhere dashes, spaces and case do not matter."""
+    """Normalise dashes, spaces and case. A negative number such as -32601 keeps its sign."""
     key = key.strip()
     sign = "-" if key.startswith("-") and key[1:].isdecimal() else ""
     return sign + key.removeprefix(sign).lower().replace("-", "_").replace(" ", "_")

@@ -73,7 +73,9 @@ class Invocation:
 
     @property
     def remote_url(self) -> str | None:
-        """Another node's URL. A flag that names this machine's folder outweighs the environment."""
+        """Return the URL of another node, or None. A flag that names a folder on this machine overrides the
+        environment.
+        """
         if self.url:
             return self.url
         return None if self.data or self.config else os.environ.get("INTERLOCK_URL") or None
@@ -96,14 +98,14 @@ class Invocation:
 
     @cached_property
     def loaded(self) -> "Loaded":
-        """The configuration as a command needs it that asks a node or looks at its folder."""
+        """Return the configuration for a command that queries a node or reads its folder."""
         from interlock.cli.config import load_configuration
 
         return load_configuration(self, starting=False)
 
     @cached_property
     def node(self) -> "OperatorClient":
-        """The operator endpoint of the node this command is about."""
+        """Return a client for the operator endpoint of the node."""
         from interlock.cli.client.operator import OperatorClient
 
         if self.remote_url is not None:
@@ -112,7 +114,7 @@ class Invocation:
 
 
 def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:
-    """The app of one verb's module; `examples` when it holds several verbs under one noun."""
+    """Create the Typer app of a module. `examples` are needed if it holds several verbs under one noun."""
     return typer.Typer(
         help=help_text,
         epilog=_epilog(examples) if examples else None,
@@ -125,7 +127,7 @@ def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:
 def verb(
     app: typer.Typer, name: str, *, examples: str, context_settings: dict[str, Any] | None = None
 ) -> Callable[[Body], Body]:
-    """Registers a verb. `examples` are command lines, one per line, shown as they are."""
+    """Register a verb. `examples` are command lines, one per line, which the help shows unchanged."""
 
     def register(body: Body) -> Body:
         signature = inspect.signature(body)
@@ -187,7 +189,7 @@ def _run_guarded(invocation: Invocation, body: Callable[[], None]) -> None:
 
 
 def unexpected_failure(invocation: Invocation | None) -> Refused:
-    """The exception being handled, written to a log under an id that the message names."""
+    """Log the exception that is being handled and return a failure whose message names the id of the log entry."""
     import secrets
     import tempfile
     import time

@@ -37,10 +37,10 @@ def approval_ids(ctx: typer.Context, incomplete: str) -> list[str]:
 
     node = _maybe_node(ctx)
     try:
-        found = node.call(LIST_APPROVALS, timeout=PATIENCE_S).as_(Approvals).approvals if node else ()
+        approvals = node.call(LIST_APPROVALS, timeout=PATIENCE_S).as_(Approvals).approvals if node else ()
     except Exception:
         return []
-    return [one.id for one in found if one.id.startswith(incomplete)]
+    return [approval.id for approval in approvals if approval.id.startswith(incomplete)]
 
 
 def codes(incomplete: str) -> list[str]:
@@ -52,10 +52,10 @@ def codes(incomplete: str) -> list[str]:
 def _maybe_node(ctx: typer.Context) -> "OperatorClient | None":
     from interlock.cli.command import Invocation
 
-    given = ctx.params
+    params = ctx.params
     try:
         return Invocation(
-            config=given.get("shared_config"), data=given.get("shared_data"), url=given.get("shared_url")
+            config=params.get("shared_config"), data=params.get("shared_data"), url=params.get("shared_url")
         ).node
     except Exception:
         return None

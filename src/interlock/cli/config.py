@@ -24,7 +24,7 @@ def read_configuration(
     set_by_flags: "Mapping[str, str] | None" = None,
     lenient: bool = False,
 ) -> "Loaded":
-    """`lenient`: as of `load`. Raises ConfigInvalid."""
+    """Read the configuration that the command names. `lenient` is passed to `load`. Raise ConfigInvalid."""
     from interlock.config.load import load
 
     path = Path(invocation.config) if invocation.config else None
@@ -35,7 +35,7 @@ def read_configuration(
 def load_configuration(
     invocation: "Invocation", *, starting: bool, set_by_flags: "Mapping[str, str] | None" = None
 ) -> "Loaded":
-    """Raises Refused, with the first problem and how many more there are."""
+    """Read the configuration. Raise Refused with the first problem and the number of other problems."""
     from interlock.config.load import ConfigInvalid
 
     try:
@@ -53,27 +53,29 @@ def load_configuration(
 
 
 def maybe_running_folder(invocation: "Invocation") -> Path | None:
-    """The data folder of a node that runs, as far as a configuration tells it that cannot be used; None without one."""
+    """Return the data folder of a running node, read from a configuration that may be invalid. Return None if no
+    node runs there.
+    """
     from interlock.config.folders import data_folder
     from interlock.config.load import FILE_NAME
 
     path = Path(invocation.config or os.environ.get("INTERLOCK_CONFIG") or FILE_NAME).expanduser()
     try:
-        found = _DATA.search(path.read_text("utf-8", "replace"))
+        match = _DATA.search(path.read_text("utf-8", "replace"))
     except OSError:
-        found = None
-    folder = path.parent / Path(found[1]).expanduser() if found is not None else data_folder(os.environ)
+        match = None
+    folder = path.parent / Path(match[1]).expanduser() if match is not None else data_folder(os.environ)
     return folder.absolute() if (folder / "run" / "admin.sock").exists() else None
 
 
 def at_place(problem: "Problem") -> str:
-    """file:line:column, as editors and terminals understand it."""
+    """Return `file:line:column: `, a form that editors and terminals recognise, or an empty text."""
     place = ":".join(str(part) for part in (problem.file, problem.line, problem.column) if part is not None)
     return f"{place}: " if place else ""
 
 
 def problem_value(problem: "Problem") -> dict[str, object]:
-    made: dict[str, object] = {
+    fields: dict[str, object] = {
         "file": problem.file,
         "line": problem.line,
         "column": problem.column,
@@ -81,4 +83,4 @@ def problem_value(problem: "Problem") -> dict[str, object]:
         "message": problem.message,
         "hint": problem.hint,
     }
-    return made if problem.code is None else made | {"code": problem.code}
+    return fields if problem.code is None else fields | {"code": problem.code}

@@ -45,18 +45,18 @@ def explain(
     if code is None:
         _list(invocation, every_code())
         return
-    found = codes_for(code)
-    if not found:
+    codes = codes_for(code)
+    if not codes:
         nearest = nearest_keys(code)
         hint = f"did you mean {' or '.join(nearest)}?" if nearest else "interlock explain --all lists every code"
         raise Refused("unknown_code", f"there is no code {code}", hint=hint, details={"nearest": nearest})
     if invocation.out.as_json:
-        invocation.out.json({"codes": [_value(one) for one in found]})
+        invocation.out.json({"codes": [_value(entry) for entry in codes]})
         return
-    for number, one in enumerate(found):
+    for number, entry in enumerate(codes):
         if number:
             invocation.out.line()
-        _draw(invocation, one)
+        _draw(invocation, entry)
 
 
 def _value(code: "Code") -> dict[str, Any]:

@@ -89,10 +89,12 @@ class Consents:
         self._asked: dict[ConsentRequester, bytes] = {}  # one page for each
 
     def ask(
-        self, requester: ConsentRequester, found: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
+        self, requester: ConsentRequester, source: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
     ) -> Consent:
-        """The page for a consent; the same one while the same is asked. Raises Unobtainable."""
-        server = found.server
+        """Return the consent with the page to visit. Repeated identical requests get the same page. Raise
+        Unobtainable.
+        """
+        server = source.server
         if server.authorization_endpoint is None:
             raise Unobtainable("its authorization server has no page where anybody could agree")
         if "S256" not in (server.code_challenge_methods_supported or ()):  # MCP, Authorization Code Protection
@@ -100,7 +102,7 @@ class Consents:
         scopes = scopes_to_ask(wanted, server)
         now = self._clock.now()
         before = self._pending.get(self._asked.get(requester, b""))
-        same = before is not None and (before.found, before.client, before.consent.scopes) == (found, client, scopes)
+        same = before is not None and (before.found, before.client, before.consent.scopes) == (source, client, scopes)
         if before is not None and same and before.consent.expires_at - now > CONSENT_S_LEFT:
             return before.consent
         self.forget(requester)
@@ -112,7 +114,7 @@ class Consents:
             redirect_uri=redirect_uri,
             state=state,
             challenge=pkce_challenge(verifier),
-            resource=found.resource,
+            resource=source.resource,
             scopes=scopes,
         )
         consent = Consent(
@@ -121,7 +123,7 @@ class Consents:
         self._asked[requester] = _hash(state)
         self._pending[_hash(state)] = PendingConsent(
             requester=requester,
-            found=found,
+            found=source,
             client=client,
             verifier=verifier,
             redirect_uri=redirect_uri,

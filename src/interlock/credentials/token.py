@@ -143,7 +143,7 @@ class TokenHolder:
                     return
                 self._loaded = True
                 if grant is not None:
-                    self._adopt(grant, given=False)
+                    self._adopt(grant, is_new=False)
             if self._grant is not None and self._has_ended(self._grant):
                 await self._try_to_renew()
 
@@ -289,7 +289,7 @@ class TokenHolder:
         if stored.access_token != grant.access_token:  # another process was first, and a refresh token is good once
             grant = stored
             if not self._has_ended(stored):
-                self._adopt(stored, given=True)
+                self._adopt(stored, is_new=True)
                 return
         server = await self._authority.server(grant.issuer)
         client = await self._services.clients.of_grant(self._plan, grant, server)
@@ -327,7 +327,7 @@ class TokenHolder:
             scopes=scopes,
         )
         await self._services.records.keep_grant(self.segment, self.principal, grant)
-        self._adopt(grant, given=True, lifetime_s=token.lifetime_s)
+        self._adopt(grant, is_new=True, lifetime_s=token.lifetime_s)
 
     async def _forget(self) -> None:
         self._grant, self.line, self._step_ups = None, b"", 0
@@ -336,10 +336,10 @@ class TokenHolder:
         await self._services.records.drop_grant(self.segment, self.principal)
         self._tell_line()
 
-    def _adopt(self, grant: Grant, *, given: bool, lifetime_s: float | None = None) -> None:
+    def _adopt(self, grant: Grant, *, is_new: bool, lifetime_s: float | None = None) -> None:
         self._grant, self._loaded, self._failures, self.waits_for_consent = grant, True, 0, False
         self.line = b"authorization: Bearer %b\r\n" % grant.access_token.encode("ascii")
-        if given:
+        if is_new:
             self._given_at = self._services.clock.now()
         if grant.expires_at is not None and self._renewable(grant):
             left = grant.expires_at - self._services.clock.wall()

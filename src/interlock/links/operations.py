@@ -128,8 +128,12 @@ class LinkOperations:
 
     def _link(self, keeper: Keeper, names: Mapping[str, str]) -> LinkView:
         link = keeper.link
-        own = [one for one in self._keepers.values() if isinstance(one, OwnKeeper) and one.link.shared is link]
-        links = [link, *(one.link for one in own)]
+        own = [
+            own_keeper
+            for own_keeper in self._keepers.values()
+            if isinstance(own_keeper, OwnKeeper) and own_keeper.link.shared is link
+        ]
+        links = [link, *(own_keeper.link for own_keeper in own)]
         facts = link.facts
         spoken = None if link.kind == "device" else facts  # a device speaks no MCP
         namespace = self._catalog.namespace
@@ -150,13 +154,13 @@ class LinkOperations:
             contracts=keeper.contracts,
             prompts=len(namespace.without_collisions(items.prompts)) if items else 0,
             resources=len(items.resources) if items else 0,
-            withheld=tuple(Withheld(name=one.name, reason=one.reason) for one in withheld),
+            withheld=tuple(Withheld(name=tool.name, reason=tool.reason) for tool in withheld),
             not_listed_because=_not_listed(keeper),
             noted=tuple(_noted(items.tools)) if items else (),
-            in_flight=sum(one.booked for one in links),  # of clients: what the node itself asks does not count
-            parked=sum(one.suspended_count for one in links),
-            calls=sum(one.calls for one in links),
-            errors=sum(one.errors for one in links),
+            in_flight=sum(member.booked for member in links),  # of clients: what the node itself asks does not count
+            parked=sum(member.suspended_count for member in links),
+            calls=sum(member.calls for member in links),
+            errors=sum(member.errors for member in links),
             restarts=link.restarts,
             stray=link.stray,  # answers no call waited for
             stdout_noise=link.garbage_count,  # what it sent that is no message
@@ -174,9 +178,13 @@ class LinkOperations:
             token=_held(keeper),
             consent=keeper.holder is not None and keeper.holder.waits_for_consent,
             users=len(own) if link.own is not None and not link.own.is_whole else None,
-            own=tuple(self._own_link(one) for one in own) if link.own is None or link.own.is_whole else (),
+            own=tuple(self._own_link(own_keeper) for own_keeper in own)
+            if link.own is None or link.own.is_whole
+            else (),
             device=_device(link),
-            own_because=next((one.reason for one in (link.own, link.own_of_legacy) if one is not None), None),
+            own_because=next(
+                (setting.reason for setting in (link.own, link.own_of_legacy) if setting is not None), None
+            ),
         )
 
     def _own_link(self, keeper: OwnKeeper) -> OwnLink:
@@ -223,30 +231,37 @@ class LinkOperations:
 
 def _not_listed(keeper: Keeper) -> dict[str, int] | None:
     """Return how many tools a child says it leaves out of its list, by reason."""
-    link, told = keeper.link, keeper.listing.tools.unlisted if keeper.listing is not None else None
-    if not isinstance(link, RegisteredLink) or told is None:
+    link, unlisted = keeper.link, keeper.listing.tools.unlisted if keeper.listing is not None else None
+    if not isinstance(link, RegisteredLink) or unlisted is None:
         return None
-    granted, scope = link.registration.auth_scope, told.scope.value
-    if told.scope < granted:
+    granted, scope = link.registration.auth_scope, unlisted.scope.value
+    if unlisted.scope < granted:
         beyond = f"an [[access]] entry of its own node lets us use scope {scope}"
     else:
         who = link.registration.peer.principal
         beyond = f"they need more than scope {scope}, which {who} has; an [[access]] entry may widen it"
-    numbers = {beyond: told.beyond_scope, "an [[access]] entry of its own node leaves them out": told.beyond_access}
+    numbers = {
+        beyond: unlisted.beyond_scope,
+        "an [[access]] entry of its own node leaves them out": unlisted.beyond_access,
+    }
     return {reason: number for reason, number in numbers.items() if number}
 
 
 def _noted(routes: Iterable[Route]) -> Iterator[NotedName]:
-    told = ((one.original, one.surface.warning) for one in routes if one.surface is not None and not one.is_refused)
-    for name, note in islice((each for each in told if each[1]), _NOTED_MAX):
+    notes = (
+        (route.original, route.surface.warning)
+        for route in routes
+        if route.surface is not None and not route.is_refused
+    )
+    for name, note in islice((each for each in notes if each[1]), _NOTED_MAX):
         yield NotedName(name=name, note=note)
 
 
 def find_keeper(keepers: Keepers, segment: str) -> Keeper:
-    """Return the keeper of a link by its segment or name, or by the id of its driver. Raises NotFound."""
+    """Return the keeper of a link by its segment or name, or by the id of its driver. Raise NotFound."""
     keeper = keepers.get(segment)
     if keeper is None:
-        ways = [known for known in keepers if segment in _names_of(known)]
+        ways = [name for name in keepers if segment in _names_of(name)]
         keeper = keepers[ways[0]] if len(ways) == 1 else None
     if keeper is None:
         raise NotFound("link", segment, shown_names(keepers).values(), few=True)
@@ -274,13 +289,13 @@ def masked_session(session_id: str) -> str:
 
 
 def _last_words(keeper: Keeper) -> str | None:
-    said = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
-    return next(filter(None, said), None)
+    lines = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
+    return next(filter(None, lines), None)
 
 
 def _denied_hosts(links: Iterable[Link]) -> tuple[DeniedHost, ...]:
-    found = {place: one for link in links for place, one in link.denied.items()}
-    return tuple(DeniedHost(place=place, why=one.why, remedy=one.remedy) for place, one in found.items())
+    hosts = {place: denied for link in links for place, denied in link.denied.items()}
+    return tuple(DeniedHost(place=place, why=denied.why, remedy=denied.remedy) for place, denied in hosts.items())
 
 
 def _is_device(keeper: Keeper) -> bool:

@@ -73,7 +73,7 @@ _decode_record = msgspec.json.Decoder(_Record).decode
 
 
 class AdmittedCalls:
-    """How often each tool was called, counted in the audit log. Only records that are new since then are read."""
+    """Number of calls of each tool, counted in the audit log. Each count reads only the new records."""
 
     def __init__(self, audit: AuditReader, recorder: Recorder) -> None:
         self._audit = audit
@@ -97,7 +97,7 @@ class SurfaceOperations:
     """Operations on tools that have registered names."""
 
     def __init__(self, catalog: Catalog, pins: SurfacePins, ruled: AsyncFeed[str]) -> None:
-        """`ruled` takes the segments whose tools are to be listed again."""
+        """Publish to `ruled` the segments whose tools must be listed again."""
         self._catalog = catalog
         self._pins = pins
         self._ruled = ruled
@@ -154,23 +154,25 @@ class NameOperations:
         search: str | None = None,
         limit: int | None = None,
     ) -> Names:
-        """Return the entries that match. `search` looks in name, controller and reference. Raises StoreError."""
+        """Return the entries that match. `search` looks in name, controller and reference. Raise StoreError."""
         await self._refresh()
         registry, today = self._state.registry, self._state.today
-        found = [
-            one
-            for one in registry.in_order()
-            if (not only_public or one.authentication_scope == PUBLIC)
-            and status in (None, one.status.value)
-            and (not search or _fits(one, search.lower()))
+        entries = [
+            entry
+            for entry in registry.in_order()
+            if (not only_public or entry.authentication_scope == PUBLIC)
+            and status in (None, entry.status.value)
+            and (not search or _fits(entry, search.lower()))
         ]
         offers = self._surfaces.offers()
         calls = await self._calls.counts() if only_public else None
         due = self._reminders.due()
         return Names(
-            names=tuple(self._summary(one, today, offers.get(one.surface_name, ()), calls) for one in found[:limit]),
+            names=tuple(
+                self._summary(entry, today, offers.get(entry.surface_name, ()), calls) for entry in entries[:limit]
+            ),
             total=len(registry.entries),
-            matching=len(found),
+            matching=len(entries),
             overdue=due.overdue,
             unconfirmed=due.unconfirmed,
             trouble=self._state.trouble,
@@ -178,19 +180,21 @@ class NameOperations:
 
     @handles(SHOW_NAME)
     async def show(self, name: str, *, with_log: bool) -> NameDetails:
-        """Return everything about a name. Raises NotFound if there never was such a name; StoreError."""
+        """Return everything about a name. Raise NotFound if the name never existed, and StoreError."""
         await self._refresh()
         registry = self._state.registry
         entry = registry.entry(name)
-        requests = [one for one in registry.requests.values() if one.subject == name]
+        requests = [record for record in registry.requests.values() if record.subject == name]
         steps = await self._state.steps_of(name) if with_log or entry is None else []
         if entry is None and not requests and not steps:
             raise NotFound("name", name, list(registry.entries)[:10_000])
         return NameDetails(
             surface_name=name,
             entry=_NONE if entry is None else _raw(published_entry(entry, self._state.today)),
-            requests=tuple(_raw(replace(one, proposal=None)) for one in requests),
-            implementations=tuple(_raw(one) for one in registry.implementations.values() if one.surface_name == name),
+            requests=tuple(_raw(replace(record, proposal=None)) for record in requests),
+            implementations=tuple(
+                _raw(record) for record in registry.implementations.values() if record.surface_name == name
+            ),
             log=tuple(_raw(replace(step, entry=None)) for step in steps) if with_log else (),
         )
 
@@ -236,7 +240,7 @@ class NameOperations:
     async def prefixes(self) -> NamePrefixes:
         await self._refresh()
         holders = self._state.registry.holders
-        return NamePrefixes(prefixes=tuple(NamePrefix(**asdict(holders[one])) for one in sorted(holders)))
+        return NamePrefixes(prefixes=tuple(NamePrefix(**asdict(holders[prefix])) for prefix in sorted(holders)))
 
     @handles(PUBLISH)
     async def publish(self, form: Form) -> File:
@@ -257,7 +261,7 @@ class NameOperations:
     def _summary(
         self, entry: Entry, today: str, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
     ) -> NameSummary:
-        """`offers`: the segments of its servers, and the qualified names of its tools."""
+        """Summarise an entry. `offers` are the segments of its servers with the qualified names of its tools."""
         return NameSummary(
             surface_name=entry.surface_name,
             specification_reference=entry.specification_reference,

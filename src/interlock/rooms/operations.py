@@ -98,19 +98,19 @@ class RoomOperations:
 
     @handles(LIST_CONNECTIONS)
     def connections(self, topic: str) -> RoomConnections:
-        """Return who is connected to a room. Raises NotFound."""
+        """Return the connections to a room and the participants removed from it. Raise NotFound."""
         room = self._room(topic)
         return RoomConnections(
             topic=topic,
             connections=tuple(
                 shown
                 for seat in room.seats.values()
-                for one in seat.connections
-                if (shown := _maybe_connection(topic, one, seat)) is not None
+                for entry in seat.connections
+                if (shown := _maybe_connection(topic, entry, seat)) is not None
             ),
             removed=tuple(
-                RemovedParticipant(participantId=id, by=one.by, at=rfc3339(one.at))
-                for id, one in self._rooms.removed(room)
+                RemovedParticipant(participantId=id, by=entry.by, at=rfc3339(entry.at))
+                for id, entry in self._rooms.removed(room)
             ),
         )
 
@@ -141,27 +141,29 @@ class RoomOperations:
             methods=()
             if record is None
             else tuple(
-                MethodRecord(method=name, proposals=one.proposals, approved=one.approved, rejected=one.rejected)
-                for name, one in sorted(record.methods.items())
+                MethodRecord(method=name, proposals=tally.proposals, approved=tally.approved, rejected=tally.rejected)
+                for name, tally in sorted(record.methods.items())
             ),
             **counts,
         )
 
     @handles(SHOW_OBSERVED)
     async def observed(self, topic: str) -> ObservedRoom:
-        """Return what the room would have refused in mixed mode. Raises NotFound, StoreError."""
+        """Return what the room would have refused in mixed mode. Raise NotFound, StoreError."""
         room = self._room(topic)
-        found = await observed_in(topic, self._audit, self._recorder)
-        return ObservedRoom(topic=topic, mode=room.settings.mode, participants=tuple(_observed(room, x) for x in found))
+        observations = await observed_in(topic, self._audit, self._recorder)
+        return ObservedRoom(
+            topic=topic, mode=room.settings.mode, participants=tuple(_observed(room, x) for x in observations)
+        )
 
     @handles(MIGRATE)
     async def migrate(self, topic: str, by: str) -> ObservedRoom:
-        """Give the privilege full to participants that restricted would stop. Raises NotFound, StoreError."""
+        """Give full privilege to the participants that restricted privilege would stop. Raise NotFound, StoreError."""
         room = self._room(topic)
-        for one in (await self.observed(topic)).participants:
-            if one.principal != by and await self._rooms.admit(room, one.participant, by):
-                reason = f"{one.envelopes} envelopes were observed"
-                self._rooms.audit.add("promote", topic, by, "ok", participant=one.participant, reason=reason)
+        for observed in (await self.observed(topic)).participants:
+            if observed.principal != by and await self._rooms.admit(room, observed.participant, by):
+                reason = f"{observed.envelopes} envelopes were observed"
+                self._rooms.audit.add("promote", topic, by, "ok", participant=observed.participant, reason=reason)
         return await self.observed(topic)
 
     @handles(PROMOTE)
@@ -238,17 +240,19 @@ class RoomOperations:
         return room
 
     def _room_of(self, participant: str, topic: str | None) -> LiveRoom:
-        """Ids are per topic, and MCPx gives the path none: it may be left out where it is clear."""
+        """Return the room of a participant. Ids are unique per topic only, and the paths of MCPx contain no topic,
+        so `topic` is required if several rooms match.
+        """
         rooms = self._rooms.by_topic.values() if topic is None else [self._room(topic)]
-        found = [room for room in rooms if participant in room.seats]
-        found = found or [room for room in rooms if self._rooms.find_privilege(room, participant) is not None]
-        if len(found) > 1:
-            topics = ", ".join(room.topic for room in found)
+        matches = [room for room in rooms if participant in room.seats]
+        matches = matches or [room for room in rooms if self._rooms.find_privilege(room, participant) is not None]
+        if len(matches) > 1:
+            topics = ", ".join(room.topic for room in matches)
             raise refused_as(TOPIC_REQUIRED, f"{participant} is in several rooms: {topics}; say ?topic=")
-        if not found:
-            known = [id for room in self._rooms.by_topic.values() for id in room.seats]
-            raise NotFound("participant", participant, known)
-        return found[0]
+        if not matches:
+            ids = [id for room in self._rooms.by_topic.values() for id in room.seats]
+            raise NotFound("participant", participant, ids)
+        return matches[0]
 
     def _shown(self, room: LiveRoom) -> Room:
         return Room(
@@ -271,41 +275,43 @@ def _terms(body: ChangePrivilege) -> Terms:
     return Terms(reason=body.reason, lasts=body.scope == "identity", until=until)
 
 
-def _observed(room: LiveRoom, one: Observed) -> ObservedParticipant:
-    remedy = f'full = ["{one.principal}"]'
-    if room.granted(one.participant) is Privilege.RESTRICTED:  # an admin demoted or removed it
-        remedy = f"interlock rooms promote {one.participant} --topic {room.topic}"
-    elif one.principal.startswith("room:"):
-        name = one.principal.removeprefix("room:")
+def _observed(room: LiveRoom, observed: Observed) -> ObservedParticipant:
+    remedy = f'full = ["{observed.principal}"]'
+    if room.granted(observed.participant) is Privilege.RESTRICTED:  # an admin demoted or removed it
+        remedy = f"interlock rooms promote {observed.participant} --topic {room.topic}"
+    elif observed.principal.startswith("room:"):
+        name = observed.principal.removeprefix("room:")
         remedy = (
-            f"interlock access token --for room --name {name} --topic {room.topic} --participant {one.participant}"
+            f"interlock access token --for room --name {name} --topic {room.topic} --participant {observed.participant}"
             " --privilege full"
         )
     return ObservedParticipant(
-        participant=one.participant,
-        principal=one.principal,
-        envelopes=one.envelopes,
-        kinds=tuple(sorted(one.kinds)),
-        first=one.first,
-        last=one.last,
-        is_full=room.granted(one.participant) is Privilege.FULL,
+        participant=observed.participant,
+        principal=observed.principal,
+        envelopes=observed.envelopes,
+        kinds=tuple(sorted(observed.kinds)),
+        first=observed.first,
+        last=observed.last,
+        is_full=room.granted(observed.participant) is Privilege.FULL,
         remedy=remedy,
     )
 
 
-def _maybe_connection(topic: str, one: Connected, seat: Seat) -> RoomConnection | None:
-    """None for one that has no connection of its own: a client that takes part through tools, the node itself."""
-    said = one.seated if isinstance(one, Elsewhere) else one
-    if not isinstance(said, Connection | Seated) or said.connected_at is None:
+def _maybe_connection(topic: str, connection: Connected, seat: Seat) -> RoomConnection | None:
+    """Return the connection of a participant, or None if it has none: a client that participates through tools, or
+    the node itself.
+    """
+    seated = connection.seated if isinstance(connection, Elsewhere) else connection
+    if not isinstance(seated, Connection | Seated) or seated.connected_at is None:
         return None
     return RoomConnection(
-        connectionId=one.id,
+        connectionId=connection.id,
         participantId=seat.participant.id,
         privilege=seat.participant.privilege.value,
-        connectedAt=rfc3339(said.connected_at),
-        protocol=said.protocol,
+        connectedAt=rfc3339(seated.connected_at),
+        protocol=seated.protocol,
         topic=topic,
-        source=said.source,
-        principal=said.principal,
-        isElsewhere=not one.is_here,
+        source=seated.source,
+        principal=seated.principal,
+        isElsewhere=not connection.is_here,
     )

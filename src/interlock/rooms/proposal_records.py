@@ -172,9 +172,9 @@ class ProposalIndex:
 
     def all_of(self, topic: str) -> list[Approval]:
         """Return the proposals of a room, newest first."""
-        ids = [id for one, id in self._tracked if one == topic]
-        found = [one for id in ids if (one := self.find(topic, id)) is not None]
-        return sorted(found, key=lambda one: one.created_at, reverse=True)
+        ids = [id for room, id in self._tracked if room == topic]
+        proposals = [proposal for id in ids if (proposal := self.find(topic, id)) is not None]
+        return sorted(proposals, key=lambda proposal: proposal.created_at, reverse=True)
 
     # Those that wait
 

@@ -218,13 +218,17 @@ class RoomLinks:
         return hears and may_answer and seat.participant.id != OWN and self._rooms.may_anyone_join(room)
 
     def is_held(self, room: Room, participant: str, tool: str) -> bool:
-        """Return whether a call of this tool is held for a person; for an unlisted tool, whether irreversible calls
-        are held.
+        """Return whether a call of this tool is held for a person. For an unlisted tool, return whether irreversible
+        calls are held.
         """
         if participant == OWN:
             return False  # its own gate sees to it
         keeper = self._by_room.get(room, {}).get(participant)
-        listed = [one for one in self._catalog.namespace.link_items if keeper is not None and one.link is keeper.link]
+        listed = [
+            candidate
+            for candidate in self._catalog.namespace.link_items
+            if keeper is not None and candidate.link is keeper.link
+        ]
         routes = [route for items in listed for route in items.tools if route.original == tool]
         return routes[0].is_held if routes else self._is_gated()
 

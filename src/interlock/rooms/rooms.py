@@ -107,7 +107,7 @@ class Rooms:
         self.audit = RoomAudit(recorder, clock)
         self.records = ParticipantRecords(store.kv, clock)
         self.proposals = proposals
-        proposals.judged.subscribe(lambda one: self.records.note_proposal(*one))
+        proposals.judged.subscribe(lambda judgement: self.records.note_proposal(*judgement))
         self.by_topic: dict[str, Room] = {}
         self._elsewhere = SeatsElsewhere(store, replicas, clock, self.by_topic)
         self.feeds.seated.subscribe(lambda event: self._elsewhere.note(*event))
@@ -394,9 +394,10 @@ class Rooms:
             await self._grant(room, participant, privilege, by, until, before)
 
     async def admit(self, room: Room, participant: str, by: str) -> bool:
-        """Makes one full for good, and a member of the room whatever its lists say (X-8-3). Raises StoreError.
+        """Give a participant full privilege without an end, and make it a member whatever the room's lists contain
+        (X-8-3). Raise StoreError.
 
-        Returns whether that is new. Where an admin has demoted or removed it, that stands.
+        Return whether this changed anything. A demotion or removal by an admin stays in effect.
         """
         async with self._deciding:
             earlier = self._grants.get(f"{room.topic}\n{participant}")
@@ -433,7 +434,7 @@ class Rooms:
         await self._write(room, participant, grant)
 
     def _lasting(self, grant: Grant) -> Privilege | None:
-        """What an admin decided without an end."""
+        """Return the privilege that an admin decided without an end, or None."""
         return grant.beneath if grant.until is not None else grant.privilege
 
     async def _write(self, room: Room, participant: str, grant: Grant) -> None:
@@ -444,7 +445,7 @@ class Rooms:
     def _decide(self, key: str, grant: Grant) -> None:
         earlier = self._grants.get(key)
         self._keep(key, grant)
-        if any(one is not None and (one.is_removal or one.admits) for one in (earlier, grant)):
+        if any(decision is not None and (decision.is_removal or decision.admits) for decision in (earlier, grant)):
             self.changed.publish(None)  # the namespace shows a room to those who may join it
 
     def _keep(self, key: str, grant: Grant) -> None:
@@ -482,9 +483,9 @@ class Rooms:
         return tuple(topic for topic, room in self.by_topic.items() if room.settings.mode == "open")
 
     async def remove(self, room: Room, participant: str, by: str) -> int | None:
-        """Ends its connections, and it may not come back until an admin promotes or demotes it (X-5.1-6).
+        """Close the connections of a participant and keep it out until an admin promotes or demotes it (X-5.1-6).
 
-        How many connections were closed; None where no such participant is known. Raises StoreError.
+        Return how many connections were closed, or None if there is no such participant. Raise StoreError.
         """
         had = self.find_privilege(room, participant)
         if had is None or participant == OWN:
@@ -499,7 +500,7 @@ class Rooms:
         return closed
 
     def dismiss(self, stands: Stands) -> None:
-        """Ends the connections whose credential counts no more."""
+        """Close the connections whose credential is no longer valid."""
         for room in self.by_topic.values():
             for participant, seat in list(room.seats.items()):
                 if not stands(seat.principal):

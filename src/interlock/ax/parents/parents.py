@@ -178,9 +178,12 @@ class Parents(Uplink):
         on_held: Callable[[Held], None],
         signer: "SigningKey | None" = None,
     ) -> None:
-        """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `on_above`: `above` changed.
-        `claimed`: the subservers that we have, where this is our own tree; `on_held`: which of them others have.
-        `signer`: what proves our authority, where the node has a key. Raises TlsInvalid."""
+        """Prepare the registration with the parents of one tree. Raise TlsInvalid.
+
+        `subtree_ids` are our own aggregator_id and those of the aggregators below us. `on_above` is called when `above`
+        changes. `claimed` returns the subservers that we have if this is our own tree; `on_held` receives those that
+        others have. `signer` proves our authority if the node has a key.
+        """
         self._signer = signer
         self._on_above = on_above
         self._claimed = claimed
@@ -201,7 +204,7 @@ class Parents(Uplink):
             subtree_ids=subtree_ids,
         )
         super().__init__(
-            register, [(one.url, parent_opener(one, plan.limits.message_bytes)) for one in self.plans], log
+            register, [(parent.url, parent_opener(parent, plan.limits.message_bytes)) for parent in self.plans], log
         )
         self._access = plan.access
         self._clock = clock

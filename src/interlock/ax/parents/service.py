@@ -40,7 +40,9 @@ class ParentService:
         audience: Audience,
         budgets: Budgets,
     ) -> None:
-        """`subtree`: the ids of the aggregators below this node, when they change. Raises StoreError."""
+        """Prepare the parents of all trees. `subtree` publishes the ids of the aggregators below this node when they
+        change. Raise StoreError.
+        """
         self._registrar = registrar
         self._clock = clock
         self._recorder = recorder

@@ -133,11 +133,12 @@ def read_capability(
     overrides: Mapping[str, object] | None = None,
     private: Collection[str] | None = (),
 ) -> Capability | Invalid:
-    """What holds for a tool, by the order of authority: operator, declared annotation, MCP hints, defaults.
+    """Return the effective capability of a tool. In order of authority: operator, declared annotation, MCP hints,
+    defaults.
 
-    `declared` is UNSET where the server sent no annotation; None is an annotation that is no object. `overrides` are
-    keys an operator wrote for this tool and stand above `tool_class`. `private`: transport classes of the operator's
-    that a server may name; None: any, since an aggregator below has its own.
+    `declared` is UNSET if the server sent no annotation; None is an annotation that is not an object. `overrides` are
+    keys that an operator wrote for this tool; they take precedence over `tool_class`. `private` are the operator's
+    transport classes that a server may name; None allows any, because an aggregator below has its own classes.
     """
     layers: list[Mapping[str, object]] = [_from_hints(annotations)]
     extra: Mapping[str, object] = {}
@@ -146,10 +147,10 @@ def read_capability(
             return Invalid(reason=f"the capability annotation must be an object, not {_display(declared)}")
         if not all(isinstance(key, str) for key in declared):
             return Invalid(reason="the keys of the capability annotation must be strings")
-        known = {key: value for key, value in declared.items() if key in _KEYS}
-        if invalid := _maybe_invalid(known, private):
+        recognised = {key: value for key, value in declared.items() if key in _KEYS}
+        if invalid := _maybe_invalid(recognised, private):
             return invalid
-        layers.append(known)
+        layers.append(recognised)
         extra = {key: value for key, value in declared.items() if key not in _KEYS}  # AX-9.1-1: unknown keys
     if tool_class is not None:
         layers.append(_CLASS_KEYS[tool_class])

@@ -82,7 +82,9 @@ class _ProgressParams(msgspec.Struct, frozen=True):
 
 class McpClient:
     def __init__(self, url: str, token: str | None, *, timeout: float) -> None:
-        """`url`: of the node, whose flat list is then used whatever surface its clients get, or of an endpoint."""
+        """Connect to `url`, which is the URL of a node or of an MCP endpoint. For a node, use its flat list of
+        tools, even if its clients get another surface.
+        """
         parts = urlsplit(check_url(url))
         self.url = parts._replace(path=FLAT).geturl() if parts.path in ("", "/", "/mcp") else url
         self._token = token
@@ -90,7 +92,9 @@ class McpClient:
         self._last_id = 0
 
     def maybe_at_server(self, segment: str) -> "McpClient | None":
-        """The same client at the endpoint where one server's tools have their own names; None: not of a node's list."""
+        """Return a client for the endpoint where the tools of one server have their unqualified names, or None if
+        this client does not use the flat list of a node.
+        """
         parts = urlsplit(self.url)
         if parts.path != FLAT:
             return None
@@ -112,10 +116,10 @@ class McpClient:
         if isinstance(mirrored, str):
             raise Refused("invalid_tool", f"{tool.name} cannot be called: {mirrored}")
         headers = {}
-        for one in mirrored:
-            text = mirror_text(arguments, one.path)
+        for argument in mirrored:
+            text = mirror_text(arguments, argument.path)
             if text is not None:
-                headers[one.header.decode()] = encode_header(text).decode()
+                headers[argument.header.decode()] = encode_header(text).decode()
         params = {"name": tool.name, "arguments": arguments}
         return self._request(TOOLS_CALL, params, headers=headers, on_progress=on_progress)
 
@@ -221,12 +225,12 @@ def _not_mcp(status: int) -> Refused:
 def _call_error(error: Error) -> Refused:
     data = error.data if isinstance(error.data, dict) else {}
     reason, detail, outcome = data.get("reason"), data.get("detail"), data.get("outcome")
-    said = f"{error.message} ({reason})" if isinstance(reason, str) and reason != error.message else error.message
-    said += f": {detail}" if isinstance(detail, str) else ""
-    known = OUTCOMES.get(outcome, "") if isinstance(outcome, str) else ""
+    message = f"{error.message} ({reason})" if isinstance(reason, str) and reason != error.message else error.message
+    message += f": {detail}" if isinstance(detail, str) else ""
+    outcome_text = OUTCOMES.get(outcome, "") if isinstance(outcome, str) else ""
     return Refused(
         "call_failed",
-        f"{said}, code {error.code}{known}",
+        f"{message}, code {error.code}{outcome_text}",
         hint=f"interlock explain {error.code}",
         details={"code": error.code, "data": error.data},
     )

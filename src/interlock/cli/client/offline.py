@@ -101,7 +101,7 @@ class _FolderRecorder(Recorder):
 
 
 async def record_stored(plan: Plan, folder: Path, lines: list[bytes]) -> None:
-    """Appends to the audit log of the folder, after what its node wrote. Raises StoreError."""
+    """Append records to the audit log of the folder, after those that its node wrote. Raise StoreError."""
     audit = build_audit(plan.store.backend, folder)
     try:
         await audit.open()
@@ -130,17 +130,18 @@ class StoredAudit:
         return self._with_log(verify)
 
     def verify_names(self) -> Verdict | None:
-        """Of the registry's log, which is chained likewise and whose hashes are in the audit log (REG-5-15).
+        """Verify the log of the registry, which is chained like the audit log and whose hashes are in the audit log
+        (REG-5-15).
 
-        None: there is none in this folder, and there never was.
+        Return None if this folder has no such log and never had one.
         """
         if self._plan.store.backend != "sqlite":  # the nodes that share it check it whenever they read
             return None
-        kept = self._with_log(_marks_of_names)  # first: what is appended meanwhile is in the registry's log before it
+        marks = self._with_log(_marks_of_names)  # first: what is appended meanwhile is in the registry's log before it
 
         async def verify() -> Verdict | None:
-            names, check = build_names_log(self._plan, self._folder), ChainCheck(ORIGIN, stored_marks=kept)  # REG-5-15
-            if not names.is_begun and not kept:
+            names, check = build_names_log(self._plan, self._folder), ChainCheck(ORIGIN, stored_marks=marks)  # REG-5-15
+            if not names.is_begun and not marks:
                 return None
             try:
                 at = 0
@@ -161,7 +162,7 @@ class StoredAudit:
         return run_stored(verify())
 
     def export(self, after: int, write: Callable[[str], object]) -> None:
-        """One JSON object per record, page by page, so that a long log needs no memory."""
+        """Write one JSON object per record. Records are read page by page, so that a long log needs little memory."""
 
         async def export(audit: AuditReader) -> None:
             at = after
@@ -200,7 +201,7 @@ def run_stored(job: Coroutine[Any, Any, T]) -> T:
 
 
 class _NamesStep(msgspec.Struct):
-    """Of a step of the registry in the audit log: the place it has in the registry's own."""
+    """Step of the registry in the audit log, with its place in the log of the registry."""
 
     via: str = ""
     record: int = 0
@@ -208,13 +209,13 @@ class _NamesStep(msgspec.Struct):
 
 
 async def _marks_of_names(audit: AuditReader) -> tuple[Mark, ...]:
-    found, at = [], 0
+    marks, at = [], 0
     while records := await audit.read(at, PAGE):
         for each in records:
             if b'"record_hash"' in each.data and (mark := _maybe_mark(each.data)) is not None:
-                found.append(mark)
+                marks.append(mark)
         at = records[-1].sequence
-    return tuple(found)
+    return tuple(marks)
 
 
 def _maybe_mark(data: bytes) -> Mark | None:
@@ -226,7 +227,7 @@ def _maybe_mark(data: bytes) -> Mark | None:
 
 
 def _line(record: ChainedRecord) -> str:
-    """The record as it was written, byte for byte in its values, with its place in the chain before it."""
+    """Return the record as JSON with its place in the chain first. Its values are the bytes that were written."""
     try:
         fields: dict[str, Any] = msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):

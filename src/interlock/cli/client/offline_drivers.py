@@ -42,7 +42,7 @@ class StoredDrivers:
         return self._with_service(lambda drivers: drivers.remove(name, BY, forget=forget))
 
     async def _has_approvers(self, now: float) -> bool:
-        """Replicas of the node share them."""
+        """Return whether an approver is enrolled, in the store that all replicas of the node share."""
         shared = build_shared_store(self._plan, self._folder)
         try:
             await shared.open()
@@ -78,5 +78,5 @@ class StoredDrivers:
         try:
             return run_stored(with_service())
         except NotFound as missing:
-            known = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
-            raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=known) from None
+            hint = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
+            raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=hint) from None

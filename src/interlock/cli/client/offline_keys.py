@@ -17,7 +17,7 @@ from interlock.wire.refusal import Refused
 
 
 def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
-    """`ref` is the name of an anchor or the thumbprint of a key."""
+    """Revoke the keys of an anchor, or one key. `ref` is the name of the anchor or the thumbprint of the key."""
 
     async def revoke() -> Answer:
         store = build_shared_store(plan, folder)
@@ -35,8 +35,8 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
             await anchors.close()
             await store.close()
         if not revoked:
-            known = ", ".join(anchor.name for anchor in plan.anchors) or "none"
-            raise Refused("not_found", f"there is no anchor {ref} with a key of its own", hint=f"there is {known}")
+            names = ", ".join(anchor.name for anchor in plan.anchors) or "none"
+            raise Refused("not_found", f"there is no anchor {ref} with a key of its own", hint=f"there is {names}")
         return Answer(msgspec.json.encode(RevokedKeys(revoked=tuple(revoked), voided=())))
 
     return run_stored(revoke())

@@ -42,18 +42,20 @@ class StoredNames:
         self._data = data
 
     def import_(self, document: bytes, source: str, *, is_trusted: bool, pin: str) -> ImportedRegistry:
-        """Raises Refused."""
+        """Import a registry document. Raise Refused if it cannot be imported."""
 
         async def work(state: RegistryState) -> ImportedRegistry:
             publisher = Publisher(state, tuple)
-            entries, made = await publisher.import_("local", document, source, is_trusted=is_trusted, pin=pin)
-            return ImportedRegistry(entries=entries, source=made)
+            entries, imported = await publisher.import_("local", document, source, is_trusted=is_trusted, pin=pin)
+            return ImportedRegistry(entries=entries, source=imported)
 
         return asyncio.run(self._with_state(work))
 
     def entries(self) -> Mapping[str, Entry]:
-        """By name. Nothing is written, and no store of other machines is asked: a shared registry has no entries here.
-        Raises Refused."""
+        """Return the entries by name. Raise Refused if they cannot be read.
+
+        Write nothing and do not contact a store on other machines: a shared registry has no entries here.
+        """
         if self._plan.store.backend != "sqlite":
             return {}
 
@@ -75,7 +77,7 @@ class StoredNames:
         return asyncio.run(self._with_state(work))
 
     def attach(self, subject: str, document: bytes) -> AttachedCopy:
-        """Raises Refused."""
+        """Attach a copy of a specification document to a request. Raise Refused if it does not fit the request."""
 
         async def work(state: RegistryState) -> AttachedCopy:
             request, path = await DocumentCopies(state, self._data).attach("local", subject, document)

@@ -204,11 +204,11 @@ def refused_with_hint(status: int, body: ErrorAnswer) -> Refused:
     hint = None
     if status == 401:
         hint = "set INTERLOCK_TOKEN to a token from interlock access token --for operator --name NAME"
-    nearest, known = body.details.get("nearest"), body.details.get("known")
+    nearest, alternatives = body.details.get("nearest"), body.details.get("known")
     if isinstance(nearest, list) and nearest:
         hint = "did you mean " + " or ".join(str(name) for name in nearest) + "?"
-    elif isinstance(known, list) and known:
-        hint = "there are " + ", ".join(str(name) for name in known)
+    elif isinstance(alternatives, list) and alternatives:
+        hint = "there are " + ", ".join(str(name) for name in alternatives)
     elif status == 404 and nearest is None:
         hint = "--url takes the operator URL of a node, port 7412 unless configured"
     elif nearest is not None:

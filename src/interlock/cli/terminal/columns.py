@@ -16,7 +16,9 @@ def in_columns(
     shrink: Mapping[int, int] | None = None,
     right: frozenset[int] = frozenset(),
 ) -> list[Text]:
-    """`shrink` names the columns that may be cut, in that order, each with the width it keeps. Empty ones vanish."""
+    """Align rows in columns. `shrink` maps the columns that may be cut, in this order, to their minimum widths.
+    Empty columns are left out.
+    """
     if not rows:
         return []
     widths = [max(row[column].cell_len for row in rows) for column in range(len(rows[0]))]
@@ -47,7 +49,7 @@ def _row(row: Sequence[Text], widths: Sequence[int], right: frozenset[int]) -> T
 
 
 def labelled_lines(label: str, value: str, width: int, style: str = "") -> list[Text]:
-    """A label and its value, which is wrapped under itself."""
+    """Return a label and its value as lines. A long value is wrapped and indented."""
     wrapped = textwrap.wrap(value, max(20, width - LABEL_WIDTH - 2), break_on_hyphens=False) or [""]
     lines = []
     for number, part in enumerate(wrapped):

@@ -37,7 +37,9 @@ class LogHandler(logging.Handler):
             self.handleError(record)
 
     def _count(self, record: logging.LogRecord) -> int | None:
-        """How often it came since it was last written; None: it is not to be written again yet."""
+        """Return how often the record was repeated since it was last written, or None if it must not be written
+        again yet.
+        """
         line = f"{record.levelno} {record.name} {_PAUSE.sub('', record.getMessage())}"
         at, times = self._known.pop(line, (-REPEAT_S, 0))
         if record.created - at < REPEAT_S and record.exc_info is None:
@@ -53,10 +55,10 @@ class LogHandler(logging.Handler):
         message = record.getMessage()
         trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
         if self._form == "json":
-            said: dict[str, Any] = {"at": at, "level": record.levelname.lower(), "logger": record.name}
-            said["message"] = message
-            said |= ({"repeated": repeated} if repeated else {}) | ({"trace": trace} if trace else {})
-            return json.dumps(said, ensure_ascii=False)
+            fields: dict[str, Any] = {"at": at, "level": record.levelname.lower(), "logger": record.name}
+            fields["message"] = message
+            fields |= ({"repeated": repeated} if repeated else {}) | ({"trace": trace} if trace else {})
+            return json.dumps(fields, ensure_ascii=False)
         again = f" ({repeated} more times before)" if repeated else ""
         return f"{at} {record.levelname:<7} {record.name}: {as_typed(message)}{again}" + (f"\n{trace}" if trace else "")
 
@@ -66,6 +68,6 @@ def begin_logging(form: LogFormat) -> None:
 
 
 def log_warnings(warnings: Iterable[object]) -> None:
-    """What is odd about the configuration, in the form of the log."""
+    """Log the warnings about the configuration."""
     for each in warnings:
         logging.getLogger("interlock.config").warning("%s", each)

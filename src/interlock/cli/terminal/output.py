@@ -35,24 +35,24 @@ class Output:
 
     @property
     def console(self) -> "Console":
-        """stdout, for drawing."""
+        """Return the console for drawing on stdout."""
         if self._console is None:
             self._console = _console_on(sys.stdout)
         return self._console
 
     def draw(self, *lines: "Text") -> None:
-        """Lines that were made to fit; on a screen narrower than any plan they are cut rather than broken."""
+        """Draw lines that were laid out for the screen. A very narrow screen cuts them instead of wrapping them."""
         for line in lines:
             shown = drawn_as_typed(line)
             fits = shown is line  # else a command in it became longer, and must not be cut
             self.console.print(shown, no_wrap=True, overflow="ellipsis" if fits else "ignore", crop=fits)
 
     def line(self, text: str = "") -> None:
-        """One line that is never wrapped, so that it can be copied whole."""
+        """Write one line that is never wrapped, so that it can be copied completely."""
         _write(sys.stdout, text)
 
     def advice(self, text: str) -> None:
-        """One line that names a command, which is written as it is typed here."""
+        """Write one line that names a command, in the form in which it is typed here."""
         self.line(as_typed(text))
 
     def remark(self, text: str) -> None:
@@ -72,7 +72,7 @@ class Output:
         sys.stdout.flush()
 
     def failure(self, failed: Refused, *, in_stream: bool = False) -> None:
-        """`in_stream`: among lines of JSON, where a failure is one line too."""
+        """Report a failure. With `in_stream` it is one line, to follow other lines of JSON."""
         if self.as_json:
             details = {**failed.details, "hint": failed.hint} if failed.hint else failed.details
             body = {"error": failed.code, "message": failed.message, "details": details}
@@ -104,6 +104,6 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def shortened_line(text: str, width: int) -> str:
-    """One line of at most `width` characters."""
+    """Return the text as one line of at most `width` characters."""
     flat = one_line(text)
     return flat if len(flat) <= width else flat[: max(0, width - 1)] + "…"

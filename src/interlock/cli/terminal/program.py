@@ -19,42 +19,42 @@ _COMMAND: Final = re.compile(rf"(?<![\w./-]){NAME} (?=[a-z]|--[a-z])")
 
 @cache
 def program() -> str:
-    """`interlock`, unless a shell would not find it by that name."""
+    """Return the command that starts this program: `interlock`, unless a shell would not find it by that name."""
     named = os.environ.get(VARIABLE)
     if named:
         return shlex.quote(named)
     started = Path(sys.argv[0])
     if started.name != NAME or not started.is_file():
         return NAME
-    found = shutil.which(NAME)
-    if found is not None and Path(found).samefile(started):
+    installed = shutil.which(NAME)
+    if installed is not None and Path(installed).samefile(started):
         return NAME
     folder = Path.cwd()
     return shlex.quote(str(started.relative_to(folder) if started.is_relative_to(folder) else started))
 
 
 def as_typed(text: str) -> str:
-    """The text with every command as it is typed here."""
+    """Return the text with every command in the form in which it is typed here."""
     name = program()
     return text if name == NAME else _COMMAND.sub(lambda _: f"{name} ", text)
 
 
 def drawn_as_typed(text: "Text") -> "Text":
-    """As `as_typed`, for a text with styles."""
+    """Do the same as `as_typed` for a text with styles."""
     name = program()
     if name == NAME or _COMMAND.search(text.plain) is None:
         return text
     from rich.text import Text
 
     pieces, start = Text(style=text.style, end=text.end), 0
-    for found in _COMMAND.finditer(text.plain):
-        pieces.append_text(text[start : found.start()]).append(f"{name} ")
-        start = found.end()
+    for match in _COMMAND.finditer(text.plain):
+        pieces.append_text(text[start : match.start()]).append(f"{name} ")
+        start = match.end()
     return pieces.append_text(text[start:])
 
 
 def command_line(*words: str, config: str | None, data: str | None) -> str:
-    """A command of this program about the node with this configuration, to be pasted."""
+    """Return a command of this program for the node with this configuration, ready to be pasted."""
     if config is None and VARIABLE not in os.environ:
         config = os.environ.get("INTERLOCK_CONFIG")
     named = [*(("--config", config) if config else ()), *(("--data", data) if data else ())]

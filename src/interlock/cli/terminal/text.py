@@ -15,7 +15,7 @@ _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u
 
 
 def printable(untrusted: str, *, keep: str = "\n\t") -> str:
-    """What a server wrote, unable to move the cursor, recolour the screen or reverse a line."""
+    """Escape characters of a server's text that move the cursor, change colours or reverse a line."""
     if untrusted.isprintable() and _DIRECTION_MARKS.isdisjoint(untrusted):
         return untrusted
     return "".join(
@@ -33,7 +33,7 @@ def one_line(untrusted: str) -> str:
 
 
 def first_sentence(untrusted: str) -> str:
-    """The first sentence of a description's first line, for a table."""
+    """Return the first sentence of a description's first line, for a table."""
     for line in untrusted.splitlines():
         if line.strip():
             flat = one_line(line)
@@ -43,7 +43,7 @@ def first_sentence(untrusted: str) -> str:
 
 
 def mcp_url(url: str) -> str:
-    """A node's public URL with the path of its MCP endpoint, unless it names one."""
+    """Return the public URL of a node with the path of its MCP endpoint, unless the URL has a path."""
     parts = urlsplit(url)
     return parts._replace(path="/mcp").geturl() if parts.path in ("", "/") else url
 
@@ -53,7 +53,7 @@ def count(number: int, noun: str) -> str:
 
 
 def repeats(items: Iterable[Item], alike: Callable[[Item], object]) -> Iterator[tuple[int, Item]]:
-    """How often each came in a row, and the last of the row."""
+    """Yield the length and the last item of each run of items that are alike."""
     last: list[Item] = []
     for item in items:
         if last and alike(last[-1]) != alike(item):

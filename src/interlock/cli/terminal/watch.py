@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 
 def poll(ask: Callable[[], T], *, every_s: float) -> Iterator[T | Unreachable]:
-    """Each answer in turn. A node that is away at the start is a failure; one that goes away later may come back."""
+    """Yield each answer in turn. Raise Unreachable only for the first one; later it is yielded, because the node may
+    come back.
+    """
     yield ask()
     while True:
         time.sleep(every_s)
@@ -30,7 +32,9 @@ _Answer = TypeVar("_Answer")
 def redraw(
     console: "Console", answers: "Iterator[_Answer | Unreachable]", lines: "Callable[[_Answer], list[Text]]"
 ) -> None:
-    """While the node is away, what it said last stays, with a line that says so."""
+    """Draw each answer in place of the previous one. While the node is unreachable, keep the last answer and add a
+    line about it.
+    """
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text

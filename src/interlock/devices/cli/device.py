@@ -221,11 +221,11 @@ def monitor(
         return invocation.node.call(GET_FRAMES, segment=segment, after=last).as_(Frames)
 
     try:
-        for found in poll(ask, every_s=MONITOR_S):
-            if isinstance(found, Unreachable):
+        for reply in poll(ask, every_s=MONITOR_S):
+            if isinstance(reply, Unreachable):
                 continue
-            last = found.last
-            for frame in found.frames:
+            last = reply.last
+            for frame in reply.frames:
                 if frame.text.startswith("heartbeat") and not heartbeats and frame.discarded is None:
                     continue
                 _show(invocation, frame)

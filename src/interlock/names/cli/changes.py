@@ -190,7 +190,7 @@ def request(
 ) -> None:
     """Ask for a name. An expert decides in the inbox (exit 3 until then)."""
     own = ("invocation", "key", "handle", "previous", "override")
-    proposal = proposal_of(**{given: value for given, value in locals().items() if given not in (*own, "own")})
+    proposal = proposal_of(**{member: value for member, value in locals().items() if member not in (*own, "own")})
     proposal |= given(controller_key=key, controller_handle=handle, previous=previous)
     _act(invocation, "request", name, proposal, override)
 

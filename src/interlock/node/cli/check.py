@@ -266,8 +266,10 @@ def _report(
     for problem in notes:
         _draw_problem(invocation, problem, "note", "dim")
     if not ok:
-        found = [count(len(found), noun) for found, noun in ((errors, "error"), (warnings, "warning")) if found]
-        out.draw(Text(", ".join(found), style="bold"))
+        totals = [
+            count(len(problems), noun) for problems, noun in ((errors, "error"), (warnings, "warning")) if problems
+        ]
+        out.draw(Text(", ".join(totals), style="bold"))
 
 
 def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: str) -> None:

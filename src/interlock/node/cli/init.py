@@ -65,21 +65,21 @@ def init(
         add_passkey(invocation, path, key)
         return
     if path.is_file() and not force:
-        made = add_to(invocation, path, own_key)
-        if made is None:
+        new_key = add_to(invocation, path, own_key)
+        if new_key is None:
             raise _already(path, by_variable=is_exported)
         if out.as_json:
-            out.json({"config": str(path.absolute()), "operator_key": made.as_json()})
+            out.json({"config": str(path.absolute()), "operator_key": new_key.as_json()})
             return
         out.line(
-            f"kept {path}, and added the key {made.name} to it; a running node enrols it first: "
+            f"kept {path}, and added the key {new_key.name} to it; a running node enrols it first: "
             + as_typed("interlock status says how")
         )
         return
-    made = own_key()
+    new_key = own_key()
     without = no_sandbox()
     text = starter_toml(workspace=path.absolute().parent, is_sandboxed=without is None)
-    text = text if made is None else f"{text}\n{made.toml()}"
+    text = text if new_key is None else f"{text}\n{new_key.toml()}"
     _write(path, text, force=force, by_variable=is_exported)
     invocation.config = str(path)
     plan = invocation.loaded.plan
@@ -89,7 +89,7 @@ def init(
 
     if out.as_json:
         servers = [server.segment for server in plan.servers]
-        key_made = made.as_json() if made is not None else None
+        key_made = new_key.as_json() if new_key is not None else None
         out.json({"config": str(path.absolute()), "data": str(plan.data), "servers": servers, "operator_key": key_made})
         return
     servers_named = ", ".join(server.segment for server in plan.servers)
@@ -103,8 +103,8 @@ def init(
     for device in plan.devices.described:
         if device.fault is not None:
             out.remark(f"the device {device.segment} cannot be used: {device.fault}")
-    if made is not None:
-        out.line(f"your key {made.name} approves calls: {made.file}")
+    if new_key is not None:
+        out.line(f"your key {new_key.name} approves calls: {new_key.file}")
     out.line()
     out.line("Next:")
     steps = {"check": "finds mistakes after you edit the file", "serve": "starts the node and prints how to connect"}

@@ -66,14 +66,14 @@ def serve(
     from interlock.operator.app import operator_app
     from interlock.store.ports import StoreError
 
-    told: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
+    announced: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
 
     def on_ready(status: "Status", setup_code: str | None) -> None:
         anonymous = plan.auth.anonymous != "never"
-        _announce(invocation, status, stdio=stdio, anonymous=anonymous, again=bool(told))
-        if setup_code is not None and not told:
+        _announce(invocation, status, stdio=stdio, anonymous=anonymous, again=bool(announced))
+        if setup_code is not None and not announced:
             _show_setup_code(setup_code, status, stdio=stdio)
-        told.append(True)
+        announced.append(True)
 
     steps: dict[str, str] = {}
 

@@ -90,9 +90,12 @@ def examine(invocation: Invocation) -> Examined:
         hint = "interlock check"
         broken = [
             Finding(
-                check="configuration", problem=f"{at_place(one)}{one.message}", remedy=one.hint or hint, command=hint
+                check="configuration",
+                problem=f"{at_place(invalid_setting)}{invalid_setting.message}",
+                remedy=invalid_setting.hint or hint,
+                command=hint,
             )
-            for one in invalid.problems
+            for invalid_setting in invalid.problems
         ]
     set_up = SetUp(invocation=invocation, loaded=loaded, status=_find_status(invocation), tokens=_tokens(invocation))
     findings = [

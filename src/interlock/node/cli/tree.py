@@ -98,8 +98,8 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     for told in _names_told(status.names):
         lines += [Text(line, style="yellow") for line in _wrapped_lines(told, width)]
     for channel, trouble in status.approvals.channels.items():
-        said = f"operators are not told by {one_line(channel)}: {one_line(trouble)}"
-        lines += [Text(line, style="red") for line in _wrapped_lines(said, width)]
+        text = f"operators are not told by {one_line(channel)}: {one_line(trouble)}"
+        lines += [Text(line, style="red") for line in _wrapped_lines(text, width)]
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
         lines += [Text(line, style="dim") for line in _wrapped_lines(_no_servers(node), width)]
@@ -183,8 +183,8 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
     if link.state in GONE and link.stderr_lines:
         if link.last_words is not None and link.last_words not in (link.reason or ""):
             remarks.append(Text(shortened_line(f"it wrote: {one_line(link.last_words)}", width), style="dim"))
-        said = f"what it wrote: interlock links logs {one_line(link.segment)}"
-        remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]
+        note = f"what it wrote: interlock links logs {one_line(link.segment)}"
+        remarks += [Text(line, style="dim") for line in _wrapped_lines(note, width)]
     for denied in link.denied[:DENIED_SHOWN]:
         text = f"kept from {one_line(denied.place)}: {one_line(denied.why)}; {one_line(denied.remedy)}"
         remarks += [Text(line, style="yellow") for line in _wrapped_lines(text, width)]
@@ -192,27 +192,27 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
         rest = count(len(link.denied) - DENIED_SHOWN, "more host")
         remarks.append(Text(shortened_line(f"{rest}: interlock status {link.segment}", width), style="yellow"))
     if link.own:
-        owned = [one.principal for one in link.own if one.principal]
-        told = f"{count(len(owned), 'link')} of clients' own, of {count(len(set(owned)), 'principal')}"
+        owned = [entry.principal for entry in link.own if entry.principal]
+        summary = f"{count(len(owned), 'link')} of clients' own, of {count(len(set(owned)), 'principal')}"
         if len(owned) < len(link.own):
             among = count(len(link.own) - len(owned), "link")
-            told = f"{told}; {among}" if owned else among
-            told += " of clients that can be asked the same"
-        remarks += [Text(line, style="dim") for line in _wrapped_lines(told, width)]
+            summary = f"{summary}; {among}" if owned else among
+            summary += " of clients that can be asked the same"
+        remarks += [Text(line, style="dim") for line in _wrapped_lines(summary, width)]
     if link.budget:
         remarks += [
             Text(line, style=budget_style(link.budget))
             for line in _wrapped_lines(f"budget {budget_text(link.budget)}", width)
         ]
     for reason, number in (link.not_listed_because or {}).items():
-        said = f"does not offer {count(number, 'tool')} here: {one_line(reason)}"
-        remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]
+        note = f"does not offer {count(number, 'tool')} here: {one_line(reason)}"
+        remarks += [Text(line, style="dim") for line in _wrapped_lines(note, width)]
     is_untold = link.not_listed_because is None
     if is_untold and link.registration is not UNSET and link.registration.auth_scope == "read":
         who = one_line(link.registration.principal)
-        said = f"offers only tools that read: {who} has scope read, which an [[access]] entry may widen"
-        remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]
-    for reason, names in grouped_reasons((one.reason, one.name) for one in link.withheld).items():
+        note = f"offers only tools that read: {who} has scope read, which an [[access]] entry may widen"
+        remarks += [Text(line, style="dim") for line in _wrapped_lines(note, width)]
+    for reason, names in grouped_reasons((entry.reason, entry.name) for entry in link.withheld).items():
         text = f"withheld {named_few(names, 'tool')}: {one_line(reason)}"
         remarks += [Text(line, style="yellow") for line in _wrapped_lines(text, width)]
     return remarks

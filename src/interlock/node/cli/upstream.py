@@ -56,23 +56,23 @@ def _drivers(survey: Survey) -> Iterator[Problem]:
         )
 
 
-def _servers(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> Iterator[Problem]:
+def _servers(survey: Survey, loaded: Loaded, problems: tuple[Problem, ...]) -> Iterator[Problem]:
     plans = {server.segment: server for server in loaded.plan.servers}
-    for link in found.links:
+    for link in survey.links:
         segment = link.segment
         if segment not in plans:
             continue  # a driver's, or a subserver's
         at = loaded.written["servers", segment]
-        explained = any((one.key or "").startswith(f"servers.{segment}.") for one in known)
+        explained = any((item.key or "").startswith(f"servers.{segment}.") for item in problems)
         if link.state != "ready" and not (link.state == "failed" and explained):
-            said = [line for line in found.last_words[segment] if line.strip()]
-            yield at.problem(_state_text(link), f"it wrote: {said[-1].strip()}" if said else None)
-        for one in link.withheld:
-            if one.reason != HIDDEN:
-                what, _, remedy = one.reason.partition("; ")
-                yield at.problem(f"{quoted_word(one.name, QUALIFIED_MAX)} is withheld: {what}", remedy or None)
+            stderr_lines = [line for line in survey.last_words[segment] if line.strip()]
+            yield at.problem(_state_text(link), f"it wrote: {stderr_lines[-1].strip()}" if stderr_lines else None)
+        for item in link.withheld:
+            if item.reason != HIDDEN:
+                what, _, remedy = item.reason.partition("; ")
+                yield at.problem(f"{quoted_word(item.name, QUALIFIED_MAX)} is withheld: {what}", remedy or None)
         if link.state in USABLE:
-            offered = [tool.original for tool in found.tools if tool.segment == segment]
+            offered = [tool.original for tool in survey.tools if tool.segment == segment]
             for name in plans[segment].classes:
                 if name not in offered:
                     near = get_close_matches(name, offered, n=1)
@@ -86,15 +86,17 @@ def _state_text(link: Link) -> str:
     return f"[servers.{link.segment}] is {link.state}: {link.reason or 'no reason given'}"
 
 
-def _rules(found: Survey, loaded: Loaded) -> Iterator[Problem]:
-    """Only when every server is there: otherwise the tool in question may be one of the missing."""
-    if any(link.state not in USABLE for link in found.links):
+def _rules(survey: Survey, loaded: Loaded) -> Iterator[Problem]:
+    """Yield a problem for each tool rule that matches no tool. Check only if every server is usable, because a
+    missing server may have the tool.
+    """
+    if any(link.state not in USABLE for link in survey.links):
         return
     root = loaded.plan.ax.root_segment
     above = f"{root}." if root else ""
     names = [
         tool.name if tool.withheld is None else f"{above}{tool.segment}.{normalise(tool.original)}"
-        for tool in found.tools
+        for tool in survey.tools
     ]
     for index, rule in enumerate(loaded.plan.tools):
         at = loaded.written.get(("tool", str(index)))

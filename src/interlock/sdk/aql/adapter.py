@@ -169,10 +169,10 @@ class Adapter:
     def update(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def update(self, function: Any = None, **options: Any) -> Any:
-        """A handler that changes what exists: identifiers, and `input`.
+        """Declare a handler that changes an existing resource. It takes identifiers and `input`.
 
         With `load=get_document` (a function of the same identifiers) `input` is the whole resource with the changes
-        merged in. Without it, `input` is the changes alone. `fixed=("id",)`: fields that cannot be changed.
+        merged in. Without it, `input` contains only the changes. `fixed=("id",)` lists fields that cannot be changed.
         """
         return self._declare(Category.UPDATE, function, options)
 
@@ -193,10 +193,11 @@ class Adapter:
     def execute(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def execute(self, function: Any = None, **options: Any) -> Any:
-        """A handler that runs something. `long_running=True`: it answers at once with an execution that goes on.
+        """Declare a handler that runs something. With `long_running=True` it returns at once with an execution that
+        continues.
 
-        `supports_retry=True`, `progress=True`, `states={"queued": "pending"}`: what its execution can do, and states of
-        its own with the core state each counts as.
+        `supports_retry=True` and `progress=True` say what the execution can do. `states={"queued": "pending"}` adds
+        states and maps each to a core state.
         """
         return self._declare(Category.EXECUTE, function, options)
 
@@ -267,11 +268,11 @@ class Adapter:
     ) -> None:
         """Declare an operation. Raises DeclarationInvalid with what is wrong with it. `own`: of the library itself."""
         named = name if name is not None else getattr(function, "__name__", "")
-        said = description if description is not None else inspect.getdoc(function) or ""
-        problem = check_operation(Operation(name=named, category=category, description=said))
+        text = description if description is not None else inspect.getdoc(function) or ""
+        problem = check_operation(Operation(name=named, category=category, description=text))
         if problem is not None and not own:
             raise DeclarationInvalid(problem)
-        identifiers = [one for one in inspect.signature(function).parameters if one != "input"]
+        identifiers = [parameter for parameter in inspect.signature(function).parameters if parameter != "input"]
         partial = {"input": (*fixed, *identifiers)} if category is Category.UPDATE else {}
         signature = read_signature(named, function, partial=partial)
         parameters, types = [*signature.parameters], list(signature.types)
@@ -291,7 +292,7 @@ class Adapter:
         operation = Operation(
             name=named,
             category=category,
-            description=_with_danger(described(said, named, category, reason), level if self.danger_levels else None),
+            description=_with_danger(described(text, named, category, reason), level if self.danger_levels else None),
             parameters=tuple(parameters),
             returns=signature.returns,
             danger=danger,
@@ -353,13 +354,15 @@ class Adapter:
                 )
         every = (*_CORE, *states)
         extra = "; ".join(f"{state} counts as {core}" for state, core in states.items())
-        said = TypeDeclaration(
+        declaration = TypeDeclaration(
             name="ExecutionState",  # AQL-8.4.4-2
             kind="enum",
             values=every,
             description=f"The states of an execution. {extra}".strip(),
         )
-        return Lifecycle(every, supports_cancel=True, supports_retry=supports_retry, progress_reporting=progress), said
+        return Lifecycle(
+            every, supports_cancel=True, supports_retry=supports_retry, progress_reporting=progress
+        ), declaration
 
     def _offer_executions(self) -> None:
         from interlock.sdk.aql.adapter import add_execution_operations

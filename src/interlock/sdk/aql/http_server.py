@@ -143,10 +143,10 @@ class HttpApplication:
     async def _request(
         self, request: Request, session: _Session | None, headers: Mapping[bytes, bytes], receive: Receive, send: Send
     ) -> None:
-        told: asyncio.Queue[bytes] = asyncio.Queue()
+        outgoing: asyncio.Queue[bytes] = asyncio.Queue()
 
         def take(message: bytes) -> bool:
-            told.put_nowait(message)
+            outgoing.put_nowait(message)
             return True
 
         server = McpServer(self._offer, take, self._offer.name)
@@ -160,8 +160,8 @@ class HttpApplication:
         elif request.method == INITIALIZE:
             session = _Session(server.agreed)
         elif session is None:
-            status, said = (404, "unknown or ended") if H_SESSION in headers else (400, "missing")
-            refusal = Refusal(INVALID_REQUEST, f"the session is {said}; send initialize first")
+            status, problem = (404, "unknown or ended") if H_SESSION in headers else (400, "missing")
+            refusal = Refusal(INVALID_REQUEST, f"the session is {problem}; send initialize first")
             await _reply(send, status, encode_refusal(request.id, refusal))
             return
         else:
@@ -173,7 +173,7 @@ class HttpApplication:
             if session is not None and request.method == INITIALIZE:
                 session.agreed = server.agreed
                 head = [(H_SESSION, self._keep(session).encode())]
-            await _answer(told, server, request.id, receive, send, head, is_cancelled_by_leaving=modern)
+            await _answer(outgoing, server, request.id, receive, send, head, is_cancelled_by_leaving=modern)
         finally:
             server.leave()
             if session is not None:
@@ -218,7 +218,7 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 async def _answer(
-    told: asyncio.Queue[bytes],
+    outgoing: asyncio.Queue[bytes],
     server: McpServer,
     request_id: bytes,
     receive: Receive,
@@ -232,7 +232,7 @@ async def _answer(
     is_stream = False
     try:
         while True:
-            following = asyncio.ensure_future(told.get())
+            following = asyncio.ensure_future(outgoing.get())
             await asyncio.wait((following, gone), return_when=asyncio.FIRST_COMPLETED)
             if not following.done():
                 following.cancel()

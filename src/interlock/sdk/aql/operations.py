@@ -136,19 +136,19 @@ class NativeOperation:
 
     async def run(
         self,
-        given: dict[str, Any],
+        arguments: dict[str, Any],
         own: Mapping[str, Any],
         context: Context,
         schedule: Schedule,
         executions: Executions,
     ) -> Any:
-        """JSON-able data. Raises OperationFailed."""
-        for name, value in given.items():
+        """Run the handler and return data that can be encoded as JSON. Raise OperationFailed."""
+        for name, value in arguments.items():
             check_integers(name, value)
-        key = self.resource_key(given)
+        key = self.resource_key(arguments)
         selection = self._selection(own)
-        values, page = self._values(given, context)
-        if_match = given.get(IF_MATCH.name)
+        values, page = self._values(arguments, context)
+        if_match = arguments.get(IF_MATCH.name)
         lifecycle = self.declaration.lifecycle
         if lifecycle is not None:
             return self._started(lifecycle, values, context, executions)
@@ -157,28 +157,28 @@ class NativeOperation:
                 await self._prepare(self._load, values, if_match)
             result = await _call(self._function, values)
         if page is not None:
-            for one in page.warnings():
-                context.add_warning(one)
+            for warning in page.warnings():
+                context.add_warning(warning)
         return self._data(result, selection)
 
     # What a handler is given
 
-    def _values(self, given: dict[str, Any], context: Context) -> tuple[dict[str, Any], Page | None]:
+    def _values(self, arguments: dict[str, Any], context: Context) -> tuple[dict[str, Any], Page | None]:
         signature, values = self._signature, dict[str, Any]()
-        page = read_page(given, self.declaration.name) if signature.page is not None else None
+        page = read_page(arguments, self.declaration.name) if signature.page is not None else None
         if signature.page is not None:
             values[signature.page] = page
         if signature.context is not None:
             values[signature.context] = context
         for argument in signature.arguments:
             if argument.is_binary:
-                content = given.get(f"{argument.name}_content")
+                content = arguments.get(f"{argument.name}_content")
                 if content is not None:
                     binary = read_base64(f"{argument.name}_content", content)
-                    mime_type = given.get(f"{argument.name}_mime_type", Binary(b"").mime_type)
+                    mime_type = arguments.get(f"{argument.name}_mime_type", Binary(b"").mime_type)
                     values[argument.name] = Binary(binary, mime_type)
-            elif argument.name in given:
-                values[argument.name] = _converted(argument, given[argument.name])
+            elif argument.name in arguments:
+                values[argument.name] = _converted(argument, arguments[argument.name])
         return values, page
 
     async def _prepare(self, load: Callable[..., Any], values: dict[str, Any], if_match: str | None) -> None:

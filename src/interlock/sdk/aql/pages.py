@@ -91,16 +91,16 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         return [Warn(code="VALIDATION_TRUNCATED_WARNING", message=message, details=details, severity="low")]
 
 
-def read_page(given: dict[str, Any], operation: str) -> Page:
-    """Remove the four page parameters from the arguments and return the page. Raises OperationFailed."""
-    first, after, last, before = (given.pop(name, None) for name in ("first", "after", "last", "before"))
-    for one, other, wrong in (
+def read_page(arguments: dict[str, Any], operation: str) -> Page:
+    """Remove the four page parameters from the arguments and return the page. Raise OperationFailed."""
+    first, after, last, before = (arguments.pop(name, None) for name in ("first", "after", "last", "before"))
+    for parameter, other, wrong in (
         ("first", "last", first is not None and last is not None),
         ("first", "before", first is not None and before is not None),
         ("last", "after", last is not None and after is not None),
     ):
         if wrong:
-            raise OperationFailed(_combination(other, f"'{other}' does not go with '{one}'"))
+            raise OperationFailed(_combination(other, f"'{other}' does not go with '{parameter}'"))
     if after is not None and first is None:
         raise OperationFailed(_combination("after", "'after' goes with 'first'"))
     if before is not None and last is None:

@@ -63,21 +63,21 @@ def cancel_executions(adapters: Sequence["Adapter"]) -> None:
 
 
 def make_offer(adapters: Sequence["Adapter"]) -> Offer:
-    """Return the endpoints of all adapters; the first adapter names the server. Raises DeclarationInvalid."""
+    """Return the endpoints of all adapters. The first adapter names the server. Raise DeclarationInvalid."""
     served: dict[str, EndpointTool] = {}
     for adapter in adapters:
         service = Service(adapter)
-        for one in service.definitions():
-            if one["name"] in served:  # AQL-C.mode-4
+        for item in service.definitions():
+            if item["name"] in served:  # AQL-C.mode-4
                 raise DeclarationInvalid(
-                    f"two adapters of this session have the tool {one['name']!r}; give '{adapter.name}' a prefix"
+                    f"two adapters of this session have the tool {item['name']!r}; give '{adapter.name}' a prefix"
                 )
-            served[one["name"]] = EndpointTool(one["name"], Raw(msgspec.json.encode(one)), service)
+            served[item["name"]] = EndpointTool(item["name"], Raw(msgspec.json.encode(item)), service)
     first = adapters[0]
     return Offer(
         name=first.name,
         version=first.version,
-        instructions="\n".join(one.description for one in adapters if one.description) or None,
+        instructions="\n".join(item.description for item in adapters if item.description) or None,
         max_bytes=2 * RESPONSE_BYTES_MAX,
         tools=served,
     )

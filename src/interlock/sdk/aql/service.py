@@ -149,25 +149,25 @@ class Service:
                 results.append(("", failed(request), False))
                 continue
             outcome = await self._one(request, endpoint, make_context, in_batch=True)
-            found = outcome.failure
-            if found is not None and found.code == Code.CONFIRMATION_REQUIRED.value:
+            failure = outcome.failure
+            if failure is not None and failure.code == Code.CONFIRMATION_REQUIRED.value:
                 later = enumerate(read.items[index + 1 :], index + 1)
-                pending = tuple({"index": place, **msgspec.json.decode(one)} for place, one in later)
-                halted = Halted(index=index, operation=request.operation, failure=found, pending=pending)
+                pending = tuple({"index": place, **msgspec.json.decode(later_item)} for place, later_item in later)
+                halted = Halted(index=index, operation=request.operation, failure=failure, pending=pending)
                 return batch(results, halted)
-            results.append((request.operation, outcome.envelope, found is None))
+            results.append((request.operation, outcome.envelope, failure is None))
         return batch(results)
 
     async def _one(
         self, request: Request, endpoint: EndpointTool, make_context: MakeContext, *, in_batch: bool
     ) -> Outcome:
-        found = self._operations.get(request.operation)
-        if found is None:
+        operation = self._operations.get(request.operation)
+        if operation is None:
             return self._failed(unknown_operation(request.operation, nearest(request.operation, self._names)), in_batch)
-        wrong = self._misplaced(found, endpoint)
+        wrong = self._misplaced(operation, endpoint)
         if wrong is not None:
             return self._failed(wrong, in_batch)
-        if found is DECLARATION:
+        if operation is DECLARATION:
             return self._introspect(request, in_batch)
         native = self._adapter.operations[request.operation]
         context = make_context(request.operation)
@@ -194,11 +194,11 @@ class Service:
         read = native.validator.validate(request, strict=self._adapter.strict_mode)
         if isinstance(read, Failure):
             raise OperationFailed(read)
-        given = msgspec.json.decode(read.text)
+        arguments = msgspec.json.decode(read.text)
         self._confirm(native.declaration, request, read)
         for name in read.ignored:
             context.warn("DEPRECATION_WARNING", f"The parameter '{name}' is unknown and was left out")
-        return await native.run(given, read.own, context, self._schedule, self._adapter.executions)
+        return await native.run(arguments, read.own, context, self._schedule, self._adapter.executions)
 
     def _confirm(self, operation: Operation, request: Request, read: Arguments) -> None:
         """C.danger-3: from destructive on an operation runs only with a token that was issued for this call."""
@@ -236,12 +236,12 @@ class Service:
             return self._failed(large, in_batch, request)
         return Outcome(envelope)
 
-    def _failed(self, found: Failure, in_batch: bool, request: Request | None = None) -> Outcome:
+    def _failed(self, failure: Failure, in_batch: bool, request: Request | None = None) -> Outcome:
         if request is not None and request.request_id is not None:
-            details = {**(found.details or {}), "request_id": request.request_id}
-            found = Failure(found.code, found.message, details, confirmation=found.confirmation)
-        alone = Failure(found.code, found.message, found.details) if in_batch else found
-        return Outcome(failed(alone), found)
+            details = {**(failure.details or {}), "request_id": request.request_id}
+            failure = Failure(failure.code, failure.message, details, confirmation=failure.confirmation)
+        alone = Failure(failure.code, failure.message, failure.details) if in_batch else failure
+        return Outcome(failed(alone), failure)
 
     # introspect
 
@@ -254,8 +254,8 @@ class Service:
 
     def _operations_data(self, query: Query) -> dict[str, Any]:
         if query.name is not None:
-            found = self._operations.get(query.name)
-            return {"operation": None if found is None else operation_details(found, self._adapter.endpoints)}
+            match = self._operations.get(query.name)
+            return {"operation": None if match is None else operation_details(match, self._adapter.endpoints)}
         names = self._names
         if query.search is not None:
             names = [self._names[place] for place in self._index.search(query.search, len(self._names))]
@@ -272,29 +272,34 @@ class Service:
         return {
             "_protocol": protocol,
             "operations": [
-                operation_info(one.name, one.category, profile.family_of(one), one.summary) for one in shown
+                operation_info(operation.name, operation.category, profile.family_of(operation), operation.summary)
+                for operation in shown
             ],
         }
 
     def _types_data(self, query: Query) -> dict[str, Any]:
-        more = {one.name: one for operation in self._operations.values() for one in operation.types}
-        known = {
-            one.name: one
-            for one in protocol_types(has_danger=self._adapter.danger_levels, has_fields=True, more=more.values())
+        more = {
+            declaration.name: declaration for operation in self._operations.values() for declaration in operation.types
+        }
+        types = {
+            declaration.name: declaration
+            for declaration in protocol_types(
+                has_danger=self._adapter.danger_levels, has_fields=True, more=more.values()
+            )
         }
         if query.name is not None:
-            found = known.get(query.name)
-            return {"type": None if found is None else found.details()}
-        return {"types": [one.info() for one in known.values()]}
+            match = types.get(query.name)
+            return {"type": None if match is None else match.details()}
+        return {"types": [declaration.info() for declaration in types.values()]}
 
     def _protocol(self) -> dict[str, Any]:
         adapter = self._adapter
         dangers = {
-            name: one.danger_level.word
-            for name, one in self._operations.items()
-            if one.danger_level >= Danger.DESTRUCTIVE and adapter.danger_levels
+            name: operation.danger_level.word
+            for name, operation in self._operations.items()
+            if operation.danger_level >= Danger.DESTRUCTIVE and adapter.danger_levels
         }
-        made: dict[str, Any] = {
+        members: dict[str, Any] = {
             "version": SPEC_VERSION,
             "conformance": "level-2",
             "mode": adapter.endpoints.mode,
@@ -313,10 +318,10 @@ class Service:
             "supports_etag": bool(adapter.versioned),
         }
         if adapter.max_concurrent_requests is not None:
-            made["max_concurrent_requests"] = adapter.max_concurrent_requests
+            members["max_concurrent_requests"] = adapter.max_concurrent_requests
         if dangers:
-            made["danger_levels"] = dangers
-        return made
+            members["danger_levels"] = dangers
+        return members
 
 
 def _texts(value: Any) -> list[str]:

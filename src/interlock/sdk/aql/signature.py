@@ -72,26 +72,28 @@ def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[
     parameters: list[Parameter] = []
     arguments: list[Argument] = []
     special: dict[str, str] = {}
-    for one in declared:
-        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-            raise DeclarationInvalid(f"operation '{name}' takes {one}; parameters have names, one each")
-        hint = hinted.get(one.name, Any)
+    for parameter in declared:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise DeclarationInvalid(f"operation '{name}' takes {parameter}; parameters have names, one each")
+        hint = hinted.get(parameter.name, Any)
         role = {Context: "context", Execution: "execution", Page: "page"}.get(hint)
         if role is not None:
-            special[role] = one.name
+            special[role] = parameter.name
             parameters += PAGE_PARAMETERS if role == "page" else ()
             continue
-        default = _UNSET if one.default is one.empty else one.default
+        default = _UNSET if parameter.default is parameter.empty else parameter.default
         if _bare(hint)[0] is Binary:
-            parameters += _binary(one.name, reader.described(hint), required=one.default is one.empty)
-            arguments.append(Argument(one.name, Binary, is_binary=True))
+            parameters += _binary(parameter.name, reader.described(hint), required=parameter.default is parameter.empty)
+            arguments.append(Argument(parameter.name, Binary, is_binary=True))
             continue
-        if one.name in partial:
-            parameters.append(reader.changes(one.name, hint, frozenset(partial[one.name])))
-            arguments.append(Argument(one.name, dict))
+        if parameter.name in partial:
+            parameters.append(reader.changes(parameter.name, hint, frozenset(partial[parameter.name])))
+            arguments.append(Argument(parameter.name, dict))
             continue
-        parameters.append(reader.parameter(one.name, hint, required=one.default is one.empty, default=default))
-        arguments.append(Argument(one.name, _bare(hint)[1]))
+        parameters.append(
+            reader.parameter(parameter.name, hint, required=parameter.default is parameter.empty, default=default)
+        )
+        arguments.append(Argument(parameter.name, _bare(hint)[1]))
     returned = hinted.get("return", Any)
     is_listing = get_origin(returned) is Listing or returned is Listing
     held = (get_args(returned) or (Any,))[0] if is_listing else returned
@@ -110,8 +112,8 @@ def _bare(hint: Any) -> tuple[Any, Any]:
     """Return the type without its annotations, and the type that values are converted to, without our own texts."""
     if get_origin(hint) is not Annotated:
         return hint, hint
-    inner, *said = get_args(hint)
-    metas = [one for one in said if isinstance(one, Meta)]
+    inner, *metadata = get_args(hint)
+    metas = [item for item in metadata if isinstance(item, Meta)]
     return inner, Annotated[(inner, *metas)] if metas else inner
 
 
@@ -147,32 +149,36 @@ class _Types:
 
     def parameter(self, name: str, hint: Any, *, required: bool, default: Any = _UNSET) -> Parameter:
         inner, converted = _bare(hint)
-        said = self.described(hint)
-        meta = [one for one in get_args(hint)[1:] if isinstance(one, Meta)] if get_origin(hint) is Annotated else []
-        members = [one for one in _members(inner) if one not in (type(None), msgspec.UnsetType)]
+        description = self.described(hint)
+        meta = (
+            [member for member in get_args(hint)[1:] if isinstance(member, Meta)]
+            if get_origin(hint) is Annotated
+            else []
+        )
+        members = [member for member in _members(inner) if member not in (type(None), msgspec.UnsetType)]
         # `X | None = None` is the way of Python to say that it may be left out; null is then refused.
-        is_left_out = not required and default is None and "null" not in said.lower()
+        is_left_out = not required and default is None and "null" not in description.lower()
         is_null = type(None) in _members(inner) and not is_left_out
-        if is_null and "null" not in said.lower():  # AQL-4.7.6-2
+        if is_null and "null" not in description.lower():  # AQL-4.7.6-2
             raise DeclarationInvalid(
                 f"operation '{self._operation}': the description of '{name}' must say what null does (4.7.6)"
             )
-        made: dict[str, Any] = {"name": name, "required": required}
-        made |= {flag: _is_said(flag, meta) for flag in ("sensitive", "allow_nul")}
+        fields: dict[str, Any] = {"name": name, "required": required}
+        fields |= {flag: _is_said(flag, meta) for flag in ("sensitive", "allow_nul")}
         if not required and default is not _UNSET and default is not None:
-            made["default"] = msgspec.to_builtins(default)
-        made |= _bounds(meta)
+            fields["default"] = msgspec.to_builtins(default)
+        fields |= _bounds(meta)
         if len(members) == 1:
             word, more, also = self._word(members[0])
-            made = {**more, **made, "type": word}
-            said = f"{said} {also}".strip()
+            fields = {**more, **fields, "type": word}
+            description = f"{description} {also}".strip()
         else:
-            made |= {"type": " | ".join(self._word(one)[0] for one in members), "schema": _schema(converted)}
+            fields |= {"type": " | ".join(self._word(member)[0] for member in members), "schema": _schema(converted)}
         if is_null:
-            made["type"] = f"{made['type']} | null"  # AQL-4.7.6-2
-            if made.get("schema") is None and made["type"].split(" ")[0] in self.types:
-                made["schema"] = _schema(converted)
-        return Parameter(description=said, **made)
+            fields["type"] = f"{fields['type']} | null"  # AQL-4.7.6-2
+            if fields.get("schema") is None and fields["type"].split(" ")[0] in self.types:
+                fields["schema"] = _schema(converted)
+        return Parameter(description=description, **fields)
 
     def changes(self, name: str, hint: Any, fixed: frozenset[str]) -> Parameter:
         """Return the parameter `input`, whose fields are all optional; null removes those that are not required
@@ -183,8 +189,8 @@ class _Types:
             raise DeclarationInvalid(
                 f"operation '{self._operation}': '{name}' takes the changes of a resource and needs a Struct type"
             )
-        said = self.described(hint) or "The fields to change; null removes one, what is left out stays."
-        return Parameter(name=name, type=self._changed(inner, fixed), required=True, description=said)
+        description = self.described(hint) or "The fields to change; null removes one, what is left out stays."
+        return Parameter(name=name, type=self._changed(inner, fixed), required=True, description=description)
 
     def _changed(self, kind: Any, fixed: frozenset[str] = frozenset()) -> str:
         """Return the type of the changes of an object, whose inner objects change in the same way."""
@@ -198,14 +204,16 @@ class _Types:
                 if field.encode_name in fixed:  # AQL-4.5-2
                     continue
                 inner = _bare(hints[field.name])[0]
-                held = [one for one in _members(inner) if one not in (type(None), msgspec.UnsetType)]
+                held = [member for member in _members(inner) if member not in (type(None), msgspec.UnsetType)]
                 if len(held) == 1 and _is_struct(held[0]):
                     changed = self._changed(held[0])
-                    said = self.described(hints[field.name])
+                    description = self.described(hints[field.name])
                     removable = not field.required
                     fields.append(
                         Parameter(
-                            name=field.encode_name, type=f"{changed} | null" if removable else changed, description=said
+                            name=field.encode_name,
+                            type=f"{changed} | null" if removable else changed,
+                            description=description,
                         )
                     )
                     continue
@@ -231,14 +239,17 @@ class _Types:
         if kind in _WORDS:
             return _WORDS[kind], {}, ""
         if kind in _TEXTS:
-            pattern, form, said = _TEXTS[kind]
-            return "string", {"pattern": pattern, "format": form}, said  # AQL-4.7.3-3, AQL-4.7.2-3
+            pattern, form, description = _TEXTS[kind]
+            return "string", {"pattern": pattern, "format": form}, description  # AQL-4.7.3-3, AQL-4.7.2-3
         origin, inner = get_origin(kind), get_args(kind)
         if origin is Literal:
             return "string", {"enum": inner}, ""
         if isinstance(kind, type) and issubclass(kind, Enum):
             self.types[kind.__name__] = TypeDeclaration(
-                name=kind.__name__, kind="enum", values=tuple(str(one.value) for one in kind), description=_doc(kind)
+                name=kind.__name__,
+                kind="enum",
+                values=tuple(str(member.value) for member in kind),
+                description=_doc(kind),
             )
             return kind.__name__, {}, ""
         if _is_struct(kind) or _is_struct(origin):
@@ -258,7 +269,7 @@ class _Types:
 
     def _object(self, kind: Any) -> str:
         base = get_origin(kind) or kind
-        name: str = base.__name__ + "".join(getattr(one, "__name__", "") for one in get_args(kind))
+        name: str = base.__name__ + "".join(getattr(argument, "__name__", "") for argument in get_args(kind))
         if name in self.types:
             return name
         self.types[name] = TypeDeclaration(name=name, kind="object")  # while it is read, for one that holds itself
@@ -277,7 +288,7 @@ class _Types:
 
     def _field(self, name: str, hint: Any, *, required: bool, default: Any) -> Parameter:
         """Return a field of an object, without the remark about null."""
-        hint = _nullable(hint, required=True, said=" null: it has no value.") if type(None) in _members(hint) else hint
+        hint = _nullable(hint, required=True, note=" null: it has no value.") if type(None) in _members(hint) else hint
         return self.parameter(name, hint, required=required, default=default)
 
 
@@ -289,12 +300,12 @@ def _members(hint: Any) -> tuple[Any, ...]:
     return (inner,)
 
 
-def _nullable(hint: Any, required: bool, said: str = " null removes it.") -> Any:
+def _nullable(hint: Any, required: bool, note: str = " null removes it.") -> Any:
     """Return the annotation, with null if the field may be without a value."""
     if required and type(None) not in _members(hint):
         return hint
     inner, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    return Annotated[(inner | None, *more, said.strip())]
+    return Annotated[(inner | None, *more, note.strip())]
 
 
 def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:

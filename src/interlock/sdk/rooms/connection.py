@@ -293,7 +293,7 @@ class Connection:
         elif envelope.id != self._told:  # it came, and the connection was lost before its number
             self._reader.on_event(envelope, is_old=is_old)
 
-    def on_oversized(self, found: Oversized) -> None:
+    def on_oversized(self, frame: Oversized) -> None:
         log.warning("room %s: the gateway sent a frame over %d bytes", self._place.topic, FRAME_BYTES_MAX)
 
     def on_closed(self, code: int, reason: str) -> None:
@@ -334,14 +334,14 @@ class Connection:
         if outgoing is not None and not outgoing.taken.done():
             outgoing.taken.set_result(None)
 
-    def _refused(self, id: str, code: str, said: dict[str, Any]) -> None:
-        details = said.get("details") or said.get("data") or {}
+    def _refused(self, id: str, code: str, error: dict[str, Any]) -> None:
+        details = error.get("details") or error.get("data") or {}
         if code == "duplicate_id" and details.get("identical") is True:
             self._taken(id)  # the first one arrived, and its echo was lost
             return
         outgoing = self._outbox.pop(id, None)
         if outgoing is not None and not outgoing.taken.done():
-            outgoing.taken.set_exception(EnvelopeRefused(code, str(said.get("message", "")), details))
+            outgoing.taken.set_exception(EnvelopeRefused(code, str(error.get("message", "")), details))
             outgoing.taken.exception()
 
 
@@ -397,7 +397,7 @@ def _request(place: Place, method: str, path: tuple[str, ...], body: dict[str, A
     headers = {"content-type": "application/json"} if body is not None else {}
     if place.token is not None:
         headers["authorization"] = f"Bearer {place.token}"
-    below = "/".join(quote(one, safe="") for one in ("topics", place.topic, *path))
+    below = "/".join(quote(segment, safe="") for segment in ("topics", place.topic, *path))
     try:
         connection.request(method, f"/v0/{below}", None if body is None else msgspec.json.encode(body), headers)
         answer = connection.getresponse()
@@ -408,11 +408,11 @@ def _request(place: Place, method: str, path: tuple[str, ...], body: dict[str, A
         connection.close()
     if answer.status >= http.client.BAD_REQUEST:
         try:
-            said = msgspec.json.decode(written, type=dict[str, Any])
+            reply = msgspec.json.decode(written, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise RoomUnreachable(f"the gateway answers HTTP {answer.status}") from None
-        why = said.get("error", {})
+        why = reply.get("error", {})
         if isinstance(why, dict):  # a violation is told as JSON-RPC tells it
             raise EnvelopeRefused("privilege_violation", str(why.get("message", "")), why.get("data"))
-        raise EnvelopeRefused(str(why), str(said.get("message", "")), said.get("details"))
+        raise EnvelopeRefused(str(why), str(reply.get("message", "")), reply.get("details"))
     return written

@@ -360,7 +360,7 @@ class Conversation:
     def _forget_missed(self, envelope: Envelope, notification: Notification) -> None:
         params = (decode_object(notification.params) if notification.params else None) or {}
         id = bytes(params.get("requestId", b""))
-        self._missed = [one for one in self._missed if (one[0].sender, one[1].id) != (envelope.sender, id)]
+        self._missed = [missed for missed in self._missed if (missed[0].sender, missed[1].id) != (envelope.sender, id)]
 
     def on_caught_up(self, away_s: float | None) -> None:
         missed, self._missed = self._missed, []
@@ -377,10 +377,10 @@ class Conversation:
         elif event == "privilege_changed":
             self._on_privilege(msgspec.convert(payload["participant"], Peer))
         elif event in ("recipient_absent", "recipient_cannot_answer"):
-            asked = self._asked.get(envelope.correlation_id or "")
-            if asked is not None:
+            pending = self._asked.get(envelope.correlation_id or "")
+            if pending is not None:
                 why = "is not in the room" if event == "recipient_absent" else "is restricted and cannot answer"
-                _fail(asked.answer, NoAnswer(f"{asked.to} {why}"))
+                _fail(pending.answer, NoAnswer(f"{pending.to} {why}"))
         else:
             self.proposals.on_event(envelope, payload)
         self._tell(Heard(envelope=envelope, is_old=is_old))
@@ -399,7 +399,7 @@ class Conversation:
             self.peers[peer.id] = msgspec.structs.replace(self.peers[peer.id], privilege=peer.privilege)
 
     def _forget_absent(self) -> None:
-        for gone in [one for one in self._met if one not in self.peers and self._met[one].done()]:
+        for gone in [peer for peer in self._met if peer not in self.peers and self._met[peer].done()]:
             del self._met[gone]
 
     def _tell(self, heard: Heard) -> None:

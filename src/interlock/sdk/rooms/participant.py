@@ -66,12 +66,13 @@ class Participant(OfferedTools):
         tls: ssl.SSLContext | None = None,
         secure_by: str | None = None,
     ) -> None:
-        """`address` is the node's, such as ws://127.0.0.1:7411.
+        """Prepare to join the room `topic` of the node at `address`, such as ws://127.0.0.1:7411.
 
-        `token` is a room token or that of a client which is a member. `ticket` is for one connection, or a function
-        that fetches a new one for each. `history` asks for so many of the newest envelopes; `after` for everything
-        after a `position` of an earlier run. `name` and `kind` are shown to the others. `restricted_replies` says that
-        the room lets restricted participants answer. `secure_by` says why a ws:// address beyond this host is safe.
+        `token` is a room token, or the token of a client that is a member. `ticket` is valid for one connection; it may
+        be a function that fetches a new ticket for each connection. `history` is the number of newest envelopes to
+        receive; `after` requests everything after a `position` of an earlier run. `name` and `kind` are shown to the
+        other participants. `restricted_replies` says that the room lets restricted participants answer. `secure_by`
+        says why a ws:// address outside this host is safe.
         """
         if not is_topic(topic):
             raise RoomInvalid(f"{topic!r} is not the name of a room")
@@ -313,15 +314,16 @@ class Participant(OfferedTools):
         arguments: Mapping[str, Any] | None = None,
         timeout_s: float = CALL_S,
     ) -> Answer:
-        """Performs what somebody proposed, in our own name; needs full privilege (MCPx 4.2.1).
+        """Perform in our own name what another participant proposed. Full privilege is required (MCPx 4.2.1).
 
-        Once, whoever else decides at the same moment: EnvelopeRefused says already_claimed then. `peer` is needed
-        where the proposal names none; `arguments` replace those of a proposed tool.
+        A proposal is performed only once: if another participant decides first, raise EnvelopeRefused with
+        already_claimed. `peer` is required if the proposal names no participant. `arguments` replace those of a
+        proposed tool.
         """
-        found = self._conversation.proposals.maybe(proposal)
-        if found is None:
+        entry = self._conversation.proposals.maybe(proposal)
+        if entry is None:
             raise RoomInvalid(f"no proposal {proposal} was heard here")
-        target = peer or found.target
+        target = peer or entry.target
         if target is None:
             raise RoomInvalid("the proposal names no single participant; say which with peer=")
         if arguments is None and peer is None:
@@ -333,10 +335,10 @@ class Participant(OfferedTools):
                     raise
             else:
                 return await self.outcome(proposal, timeout_s=timeout_s)
-        params = found.params
+        params = entry.params
         if arguments is not None:
             params = encode_value({**(decode_object(params) or {}), "arguments": arguments})
-        return await self._conversation.request(target, found.method, params, timeout_s, answers=found.id)
+        return await self._conversation.request(target, entry.method, params, timeout_s, answers=entry.id)
 
     async def reject(self, proposal: str, *, reason: str | None = None) -> None:
         """Reject a proposal; needs full privilege."""

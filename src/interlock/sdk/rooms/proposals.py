@@ -64,17 +64,19 @@ class Proposals:
 
     def on_listed(self, listed: list["Listed"]) -> None:
         """Take over the gateway's list, which has proposals from before we joined and the status of each."""
-        for one in reversed(listed):  # the newest comes first
-            known = self._by_id.get(one.proposal_id) or Proposal(
-                id=one.proposal_id,
-                proposer=one.proposer,
-                target=one.target,
-                method=one.method,
-                params=bytes(one.params) if one.params != b"null" else b"{}",
-                reason=one.reason,
-                ts=one.created_at,
+        for entry in reversed(listed):  # the newest comes first
+            proposal = self._by_id.get(entry.proposal_id) or Proposal(
+                id=entry.proposal_id,
+                proposer=entry.proposer,
+                target=entry.target,
+                method=entry.method,
+                params=bytes(entry.params) if entry.params != b"null" else b"{}",
+                reason=entry.reason,
+                ts=entry.created_at,
             )
-            self._by_id[known.id] = msgspec.structs.replace(known, status=one.status, expires_at=one.expires_at)
+            self._by_id[proposal.id] = msgspec.structs.replace(
+                proposal, status=entry.status, expires_at=entry.expires_at
+            )
 
     def on_request(self, envelope: Envelope) -> None:
         """Handle a request that may fulfil a proposal."""
@@ -85,13 +87,13 @@ class Proposals:
 
     def on_answer(self, envelope: Envelope, response: Response) -> None:
         request, sender = envelope.correlation_id or "", envelope.sender or ""
-        id, asked = self._fulfilments.get(request, (None, ()))
+        id, recipients = self._fulfilments.get(request, (None, ()))
         proposal = self.maybe(id)
         if proposal is None:
             self._answers[request] = sender, response
             while len(self._answers) > ANSWERS_MAX:
                 del self._answers[next(iter(self._answers))]
-        elif sender in asked:
+        elif sender in recipients:
             del self._fulfilments[request]
             self._set(proposal, "failed" if response.error else "fulfilled")
             self._settle(proposal.id, (sender, response))

@@ -123,11 +123,12 @@ class Subserver(OfferedTools):
         instructions: str | None = None,
         max_message_bytes: int = MESSAGE_BYTES_MAX,
     ) -> None:
-        """`parents` in the order they are tried: the first that takes us is kept until it is lost.
+        """Prepare to register with one of `parents`. They are tried in this order; the first that accepts is used until
+        it is lost.
 
-        `token` is for parents given as a plain address. `authority` is a DNS name; `authority_key` is the private key
-        (PEM) that proves it, anew at each registration, or `authority_proof` a JWT that was made elsewhere.
-        `state` is the folder in which the subserver_id is kept. `tls` is for wss://, by default the system's trust.
+        `token` is for parents that are plain addresses. `authority` is a DNS name. `authority_key` is the private key
+        (PEM) that proves it again at each registration; `authority_proof` is a JWT that was created elsewhere. `state`
+        is the folder that stores the subserver_id. `tls` is for wss://; the default is the trust of the system.
         """
         if why := check_segment(segment):
             raise SubserverInvalid(why)
@@ -135,7 +136,7 @@ class Subserver(OfferedTools):
             raise SubserverInvalid(f"heartbeat_interval_ms is 0, or {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}")
         self.segment = segment
         self._parents = [
-            _check_parent(Parent(url=one, token=token) if isinstance(one, str) else one) for one in parents
+            _check_parent(Parent(url=parent, token=token) if isinstance(parent, str) else parent) for parent in parents
         ]
         self._authority = _authority(authority)
         self._proof = Proof(type="jwt", token=authority_proof) if authority_proof is not None else None

@@ -458,7 +458,7 @@ class Registrant:
         if ready is not None:
             return (*steps, *self._dial(ready, RegistrantInput.TURN, now))
         self._move(RegistrantInput.WAIT)
-        self._deadline = min(one.retry_at for one in self._prospects)
+        self._deadline = min(candidate.retry_at for candidate in self._prospects)
         return tuple(steps)
 
     def _ready(self, now: float, after: int = -1) -> int | None:
