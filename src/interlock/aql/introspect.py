@@ -50,7 +50,9 @@ class Introspection:
             return Answered(data={"operation": operation_details(entry.operation, endpoints)})
         data = self._operations(caller, index, query, endpoints)
         if missing:
-            data["_protocol"]["missing_servers"] = [{"server": server.server, "state": server.state} for server in missing]
+            data["_protocol"]["missing_servers"] = [
+                {"server": server.server, "state": server.state} for server in missing
+            ]
         return Answered(data=data)
 
     def _operations(self, caller: Caller, index: OperationIndex, query: Query, endpoints: Endpoints) -> dict[str, Any]:

@@ -146,7 +146,9 @@ class Guidance:
             return self._quotas.with_time(failure)
         tool = self._tool(_CATEGORIES[operation])
         message = f"{failure.message}. {_sentence(details.get('detail'))}Operation '{operation}' is called via {tool}"
-        return msgspec.structs.replace(failure, message=message, details={**details, "operation": operation, "tool": tool})
+        return msgspec.structs.replace(
+            failure, message=message, details={**details, "operation": operation, "tool": tool}
+        )
 
     def _tool(self, category: Category) -> str:
         endpoints = self._adapter.endpoints(self._mode)
@@ -222,7 +224,9 @@ class AqlSurface:
         endpoints = self.adapter.endpoints(self._mode)
         tool = endpoints.by_name.get(name or "")
         if tool is None:
-            return self.dispatch.call_tool(msgspec.structs.replace(client_request, params={"name": Raw(b'""')}, headers=None))
+            return self.dispatch.call_tool(
+                msgspec.structs.replace(client_request, params={"name": Raw(b'""')}, headers=None)
+            )
         aql = self.adapter.plan.aql
         if caller.aql is None:
             self.adapter.session_of(caller, meta)
@@ -310,7 +314,14 @@ class AqlSurface:
             )
             warnings = self.adapter.unsaid(caller, _warnings(arguments.ignored))
         wrapped = OperationSink(
-            client_request.sink, deliver, entry, selection, caller=caller, help=self._guidance, ack=ack, warnings=warnings
+            client_request.sink,
+            deliver,
+            entry,
+            selection,
+            caller=caller,
+            help=self._guidance,
+            ack=ack,
+            warnings=warnings,
         )
         sent = {**client_request.params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
         inner_request = ClientRequest(caller, client_request.client_id, TOOLS_CALL, sent, meta, wrapped)

@@ -290,7 +290,9 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
         return unknown_operation(operation)
     if error_code == BUDGET_EXCEEDED:
         return _over_budget(data)
-    if detail == "auth_required" or (error_code is not None and forms_of(error_code).aql == Code.PERMISSION_DENIED.value):
+    if detail == "auth_required" or (
+        error_code is not None and forms_of(error_code).aql == Code.PERMISSION_DENIED.value
+    ):
         return permission_denied(detail, **{key: data[key] for key in _TOLD if key in data})
     if error_code in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
         return internal_error(

@@ -217,7 +217,9 @@ def _parameters(facts: ToolFacts, builder: "_Types") -> list[Parameter]:
         description = "Further members, sent beside the other parameters." if properties else "The members to send."
         may = facts.rule.allow_nul
         parameters.append(
-            Parameter(name="arguments", type="object", description=description, schema={"type": "object"}, allow_nul=may)
+            Parameter(
+                name="arguments", type="object", description=description, schema={"type": "object"}, allow_nul=may
+            )
         )
     return parameters
 
@@ -297,11 +299,15 @@ def _with_input(facts: ToolFacts, parameters: Sequence[Parameter], builder: "_Ty
         return list(parameters)
     identifiers = frozenset(_identifiers(facts))
     beside = [parameter for parameter in parameters if parameter.sent_as in identifiers and not parameter.of_gateway]
-    fields = [parameter for parameter in parameters if parameter.sent_as not in identifiers and not parameter.of_gateway]
+    fields = [
+        parameter for parameter in parameters if parameter.sent_as not in identifiers and not parameter.of_gateway
+    ]
     name = type_name(facts.name, "input")
     builder.found[name] = TypeDeclaration(name=name, kind="object", fields=tuple(fields))
     description = "The fields to send. What becomes of fields that are left out is up to the tool."
-    input_parameter = Parameter(name="input", type=name, required=True, description=description, schema={"type": "object"})
+    input_parameter = Parameter(
+        name="input", type=name, required=True, description=description, schema={"type": "object"}
+    )
     return [*beside, msgspec.structs.replace(input_parameter, allow_nul=facts.rule.allow_nul)]
 
 

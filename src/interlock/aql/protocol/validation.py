@@ -175,7 +175,9 @@ def _respelled(
     members: Mapping[str, Raw], unknown: list[str], operation: Operation
 ) -> tuple[dict[str, Raw], tuple[str, ...]]:
     """Accept other spellings of parameters if strict_mode is off. Return the members to use and the unknown names."""
-    by_original = {parameter.original: parameter.name for parameter in operation.parameters if parameter.original is not None}
+    by_original = {
+        parameter.original: parameter.name for parameter in operation.parameters if parameter.original is not None
+    }
     taken = {by_original.get(name, name): raw for name, raw in members.items()}
     accepted = {name: raw for name, raw in taken.items() if name in operation.by_name}
     return accepted, tuple(unknown)
@@ -208,7 +210,11 @@ def _failure(error: Any, operation: Operation) -> tuple[bool, Failure]:
         case "required":
             inner = f"{name}.{kind.property}" if path else str(kind.property)
             declared = _type_of(path, operation)
-            field = next((missing for missing in declared.fields if missing.sent_as == kind.property), None) if declared else None
+            field = (
+                next((missing for missing in declared.fields if missing.sent_as == kind.property), None)
+                if declared
+                else None
+            )
             missing = (inner, "any", "") if field is None else (inner, field.type, field.description)
             return True, missing_params(operation.name, [missing], of_type=declared.name if declared else None)
         case "additionalProperties" | "unevaluatedProperties":

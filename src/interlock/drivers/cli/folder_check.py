@@ -125,7 +125,8 @@ def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Fo
         if each.field in fields:
             yield each
         else:
-            hint = f"it is an extension of Interlock: interlock export driver {declared.segment} --upstream writes it without"
+            command = f"interlock export driver {declared.segment} --upstream"
+            hint = f"it is an extension of Interlock: {command} writes it without"
             message = f"other hosts refuse this: {each.message}"
             yield msgspec.structs.replace(each, severity="warning", message=message, hint=hint)
 

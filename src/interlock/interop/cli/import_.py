@@ -368,7 +368,9 @@ def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: P
     return source
 
 
-def _carry_out(invocation: Invocation, files: "list[SourceFile]", request: "ImportRequest", *, dry_run: bool) -> "Report":
+def _carry_out(
+    invocation: Invocation, files: "list[SourceFile]", request: "ImportRequest", *, dry_run: bool
+) -> "Report":
     from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
     from interlock.interop.bundles import BadBundle, unpack
     from interlock.interop.importer import carry_out, collect_sources, plan
@@ -408,7 +410,10 @@ def _ask_about_hosts(invocation: Invocation, batch: "Batch") -> "Batch":
             if hosts_needed:
                 invocation.out.remark(f"it is known to need {hosts_needed}; - allows none")
             answer = typer.prompt(
-                "names with commas, * for any, nothing for none", default=hosts_needed, err=True, show_default=bool(hosts_needed)
+                "names with commas, * for any, nothing for none",
+                default=hosts_needed,
+                err=True,
+                show_default=bool(hosts_needed),
             )
             answer = "" if answer.strip() == "-" else answer
             hosts = [host.strip() for host in answer.split(",") if host.strip()]

@@ -89,8 +89,8 @@ def register_kinds(drivers: Iterable[Driver]) -> Kinds:
                 )
                 continue
             wanted.setdefault(name, []).append(resource.uri_template)
-        for name, templates in wanted.items():
-            kinds[name] = ResourceKind(name=name, driver=driver.key, templates=tuple(templates))
+        for name, uri_templates in wanted.items():
+            kinds[name] = ResourceKind(name=name, driver=driver.key, templates=tuple(uri_templates))
     return Kinds(kinds=kinds, problems=tuple(problems))
 
 

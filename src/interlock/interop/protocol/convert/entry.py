@@ -467,8 +467,17 @@ class Translator:
     def _reference(self, place: str, name: str, ref: Placeholder) -> str:
         if ref.kind == "input":
             person_input = self._entry.inputs.get(ref.name)
-            described = person_input.description if person_input is not None and not holds_token(person_input.description) else ""
-            if person_input is not None and not person_input.secret and person_input.default is not None and self._entry.style != "common":
+            described = (
+                person_input.description
+                if person_input is not None and not holds_token(person_input.description)
+                else ""
+            )
+            if (
+                person_input is not None
+                and not person_input.secret
+                and person_input.default is not None
+                and self._entry.style != "common"
+            ):
                 return person_input.default  # of a package; what a client asks its person for is asked here too
             return self.secrets.ask(place, ref.name, described or f"{ref.name} of {self._entry.name}.")
         if ref.default is not None and ref.name not in self._around.env:
