@@ -111,7 +111,7 @@ def test_a_library_lists_calls_hears_answers_and_is_refused(name: str, running: 
         pytest.skip(f"{name.upper()} CANNOT BE HAD, it is not shown: {missing}")
     assert {tool.partition("__")[0] for tool in found["tools"]} == {"everything", "memory"}
     assert "Echo: through" in found["echo"]
-    assert "Nothing was executed. memory.delete_entities" in found["refused"]
+    assert "Not executed yet. memory.delete_entities" in found["refused"]
     if LIBRARIES[name].has_progress:
         assert found["heard"] == [[1, 3], [2, 3], [3, 3]]
     if LIBRARIES[name].has_questions:

@@ -59,7 +59,7 @@ class ArgumentsCheck:
         has_contract = route.link.find_outlook(route.original) is not None
         reason = "the server's"
         if strict:
-            reason = "as its schema has them, and the same to every reader: they are part of what is confirmed"
+            reason = "checked when you call: they must match the schema and be unambiguous JSON"
         if has_contract:
             reason = "checked against the contract" + (f"; {reason}" if strict else "")
         return Verdict(

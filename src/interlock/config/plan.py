@@ -515,12 +515,14 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_mutable_calls_per_session: Annotated[
         int | None,
         Key(
-            "How many of its calls may change something until it registers anew. Default: no limit.", AMOUNT, example=10
+            "How many of its calls may change something until it registers again. Default: no limit.",
+            AMOUNT,
+            example=10,
         ),
     ] = None
     max_cost_units_per_session: Annotated[
         int | None,
-        Key("How many units its calls may cost until it registers anew. Default: no limit.", AMOUNT, example=1000),
+        Key("How many units its calls may cost until it registers again. Default: no limit.", AMOUNT, example=1000),
     ] = None
     units: Annotated[
         UnitsPlan,

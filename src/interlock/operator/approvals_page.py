@@ -39,8 +39,8 @@ _AGAIN: Final = (
     " Parts are folded: I approve also what I have not seen</label>"
 )
 _NEXT: Final = {
-    "approved": "The same call by {by} runs once now. You need not do anything else.",
-    "denied": "Nothing ran. The caller is told so.",
+    "approved": "{by} can now repeat this call once. You need not do anything else.",
+    "denied": "Nothing ran. The caller gets this answer.",
     "expired": "The caller may ask again.",
     "void": "The caller may ask again.",
 }
@@ -331,7 +331,7 @@ def _choice(answers: Sequence[str]) -> str:
 def _time_left(approval: ApprovalSummary) -> str:
     if approval.status not in OPEN:
         return approval.status
-    return "no limit" if approval.left_s is None else f"{approval.left_s} s"
+    return "never" if approval.left_s is None else f"{approval.left_s} s"
 
 
 def _approvers(approval: Approval) -> str:

@@ -52,10 +52,10 @@ def test_the_table_has_what_waits_and_how_long_is_left(inline: Inline, inbox: Fa
     done = inline("approvals")
     assert done.code == 0
     heads, *rows = [line.split() for line in done.lines]
-    assert heads == ["ID", "KIND", "ABOUT", "ASKED", "BY", "LEFT"]
+    assert heads == ["ID", "KIND", "TOOL", "OR", "ITEM", "ASKED", "BY", "EXPIRES"]
     assert rows[0] == ["3f9c0a1b", "call", "files.delete", "client:agent", "(coder)", "4", "min"]
     assert [row[1:3] for row in rows[1:]] == [["definition", "notes.tidy"], ["definition", "notes.read"]]
-    assert "no limit" in done.lines[2]
+    assert "never" in done.lines[2]
 
 
 def test_one_kind_can_be_asked_for_and_nothing_waiting_is_said(inline: Inline, inbox: FakeApprovals) -> None:
@@ -150,7 +150,7 @@ def test_approving_signs_what_was_shown(inline: Inline, inbox: FakeApprovals, ke
     done = inline("approve", "3f9c", "--yes", "--reason", "fine")
     assert done.code == 0
     assert "files → delete" in done.out
-    assert done.lines[-1] == "approved: the same call by client:agent runs once (approved, 5 min left)"
+    assert done.lines[-1] == "approved: client:agent can now repeat this call once (approved, 5 min left)"
     (decided,) = inbox.decided
     assert (decided["id"], decided["reason"], decided["by"]) == (CALL_ID, "fine", "local")
     assert verified(decided["proof"], key, CALL_ID, "files.delete", digest).issuer == "ada"

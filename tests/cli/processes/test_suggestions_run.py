@@ -65,7 +65,7 @@ REFUSED = {
     "agents unblock": "no agent coder is blocked",
     "check": "frontmatter_invalid",
     "check --effective": "frontmatter_invalid",
-    "doctor": "mend:",
+    "doctor": "fix:",
     "drivers update": "",
     "links restart --authorize": "",
     "secrets adopt": "",

@@ -64,7 +64,7 @@ def test_a_held_call_says_what_is_to_be_confirmed(
     assert demand["approval_url"] == f"{node.operator_url}/approvals/{demand['confirmation_id']}"
     assert {"expires_at", "nonce", "call_digest"} <= demand.keys()
     (text,) = result["content"]
-    assert "Nothing was executed" in text["text"]
+    assert "Not executed yet" in text["text"]
     assert demand["confirmation_id"] in text["text"]
     assert not diary.read("fire")
 
@@ -275,7 +275,7 @@ def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named
         def said() -> str:
             return " ".join(node.cli("status").stdout.split())
 
-        assert "no one can approve them: interlock init makes a key" in said()
+        assert "(6 tools need it): interlock init makes a key" in said()
         gate = node.admin("/admin/status")["gate"]
         assert (gate["mode"], gate["without_approver"]) == ("gated", gate["tools"])
         assert gate["tools"] > gate["unclassified"] == 1
@@ -284,7 +284,7 @@ def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named
         node.config.write_text(node.config.read_text() + anchor("ada", ADA, "*"))
         (waiting,) = wait_for(lambda: node.admin("/approvals?kind=enrolment")["approvals"])
         step = f"interlock approve {waiting['id'][:8]} --code CODE enrols ada, with the setup code on the terminal"
-        assert f"no one can approve them: {step}" in said()
+        assert f"need it): {step}" in said()
         assert f"interlock approve {waiting['id'][:8]} --code CODE" in node.cli("doctor").stdout
         assert step in " ".join(node.cli("approve", demand["confirmation_id"]).stderr.split())
         assert not diary.read("fire")

@@ -53,7 +53,7 @@ async def test_an_unmodified_client_is_told_and_completes_the_call(node: Running
         for name in ("fire", "typed"):
             held = await opened.call_tool(f"plant__{name}", arguments)
             assert held.is_error
-            assert "Nothing was executed" in held.content[0].text
+            assert "Not executed yet" in held.content[0].text
             assert held.meta is not None
             demand = held.meta[MARK]
             assert demand["arguments"] == arguments

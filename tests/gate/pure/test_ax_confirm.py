@@ -228,7 +228,7 @@ def test_a_tool_with_an_output_schema_gets_no_structured_content() -> None:
 @pytest.mark.req("AX-11.3-2")
 def test_the_text_says_that_nothing_ran_and_what_to_do() -> None:
     text = result()["content"][0]["text"]
-    assert text.startswith("Nothing was executed.")
+    assert text.startswith("Not executed yet.")
     for part in (HELD.tool, HELD.approval_url, f"interlock approve {HELD.confirmation_id}", HELD.expires_at):
         assert part in text
     assert "make exactly the same call again" in text
@@ -236,7 +236,7 @@ def test_the_text_says_that_nothing_ran_and_what_to_do() -> None:
 
 def test_where_nobody_may_confirm_the_text_names_the_command_that_says_what_is_missing() -> None:
     text = result(has_approvers=False)["content"][0]["text"]
-    assert text.startswith("Nothing was executed.")
+    assert text.startswith("Not executed yet.")
     assert "interlock status" in text
     assert "interlock approve" not in text
 

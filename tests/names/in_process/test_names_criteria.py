@@ -253,7 +253,7 @@ async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(h
     refused = await here.accept(request, reason=None)
     assert isinstance(refused, Refusal) and refused.details is not None
     assert refused.message == "reason_required"
-    assert refused.details["detail"].startswith("say why, in spite of ")
+    assert refused.details["detail"].startswith("give a reason for approving in spite of ")
     assert isinstance(await here.accept(request, reason="a copy is attached"), Approval)
     assert here.entry("search").status is EntryStatus.ACTIVE
 

@@ -146,7 +146,7 @@ def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(c
             command = command.replace("ID", f"{id} --yes", 1).replace("CODE", checkout.setup_code)
         done = checkout.shell(command)
         said = (done.stdout + done.stderr).splitlines()
-        assert done.returncode == (3 if printed and printed[0].startswith("Nothing was executed") else 0), said
+        assert done.returncode == (3 if printed and printed[0].startswith("Not executed yet") else 0), said
         for line, expected in zip(said, printed, strict=False):
             assert line.startswith(expected.removesuffix("...").rstrip()), (command, said)
             assert expected.endswith("...") or line == expected

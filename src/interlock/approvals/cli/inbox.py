@@ -61,7 +61,7 @@ _DIFF_STYLES: Final = {"+": "green", "-": "red"}
 
 
 def table(approvals: Sequence[ApprovalSummary], width: int) -> list[Text]:
-    rows = [[Text(head, style="dim") for head in ("ID", "KIND", "ABOUT", "ASKED BY", "LEFT")]]
+    rows = [[Text(head, style="dim") for head in ("ID", "KIND", "TOOL OR ITEM", "ASKED BY", "EXPIRES")]]
     length = short_id_length([approval.id for approval in approvals])
     rows += [
         [
@@ -84,7 +84,7 @@ def short_id_length(ids: Sequence[str]) -> int:
 def time_left(approval: ApprovalSummary) -> str:
     if approval.status not in ("pending", "approved"):
         return plain(approval.status)
-    time = "no limit" if approval.left_s is None else duration(approval.left_s)
+    time = "never" if approval.left_s is None else duration(approval.left_s)
     return time if approval.status == "pending" else f"approved, {time}"
 
 
@@ -640,7 +640,7 @@ def _outcome_text(approval: "Approval") -> str:
         return f"approved: it was sent to {one_line(approval.target or '')} in the room {one_line(approval.room or '')}"
     if approval.source == "aql":
         return f"approved: {one_line(approval.agent or approval.name)} may go on"
-    return f"approved: the same call by {one_line(approval.requested_by)} runs once ({time_left(approval)} left)"
+    return f"approved: {one_line(approval.requested_by)} can now repeat this call once ({time_left(approval)} left)"
 
 
 deny_app = verb_app("Say no to what waits.")

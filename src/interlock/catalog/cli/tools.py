@@ -184,7 +184,7 @@ def show(
 ) -> None:
     """Show one tool in full.
 
-    Its definition, capability and route, and every check that a call of it meets, with the verdict of each.
+    Its definition, capability and route, and every check before a call runs, with its verdict.
     """
     from interlock.catalog.api import GET_TOOL
 
@@ -241,7 +241,7 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
         ]
         lines += in_columns(rows, width=width, shrink={2: 20, 1: 8, 0: 12})
     if tool.checks:
-        lines += [Text(), Text(f"  what a call of {one_line(tool.caller)} meets", style="dim")]
+        lines += [Text(), Text(f"  checks before a call by {one_line(tool.caller)} runs", style="dim")]
         styles = {"pass": "green", "refuse": "red", "hold": "yellow", "later": "dim"}
         rows = [
             [

@@ -113,10 +113,10 @@ def as_text(held: ConfirmationDemand, *, has_approvers: bool, more: str = "") ->
         else "No one may approve at this node yet; `interlock status` tells its operator what to do about it."
     )
     return (
-        f"Nothing was executed. {held.tool} changes something in a way that may not be undone, so this call is held "
-        f"until a person confirms it (confirmation_id {held.confirmation_id}). {how} "
-        "Once it is confirmed, make exactly the same call again to run it and get its result. "
-        f"You cannot confirm it yourself, and a changed call needs a confirmation of its own.{more}"
+        f"Not executed yet. {held.tool} can't be undone, so a person must approve this call first "
+        f"(confirmation_id {held.confirmation_id}). {how} "
+        "Once it is approved, make exactly the same call again to run it and get its result. "
+        f"You cannot approve it yourself, and a changed call needs its own approval.{more}"
     )
 
 

@@ -23,7 +23,7 @@ app = verb_app("Find what is wrong with a set-up.")
     """,
 )
 def doctor(invocation: Invocation) -> None:
-    """Find what is wrong with a set-up, and say how to mend it.
+    """Find what is wrong with a set-up, and say how to fix it.
 
     The configuration, addresses, permissions, programs and their versions, secrets, tokens, certificates, the clock,
     unsafe settings, the sandbox; of a node that runs also its servers, drivers and parents. Exit code 1: something is
@@ -53,7 +53,7 @@ def _draw(invocation: Invocation, finding: "Finding") -> None:
 
     console = invocation.out.console
     console.print(Text.assemble((finding.check, "bold yellow"), ": ", one_line(finding.problem)), soft_wrap=True)
-    for label, text in (("mend", finding.remedy), ("run", finding.command)):
+    for label, text in (("fix", finding.remedy), ("run", finding.command)):
         if text:
             console.print(Text.assemble((f"  {label}: ", "dim"), as_typed(one_line(text))), soft_wrap=True)
 

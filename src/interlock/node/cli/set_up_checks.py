@@ -1,4 +1,4 @@
-"""The set-up of a node as a whole: one table of checks, each of which returns what is wrong and how it is mended.
+"""The set-up of a node as a whole: one table of checks, each of which returns what is wrong and how to fix it.
 
 Nothing is changed or started, and nothing is sent elsewhere but a greeting to the servers of a store on NATS. A check
 looks at the configuration, at this machine and, where a node runs, at what the node says of itself; one that cannot
@@ -249,9 +249,9 @@ def _servers(set_up: SetUp) -> Found:
             if link.stderr_lines:
                 yield problem, f"interlock links logs {link.segment} shows what it wrote; then start it again", again
             elif "start the node again" in (link.reason or ""):
-                yield problem, "mend that, and start the node again", None
+                yield problem, "fix that, and start the node again", None
             else:
-                yield problem, "mend that; then start it again", again
+                yield problem, "fix that, then start it again", again
         elif link.state == "unauthorised":
             named = _KEEPS_SECRET.search(link.reason or "")
             command = named[0] if named else f"{again} --authorize" if link.consent else again

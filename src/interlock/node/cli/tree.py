@@ -81,8 +81,8 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped_lines(told, width)]
     if status.gate.without_approver:
         tools = count(status.gate.without_approver, "tool")
-        mend = " ".join(approver_step(status.approvers))
-        trouble = f"calls of {tools} wait for a person, and no one can approve them: {mend}"
+        next_step = " ".join(approver_step(status.approvers))
+        trouble = f"no one can approve calls yet ({tools} need it): {next_step}"
         lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
     if status.loosened:
         told = f"the configuration was loosened, and no approver signed for it: {'; '.join(status.loosened)}"

@@ -97,7 +97,7 @@ export const when = (time) => h("time", { datetime: time, title: time }, new Dat
 export const clock = (time) => h("time", { datetime: time, title: time }, new Date(time).toLocaleTimeString([], { hour12: false }));
 
 export function left(seconds) {
-  if (seconds === null || seconds === undefined) return "no limit";
+  if (seconds === null || seconds === undefined) return "never";
   const s = Math.max(0, Math.round(seconds));
   return s >= 7200 ? Math.floor(s / 3600) + " h left" : Math.floor(s / 60) + ":" + String(s % 60).padStart(2, "0") + " left";
 }

@@ -120,7 +120,7 @@ async function draw() {
     sign(async (shown) => (await post("/admin/grants/proof", { terms: shown.terms, key: key.value, passphrase: typed })).proof);
   } }, h("label", null, "Operator key", key), h("label", null, "Its passphrase", passphrase), h("button", null, "Sign with the key"));
   put(signing, h("section", { class: "box" }, h("h2", null, "Sign a standing grant for ", code(line(proposed.terms.tool))),
-    h("p", null, "Calls like this one by ", code(line(proposed.terms.who)), " then run without being held. An argument that is not here may not be there."),
+    h("p", null, "Calls like this one by ", code(line(proposed.terms.who)), " then run without being held. Calls with any other argument are not covered."),
     rows.map((one) => one.element), h("div", { class: "bar" }, h("label", null, "How many calls", calls), h("label", null, "For", time), h("label", null, "Reason", reason)),
     h("h3", null, "What you sign"), words, wrong, h("div", { class: "buttons" }, byPasskey, byKey), said,
     !byPasskey && !byKey && h("p", null, "No key may sign here. Where yours is: ", code("interlock approve " + approval + " --standing"), ".")));

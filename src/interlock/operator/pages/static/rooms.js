@@ -8,7 +8,7 @@ const told = h("div", { role: "status" });
 const pending = new Map();
 let isAdmin = false, found = [];
 
-const share = (one) => one.approved + " of " + one.proposals + " approved" + (one.rejected ? ", " + one.rejected + " rejected" : "");
+const share = (one) => !one.proposals ? "no proposals yet" : one.approved + " of " + one.proposals + " approved" + (one.rejected ? ", " + one.rejected + " rejected" : "");
 
 /** What a person should know of an agent before trusting it with more. */
 const record = (one) => facts([

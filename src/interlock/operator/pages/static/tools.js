@@ -71,7 +71,7 @@ async function show() {
   mark();
   if (name === null) {
     document.title = "Tools · Interlock";
-    put(detail, empty("Choose a tool", h("p", null, "You see what it does, every check that a call of it meets, and a form to call it. Calls go through the same guard as any client's.")));
+    put(detail, empty("Choose a tool", h("p", null, "You see what it does, every check before it runs, and a form to call it. Calls go through the same guard as any client's.")));
     return;
   }
   try {
@@ -93,7 +93,7 @@ async function show() {
         form.element, h("p", { class: "buttons" }, h("button", { class: "go", type: "submit" }, "Call"), h("span", { class: "hint" }, h("kbd", null, "Ctrl"), " ", h("kbd", null, "Enter"))))
         : h("p", { class: "muted" }, "You may look and not call."),
       answer,
-      h("h3", null, "What a call of ", code(tool.caller), " meets"),
+      h("h3", null, "Checks before a call by ", code(tool.caller), " runs"),
       h("ol", { class: "checks" }, tool.rungs.map((one) => h("li", null, pill(one.verdict, VERDICTS[one.verdict] ?? ""), h("span", null, h("b", null, one.name), " ", h("span", { class: "muted" }, line(one.reason)))))),
       h("details", null, h("summary", null, "Definition and route"),
         facts([["Route", tool.route.map(line).join(" / ")], ["Alias", tool.alias], ["Name at its server", tool.original], ["Hops", String(tool.hops)], ["Era", tool.era], ["Owner", [tool.owner.kind, tool.owner.principal, tool.owner.authority].filter(Boolean).join(" ")]]),
@@ -104,7 +104,7 @@ async function show() {
 }
 
 put(split, h("section", { class: "list", "aria-label": "Tools" }, h("label", null, "Find a tool", words), told, list), h("section", { "aria-label": "The tool" }, detail));
-put(main(), h("h1", null, "Tools"), h("p", { class: "lead" }, "What their names mean is in the ", h("a", { href: "/names" }, "registry of names"), "."), split);
+put(main(), h("h1", null, "Tools"), h("p", { class: "lead" }, h("a", { href: "/names" }, "What tool names mean")), split);
 addEventListener("popstate", show);
 keys({ "/": () => words.focus() });
 on("open", search);
