@@ -283,8 +283,8 @@ def sign(
 ) -> None:
     """Sign a standing grant: calls of a tool by one caller run without being held, within limits.
 
-    Calls with an argument that no option names are not covered. A grant ends with its time or its number of calls, when you
-    revoke it, when the tool's definition changes, and when your key may no longer approve.
+    Calls with an argument that no option names are not covered. A grant ends with its time or its number of calls,
+    when you revoke it, when the tool's definition changes, and when your key may no longer approve.
     """
     from interlock.approvals.cli.signing import sign_drafted
     from interlock.approvals.grants_api import DRAFT_GRANT, DraftGrant, GrantDraft
