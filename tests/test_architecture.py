@@ -68,8 +68,7 @@ SDK_IMPORTS = (
     "interlock.net",
     "interlock.process",
     "interlock.config.folders",
-    "interlock.crypto.keys.signing",
-    "interlock.store.ports",
+    "interlock.crypto.signing",
     "interlock.ax.uplink",
 )
 
@@ -481,7 +480,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (only_the_guard_makes_admitted, "interlock.links.x", "def send(command: Admitted[Call]) -> None: ..."),
     (no_mcp_sdk, "interlock.links.x", "from interlock.mcp import messages"),
     (sdk_needs_no_node, "interlock.sdk.subserver.x", "from interlock.net import websocket"),
-    (sdk_needs_no_node, "interlock.sdk.subserver.x", "from interlock.crypto.keys.signing import read_signing_key"),
+    (sdk_needs_no_node, "interlock.sdk.subserver.x", "from interlock.crypto.signing import read_signing_key"),
     (routing_splits_no_names, "interlock.links.x", "line.split(',')"),
     (routing_splits_no_names, "interlock.ax.protocol.names", "name.split('.')"),
 ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from interlock.approvals.cli.keys import OperatorKeys
     from interlock.cli.client.offline import OfflineNode
     from interlock.cli.client.operator import Answer
-    from interlock.crypto.keys.certificate_authority import DevelopmentAuthority
+    from interlock.crypto.certificate_authority import DevelopmentAuthority
 
 ROOMS_NAMED = 5
 
@@ -287,10 +287,9 @@ def anchor(
     from interlock.ax.protocol.registration.authority import maybe_authority
     from interlock.config.toml_text import toml_text
     from interlock.core.node_identity import NODE_KEY
-    from interlock.crypto.jose import written
-    from interlock.crypto.keys.signing import make_signing_key
+    from interlock.crypto.jose import format_key
+    from interlock.crypto.signing import KeyFileError, make_signing_key
     from interlock.net.protocol.dns_name import maybe_dns_name
-    from interlock.store.ports import StoreError
 
     path = Path(key).expanduser() if key is not None else invocation.data_folder / NODE_KEY
     names = speaks_for or []
@@ -311,9 +310,9 @@ def anchor(
     is_new = not path.exists()
     try:
         public = make_signing_key(path).public
-    except StoreError as refused:
+    except KeyFileError as refused:
         raise Refused("key_unusable", str(refused)) from None
-    entry = {"name": name or path.stem, "key": written(public), "speaks_for": list(dict.fromkeys(proved))}
+    entry = {"name": name or path.stem, "key": format_key(public), "speaks_for": list(dict.fromkeys(proved))}
     out = invocation.out
     if out.as_json:
         out.json({"anchor": entry, "kid": public.kid, "file": str(path.absolute()), "made": is_new})
@@ -362,7 +361,7 @@ def certificate(
     It serves a node's endpoints and its links to parents, and prints the lines to paste. The CA is for development
     and for trees without a PKI of their own: keep ca.key where it is.
     """
-    from interlock.crypto.keys.certificate_authority import DevelopmentAuthority
+    from interlock.crypto.certificate_authority import DevelopmentAuthority
 
     place = Path(folder).expanduser().absolute() if folder else invocation.data_folder / CERTIFICATE_FOLDER
     authority = DevelopmentAuthority(place)
@@ -379,11 +378,11 @@ def certificate(
 
 def _names_to_keep(authority: "DevelopmentAuthority", name: str) -> tuple[list[str], list[str]] | None:
     """Return the names of an existing certificate, which a renewal without names keeps."""
-    from interlock.store.ports import StoreError
+    from interlock.crypto.signing import KeyFileError
 
     try:
         names, addresses = authority.names_of(name)
-    except StoreError as refused:
+    except KeyFileError as refused:
         raise Refused("not_written", str(refused)) from None
     return (names, addresses) if names or addresses else None
 
@@ -401,14 +400,14 @@ def _issue_certificate(
 
     from interlock.cli.terminal.text import local_time
     from interlock.config.toml_text import toml_text
-    from interlock.crypto.keys.certificate_authority import CA_KEY, NameTaken
-    from interlock.store.ports import StoreError
+    from interlock.crypto.certificate_authority import CA_KEY, NameTaken
+    from interlock.crypto.signing import KeyFileError
 
     try:
         issued = authority.issue(name, dns, addresses, now=time.time(), days=days, renew=renew)
     except NameTaken as taken:
         raise Refused("exists", str(taken), hint="--renew writes over it") from None
-    except StoreError as refused:
+    except KeyFileError as refused:
         raise Refused("not_written", str(refused)) from None
     paths = {"tls_cert": str(issued.certificate), "tls_key": str(issued.key)}
     ca = str(issued.authority)
@@ -438,11 +437,11 @@ def _revoke_certificate(invocation: Invocation, authority: "DevelopmentAuthority
     import time
 
     from interlock.config.toml_text import toml_text
-    from interlock.store.ports import StoreError
+    from interlock.crypto.signing import KeyFileError
 
     try:
         crl = authority.revoke(name, now=time.time())
-    except StoreError as refused:
+    except KeyFileError as refused:
         raise Refused("not_written", str(refused)) from None
     if invocation.out.as_json:
         invocation.out.json({"crl": str(crl)})

@@ -47,7 +47,7 @@ from interlock.crypto.jose import (
     read_jwt_untrusted,
     role_principals,
 )
-from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.crypto.jwt_verification import check_signature
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.net.fetch import CONNECTIONS_MAX, Fetcher, FetchFailed
 from interlock.store.tokens import PREFIXES

@@ -13,7 +13,7 @@ from interlock.config.problems import WRONG, At, WrongValue, quoted_word
 from interlock.config.value_types import UNSET, Text, ValueType, expand, read_text, resolve
 from interlock.credentials.protocol.resource import is_protected
 from interlock.crypto.jose import PRIVATE, BadKey, find_pem_label, is_key_text, read_key_untrusted
-from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
+from interlock.crypto.webauthn import read_passkey_untrusted
 from interlock.net.protocol.address_scope import UNSPECIFIED_HOSTS, is_loopback
 from interlock.net.protocol.dns_name import maybe_dns_name
 

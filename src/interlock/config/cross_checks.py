@@ -21,7 +21,7 @@ from interlock.config.addresses import collide
 from interlock.config.plan import AuthPlan, NodePlan
 from interlock.config.problems import At, Findings, Problem, quoted_word
 from interlock.config.reader import Settings
-from interlock.crypto.webauthn.passkeys import find_relying_party
+from interlock.crypto.webauthn import find_relying_party
 from interlock.net.protocol.address_scope import is_loopback
 
 

@@ -34,9 +34,8 @@ def encode(data: bytes) -> str:
 #
 #     Invalid(reason)   the client's fault; it gets another token from its authorization server
 #
-# Every reason is answered alike: HTTP 401 and `error="invalid_token"` (RFC 6750 3.1). The text is the same for
-# everybody
-# and holds nothing of the token.
+# Every reason is answered with HTTP 401 and `error="invalid_token"` (RFC 6750 3.1). The text is the same for everybody
+# and repeats nothing of the token.
 
 
 class Reason(enum.Enum):
@@ -138,9 +137,8 @@ def _client(claims: Claims) -> str:
 
 # A JWT, such as a client's access token: bytes that may be anything -> a header we accept, claims, what was signed.
 #
-# Nothing it says is true before its signature is verified. Keys that the token itself brings (jwk, jku, x5c, x5u) are
-# not
-# even read.
+# Nothing in it is trusted before its signature is verified. Keys that the token itself brings (jwk, jku, x5c, x5u) are
+# not even read.
 
 # RFC 8725 3.1: a closed list. Nothing unsigned, nothing symmetric: a public key must never serve as a secret.
 Algorithm = Literal["EdDSA", "ES256", "RS256", "PS256"]
@@ -290,8 +288,8 @@ def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | Invali
 
 # A public key as a person writes it into a configuration or a file: `ed25519:BASE64`, a JWK, or a set of JWKs.
 #
-# PEM is only recognised here; `keys.pem` reads it. A key without a name of
-# its own is named by its thumbprint (RFC 7638), so that a signer can always say which key it used.
+# PEM is only recognised here; `crypto.signing` reads it. A key without an id gets its thumbprint as id (RFC 7638), so
+# that a signer can always say which key it used.
 
 ED25519: Final = "ed25519:"
 ED25519_BYTES: Final = 32
@@ -350,7 +348,7 @@ def ed25519_key(public: bytes) -> Jwk:
     return named(Jwk(kty="OKP", crv="Ed25519", x=encode(public)))
 
 
-def written(key: Jwk) -> str:
+def format_key(key: Jwk) -> str:
     """Format a key as it is written in a configuration file."""
     public = decode_base64url(key.x) if key.crv == "Ed25519" else None
     if public is not None:

@@ -19,7 +19,7 @@ from interlock.devices.devices import MARK, PARENT
 from interlock.links.link import Link
 
 if TYPE_CHECKING:
-    from interlock.crypto.keys.signing import SigningKey
+    from interlock.crypto.signing import SigningKey
 
 log = logging.getLogger("interlock.devices")
 

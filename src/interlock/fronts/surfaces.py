@@ -4,67 +4,22 @@ Each surface is a front per era over the same dispatcher. `auto` compares the to
 aql.auto_tokens when a client greets; what a connected client got is not changed under it.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final, Literal, cast
 
 import msgspec
-from msgspec import Raw
 
-from interlock.aql.surface import AqlSurface
 from interlock.catalog.catalog import Catalog, Namespace, View
 from interlock.core.calls.caller import Principal, ViewKey, view_key
 from interlock.core.current_plan import CurrentPlan
 from interlock.dispatch.arrivals import Arrivals
 from interlock.fronts.legacy import LegacyFront
-from interlock.fronts.lists import SERVER_META, ListCache
 from interlock.fronts.modern import ModernFront
-from interlock.mcp.methods import TOOLS_LIST, Era
-from interlock.wire.refusal import Refusal
 
 ServedSurface = Literal["flat", "aql", "aql-single", "safety"]
 BYTES_PER_TOKEN: Final = 4  # what tokenizers make of JSON, near enough to choose by
 HYSTERESIS: Final = 0.8  # below this share of the threshold the flat list comes back
-TTL_MS: Final = 3_600_000
 CHOICES_MAX: Final = 256
-
-INTRODUCTION: Final = (
-    "Interlock gathers several MCP servers behind a few tools. Every tool takes an operation and its params; the"
-    " operation introspect finds operations by words and shows how each is called."
-)
-
-
-class AqlLists:
-    """The `ClientLists` of an AQL client: its tools are the endpoints, the rest is as on the flat surface."""
-
-    unchanging = frozenset({"tools"})
-
-    def __init__(self, flat: ListCache, surface: AqlSurface) -> None:
-        self._flat = flat
-        self._surface = surface
-
-    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
-        if method != TOOLS_LIST:
-            return self._flat.list(method, key, params, era)
-        items = self._surface.tools()
-        if era is Era.LEGACY:
-            return b'{"tools":%b}' % items
-        return b'{"resultType":"complete","tools":%b,"ttlMs":%d,"cacheScope":"public","_meta":%b}' % (
-            items,
-            TTL_MS,
-            SERVER_META,
-        )
-
-    def when_fresh(self, method: str, then: Callable[[], None]) -> None:
-        if method == TOOLS_LIST:
-            then()
-        else:
-            self._flat.when_fresh(method, then)
-
-    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
-        return self._surface.maybe_unreadable(data, is_modern=is_modern)
-
-    def introduction(self, view: View, only: str | None) -> str:
-        return f"{INTRODUCTION} {self._surface.adapter.loop.instructions()}".rstrip()
 
 
 class FrontPair(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ def check_controller(actor: Actor, controller: Controller, registry: Registry) -
 
 
 def check_statement(statement: Statement, controller: Controller, registry: Registry) -> None:
-    from interlock.crypto.keys.jwt_verification import check_signature  # only loaded where a statement comes
+    from interlock.crypto.jwt_verification import check_signature  # only loaded where a statement comes
 
     if statement_id(statement) in registry.used_statements:
         raise Refused("statement_replayed", "the statement was used before; sign one for each change")

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.core.clock import Clock, rfc3339
-from interlock.crypto.keys.signing import write_once
+from interlock.crypto.signing import write_once
 from interlock.names.protocol.criteria import read_reference
 from interlock.names.protocol.entry import Entry, Status, days_between
 from interlock.names.protocol.registry import Finding, Registry, Request, Retrieval, Step

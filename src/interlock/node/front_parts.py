@@ -7,6 +7,7 @@ from weakref import WeakSet
 import msgspec
 
 from interlock.aql.adapter import LoopAdapter
+from interlock.aql.client_lists import AqlLists
 from interlock.aql.surface import AqlSurface
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import Caller, Principal, principal_for
@@ -21,7 +22,7 @@ from interlock.fronts.modern import ModernFront
 from interlock.fronts.public import PublicEndpoint
 from interlock.fronts.sessions import Session, Sessions
 from interlock.fronts.stdio import LineFront
-from interlock.fronts.surfaces import AqlLists, FrontPair, ServedSurface, Surfaces
+from interlock.fronts.surfaces import FrontPair, ServedSurface, Surfaces
 from interlock.node.call_parts import CallParts
 from interlock.node.link_parts import LinkParts
 from interlock.node.store_parts import StoreParts

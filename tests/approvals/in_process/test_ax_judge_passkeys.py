@@ -15,7 +15,7 @@ from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.config.plan import AnchorPlan
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
-from interlock.crypto.webauthn.passkeys import find_relying_party
+from interlock.crypto.webauthn import find_relying_party
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified
 from interlock.store.ports import StoreError

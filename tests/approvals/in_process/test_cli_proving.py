@@ -18,9 +18,9 @@ from interlock.ax.protocol.registration.authority import Anchor
 from interlock.cli.client.operator import Answer
 from interlock.cli.terminal.errors import BadUsage
 from interlock.core.clock import SystemClock
+from interlock.crypto import operator_keys as sealing
 from interlock.crypto.jose import read_key_untrusted
-from interlock.crypto.keys import encrypted_pem as sealing
-from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.crypto.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import Presented, call_digest
 from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmation
 from interlock.wire.refusal import Refused

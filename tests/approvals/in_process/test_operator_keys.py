@@ -11,8 +11,8 @@ from interlock.approvals.trust import operator_keys
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.operator_keys import FREE_TRIES, SHARED_TRIES, OperatorKeyService, TooOften
 from interlock.config.plan import AnchorPlan
-from interlock.crypto.keys import encrypted_pem
-from interlock.crypto.keys.operator_keys import make_key
+from interlock.crypto import operator_keys as key_files
+from interlock.crypto.operator_keys import make_key
 from interlock.gate.protocol.jws_proof import Asked
 from interlock.wire.refusal import Refusal
 
@@ -27,7 +27,7 @@ def clock() -> Hands:
 
 @pytest.fixture
 def service(tmp_path: Path, clock: Hands, monkeypatch: pytest.MonkeyPatch) -> OperatorKeyService:
-    monkeypatch.setattr(encrypted_pem, "SCRYPT_N", 2**4)
+    monkeypatch.setattr(key_files, "SCRYPT_N", 2**4)
     public = make_key(tmp_path / "ada.key", "ed25519", RIGHT.encode())
 
     async def get(url: str) -> bytes:

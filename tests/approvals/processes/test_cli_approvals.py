@@ -20,7 +20,7 @@ from interlock.approvals.protocol.digests import signed_digest
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.core.clock import SystemClock
 from interlock.crypto.jose import read_key_untrusted
-from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.crypto.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import CONFIRMATION, call_digest
 from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmation
 

@@ -18,7 +18,7 @@ from interlock.ax.protocol.registration.authority import (
     replay_refusal,
 )
 from interlock.crypto.jose import read_jwks_untrusted
-from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.crypto.jwt_verification import check_signature
 from interlock.net.protocol.dns_name import maybe_dns_name
 from interlock.wire.refusal import Refusal
 

@@ -42,7 +42,7 @@ from interlock.crypto.jose import (
     role_principals,
     select,
 )
-from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.crypto.jwt_verification import check_signature
 
 NAMES = st.sampled_from(["iss", "sub", "aud", "exp", "nbf", "iat", "client_id", "azp", "scope", "scp", "roles", "cnf"])
 SIGNER = key("EdDSA", "k")

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.servers.minting import SigningKey, b64, key, mint, number, tampered, unb64
 
 from interlock.crypto.jose import Invalid, Jwk, Jwt, Reason, read_jwt_untrusted
-from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.crypto.jwt_verification import check_signature
 
 ALGORITHMS = ["EdDSA", "ES256", "RS256", "PS256"]
 CLAIMS = {"sub": "alice"}

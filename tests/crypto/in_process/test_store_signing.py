@@ -12,9 +12,15 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa, x448
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from interlock.ax.protocol.registration.authority import PROOF_S_MAX
-from interlock.crypto.jose import written
-from interlock.crypto.keys.signing import PassphraseWrong, make_signing_key, read_signing_key
-from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
+from interlock.crypto.jose import format_key
+from interlock.crypto.signing import (
+    FileDamaged,
+    FileUnusable,
+    KeyExposed,
+    PassphraseWrong,
+    make_signing_key,
+    read_signing_key,
+)
 
 CLAIMS = {"sub": "dns:edge01.example.com", "n": 1}
 
@@ -44,8 +50,8 @@ def test_a_key_is_made_once_for_its_owner_alone_and_signs(tmp_path: Path) -> Non
     assert again.public == made.public
     header, said = verified(again.sign("JWT", CLAIMS), made.public)
     assert (header, said) == ({"alg": "EdDSA", "kid": made.public.kid, "typ": "JWT"}, CLAIMS)
-    assert written(made.public).startswith("ed25519:")
-    assert len(base64.b64decode(written(made.public).removeprefix("ed25519:"))) == 32
+    assert format_key(made.public).startswith("ed25519:")
+    assert len(base64.b64decode(format_key(made.public).removeprefix("ed25519:"))) == 32
 
 
 @pytest.mark.parametrize(
@@ -57,8 +63,8 @@ def test_keys_made_elsewhere_sign_too(tmp_path: Path, private: Any, alg: str) ->
     key = read_signing_key(kept(tmp_path / "k", private))
     header, said = verified(key.sign("JWT", CLAIMS), key.public)
     assert (header["alg"], said) == (alg, CLAIMS)
-    assert json.loads(written(key.public))["kid"] == key.public.kid
-    assert '"d"' not in written(key.public)
+    assert json.loads(format_key(key.public))["kid"] == key.public.kid
+    assert '"d"' not in format_key(key.public)
 
 
 def test_a_proof_is_for_one_aggregator_short_and_never_the_same(tmp_path: Path) -> None:
@@ -84,18 +90,18 @@ def test_a_passphrase_seals_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
-    with pytest.raises(StoreRefused, match="chmod 600"):
+    with pytest.raises(KeyExposed, match="chmod 600"):
         read_signing_key(kept(tmp_path / "k", ec.generate_private_key(ec.SECP256R1()), mode))
 
 
 def test_what_is_no_key_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(FolderUnusable, match="No such file"):
+    with pytest.raises(FileUnusable, match="No such file"):
         read_signing_key(tmp_path / "none")
-    with pytest.raises(FolderUnusable, match="cannot be read: Is a directory"):
+    with pytest.raises(FileUnusable, match="cannot be read: Is a directory"):
         read_signing_key(tmp_path)
-    with pytest.raises(Damaged, match="another kind"):
+    with pytest.raises(FileDamaged, match="another kind"):
         read_signing_key(kept(tmp_path / "x448", x448.X448PrivateKey.generate()))
-    with pytest.raises(Damaged, match="another kind"):
+    with pytest.raises(FileDamaged, match="another kind"):
         read_signing_key(kept(tmp_path / "p384", ec.generate_private_key(ec.SECP384R1())))
     for number, text in enumerate(
         (b"", b"s3cret", b"-----BEGIN PRIVATE KEY-----\ns3cret\n-----END PRIVATE KEY-----\n")
@@ -103,12 +109,12 @@ def test_what_is_no_key_is_refused_and_not_repeated(tmp_path: Path) -> None:
         path = tmp_path / str(number)
         path.write_bytes(text)
         path.chmod(0o600)
-        with pytest.raises(Damaged) as refused:
+        with pytest.raises(FileDamaged) as refused:
             read_signing_key(path)
         assert "s3cret" not in str(refused.value)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FolderUnusable, match="file"):
+    with pytest.raises(FileUnusable, match="file"):
         make_signing_key(tmp_path / "file" / "k")

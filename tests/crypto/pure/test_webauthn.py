@@ -11,19 +11,22 @@ from tests.servers.authenticator import ATTESTED, EXTENDED, PRESENT, USUAL, VERI
 from tests.servers.authenticator import unb64 as decoded
 
 from interlock.crypto.jose import BadKey
-from interlock.crypto.keys.jwt_verification import check_assertion_signature
-from interlock.crypto.webauthn.ceremonies import (
+from interlock.crypto.jwt_verification import check_assertion_signature
+from interlock.crypto.webauthn import (
     CLIENT_DATA_BYTES_MAX,
+    Party,
     PasskeyRegistration,
     Wrong,
     as_text,
     check_assertion,
     find_challenge,
+    find_relying_party,
+    format_passkey,
     is_assertion,
     read_assertion_untrusted,
+    read_passkey_untrusted,
     read_registration_untrusted,
 )
-from interlock.crypto.webauthn.passkeys import Party, find_relying_party, read_passkey_untrusted, written
 from interlock.wire.cbor import CborError, read_item_untrusted
 
 KINDS: tuple[Kind, ...] = ("es256", "ed25519", "rs256")
@@ -81,7 +84,7 @@ def test_where_browsers_use_no_passkeys_there_is_no_party(url: str) -> None:
 def test_a_passkey_is_written_and_read_back(kind: Kind) -> None:
     key = read_passkey_untrusted(MADE[kind].text())
     assert key.kid == b64(MADE[kind].credential)
-    assert written(key) == MADE[kind].text()
+    assert format_passkey(key) == MADE[kind].text()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def registered(made: dict[str, str], challenge: bytes = CHALLENGE, party: Party 
 def test_a_passkey_that_was_made_on_the_page_is_known_by_its_key(kind: Kind) -> None:
     found = registered(MADE[kind].make(b64(CHALLENGE)))
     assert isinstance(found, PasskeyRegistration)
-    assert written(found.key) == MADE[kind].text()
+    assert format_passkey(found.key) == MADE[kind].text()
 
 
 def test_what_an_authenticator_says_of_its_make_is_not_looked_at() -> None:

@@ -11,7 +11,7 @@ from tests.servers.minting import b64, confused, key, mint, tampered, unsigned
 
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.crypto.jose import read_jwks_untrusted, thumbprint
-from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.crypto.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import (
     TOKEN_CHARS_MAX,

@@ -9,8 +9,8 @@ from tests.servers.minting import key, mint
 
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.crypto.jose import thumbprint
-from interlock.crypto.keys.jwt_verification import check_assertion_signature, check_signature
-from interlock.crypto.webauthn.passkeys import Party, read_passkey_untrusted
+from interlock.crypto.jwt_verification import check_assertion_signature, check_signature
+from interlock.crypto.webauthn import Party, read_passkey_untrusted
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import TOKEN_CHARS_MAX, Asked, Verified, judge_confirmation
 from interlock.gate.protocol.passkey_proof import challenge, judge_passkey, passkeys_for

@@ -23,7 +23,7 @@ from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.approvals.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyService
 from interlock.approvals.views import ApprovalViews
 from interlock.config.plan import AnchorPlan
-from interlock.crypto.webauthn.passkeys import find_relying_party
+from interlock.crypto.webauthn import find_relying_party
 from interlock.operator.app import operator_app
 from interlock.operator.operation import handlers_of
 from interlock.store.ports import StoreError

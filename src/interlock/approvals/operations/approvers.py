@@ -38,8 +38,7 @@ from interlock.approvals.views import ApprovalViews
 from interlock.config.plan import AnchorPlan
 from interlock.core.operator_errors import refused_as
 from interlock.crypto.jose import decode_base64url
-from interlock.crypto.webauthn.ceremonies import Wrong
-from interlock.crypto.webauthn.passkeys import written
+from interlock.crypto.webauthn import Wrong, format_passkey
 from interlock.operator.operation import INVALID_BODY, handles
 from interlock.wire.refusal import NotFound, Refusal, Refused
 
@@ -103,7 +102,7 @@ class ApproverOperations:
         invitation = await self._enrol(ticket, body)
         if invitation.made is None:
             raise _invalid_passkey(GONE)
-        plan = AnchorPlan(name=invitation.name, passkey=written(invitation.made), approves=EVERYTHING)
+        plan = AnchorPlan(name=invitation.name, passkey=format_passkey(invitation.made), approves=EVERYTHING)
         return await self._request(plan, by)
 
     @handles(REVOKE_KEY)

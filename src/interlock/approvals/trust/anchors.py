@@ -18,7 +18,7 @@ from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock
 from interlock.core.start_errors import AnchorInvalid
 from interlock.crypto.jose import BadKey, Jwk, find_pem_label, read_key_untrusted, thumbprint
-from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
+from interlock.crypto.webauthn import read_passkey_untrusted
 from interlock.net.fetch import Fetcher
 from interlock.wire.refusal import UNAVAILABLE, Refusal
 
@@ -188,7 +188,7 @@ def _keys(plan: AnchorPlan) -> tuple[Jwk, ...]:
         text = _file(source) if isinstance(source, Path) else source
         if find_pem_label(text) is None:
             return read_key_untrusted(text)
-        from interlock.crypto.keys.pem import read_pem_untrusted
+        from interlock.crypto.signing import read_pem_untrusted
 
         return (read_pem_untrusted(text),)
     except BadKey as bad:

@@ -18,8 +18,7 @@ from interlock.ax.protocol.registration.authority import Anchor
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.crypto.jose import Invalid, Jwk, Jwt, thumbprint
-from interlock.crypto.webauthn.ceremonies import Assertion, is_assertion
-from interlock.crypto.webauthn.passkeys import Party
+from interlock.crypto.webauthn import Assertion, Party, is_assertion
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import (
     Asked,
@@ -216,12 +215,12 @@ THUMBPRINT_CHARS: Final = 43  # SHA-256 in base64url
 
 
 def _verify(token: Jwt, key: Jwk) -> Invalid | None:
-    from interlock.crypto.keys.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
+    from interlock.crypto.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
 
     return check_signature(token, key)
 
 
 def _verify_assertion(assertion: Assertion, key: Jwk) -> Invalid | None:
-    from interlock.crypto.keys.jwt_verification import check_assertion_signature
+    from interlock.crypto.jwt_verification import check_assertion_signature
 
     return check_assertion_signature(assertion, key)

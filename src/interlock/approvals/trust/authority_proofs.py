@@ -53,6 +53,6 @@ class Proofs:
 
 
 def _verify(token: Jwt, key: Jwk) -> Invalid | None:
-    from interlock.crypto.keys.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
+    from interlock.crypto.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
 
     return check_signature(token, key)

@@ -16,7 +16,7 @@ import msgspec
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.clock import Clock
 from interlock.crypto.jose import BadKey, read_key_untrusted, thumbprint
-from interlock.crypto.keys.operator_keys import (
+from interlock.crypto.operator_keys import (
     KEY_NAME,
     PASSPHRASE_CHARS_MIN,
     KeyExists,
@@ -25,7 +25,6 @@ from interlock.crypto.keys.operator_keys import (
     public_text,
 )
 from interlock.gate.protocol.jws_proof import TYP, Asked, claims_of, invalid
-from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal
 
 JTI_BYTES: Final = 16
@@ -112,13 +111,13 @@ class OperatorKeyService:
             return invalid("not_written", f"the key cannot be written: {error.strerror or error}")
 
     def _sign(self, question: Asked, name: str, passphrase: bytes, now: float) -> str | Refusal:
-        from interlock.crypto.keys.signing import PassphraseWrong, read_signing_key
+        from interlock.crypto.signing import KeyFileError, PassphraseWrong, read_signing_key
 
         try:
             key = read_signing_key(self._folder / f"{name}.key", passphrase)
         except PassphraseWrong:  # a key without one proves nothing of a person in a browser
             return invalid("passphrase", "the key cannot be opened with this passphrase")
-        except StoreError as refused:
+        except KeyFileError as refused:
             return invalid("key_unfit", str(refused))
         return key.sign(TYP, claims_of(question, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=now))
 

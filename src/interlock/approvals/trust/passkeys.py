@@ -18,8 +18,14 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.crypto.jose import Jwk, encode, thumbprint
-from interlock.crypto.webauthn.ceremonies import ALGORITHMS, Wrong, read_registration_untrusted
-from interlock.crypto.webauthn.passkeys import Party, find_relying_party, written
+from interlock.crypto.webauthn import (
+    OFFERED_ALGORITHMS,
+    Party,
+    Wrong,
+    find_relying_party,
+    format_passkey,
+    read_registration_untrusted,
+)
 from interlock.gate.protocol.jws_proof import Asked, invalid
 from interlock.gate.protocol.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
 from interlock.store.ports import StoreError
@@ -138,7 +144,7 @@ class PasskeyService:
             rp_id=invitation.party.id,
             user=encode(invitation.user),
             name=invitation.name,
-            algorithms=tuple(ALGORITHMS),
+            algorithms=tuple(OFFERED_ALGORITHMS),
             exclude=existing,
             timeout=TIMEOUT_MS,
         )
@@ -171,7 +177,7 @@ def invitation_view(invitation: Invitation) -> InvitationView:
         url=f"{invitation.party.origin}{PATH}/{invitation.ticket}",
         expires_at=rfc3339(invitation.expires_at),
         status="waiting" if key is None else "made",
-        passkey=None if key is None else written(key),
+        passkey=None if key is None else format_passkey(key),
         thumbprint=None if key is None else thumbprint(key),
     )
 

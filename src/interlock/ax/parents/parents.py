@@ -67,7 +67,7 @@ from interlock.wire.refusal import (
 )
 
 if TYPE_CHECKING:
-    from interlock.crypto.keys.signing import SigningKey
+    from interlock.crypto.signing import SigningKey
 
 # What one parent is told of who has which subserver below us (MCP-AX 13.4), and what it says against it.
 #

@@ -15,6 +15,7 @@ from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.node_identity import NODE_KEY
 from interlock.core.recorder import Recorder
+from interlock.core.start_errors import CannotStart
 from interlock.core.tls import check_parents
 from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
@@ -23,7 +24,7 @@ from interlock.guard.budgets import Budgets
 
 if TYPE_CHECKING:
     from interlock.ax.parents.parents import Parents, ParentTrees
-    from interlock.crypto.keys.signing import SigningKey
+    from interlock.crypto.signing import SigningKey
 
 
 class ParentService:
@@ -41,7 +42,7 @@ class ParentService:
         budgets: Budgets,
     ) -> None:
         """Prepare the parents of all trees. `subtree` publishes the ids of the aggregators below this node when they
-        change. Raise StoreError.
+        change. Raise CannotStart.
         """
         self._registrar = registrar
         self._clock = clock
@@ -69,7 +70,7 @@ class ParentService:
             self._trees.close()
 
     def check(self, plan: Plan) -> None:
-        """Raise StoreError or CannotStart if these parents cannot be used."""
+        """Raise CannotStart if these parents cannot be used."""
         check_parents(plan)
         own_key(plan)
 
@@ -131,11 +132,14 @@ class ParentService:
 
 def own_key(plan: Plan) -> "SigningKey | None":
     """Return the key that proves our authority to parents, or None. `interlock access anchor` creates it. Raise
-    StoreError.
+    CannotStart.
     """
     path = plan.data / NODE_KEY
     if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):
         return None
-    from interlock.crypto.keys.signing import read_signing_key
+    from interlock.crypto.signing import KeyFileError, read_signing_key
 
-    return read_signing_key(path)
+    try:
+        return read_signing_key(path)
+    except KeyFileError as error:
+        raise CannotStart(str(error)) from None

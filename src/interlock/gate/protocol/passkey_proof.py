@@ -15,14 +15,14 @@ from typing import Final
 
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
 from interlock.crypto.jose import SKEW_S, Invalid, Jwk, thumbprint
-from interlock.crypto.webauthn.ceremonies import (
+from interlock.crypto.webauthn import (
     Assertion,
+    Party,
     Wrong,
     check_assertion,
     find_challenge,
     read_assertion_untrusted,
 )
-from interlock.crypto.webauthn.passkeys import Party
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import (
     PROOF_S_MAX,

@@ -31,7 +31,7 @@ from interlock.sdk.subserver.tools import OfferedTools, RegistrationRefused, Sub
 
 if TYPE_CHECKING:
     from interlock.ax.uplink import Opener
-    from interlock.crypto.keys.signing import SigningKey
+    from interlock.crypto.signing import SigningKey
     from interlock.sdk.subserver.mcp_server import Offer
     from interlock.sdk.subserver.uplink import LeafUplink
 
@@ -331,12 +331,11 @@ def _place(url: str) -> str:
 def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "SigningKey":
     if authority is None:
         raise SubserverInvalid("authority_key= proves an authority; give authority= too")
-    from interlock.crypto.keys.signing import read_signing_key
-    from interlock.store.ports import StoreError
+    from interlock.crypto.signing import KeyFileError, read_signing_key
 
     try:
         return read_signing_key(Path(path))
-    except StoreError as refused:
+    except KeyFileError as refused:
         raise SubserverInvalid(str(refused)) from None
 
 

@@ -4,7 +4,8 @@
     NAME.pem, NAME.key      one node: for its endpoints (server) and for its links to parents (client)
     crl.pem                 the certificates that were revoked, once there are any
 
-Keys are P-256 and 0600. Like `store.tokens`, this module draws random numbers, and takes the time as an argument.
+Keys are P-256 and their files have mode 0600. The time is an argument. Commands import this module when they need it,
+because `cryptography` takes 10 MiB of memory.
 """
 
 import datetime
@@ -12,18 +13,18 @@ import ipaddress
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeVar
 
 import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from interlock.crypto.keys.signing import write_once
-from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from interlock.crypto.signing import FileDamaged, FileUnusable, KeyFileError, write_once
 
 CA_CERTIFICATE: Final = "ca.pem"
 CA_KEY: Final = "ca.key"
@@ -34,40 +35,44 @@ BACKDATED: Final = datetime.timedelta(minutes=5)  # what the clocks of two machi
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _RESERVED: Final = frozenset(("ca", "crl"))
 
+T = TypeVar("T")
+
 
 class Issued(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate that was issued, with its files."""
+
     certificate: Path
     key: Path
     authority: Path  # the CA's certificate
-    authority_made: bool
+    authority_made: bool  # with this certificate, because there was none
     expires_at: float
 
 
-class NameTaken(StoreRefused):
-    """There is a certificate of that name."""
+class NameTaken(KeyFileError):
+    """A certificate of that name exists."""
 
 
 class DevelopmentAuthority:
+    """A certificate authority in a folder. All methods raise KeyFileError on failure."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def issue(
         self, name: str, dns: Sequence[str], addresses: Sequence[str], *, now: float, days: int, renew: bool = False
     ) -> Issued:
-        """Issue a certificate for a node. `dns` are normalized host names, `addresses` are IP addresses. Raise
-        StoreError on failure.
-        """
+        """Issue a certificate for a node. `dns` are normalized host names, `addresses` are IP addresses."""
         if not NAME.fullmatch(name) or name.lower() in _RESERVED:
-            raise StoreRefused(f"{name!r} is no name for a certificate: letters, digits, . _ and -, and not ca or crl")
+            raise KeyFileError(f"{name!r} is no name for a certificate: letters, digits, . _ and -, and not ca or crl")
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         if certificate.exists() and not renew:
             raise NameTaken(f"{certificate} is there already")
         authority_made = self._make_authority(now)
         ca, ca_key = self._authority()
-        private_key = _new_key()
+        private_key = generate_private_key(SECP256R1())
         node_certificate = _node_certificate(name, dns, addresses, private_key, ca, ca_key, _at(now), days)
-        self._write(key, _private(private_key))
-        self._write(certificate, _pem(node_certificate), 0o644)
+        _replace(key, _private(private_key), 0o600)
+        _replace(certificate, node_certificate.public_bytes(Encoding.PEM), 0o644)
         return Issued(
             certificate=certificate,
             key=key,
@@ -77,33 +82,24 @@ class DevelopmentAuthority:
         )
 
     def names_of(self, name: str) -> tuple[list[str], list[str]]:
-        """Return the DNS names and addresses of the existing certificate, or empty lists if there is none. Raise
-        StoreError on failure.
-        """
-        from cryptography import x509
-
+        """Return the DNS names and addresses of the existing certificate, or empty lists if there is none."""
         path = self._folder / f"{name}.pem"
         if not NAME.fullmatch(name) or not path.exists():
             return [], []
         try:
-            alternative_names = (
-                self._certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            )
+            extension = _read_certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
         except x509.ExtensionNotFound:
             return [], []
-        return alternative_names.get_values_for_type(x509.DNSName), list(
-            map(str, alternative_names.get_values_for_type(x509.IPAddress))
-        )
+        names = extension.value
+        return names.get_values_for_type(x509.DNSName), list(map(str, names.get_values_for_type(x509.IPAddress)))
 
     def revoke(self, name: str, *, now: float) -> Path:
-        """Add a certificate to the revocation list and return the path of the list. Raise StoreError on failure."""
-        from cryptography import x509
-        from cryptography.hazmat.primitives.hashes import SHA256
-
+        """Add a certificate to the revocation list and return the path of the list."""
         ca, ca_key = self._authority()
-        certificate = self._certificate(self._folder / f"{name}.pem")
-        before = self._revoked_certificates()
-        at = _at(now)
+        certificate = _read_certificate(self._folder / f"{name}.pem")
+        path, at = self._folder / CRL, _at(now)
+        content = "a revocation list in PEM; restore it from a backup"
+        before = _read(path, x509.load_pem_x509_crl, content) if path.exists() else ()
         builder = x509.CertificateRevocationListBuilder().issuer_name(ca.subject)
         builder = builder.last_update(at - BACKDATED).next_update(at + datetime.timedelta(days=CRL_DAYS))
         for revoked in before:
@@ -111,110 +107,76 @@ class DevelopmentAuthority:
                 builder = builder.add_revoked_certificate(revoked)
         entry = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number).revocation_date(at).build()
         revocation_list = builder.add_revoked_certificate(entry).sign(ca_key, SHA256())
-        from cryptography.hazmat.primitives.serialization import Encoding
-
-        self._write(self._folder / CRL, revocation_list.public_bytes(Encoding.PEM), 0o644)
-        return self._folder / CRL
+        _replace(path, revocation_list.public_bytes(Encoding.PEM), 0o644)
+        return path
 
     def _make_authority(self, now: float) -> bool:
-        """Create the authority unless it exists, and return whether it was created. Its key is written first: the
-        certificate is useless without it.
+        """Create the authority unless it exists, and return whether it was created.
+
+        Its key is written first, because the certificate is useless without it.
         """
         certificate, key = self._folder / CA_CERTIFICATE, self._folder / CA_KEY
         if certificate.exists():
             return False
         if key.exists():
-            raise Damaged(f"{key} is there without {certificate}; restore the one, or remove the other to begin anew")
-        private_key = _new_key()
+            raise FileDamaged(f"{key} exists without {certificate}; restore the one, or remove the other to begin anew")
+        private_key = generate_private_key(SECP256R1())
         authority_certificate = _authority_certificate(private_key, _at(now))
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_once(key, _private(private_key))
-            write_once(certificate, _pem(authority_certificate), 0o644)
+            write_once(certificate, authority_certificate.public_bytes(Encoding.PEM), 0o644)
         except OSError as error:
-            raise FolderUnusable(f"{self._folder} cannot be written: {error.strerror or error}") from None
+            raise FileUnusable(f"{self._folder} cannot be written: {error.strerror or error}") from None
         return True
 
-    def _authority(self) -> "tuple[x509.Certificate, EllipticCurvePrivateKey]":
-        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
+    def _authority(self) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
         path = self._folder / CA_KEY
-        certificate = self._certificate(self._folder / CA_CERTIFICATE)
-        try:
-            key = load_pem_private_key(path.read_bytes(), None)
-        except OSError as error:
-            raise FolderUnusable(f"{path} cannot be read: {error.strerror or error}") from None
-        except (ValueError, TypeError):
-            raise Damaged(f"{path} does not hold a private key in PEM without a passphrase") from None
+        certificate = _read_certificate(self._folder / CA_CERTIFICATE)
+        content = "a private key in PEM without a passphrase"
+        key = _read(path, lambda data: load_pem_private_key(data, None), content)
         if not isinstance(key, EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise Damaged(f"{path} is not the key of {self._folder / CA_CERTIFICATE}")
+            raise FileDamaged(f"{path} is not the key of {self._folder / CA_CERTIFICATE}")
         return certificate, key
 
-    def _certificate(self, path: Path) -> "x509.Certificate":
-        from cryptography import x509
 
-        try:
-            return x509.load_pem_x509_certificate(path.read_bytes())
-        except OSError as error:
-            raise FolderUnusable(f"{path} cannot be read: {error.strerror or error}") from None
-        except ValueError:
-            raise Damaged(f"{path} does not hold a certificate in PEM") from None
-
-    def _revoked_certificates(self) -> "list[x509.RevokedCertificate]":
-        from cryptography import x509
-
-        path = self._folder / CRL
-        try:
-            return list(x509.load_pem_x509_crl(path.read_bytes()))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise FolderUnusable(f"{path} cannot be read: {error.strerror or error}") from None
-        except ValueError:
-            raise Damaged(f"{path} does not hold a revocation list in PEM; restore it from a backup") from None
-
-    def _write(self, path: Path, data: bytes, mode: int = 0o600) -> None:
-        """Whole or not at all."""
-        try:
-            handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fchmod(handle, mode)
-                os.fsync(handle)
-            Path(draft).replace(path)
-        except OSError as error:
-            raise FolderUnusable(f"{path} cannot be written: {error.strerror or error}") from None
+def _read(path: Path, parse: Callable[[bytes], T], content: str) -> T:
+    """Read and parse a file. `content`: what it should contain, for the error."""
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise FileUnusable(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, TypeError):
+        raise FileDamaged(f"{path} does not hold {content}") from None
 
 
-def _new_key() -> "EllipticCurvePrivateKey":
-    from cryptography.hazmat.primitives.asymmetric import ec
+def _read_certificate(path: Path) -> x509.Certificate:
+    return _read(path, x509.load_pem_x509_certificate, "a certificate in PEM")
 
-    return ec.generate_private_key(ec.SECP256R1())
+
+def _replace(path: Path, data: bytes, mode: int) -> None:
+    """Write a file so that readers see either the old or the new content, never a part of it."""
+    try:
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+        Path(draft).replace(path)
+    except OSError as error:
+        raise FileUnusable(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def _at(now: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(int(now), datetime.UTC)
 
 
-def _private(key: "EllipticCurvePrivateKey") -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
+def _private(key: EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _pem(certificate: "x509.Certificate") -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return certificate.public_bytes(Encoding.PEM)
-
-
-def _authority_certificate(key: "EllipticCurvePrivateKey", at: datetime.datetime) -> "x509.Certificate":
-    from cryptography import x509
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.x509.oid import NameOID
-
+def _authority_certificate(key: EllipticCurvePrivateKey, at: datetime.datetime) -> x509.Certificate:
     # A name of its own, so that the authorities of two organisations are never taken for one.
     serial = x509.random_serial_number()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Interlock nodes {serial % 16**8:08x}")])
@@ -238,16 +200,12 @@ def _node_certificate(
     name: str,
     dns: Sequence[str],
     addresses: Sequence[str],
-    key: "EllipticCurvePrivateKey",
-    ca: "x509.Certificate",
-    ca_key: "EllipticCurvePrivateKey",
+    key: EllipticCurvePrivateKey,
+    ca: x509.Certificate,
+    ca_key: EllipticCurvePrivateKey,
     at: datetime.datetime,
     days: int,
-) -> "x509.Certificate":
-    from cryptography import x509
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
+) -> x509.Certificate:
     ends = min(at + datetime.timedelta(days=days), ca.not_valid_after_utc)
     names = [*map(x509.DNSName, dns), *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses)]
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -273,9 +231,7 @@ def _node_certificate(
     )
 
 
-def _usage(*, certificates: bool) -> "x509.KeyUsage":
-    from cryptography import x509
-
+def _usage(*, certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not certificates,
         content_commitment=False,

@@ -1,7 +1,8 @@
-"""Private keys that sign, each in a PEM file of its own (0600): an aggregator's, a leaf's, an operator's.
+"""Private keys that sign, each in a PEM file with mode 0600: the key of an aggregator, a leaf or an operator.
 
-In: a path, and the passphrase where the file has one. Out: a key that signs JWS in compact form (RFC 7515) and shows
-its public half. A file that cannot be used is a refusal that says what to do; what it holds is never repeated.
+A path, and a passphrase where the file has one, become a `SigningKey`, which signs JWS in compact form (RFC 7515) and
+shows its public half as a Jwk. A file that cannot be used raises a `KeyFileError`. Public keys in PEM are read here as
+well. `cryptography` takes 10 MiB of memory, so it is imported by the functions that need it, and not at the start.
 """
 
 import contextlib
@@ -16,8 +17,7 @@ import msgspec
 
 from interlock.ax.protocol.messages import Proof
 from interlock.ax.protocol.registration.authority import audience_of, proof_claims
-from interlock.crypto.jose import UNFIT, Algorithm, BadKey, Jwk, ed25519_key, encode, named
-from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
+from interlock.crypto.jose import PRIVATE, UNFIT, Algorithm, BadKey, Jwk, ed25519_key, encode, find_pem_label, named
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -29,18 +29,43 @@ OTHERS: Final = 0o077  # permissions of everybody but the owner
 _ALGORITHMS: Final[dict[str, Algorithm]] = {"OKP": "EdDSA", "EC": "ES256", "RSA": "RS256"}
 
 
-class PassphraseWrong(StoreRefused):
-    """The file is sealed, and not with this passphrase."""
+class KeyFileError(Exception):
+    """A file of a key or certificate cannot be used. The message names the file and what to do, not what it contains.
+
+    KeyFileError
+      FileUnusable     the file or its folder cannot be read or written
+      FileDamaged      the file does not contain what its name says
+      KeyExposed       other users can read the file
+      PassphraseWrong  the file is encrypted with another passphrase, or needs none
+    """
+
+
+class FileUnusable(KeyFileError):
+    """A file or its folder cannot be read or written."""
+
+
+class FileDamaged(KeyFileError):
+    """A file does not contain a key or certificate that Interlock can use."""
+
+
+class KeyExposed(KeyFileError):
+    """A private key can be read by other users of the machine."""
+
+
+class PassphraseWrong(KeyFileError):
+    """A key is encrypted with another passphrase, or is not encrypted although a passphrase was given."""
 
 
 class SigningKey:
+    """A private key and its public half."""
+
     def __init__(self, private: "PrivateKeyTypes", path: Path) -> None:
-        """Wrap a private key. Raise Damaged for a kind of key that Interlock cannot verify."""
+        """Wrap a private key. Raise FileDamaged for a kind of key that Interlock cannot verify."""
         self._private = private
         try:
             self.public = jwk_of(private.public_key())
         except BadKey as bad:
-            raise Damaged(f"{path} holds a key of another kind: {bad}") from None
+            raise FileDamaged(f"{path} holds a key of another kind: {bad}") from None
         self.alg = _ALGORITHMS[self.public.kty]
 
     def sign(self, typ: str, claims: Mapping[str, Any]) -> str:
@@ -74,7 +99,7 @@ class SigningKey:
 
 
 def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """Read a private key from a file that only its owner can read. Raise StoreError on failure."""
+    """Read a private key from a file that only its owner can read. Raise KeyFileError on failure."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key as load
 
     try:
@@ -82,9 +107,9 @@ def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise FolderUnusable(f"the key {path} cannot be read: {error.strerror or error}") from None
+        raise FileUnusable(f"the key {path} cannot be read: {error.strerror or error}") from None
     if mode & OTHERS:
-        raise StoreRefused(f"others may read the key {path}; take it for known to them, or run: chmod 600 {path}")
+        raise KeyExposed(f"others may read the key {path}; take it for known to them, or run: chmod 600 {path}")
     try:
         private = load(text[:FILE_BYTES_MAX], passphrase)
     except TypeError:  # one is given and not needed, or the other way round
@@ -93,35 +118,35 @@ def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
     except ValueError:
         if passphrase is not None:
             raise PassphraseWrong(f"the key {path} cannot be opened with this passphrase") from None
-        raise Damaged(f"{path} does not hold a private key in PEM; restore it, or remove it and make another") from None
+        raise FileDamaged(
+            f"{path} does not hold a private key in PEM; restore it, or remove it and make another"
+        ) from None
     return SigningKey(private, path)
 
 
 def make_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """Read the Ed25519 key in this file, and create it first if the file does not exist. Raise StoreError on
+    """Read the Ed25519 key in this file, and create it first if the file does not exist. Raise KeyFileError on
     failure.
+
+    Of two processes that create it at the same time, one wins, and both read the key of the winner.
     """
-    if not path.exists():
-        _make(path, passphrase)
-    return read_signing_key(path, passphrase)
-
-
-def _make(path: Path, passphrase: bytes | None) -> None:
-    """Whole or not at all, and never over one that another process made first."""
+    if path.exists():
+        return read_signing_key(path, passphrase)
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    sealing: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if passphrase is not None:
-        sealing = serialization.BestAvailableEncryption(passphrase)
+        encryption = serialization.BestAvailableEncryption(passphrase)
     text = Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, sealing
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
     )
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_once(path, text)
     except OSError as error:
-        raise FolderUnusable(f"the key {path} cannot be written: {error.strerror or error}") from None
+        raise FileUnusable(f"the key {path} cannot be written: {error.strerror or error}") from None
+    return read_signing_key(path, passphrase)
 
 
 def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -158,3 +183,20 @@ def jwk_of(public: object) -> Jwk:
             return named(Jwk(kty="RSA", n=n, e=e))
         case _:
             raise BadKey(UNFIT)
+
+
+def read_pem_untrusted(text: str) -> Jwk:
+    """Read a public key in PEM. Raise BadKey on failure."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    label = find_pem_label(text) or ""
+    if "PRIVATE" in label:
+        raise BadKey(PRIVATE)
+    if label not in ("PUBLIC KEY", "RSA PUBLIC KEY"):
+        raise BadKey(f"it is PEM with {label}, and PUBLIC KEY is needed")
+    try:
+        key = load_pem_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise BadKey("its PEM block cannot be read") from None
+    return jwk_of(key)

@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from interlock.crypto.jose import Algorithm, Invalid, Jwk, Jwt, Reason, decode_base64url
-from interlock.crypto.webauthn.ceremonies import Assertion
-from interlock.crypto.webauthn.passkeys import algorithm_of
+from interlock.crypto.webauthn import Assertion, algorithm_of
 
 RSA_BITS_MIN: Final = 2048  # RFC 7518 3.3
 RSA_BITS_MAX: Final = 8192  # a verification takes longer with the square of it

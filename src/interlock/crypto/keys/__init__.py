@@ -1,1 +1,0 @@
-"""Everything that touches `cryptography`: signing keys, encrypted key files, certificates, verification."""

@@ -1,1 +1,0 @@
-"""WebAuthn: what a passkey signed, parsed and checked."""
