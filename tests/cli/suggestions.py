@@ -99,7 +99,10 @@ def _command(path: tuple[str, ...]) -> Any:
 
 
 def _of_module(path: Path) -> Iterator[Suggestion]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    if "interlock " not in source:  # most modules; parsing them all would slow down every collection of tests
+        return
+    tree = ast.parse(source)
     left_out = _docstrings(tree) | set(_example_nodes(tree)) | _parts_of_joined(tree)
     for node in ast.walk(tree):
         text = _text(node) if node not in left_out else None
