@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FOLLOW_S = 0.5
 CALL = "tools/call"  # of every other method, its name is shown too
+METHOD_WORDS = {"approvals/raise": "approval requested:", "approvals/move": "approval of"}  # as a person reads them
 PAGE = 1000
 _DONE = frozenset(("ok", "approved", "enrolled", "kept", "made", "removed", "revoked", "used"))
 
@@ -200,7 +201,8 @@ def export(
 
 def _describe(record: "AuditRecord") -> tuple[str, str]:
     """Return what was done to whom, and how it ended."""
-    words: list[str | None] = [record.tool] if record.tool and record.method == CALL else [record.method, record.tool]
+    method = METHOD_WORDS.get(record.method, record.method)
+    words: list[str | None] = [record.tool] if record.tool and record.method == CALL else [method, record.tool]
     if record.token_name is not None:
         words += [record.token_name, f"for {record.token_for}"]
         words += [f"{record.room} as {record.participant}, {record.privilege}"] if record.room else []
