@@ -1,13 +1,15 @@
-"""The caller's own confirmation of a dangerous operation (approval kind `ack`), as a hold of its call.
+"""The confirmation of a dangerous operation, as a hold that its call brings to the guard.
 
-The guard asks it last, after budget and gate: without a token the call is refused with one; with a good one the token
-is used before the call is sent. A call that a person has to agree to is confirmed there, and has none of this.
+Outside an execution of the safety loop the caller itself confirms: without a token the call is refused and the answer
+contains a token; with a valid token the call is sent and the token is used up. Inside an execution a person confirms.
+The guard asks last, after budget and gate, so that no token is used up for a call that is refused anyway. A call that
+the gate holds has no hold of this kind: a person decides about it there.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from interlock.aql.operation_index import Entry
+from interlock.aql.operation_index import OperationEntry
 from interlock.aql.protocol.errors import Failure, confirmation_by_person, confirmation_required
 from interlock.aql.protocol.tokens import ConfirmationTokens
 from interlock.core.calls.call import Call, Outcome
@@ -20,7 +22,10 @@ _REFUSED: Final = Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", 
 
 
 class DangerHold:
-    """A `CallHold` that waits for nobody: the call is refused until it is confirmed."""
+    """A hold of a call that waits for nobody: the call is refused until it is confirmed.
+
+    `failure` is the answer to the refused call.
+    """
 
     is_waiting = False
     failure: Failure | None = None
@@ -42,7 +47,7 @@ class DangerHold:
 
 
 class PersonHold(DangerHold):
-    """Inside an execution of the safety loop a person confirms, and the agent gets no token (8.7.3)."""
+    """The confirmation by a person, inside an execution of the safety loop. The agent gets no token (8.7.3)."""
 
     def __init__(self, loop: SafetyLoop, execution: Execution, names: frozenset[str], held: HeldOperation) -> None:
         """Create a hold. `names` are those by which a report may have named the operation."""
@@ -69,19 +74,21 @@ class PersonHold(DangerHold):
 
 
 class Acknowledgement(DangerHold):
-    """The caller confirms, with a token that it is given."""
+    """The confirmation by the caller, who sends the same call again with the token of the first answer."""
 
     def __init__(
         self,
         tokens: ConfirmationTokens,
-        entry: Entry,
+        entry: OperationEntry,
         owner: str,
         principal: str,
         digest: str,
         token: str | None,
         note: Callable[[str], None],
     ) -> None:
-        """Create an acknowledgement. `note` receives the outcome for the audit log."""
+        """Create an acknowledgement. `owner` is the session or principal to which tokens are bound, `digest` the hash
+        of the arguments. `note` receives the outcome for the audit log.
+        """
         self._tokens = tokens
         self._entry = entry
         self._owner = owner

@@ -1,7 +1,4 @@
-"""The automatic adapter: the namespace as operations, for every caller by its own view.
-
-One per node. Holds what all AQL surfaces share: native operations, names, entries, tokens, and the plan as it is now.
-"""
+"""The automatic adapter: shows the namespace as MCP-AQL operations, to every caller by its own view. One per node."""
 
 import logging
 import secrets
@@ -14,14 +11,13 @@ from msgspec import Raw
 
 from interlock.aql.lifted_servers import LiftedServers
 from interlock.aql.loop_operations import LoopOperations
-from interlock.aql.native_operations import NativeOperations
-from interlock.aql.operation_index import INTROSPECTION, Entry, OperationIndex
+from interlock.aql.operation_index import INTROSPECTION, OperationEntry, OperationIndex
 from interlock.aql.operation_names import LiveOperationNames, OperationNames
-from interlock.aql.protocol.classification import Classified
-from interlock.aql.protocol.envelope import Warn
-from interlock.aql.protocol.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
+from interlock.aql.protocol.classification import CategoryVerdict
+from interlock.aql.protocol.envelope import AnswerWarning
+from interlock.aql.protocol.families import LOOP_PROFILE, PROFILES, AqlEndpoints, Mode, Profile, custom_profile
 from interlock.aql.protocol.introspection import protocol_types
-from interlock.aql.protocol.model import SPEC_VERSION, Operation, TypeDeclaration, reserved_names
+from interlock.aql.protocol.model import SPEC_VERSION, AqlOperation, TypeDeclaration, reserved_names
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote
 from interlock.catalog.catalog import Catalog, Namespace
 from interlock.catalog.routes import Route
@@ -29,17 +25,16 @@ from interlock.config.plan import AqlDangerPlan, Plan
 from interlock.core.audit_record import AuditRecord, SessionVia
 from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock
-from interlock.core.current_plan import CurrentPlan
 from interlock.core.recorder import Recorder
 from interlock.dispatch.dispatch import Dispatch
 from interlock.links.link import Link
 from interlock.safety.executions import STDIO
 from interlock.wire.jsonrpc.codec import find_string
 
-# The confirmation tokens of a node: its clock, its settings, and every step of a token in the audit log.
-
 
 def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -> ConfirmationTokens:
+    """Return the confirmation tokens of a node, which record every event of a token in the audit log."""
+
     def note(event: TokenNote) -> None:
         is_refused = event.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
         verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
@@ -53,6 +48,7 @@ def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -
 
 
 def token_lives(plan: AqlDangerPlan) -> TokenLives:
+    """Return the configured lifetimes of confirmation tokens."""
     lives = plan.token_s
     return TokenLives(
         destructive=lives.destructive, dangerous=lives.dangerous, forbidden=lives.forbidden, skew_s=plan.skew_s
@@ -61,19 +57,24 @@ def token_lives(plan: AqlDangerPlan) -> TokenLives:
 
 log = logging.getLogger("interlock.aql")
 
-INDEXES_MAX: Final = 64
-ENTRIES_SPARE: Final = 1000
+INDEXES_MAX: Final = 64  # kinds of callers whose operations are kept; beyond, all are built again
+ENTRIES_SPARE: Final = 1000  # entries beyond two for each tool, so that servers may come and go
 WARNED_MAX: Final = 1000  # of one session; beyond, warnings are repeated
 LABEL_META: Final = "dev.interlock/aql-label"
 LABEL_CHARS_MAX: Final = 100
 
 
 class AqlAdapter:
+    """The common part of all AQL surfaces of a node: operations and their names, sessions, and confirmation tokens.
+
+    The operations of a caller depend on its view of the namespace. They are kept in an index for each view until the
+    namespace, the native operations or the configuration change. The entries in an index are shared between views, so
+    that a second kind of caller costs little.
+    """
+
     def __init__(
         self,
-        current: CurrentPlan,
         catalog: Catalog,
-        native: NativeOperations,
         names: LiveOperationNames,
         recorder: Recorder,
         clock: Clock,
@@ -81,19 +82,19 @@ class AqlAdapter:
         dispatch: Dispatch | None = None,
     ) -> None:
         """Create the adapter. `dispatch` asks AQL servers below for their operations; with None they are not asked."""
-        self._current = current
+        self._current = current = names.current
+        self._native = names.native
         self._names = names
         self._catalog = catalog
-        self._native = native
         self.recorder = recorder
         self.clock = clock
         self.tokens = confirmation_tokens(clock, recorder, current.plan.aql.danger)
         self.lifted_servers = LiftedServers(dispatch, names.lifted)
         self.loop = loop
-        self._entries: dict[tuple[Route, str], Entry] = {}
+        self._entries: dict[tuple[Route, str], OperationEntry] = {}
         self._indexes: dict[ViewKey, tuple[Namespace, int, OperationIndex]] = {}
         self._plan = current.plan
-        self._endpoints: dict[Mode, tuple[Plan, Endpoints]] = {}
+        self._endpoints: dict[Mode, tuple[Plan, AqlEndpoints]] = {}
         names.lifted.changed.subscribe(lambda _: self._forget_indexes())
 
     @property
@@ -114,26 +115,23 @@ class AqlAdapter:
     # Operations
 
     def index(self, caller: Caller) -> OperationIndex:
+        """Return the operations that a caller may call. It is called for every operation and nearly always cached."""
         self._refresh_plan()
         namespace = self._catalog.namespace
         key = namespace.view(caller.key).key
         cached = self._indexes.get(key)
         if cached is None or cached[0] is not namespace or cached[1] != self._native.version:  # AQL-2.3.3-2
-            cached = (namespace, self._native.version, self._make(namespace, caller))
-            self._keep_index(key, cached)
+            if len(self._indexes) > INDEXES_MAX:
+                self._indexes.clear()
+            cached = self._indexes[key] = (namespace, self._native.version, self._make(namespace, caller))
         return cached[2]
-
-    def _keep_index(self, key: ViewKey, entry: tuple[Namespace, int, OperationIndex]) -> None:
-        if len(self._indexes) > INDEXES_MAX:
-            self._indexes.clear()
-        self._indexes[key] = entry
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
         names = self._names.names()
         routes = namespace.view(caller.key).tool_routes
-        entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
+        entries = [OperationEntry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
-            Entry(operation.declaration.name, native=operation, plan=self._plan)
+            OperationEntry(operation.declaration.name, native=operation, plan=self._plan)
             for operation in self._native
             if operation.is_shown(caller)  # AQL-X-5
         ]
@@ -146,11 +144,8 @@ class AqlAdapter:
                 entries.append(self._entry(names, route, name))
             else:
                 for upstream, operation in lifted.items():
-                    entries.append(
-                        self._entry(
-                            names, route, self._names.lifted.name(route, upstream, names.taken), operation, upstream
-                        )
-                    )
+                    name = self._names.lifted.name(route, upstream, names.taken)
+                    entries.append(self._entry(names, route, name, operation, upstream))
         return OperationIndex(entries, names.doubled)
 
     def _entry(
@@ -158,17 +153,17 @@ class AqlAdapter:
         names: OperationNames,
         route: Route,
         name: str,
-        lifted: Operation | None = None,
+        lifted: AqlOperation | None = None,
         upstream: str | None = None,
-    ) -> Entry:
+    ) -> OperationEntry:
         entry = self._entries.get((route, name))
         if entry is None:
             rule = names.rules.get(route.qualified)
-            entry = Entry(name, route=route, rule=rule, plan=self._plan, lifted=lifted, upstream=upstream)
+            entry = OperationEntry(name, route=route, rule=rule, plan=self._plan, lifted=lifted, upstream=upstream)
             self._entries[route, name] = entry
         return entry
 
-    def classified(self, route: Route) -> tuple[str, Classified] | None:
+    def classified(self, route: Route) -> tuple[str, CategoryVerdict] | None:
         """Return the operation of a tool and how its category was found. Return None if an AQL server's own
         operations replace it.
         """
@@ -179,26 +174,31 @@ class AqlAdapter:
         return name, self._entry(names, route, name).classification.classified
 
     def look_below(self, link: Link) -> None:
-        """Ask a server that has come for its operations, where calls of them are held: they are then judged first."""
+        """Ask a connected server for its operations if calls of its tools are held.
+
+        What the server itself would refuse is then refused before a person is asked to approve it.
+        """
         routes = self._catalog.tool_routes(link)
         if any(route.is_held for route in routes):
             self.lifted_servers.look(routes)
 
     # What introspection shows beside operations
 
-    def endpoints(self, mode: Mode) -> Endpoints:
+    def endpoints(self, mode: Mode) -> AqlEndpoints:
         plan = self._current.plan
         cached = self._endpoints.get(mode)
         if cached is None or cached[0] is not plan:
-            endpoints = Endpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix)
+            endpoints = AqlEndpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix)
             cached = self._endpoints[mode] = (plan, endpoints)
         return cached[1]
 
     def types(self) -> list[TypeDeclaration]:
+        """Return the types that belong to the protocol rather than to an operation (9.1)."""
         aql = self.plan.aql
         return protocol_types(has_danger=aql.danger.enforce, has_fields=aql.field_selection, more=self.loop.types())
 
-    def protocol(self, endpoints: Endpoints, caller: Caller, index: OperationIndex) -> dict[str, Any]:
+    def protocol(self, endpoints: AqlEndpoints, caller: Caller) -> dict[str, Any]:
+        """Return `_protocol`, which tells a client what this node implements of MCP-AQL (10.2)."""
         aql = self.plan.aql
         is_full = aql.batch and aql.field_selection and aql.mode != "single"  # AQL-10.2-1: both modes (10.1), and these
         members: dict[str, Any] = {
@@ -258,7 +258,7 @@ class AqlAdapter:
         at, via = self.clock.wall(), caller.via
         self.recorder.add(AuditRecord(at, who, via, "aql/session", id, None, "admitted", "ok", reason=text))
 
-    def unsaid(self, caller: Caller, warnings: tuple[Warn, ...]) -> tuple[Warn, ...]:
+    def unsaid(self, caller: Caller, warnings: tuple[AnswerWarning, ...]) -> tuple[AnswerWarning, ...]:
         """Return the warnings that the session has not received yet; without a session all of them (2.3.3)."""
         if caller.aql is None:
             return warnings
@@ -270,27 +270,31 @@ class AqlAdapter:
 
 
 class LoopAdapter(AqlAdapter):
-    """The safety loop alone, beside whatever other servers a client has: nothing of the namespace is shown."""
+    """An adapter that shows the operations of the safety loop and nothing of the namespace.
+
+    A client that uses other servers directly connects to it beside them, to have its agent monitored all the same.
+    """
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
-        entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
+        entries = [OperationEntry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
-            Entry(operation.declaration.name, native=operation, plan=self._plan)
+            OperationEntry(operation.declaration.name, native=operation, plan=self._plan)
             for operation in self._native
             if operation.declaration.name in reserved_names() and operation.is_shown(caller)
         ]
         return OperationIndex(entries, {})
 
-    def endpoints(self, mode: Mode) -> Endpoints:
-        return Endpoints(mode=mode, profile=LOOP_PROFILE, prefix=self.plan.aql.tool_prefix)
+    def endpoints(self, mode: Mode) -> AqlEndpoints:
+        return AqlEndpoints(mode=mode, profile=LOOP_PROFILE, prefix=self.plan.aql.tool_prefix)
 
 
 def profile_of(plan: Plan) -> Profile:
+    """Return the configured endpoint profile. Raise ValueError for one that the check of the configuration rejects."""
     aql = plan.aql
     if not aql.families:
         return PROFILES.get(aql.profile, PROFILES["crude"])
     name = aql.profile if aql.profile not in PROFILES else "custom"
     profile = custom_profile(name, aql.families)
     if isinstance(profile, str):
-        raise ValueError(profile)  # the configuration was checked when it was read
+        raise ValueError(profile)
     return profile

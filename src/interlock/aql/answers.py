@@ -1,29 +1,42 @@
-"""From the answer of a call to the envelope its client gets. Sits between the call and the client's own sink."""
+"""From the answer of a tool call to the envelope that an AQL client gets.
+
+An operation became a tool call. Its answer passes three stages: `OperationSink` reads what the tool answered as data or
+a failure, `Guidance` adds what the client can do about it, and `AnswerDelivery` writes the envelope to the client. An
+item of a batch has another last stage, which collects the answers (`own_calls.BatchCall`).
+"""
 
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.operation_index import Entry
-from interlock.aql.protocol.envelope import Warn, failed, success, tool_result
-from interlock.aql.protocol.errors import Failure, internal_error, too_large
+from interlock.aql.acknowledgement import DangerHold
+from interlock.aql.adapter import AqlAdapter
+from interlock.aql.loop_operations import DECLARATIONS
+from interlock.aql.operation_index import OperationEntry
+from interlock.aql.protocol.envelope import AnswerWarning, failed, success, tool_result
+from interlock.aql.protocol.errors import Code, Failure, internal_error, too_large
+from interlock.aql.protocol.families import Mode
 from interlock.aql.protocol.field_selection import Selection, known_fields, select, unmatched
 from interlock.aql.protocol.model import Category
 from interlock.aql.protocol.results import Read, maybe_envelope_data, read_error, read_result
-from interlock.core.calls.caller import Caller, Sink
+from interlock.core.calls.caller import Caller
+from interlock.core.calls.charge import Account
 from interlock.core.calls.client_request import ClientRequest
+from interlock.core.clock import rfc3339
+from interlock.guard.budgets import Budgets
 from interlock.mcp.methods import MODERN
 from interlock.wire.jsonrpc.codec import decode_value, encode_result, encode_value
 
 log = logging.getLogger("interlock.aql")
 
-FIELDS_NAMED_MAX: Final = 20
+FIELDS_NAMED_MAX: Final = 20  # of the selected fields that the data does not have
+WARN_FROM: Final = 0.8  # of a quota
 SESSION_META: Final = "dev.interlock/aql-session"
-STRUCTURED_SINCE: Final = "2025-06-18"
+STRUCTURED_SINCE: Final = "2025-06-18"  # the first revision of MCP with structuredContent
 
 
 class _Message(msgspec.Struct):
@@ -34,36 +47,20 @@ class _Message(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
+class OperationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of one operation. `message` is the whole answer if the call has not ended with it."""
 
     data: Any = None
     failure: Failure | None = None
     blocks: tuple[Raw, ...] = ()
     meta: Raw | None = None
-    warnings: tuple[Warn, ...] = ()
+    warnings: tuple[AnswerWarning, ...] = ()
     annotations: Raw | None = None
     message: bytes | None = None
     status: int = 200
 
 
-Deliver = Callable[[Answered], None]
-
-
-class Acknowledging(Protocol):
-    failure: Failure | None
-
-
-class Help(Protocol):
-    """Additions of a surface to answers about routes and budgets."""
-
-    @property
-    def has_quotas(self) -> bool: ...
-
-    def quota_warnings(self, caller: Caller, entry: Entry) -> tuple[Warn, ...]: ...
-
-    def complete(self, failure: Failure) -> Failure:
-        """Add what the client can do about a failure on this surface."""
+Deliver = Callable[[OperationAnswer], None]
 
 
 def unexpected(what: str) -> Failure:
@@ -73,27 +70,91 @@ def unexpected(what: str) -> Failure:
     return internal_error("something went wrong here", ref=ref)
 
 
-class OperationSink:
-    """The Sink of the call that an operation became."""
+# The operation that helps a client after a refusal of the safety loop, by the reason of the refusal.
+_HELPFUL_OPERATIONS: Final = {
+    "execution_required": "execute_agent",
+    "unreported_action": "record_execution_step",
+    "paused": "record_execution_step",
+    "agent_blocked": "verify_challenge",
+}
+_LOOP_CATEGORIES: Final = {declaration.name: declaration.category for declaration in DECLARATIONS}
 
-    __slots__ = ("_ack", "_caller", "_deliver", "_entry", "_help", "_selection", "_sink", "_warnings")
+
+class Guidance:
+    """Additions of a surface to answers: what a client can do about a refusal, and warnings about its budgets.
+
+    Budgets of the node appear in MCP-AQL as quotas (C.err-7): a warning when one is nearly used up, and the time at
+    which an exceeded rate opens again.
+    """
+
+    def __init__(self, adapter: AqlAdapter, mode: Mode, budgets: Budgets) -> None:
+        self._adapter = adapter
+        self._mode: Mode = mode
+        self._budgets = budgets
+
+    def quota_warnings(self, caller: Caller, entry: OperationEntry) -> tuple[AnswerWarning, ...]:
+        """Return warnings for the quotas of an operation that are nearly used up."""
+        route, budgets = entry.route, self._budgets
+        if route is None or not budgets.is_enforced:
+            return ()
+        link_account: Account | None = getattr(route.link, "account", None)
+        accounts = (link_account, budgets.callers.get(caller.principal.name), budgets.tools.get(route.qualified))
+        # The quotas that a call of this tool counts towards; the others cannot be exceeded by calling it again.
+        is_counted = {
+            "max_mutable_calls_per_session": route.price.mutable,
+            "max_cost_units_per_session": route.price.units > 0,
+        }
+        now = self._adapter.clock.now()
+        return tuple(
+            AnswerWarning(
+                code="RATE_LIMIT_QUOTA_WARNING",
+                message="Approaching quota limit",
+                details={"metric": name, "current": spent.used, "warn_threshold": int(WARN_FROM * spent.limit)},
+                severity="medium",
+            )
+            for account in accounts
+            if account is not None
+            for name, spent in account.shown(now).items()
+            if is_counted.get(name) and spent.used >= WARN_FROM * spent.limit
+        )
+
+    def complete(self, failure: Failure) -> Failure:
+        """Add to a failure what the client can do about it: the operation and tool that help, or the time to wait."""
+        details = failure.details or {}
+        if failure.code == Code.RATE_LIMIT_EXCEEDED.value and isinstance(details.get("retry_after_seconds"), int):
+            resets_at = rfc3339(self._adapter.clock.wall() + details["retry_after_seconds"])
+            return msgspec.structs.replace(failure, details={**details, "resets_at": resets_at})
+        operation = _HELPFUL_OPERATIONS.get(str(details.get("reason")))
+        if operation is None or failure.code != Code.PERMISSION_DENIED.value:
+            return failure
+        endpoints = self._adapter.endpoints(self._mode)
+        tool = endpoints.tool_of_family(endpoints.profile.by_category[_LOOP_CATEGORIES[operation]])
+        detail = details.get("detail")
+        sentence = f"{detail[:1].upper()}{detail[1:]}. " if isinstance(detail, str) and detail else ""
+        message = f"{failure.message}. {sentence}Operation '{operation}' is called via {tool}"
+        return msgspec.structs.replace(
+            failure, message=message, details={**details, "operation": operation, "tool": tool}
+        )
+
+
+class OperationSink:
+    """The sink of the tool call that an operation became: reads the answer of the tool and delivers an envelope."""
+
+    __slots__ = ("_ack", "_deliver", "_entry", "_guidance", "_request", "_selection", "_warnings")
 
     def __init__(
         self,
-        sink: Sink,
+        request: ClientRequest,
         deliver: Deliver,
-        entry: Entry,
+        entry: OperationEntry,
+        guidance: Guidance,
         selection: Selection | None,
-        *,
-        caller: Caller,
-        help: Help,
-        ack: Acknowledging | None = None,
-        warnings: tuple[Warn, ...] = (),
+        ack: DangerHold | None,
+        warnings: tuple[AnswerWarning, ...],
     ) -> None:
-        """Create a sink. If `ack` has a failure, that failure is the answer."""
-        self._caller = caller
-        self._help = help
-        self._sink = sink
+        """Create a sink. If the acknowledgement `ack` has a failure, that failure is the answer."""
+        self._request = request
+        self._guidance = guidance
         self._deliver = deliver
         self._entry = entry
         self._selection = selection
@@ -101,46 +162,52 @@ class OperationSink:
         self._warnings = warnings
 
     def emit(self, message: bytes) -> None:
-        self._sink.emit(message)
+        self._request.sink.emit(message)
 
     def drop(self) -> None:
-        self._sink.drop()
+        self._request.sink.drop()
 
     def answer(self, message: bytes, status: int = 200) -> None:
         try:
             answered = self._read(message, status)
         except Exception:
-            answered = Answered(failure=unexpected(f"the answer of {self._entry.name}"))
+            answered = OperationAnswer(failure=unexpected(f"the answer of {self._entry.name}"))
         self._deliver(answered)
 
-    def _read(self, message: bytes, status: int) -> Answered:
+    def _read(self, message: bytes, status: int) -> OperationAnswer:
         if self._ack is not None and self._ack.failure is not None:
-            return Answered(failure=self._ack.failure)
+            return OperationAnswer(failure=self._ack.failure)
         entry = self._entry
         tool = entry.route.qualified if entry.route is not None else entry.name
         answer = _decode(message)
         if answer.error is not msgspec.UNSET:
             failure = read_error(answer.error, tool=tool, operation=entry.name)
-            return Answered(failure=self._help.complete(failure))
+            return OperationAnswer(failure=self._guidance.complete(failure))
         if answer.result is msgspec.UNSET:
-            return Answered(failure=internal_error("the answer cannot be read"))
+            return OperationAnswer(failure=internal_error("the answer cannot be read"))
         read = read_result(answer.result, tool=tool, operation=entry.name, danger=entry.danger_word)
         if read.passes:
-            return Answered(message=message, status=status)
+            return OperationAnswer(message=message, status=status)
         if entry.upstream is not None and read.failure is None:
             read = maybe_envelope_data(read.data) or read
         return self._selected(read)
 
-    def _selected(self, read: Read) -> Answered:
+    def _selected(self, read: Read) -> OperationAnswer:
         data, warnings = read.data, self._warnings
         if self._selection is not None and read.failure is None and self._selection != "full":
             whole = decode_value(data) if isinstance(data, Raw) else data
             data = select(whole, self._selection)
             if missed := unmatched(whole, self._selection):
-                warnings = (*warnings, _unmatched_warning(missed, known_fields(whole)))
-        if self._help.has_quotas and read.failure is None:
-            warnings = (*warnings, *self._help.quota_warnings(self._caller, self._entry))
-        return Answered(
+                unmatched_warning = AnswerWarning(
+                    code="VALIDATION_TRUNCATED_WARNING",
+                    message=f"fields names nothing in the data: {', '.join(missed[:FIELDS_NAMED_MAX])}",
+                    details={"unknown_fields": missed[:FIELDS_NAMED_MAX], "valid_fields": known_fields(whole)},
+                    severity="medium",
+                )
+                warnings = (*warnings, unmatched_warning)
+        if read.failure is None:
+            warnings = (*warnings, *self._guidance.quota_warnings(self._request.caller, self._entry))
+        return OperationAnswer(
             data=data,
             failure=read.failure,
             blocks=read.blocks,
@@ -150,17 +217,8 @@ class OperationSink:
         )
 
 
-def _unmatched_warning(missed: list[str], valid: list[str]) -> Warn:
-    return Warn(
-        code="VALIDATION_TRUNCATED_WARNING",
-        message=f"fields names nothing in the data: {', '.join(missed[:FIELDS_NAMED_MAX])}",
-        details={"unknown_fields": missed[:FIELDS_NAMED_MAX], "valid_fields": valid},
-        severity="medium",
-    )
-
-
-class Delivery:
-    """Writes what came of a single operation to the client."""
+class AnswerDelivery:
+    """The delivery of a single operation's answer: wraps it in an envelope and writes it to the client."""
 
     __slots__ = ("_caller", "_client_id", "_entry", "_is_bare", "_limit", "_request_id", "_sink", "_started_ms")
 
@@ -181,19 +239,19 @@ class Delivery:
         self._request_id = request_id
         self._is_bare = is_bare
         self._started_ms = started_ms
-        self._entry: Entry | None = None
+        self._entry: OperationEntry | None = None
 
-    def serve(self, entry: Entry) -> None:
+    def serve(self, entry: OperationEntry) -> None:
         """Set the operation that is served, once it is known."""
         self._entry = entry
 
-    def __call__(self, answered: Answered) -> None:
+    def __call__(self, answered: OperationAnswer) -> None:
         if answered.message is not None:
             self._sink.answer(answered.message, answered.status)
             return
         self._sink.answer(encode_result(self._client_id, self.result(answered)))
 
-    def result(self, answered: Answered) -> bytes:
+    def result(self, answered: OperationAnswer) -> bytes:
         failure = answered.failure
         blocks = answered.blocks
         if failure is None:

@@ -1,8 +1,8 @@
-"""AQL servers below this node: their operations in place of their endpoint tools (C.map-16).
+"""AQL servers below this node, whose operations are shown in place of their endpoint tools (C.map-16).
 
-A server whose tools are named like MCP-AQL endpoints and that answers `introspect` as MCP-AQL says is lifted: its
-operations stand under its namespace with its own categories. One that only looks like it is served as ordinary tools.
-It is asked through the dispatcher, as any caller would ask, once per listing of its tools.
+A server is lifted if its tools are named like MCP-AQL endpoints and it answers `introspect` as MCP-AQL demands: its
+operations appear in its namespace with their own categories. A server that only looks like one is served as ordinary
+tools. It is asked through the dispatcher, as any caller would ask, once for each list of its tools.
 """
 
 import asyncio
@@ -14,10 +14,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.lifted_operations import LiftedOperations
-from interlock.aql.protocol.model import Category, Operation, Parameter, Returns, is_name
+from interlock.aql.operation_names import LiftedOperations
+from interlock.aql.protocol.model import JSON_TYPES, AqlOperation, AqlParameter, Category, Returns, is_name, snake
 from interlock.aql.protocol.results import maybe_envelope_data, read_result
-from interlock.aql.protocol.tool_names import snake
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller, Principal, view_key
@@ -36,7 +35,9 @@ _FIRST: Final = ("read", "discover", "inspect", "")  # which endpoint is asked f
 _META: Final = {META_VERSION: Raw(encode_value(LATEST_MODERN)), META_CAPABILITIES: Raw(b"{}")}
 
 
-class _Answer:
+class _AnswerSink:
+    """A sink that keeps the answer to one question of the node."""
+
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -52,7 +53,7 @@ class _Answer:
 
 
 class LiftedServers:
-    """Asks the servers that look like AQL servers, and writes their operations into `operations`."""
+    """The reader of AQL servers: asks those that look like one, and writes their operations into `operations`."""
 
     def __init__(self, dispatch: Dispatch | None, operations: LiftedOperations) -> None:
         """Create the reader of AQL servers. Without `dispatch`, nothing is asked and nothing is lifted."""
@@ -73,7 +74,7 @@ class LiftedServers:
         """Ask the servers among these that look like AQL servers and were not asked yet."""
         candidates: dict[str, set[Route]] = {}
         for route in routes:
-            # In a room everyone would see the question, and no one who asks.
+            # A server in a room is not asked: every participant would see a question of an unknown sender.
             may_be_one = "mcp_aql" in route.original and route.link.members is None
             if may_be_one and ENDPOINT.fullmatch(route.original):
                 candidates.setdefault(route.link.segment, set()).add(route)
@@ -91,7 +92,7 @@ class LiftedServers:
             operations = await self._listed(route)
             if operations is None:
                 continue
-            by_route: dict[Route, dict[str, Operation]] = {each: {} for each in tools}
+            by_route: dict[Route, dict[str, AqlOperation]] = {each: {} for each in tools}
             kinds = _kinds(await self._introspect(route, query="types"))
             for item in operations:
                 name = item.get("name") if isinstance(item, Mapping) else None
@@ -126,6 +127,7 @@ class LiftedServers:
         return listed[:OPERATIONS_MAX]
 
     async def _introspect(self, route: Route, **params: str) -> Mapping[str, Any]:
+        """Ask a server with `introspect`. Return the data of its answer, or nothing if it is not one of MCP-AQL."""
         dispatch = self._dispatch
         if dispatch is None:
             return {}
@@ -134,7 +136,7 @@ class LiftedServers:
         arguments = Raw(encode_value({"operation": "introspect", "params": params}))
         meta = dict(_META)
         call_params = {"name": Raw(encode_value(route.qualified)), "arguments": arguments, "_meta": meta}
-        answer = _Answer()
+        answer = _AnswerSink()
         caller = Caller(principal, Era.MODERN, "aql", key)
         dispatch.call_tool(ClientRequest(caller, b'"aql"', TOOLS_CALL, call_params, meta, answer))
         try:
@@ -151,23 +153,23 @@ class LiftedServers:
 
 
 def _kinds(listed: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kinds of the types that a server lists, by their names."""
     types = listed.get("types")
-    declared = (
-        [type_declaration for type_declaration in types if isinstance(type_declaration, Mapping)]
-        if isinstance(types, list)
-        else []
-    )
-    return {str(type_declaration.get("name")): str(type_declaration.get("kind")) for type_declaration in declared}
+    declared = [each for each in types if isinstance(each, Mapping)] if isinstance(types, list) else []
+    return {str(each.get("name")): str(each.get("kind")) for each in declared}
 
 
 def _rank(route: Route) -> tuple[int, str]:
+    """Return the place of an endpoint in the order of asking: first those that usually take `introspect`."""
     family = route.original.rpartition("mcp_aql")[2].lstrip("_")
     return (_FIRST.index(family) if family in _FIRST else len(_FIRST), route.original)
 
 
-def _declaration(name: str, details: Mapping[str, Any], route: Route, kinds: Mapping[str, str]) -> Operation | None:
-    """Read what a server declares about its operation. READ is not believed behind a tool that changes things.
-    `kinds` are the kinds of the types that it names.
+def _declaration(name: str, details: Mapping[str, Any], route: Route, kinds: Mapping[str, str]) -> AqlOperation | None:
+    """Read what a server declares about its operation, or return None if it cannot be read.
+
+    READ is not believed behind a tool that changes things, because clients run READ operations without asking. `kinds`
+    are the kinds of the types that the server names.
     """
     category_name = details.get("semantic_category")
     parameters = details.get("parameters")
@@ -180,7 +182,7 @@ def _declaration(name: str, details: Mapping[str, Any], route: Route, kinds: Map
     namespace = "__".join(snake(segment) for segment in route.segments)
     declared = [_parameter(each, kinds) for each in parameters if isinstance(each, Mapping)]
     description = details.get("description")
-    return Operation(
+    return AqlOperation(
         name=f"{namespace}__{name}",
         category=category,
         description=description if isinstance(description, str) and description.strip() else "An operation.",
@@ -189,7 +191,7 @@ def _declaration(name: str, details: Mapping[str, Any], route: Route, kinds: Map
     )
 
 
-def _parameter(declared: Mapping[str, Any], kinds: Mapping[str, str]) -> Parameter | None:
+def _parameter(declared: Mapping[str, Any], kinds: Mapping[str, str]) -> AqlParameter | None:
     name, kind = declared.get("name"), declared.get("type")
     if not isinstance(name, str) or not isinstance(kind, str) or not is_name(name):
         return None
@@ -199,7 +201,7 @@ def _parameter(declared: Mapping[str, Any], kinds: Mapping[str, str]) -> Paramet
         for theirs, ours, of in _BOUNDS
         if isinstance(value := declared.get(theirs), of) and not isinstance(value, bool)
     }
-    return Parameter(
+    return AqlParameter(
         name=name,
         type=" | ".join(_word(word.strip(), kinds) for word in kind.split("|")),
         required=declared.get("required") is True,
@@ -214,7 +216,7 @@ def _parameter(declared: Mapping[str, Any], kinds: Mapping[str, str]) -> Paramet
 
 def _word(word: str, kinds: Mapping[str, str]) -> str:
     """Return the JSON type of a type. A type that the server names is mapped by its kind."""
-    if word in _WORDS:
+    if word in JSON_TYPES:
         return word
     return {"object": "object", "enum": "string"}.get(kinds.get(word, ""), "any")
 
@@ -226,6 +228,3 @@ _BOUNDS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("maxLength", "max_length", int),
     ("format", "format", str),
 )
-
-
-_WORDS: Final = frozenset({"string", "integer", "number", "boolean", "array", "object", "null", "any"})

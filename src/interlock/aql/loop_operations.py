@@ -1,17 +1,25 @@
-"""The operations of the safety loop (8.5.4) as native operations, with what introspection says of the loop.
+"""The operations of the safety loop (8.5.4) as native operations, with what introspection says about the loop.
 
-They are shown while the loop is not disabled. Each runs to its end once begun: a client that goes away while its agent
-is being blocked does not keep the block from the disk.
+They are shown unless the loop is disabled. Each runs to its end once begun: if a client disconnects while its agent is
+being blocked, the block is written to disk all the same.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from interlock.aql.acknowledgement import PersonHold
-from interlock.aql.native_operations import NativeOperations, OperationContext
-from interlock.aql.protocol.execution import ExecutionStatus
-from interlock.aql.protocol.model import Category, Example, Lifecycle, Operation, Parameter, Returns, TypeDeclaration
+from interlock.aql.native_operations import Handler, NativeOperations, OperationContext
+from interlock.aql.protocol.model import (
+    AqlOperation,
+    AqlParameter,
+    Category,
+    Example,
+    ExecutionStatus,
+    Lifecycle,
+    Returns,
+    TypeDeclaration,
+)
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
@@ -29,35 +37,37 @@ INSTRUCTIONS: Final = (
     " your user; after a failed step tell them before you try again. End with complete_execution or abort_execution."
 )
 
-_NAME: Final = Parameter(name="element_name", type="string", required=True, description="The agent's name")
+LoopHandler = Callable[[Caller, dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
+
+_NAME: Final = AqlParameter(name="element_name", type="string", required=True, description="The agent's name")
 _STATE: Final = Returns("ExecutionStateAnswer", "object", "execution_id, status, and times")
 _LIFECYCLE: Final = Lifecycle(states=tuple(status.value for status in ExecutionStatus), supports_cancel=True)
 
 TYPES: Final = (
     TypeDeclaration(name="SafetyTier", kind="enum", values=tuple(tier.value for tier in Tier)),
-    TypeDeclaration(name="NotificationType", kind="enum", values=tuple(one.value for one in NotificationType)),
+    TypeDeclaration(name="NotificationType", kind="enum", values=tuple(kind.value for kind in NotificationType)),
     TypeDeclaration(
         name="AutonomyDirective",
         kind="object",
         description="Whether the agent may proceed; it is authoritative",
         fields=(
-            Parameter(name="continue", type="boolean", required=True),
-            Parameter(name="factors", type="array", required=True, items={"type": "string"}),
-            Parameter(name="stopped", type="boolean"),
-            Parameter(name="reason", type="string"),
-            Parameter(name="stepsRemaining", type="integer", minimum=0),
-            Parameter(name="nextStepRisk", type="SafetyTier"),
-            Parameter(name="notifications", type="array", items={"type": "AgentNotification"}),
+            AqlParameter(name="continue", type="boolean", required=True),
+            AqlParameter(name="factors", type="array", required=True, items={"type": "string"}),
+            AqlParameter(name="stopped", type="boolean"),
+            AqlParameter(name="reason", type="string"),
+            AqlParameter(name="stepsRemaining", type="integer", minimum=0),
+            AqlParameter(name="nextStepRisk", type="SafetyTier"),
+            AqlParameter(name="notifications", type="array", items={"type": "AgentNotification"}),
         ),
     ),
     TypeDeclaration(
         name="AgentNotification",
         kind="object",
         fields=(
-            Parameter(name="type", type="NotificationType", required=True),
-            Parameter(name="message", type="string", required=True),
-            Parameter(name="metadata", type="object", description="operation, reason, level, verificationId"),
-            Parameter(name="timestamp", type="string", required=True, format="date-time"),
+            AqlParameter(name="type", type="NotificationType", required=True),
+            AqlParameter(name="message", type="string", required=True),
+            AqlParameter(name="metadata", type="object", description="operation, reason, level, verificationId"),
+            AqlParameter(name="timestamp", type="string", required=True, format="date-time"),
         ),
     ),
 )
@@ -68,99 +78,99 @@ def _request(operation: str, **params: Any) -> tuple[Example, ...]:
 
 
 DECLARATIONS: Final = (
-    Operation(
+    AqlOperation(
         name="execute_agent",
         category=Category.EXECUTE,
         description="Start a monitored execution of an agent: pending until a person approves it, then running. "
         + INSTRUCTIONS,
         parameters=(
             _NAME,
-            Parameter(name="parameters", type="object", description="What the agent is to do, shown to the person"),
+            AqlParameter(name="parameters", type="object", description="What the agent is to do, shown to the person"),
         ),
         returns=_STATE,
         lifecycle=_LIFECYCLE,
         examples=_request("execute_agent", element_name="coder", parameters={"goal": "update the configuration"}),
     ),
-    Operation(
+    AqlOperation(
         name="record_execution_step",
         category=Category.CREATE,
         description="Report the next action before it is taken, and get the directive whether to proceed. "
         + INSTRUCTIONS,
         parameters=(
             _NAME,
-            Parameter(
+            AqlParameter(
                 name="nextActionHint",
                 type="string",
                 required=True,
                 description="The intended next action, with the name of what is called",
             ),
-            Parameter(name="stepDescription", type="string", description="The action just finished"),
-            Parameter(
+            AqlParameter(name="stepDescription", type="string", description="The action just finished"),
+            AqlParameter(
                 name="outcome",
                 type="string",
                 enum=("success", "failure", "skipped"),
                 description="How the previous step went",
             ),
-            Parameter(name="findings", type="string", description="What the finished step brought"),
+            AqlParameter(name="findings", type="string", description="What the finished step brought"),
         ),
         returns=Returns("AutonomyDirective", "object", "under autonomy, beside the state of the execution"),
         types=TYPES,
         examples=_request("record_execution_step", element_name="coder", nextActionHint=EXAMPLE, outcome="success"),
     ),
-    Operation(
+    AqlOperation(
         name="complete_execution",
         category=Category.EXECUTE,
         description="End the execution normally: running becomes completed.",
-        parameters=(_NAME, Parameter(name="summary", type="string", description="What was done")),
+        parameters=(_NAME, AqlParameter(name="summary", type="string", description="What was done")),
         returns=_STATE,
         examples=_request("complete_execution", element_name="coder", summary="configuration updated"),
     ),
-    Operation(
+    AqlOperation(
         name="abort_execution",
         category=Category.EXECUTE,
         description="End the execution early: pending or running becomes cancelled.",
-        parameters=(_NAME, Parameter(name="reason", type="string", description="Why")),
+        parameters=(_NAME, AqlParameter(name="reason", type="string", description="Why")),
         returns=_STATE,
         examples=_request("abort_execution", element_name="coder", reason="cancelled by the user"),
     ),
-    Operation(
+    AqlOperation(
         name="get_execution",
         category=Category.READ,
         description="The state of an execution, also of a session that is over; with its result once completed.",
         parameters=(
-            Parameter(name="execution_id", type="string", required=True, description="As execute_agent answered it"),
+            AqlParameter(name="execution_id", type="string", required=True, description="As execute_agent answered it"),
         ),
         returns=_STATE,
         examples=_request("get_execution", execution_id="exec_00000000000000000000000000000000"),
     ),
-    Operation(
+    AqlOperation(
         name="confirm_operation",
         category=Category.EXECUTE,
         description="Approve or deny a start or a paused step, with the token that an operator was shown.",
         parameters=(
-            Parameter(
+            AqlParameter(
                 name="confirmation_token",
                 type="string",
                 required=True,
                 sensitive=True,
                 description="The token that a person read in the inbox",
             ),
-            Parameter(name="confirmation_id", type="string", description="The approval it is for"),
-            Parameter(
+            AqlParameter(name="confirmation_id", type="string", description="The approval it is for"),
+            AqlParameter(
                 name="decision", type="string", enum=("approve", "deny"), default="approve", description="What is said"
             ),
         ),
         examples=_request("confirm_operation", **{"confirmation_token": "conf_EXAMPLE"}),
     ),
-    Operation(
+    AqlOperation(
         name="verify_challenge",
         category=Category.CREATE,
         description="Lift a block or a verify pause, with the code that only operators see.",
         parameters=(
-            Parameter(
+            AqlParameter(
                 name="challenge_id", type="string", required=True, description="The verificationId of the notification"
             ),
-            Parameter(
+            AqlParameter(
                 name="code",
                 type="string",
                 required=True,
@@ -178,12 +188,12 @@ DECLARATIONS: Final = (
 
 
 class LoopOperations:
-    """Adds the operations to a registry, and answers them."""
+    """The operations of the safety loop: adds them to the registry of native operations, and answers them."""
 
     def __init__(self, loop: SafetyLoop, verification: Verification, native: NativeOperations) -> None:
         self._loop = loop
         self._work = BackgroundTasks()
-        handlers: dict[str, Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+        handlers: dict[str, LoopHandler] = {
             "execute_agent": loop.execute,
             "record_execution_step": loop.report,
             "complete_execution": loop.complete,
@@ -244,16 +254,10 @@ class LoopOperations:
     def _is_shown(self, caller: Caller) -> bool:
         return self._loop.plan.mode != "disabled"
 
-    def _handler(
-        self, work: Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
-    ) -> Callable[[OperationContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+    def _handler(self, work: LoopHandler) -> Handler:
+        """Return a handler that lets the work of the loop finish, even if the call is cancelled."""
+
         async def handle(context: OperationContext, params: dict[str, Any]) -> dict[str, Any]:
-            return await asyncio.shield(self._work.begin_awaited(_run(work, context.caller, params)))
+            return await asyncio.shield(self._work.begin_awaited(work(context.caller, params)))
 
         return handle
-
-
-async def _run(
-    work: Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]], caller: Caller, params: dict[str, Any]
-) -> dict[str, Any]:
-    return await work(caller, params)

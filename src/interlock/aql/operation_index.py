@@ -1,8 +1,9 @@
-"""The operations that one kind of caller sees: the node's own and those of the tools in its view, by name.
+"""The operations that one kind of caller sees, by name: the node's own, and those of the tools in its view.
 
-An index is made from an immutable view and kept while neither the view nor the native operations change. What is made
-of a tool (`Entry`) is kept with its route, so that a change of one server costs the entries of that server alone; and
-what only details and calls need (parameters, types, a compiled schema) is made when it is first asked for.
+An index is built from an immutable view and kept while neither the view nor the native operations change. The
+`OperationEntry` of a tool is kept with its route, so that a change of one server costs the entries of that server
+alone. What only details and calls need (parameters, types, a compiled schema) is built on first use: a namespace may
+have thousands of tools, of which a client calls a few.
 """
 
 import logging
@@ -14,9 +15,9 @@ import msgspec
 from msgspec import Raw
 
 from interlock.aql.native_operations import NativeOperation
-from interlock.aql.protocol.classification import Endangered, Treatment, Trust, least_trust, treatment
+from interlock.aql.protocol.classification import DangerVerdict, Treatment, Trust, treatment
 from interlock.aql.protocol.introspection import DECLARATION
-from interlock.aql.protocol.model import Category, Danger, Operation
+from interlock.aql.protocol.model import AqlOperation, Category, Danger
 from interlock.aql.protocol.search import KNOWN_MAX, SearchIndex, folded, nearest, ranked, term_weights
 from interlock.aql.protocol.tool_operations import (
     CONFIRMATION_PARAMETER,
@@ -24,8 +25,8 @@ from interlock.aql.protocol.tool_operations import (
     Classification,
     ToolFacts,
     classify_tool,
+    danger_of,
     declare_tool,
-    lifted_danger,
 )
 from interlock.aql.protocol.validation import Validator
 from interlock.catalog.routes import Route
@@ -39,8 +40,13 @@ NEAR_MAX: Final = 10
 CANDIDATES_MAX: Final = 30
 
 
-class Entry:
-    """One operation as this node serves it: native, or by way of a tool."""
+class OperationEntry:
+    """An operation as this node serves it.
+
+    There are three kinds: a native operation of the node (`native`), an ordinary tool that is shown as an operation
+    (`route` alone), and an operation of an AQL server below, which is called through an endpoint tool of that server
+    (`route`, with `lifted` and `upstream`).
+    """
 
     def __init__(
         self,
@@ -50,11 +56,11 @@ class Entry:
         route: Route | None = None,
         rule: ToolRule | None = None,
         plan: Plan,
-        lifted: Operation | None = None,
+        lifted: AqlOperation | None = None,
         upstream: str | None = None,
     ) -> None:
-        """Create an entry. `lifted` is the declaration of an AQL server's own operation, which the server calls
-        `upstream`.
+        """Create an entry. `lifted` is the declaration of an AQL server's own operation, and `upstream` the name that
+        the server has for it.
         """
         self.name = name
         self.native = native
@@ -67,6 +73,7 @@ class Entry:
 
     @cached_property
     def facts(self) -> ToolFacts:
+        """The facts about the tool, from its definition, its capabilities and the configuration."""
         route = self.route
         if route is None:
             raise TypeError("a native operation has a declaration")
@@ -100,16 +107,19 @@ class Entry:
         return declared.category if declared is not None else self.classification.classified.category
 
     @property
-    def _declared(self) -> Operation | None:
+    def _declared(self) -> AqlOperation | None:
+        """The declaration of an operation that has one of its own; that of an ordinary tool is computed."""
         return self.native.declaration if self.native is not None else self._lifted
 
     @cached_property
-    def danger(self) -> Endangered:
+    def danger(self) -> DangerVerdict:
         if self._lifted is not None:
-            return lifted_danger(self.upstream or "", self._lifted.category, self.facts)
+            return danger_of(self.upstream or "", self._lifted.category, self.facts)
         declared = self._declared
         if declared is not None:
-            return Endangered(declared.danger_level, declared.danger_reasons, is_declared=declared.danger is not None)
+            return DangerVerdict(
+                declared.danger_level, declared.danger_reasons, is_declared=declared.danger is not None
+            )
         return self.classification.danger
 
     @cached_property
@@ -117,7 +127,7 @@ class Entry:
         return self.danger.level.word
 
     @cached_property
-    def operation(self) -> Operation:
+    def operation(self) -> AqlOperation:
         if self._lifted is not None:
             level, parameters = self.danger.level, self._lifted.parameters
             if self.treatment == "confirm" and level >= Danger.DESTRUCTIVE:
@@ -140,11 +150,8 @@ class Entry:
         return self._rule.aql.family if self._rule is not None and self._rule.aql is not None else None
 
     @cached_property
-    def summary(self) -> str:
-        return self.operation.summary
-
-    @cached_property
     def weights(self) -> Mapping[str, float]:
+        """The weight of each word for a search. Only the names of parameters are decoded, not their schemas."""
         declared = self._declared
         if declared is not None:
             return term_weights(self.name, declared.description, (parameter.name for parameter in declared.parameters))
@@ -157,6 +164,7 @@ class Entry:
 
     @cached_property
     def trust(self) -> Trust:
+        """The trust in the server of an operation: by configuration, or by how it came to the node."""
         if self.native is not None:
             return "certified"
         if self._rule is not None and self._rule.trust is not None:
@@ -166,7 +174,7 @@ class Entry:
 
     @cached_property
     def treatment(self) -> Treatment:
-        """Return what the danger of an operation and the trust in its server demand (C.danger-3)."""
+        """The treatment of a call that the danger of the operation and the trust in its server demand (C.danger-3)."""
         if not self._plan.aql.danger.enforce:
             return "allow"
         required = treatment(self.danger.level, self.trust, is_declared=self.danger.is_declared)
@@ -174,29 +182,26 @@ class Entry:
         is_asked_below = self._lifted is not None and CONFIRMATION_PARAMETER.name in self._lifted.by_name
         return "allow" if required == "confirm" and is_asked_below else required
 
-    @property
-    def least_trust(self) -> str:
-        return least_trust(self.danger.level)
-
 
 INTROSPECTION: Final = NativeOperation(declaration=DECLARATION, handler=None, is_shown=lambda caller: True)  # type: ignore[arg-type]
 
 
 class OperationIndex:
-    """Immutable but for what is made on first use."""
+    """The operations of one view, sorted by name. It is immutable; search structures are built on first use."""
 
-    def __init__(self, entries: Iterable[Entry], doubled: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, entries: Iterable[OperationEntry], doubled: Mapping[str, Sequence[str]]) -> None:
         """Create the index. `doubled` are names that several tools would have, and that therefore name none of them."""
         self.entries = sorted(entries, key=lambda entry: entry.name)
         self.by_name = {entry.name: entry for entry in self.entries}
         self._doubled = doubled
 
     @cached_property
-    def search_index(self) -> SearchIndex:
+    def _search_index(self) -> SearchIndex:
         return SearchIndex([entry.weights for entry in self.entries])
 
     @cached_property
     def _by_form(self) -> Mapping[str, list[str]]:
+        """Operations by their folded name, which is the same for all spellings of a name."""
         names: dict[str, list[str]] = {}
         for entry in self.entries:
             names.setdefault(folded(entry.name), []).append(entry.name)
@@ -204,7 +209,7 @@ class OperationIndex:
 
     @cached_property
     def _by_original(self) -> Mapping[str, list[str]]:
-        """Return operations by the name of their tool, if that name is not ASCII and differs from the operation's."""
+        """Operations by the name of their tool, if that is not ASCII: nothing of it may be left in their own name."""
         operations: dict[str, list[str]] = {}
         for entry in self.entries:
             route = entry.route
@@ -213,8 +218,8 @@ class OperationIndex:
                     operations.setdefault(name, []).append(entry.name)
         return operations
 
-    def search(self, text: str, most: int) -> list[Entry]:
-        return [self.entries[place] for place in self.search_index.search(text, most)]
+    def search(self, text: str, most: int) -> list[OperationEntry]:
+        return [self.entries[place] for place in self._search_index.search(text, most)]
 
     def near(self, name: str) -> list[str]:
         """Return what an unknown name may mean, the best match first."""
@@ -227,8 +232,3 @@ class OperationIndex:
         else:
             close = ranked(name, (entry.name for entry in self.search(name, CANDIDATES_MAX)), 5)
         return list(dict.fromkeys((*same, *close)))[:NEAR_MAX]
-
-    @cached_property
-    def danger_levels(self) -> dict[str, str]:
-        """Return the operations that need confirmation, with their danger level."""
-        return {entry.name: entry.danger.level.word for entry in self.entries if entry.danger.level >= 2}

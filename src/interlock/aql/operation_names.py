@@ -1,21 +1,21 @@
-"""The names of operations over the whole namespace, and what an AQL server below would refuse.
+"""The names of operations over the whole namespace, and the operations of AQL servers below.
 
-Made before the guard, the safety loop and the dispatcher, which all read names. What AQL servers below offer is asked
-through the dispatcher (`lifted_servers`) and written into `lifted`, which publishes each change.
+This part of the node is built before the guard, the safety loop and the dispatcher, which all read names. What AQL
+servers below offer is asked through the dispatcher (`lifted_servers`) and written into `LiftedOperations`, which
+publishes each change.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-from interlock.aql.lifted_operations import LiftedOperations
 from interlock.aql.native_operations import NativeOperations
 from interlock.aql.protocol.envelope import failed, tool_result
 from interlock.aql.protocol.errors import Failure
-from interlock.aql.protocol.model import reserved_names
-from interlock.aql.protocol.requests import Batch, Request, read_item, read_request
-from interlock.aql.protocol.tool_names import operation_name, suffixed
+from interlock.aql.protocol.model import AqlOperation, operation_name, reserved_names, suffixed
+from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_item, read_request
 from interlock.aql.protocol.validation import Arguments, Validator
 from interlock.catalog.arguments_check import refuse_input
 from interlock.catalog.catalog import EVERYTHING, LiveNamespace, Namespace
@@ -24,7 +24,42 @@ from interlock.config.plan import Plan, ToolRule
 from interlock.core.calls.call import Call
 from interlock.core.calls.check import Refused
 from interlock.core.current_plan import CurrentPlan
+from interlock.core.feed import Feed
 from interlock.mcp.methods import MODERN
+
+
+class LiftedOperations:
+    """The operations that AQL servers below this node declared, by the endpoint tool that takes them (C.map-16).
+
+    These operations are shown in place of the endpoint tools. An endpoint tool with no operation of its own is not
+    shown at all: what it takes is shown under another endpoint tool of the same server.
+    """
+
+    def __init__(self) -> None:
+        self.changed = Feed[None]()
+        self._by_route: dict[Route, Mapping[str, AqlOperation]] = {}  # by the name that the server has for it
+        self._name_counts: Mapping[str, int] = {}  # how many operations would have a name
+
+    def operations(self, route: Route) -> Mapping[str, AqlOperation] | None:
+        """Return the operations behind a tool by the server's names, or None for an ordinary tool."""
+        return self._by_route.get(route)
+
+    def name(self, route: Route, upstream: str, taken: Container[str]) -> str:
+        """Return the name here of an operation. A name that something else has too names neither (C.map-3)."""
+        name = self._by_route[route][upstream].name
+        is_doubled = name in taken or self._name_counts[name] > 1
+        return suffixed(name, f"{route.qualified}.{upstream}") if is_doubled else name
+
+    def replace(self, segment: str, operations: Mapping[Route, Mapping[str, AqlOperation]]) -> None:
+        """Replace what the server of this segment declared."""
+        for route in [route for route in self._by_route if route.link.segment == segment]:
+            del self._by_route[route]
+        self._by_route.update(operations)
+        self._name_counts = Counter(
+            operation.name for declared in self._by_route.values() for operation in declared.values()
+        )
+        self.changed.publish(None)
+
 
 log = logging.getLogger("interlock.aql")
 
@@ -32,7 +67,12 @@ ENTRIES_SPARE: Final = 1000  # names kept beyond twice the number of tools, so t
 
 
 class OperationNames:
-    """Tools as operations, over the whole namespace: a name is the same for every caller (C.map-1 to -3)."""
+    """The operation names of all tools at one moment (C.map-1 to -3).
+
+    Names are given over the whole namespace, not over a caller's view, so that an operation has the same name for
+    every caller. If two tools would have the same name, or a tool that of a native operation, each gets a suffix and
+    the plain name leads to none: a client must never reach another tool than it meant.
+    """
 
     def __init__(self, namespace: Namespace, native: NativeOperations, plan: Plan, cache: dict[str, str]) -> None:
         """Name the operations of all tools.
@@ -84,22 +124,23 @@ class LiveOperationNames:
     """The names of all operations as they are now, and the operations of AQL servers below."""
 
     def __init__(self, current: CurrentPlan, live: LiveNamespace, native: NativeOperations) -> None:
-        self._current = current
+        self.current = current
         self._live = live
-        self._native = native
+        self.native = native
         self.lifted = LiftedOperations()
         self._name_by_tool: dict[str, str] = {}  # qualified name -> operation name, kept between snapshots
         self._names: tuple[Namespace, int, Plan, OperationNames] | None = None
         self._checked: Plan | None = None  # the plan whose rules were compared with the tools
 
     def names(self) -> OperationNames:
-        namespace, version, plan = self._live.current, self._native.version, self._current.plan
+        """Return the names at this moment. They are computed again when tools, operations or the plan changed."""
+        namespace, version, plan = self._live.current, self.native.version, self.current.plan
         cached = self._names
         if cached is not None and cached[0] is namespace and cached[1] == version and cached[2] is plan:
             return cached[3]
         if len(self._name_by_tool) > 2 * sum(len(items.tools) for items in namespace.link_items) + ENTRIES_SPARE:
             self._name_by_tool.clear()
-        names = OperationNames(namespace, self._native, plan, self._name_by_tool)
+        names = OperationNames(namespace, self.native, plan, self._name_by_tool)
         # With one tool, only the node's own are listed: the servers are still connecting.
         if self._checked is not plan and len(names.by_tool) > 1:
             self._checked = plan
@@ -122,11 +163,11 @@ class LiveOperationNames:
         operations = self.lifted.operations(route)
         if operations is None:
             return None
-        aql = self._current.plan.aql
+        aql = self.current.plan.aql
         request = read_request(call.params.get("arguments"), aql.limits)
-        for item in map(read_item, request.items) if isinstance(request, Batch) else (request,):
+        for item in map(read_item, request.items) if isinstance(request, BatchRequest) else (request,):
             outcome: Arguments | Failure | None = item if isinstance(item, Failure) else None
-            if isinstance(item, Request) and item.operation in operations:
+            if isinstance(item, OperationRequest) and item.operation in operations:
                 outcome = Validator(operations[item.operation]).validate(item, strict=aql.strict_mode)
             if isinstance(outcome, Failure):
                 is_modern = call.caller.era is MODERN

@@ -1,4 +1,4 @@
-"""The parts of MCP-AQL around the way of a call: its life cycle and its sessions."""
+"""The parts of MCP-AQL that are opened and closed with the node, and the end of a client's AQL session."""
 
 from collections.abc import Mapping
 

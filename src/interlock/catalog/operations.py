@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from interlock.approvals.api import Approval
 from interlock.approvals.tool_definitions import Definitions
 from interlock.approvals.views import ApprovalViews
-from interlock.aql.protocol.classification import Classified
+from interlock.aql.protocol.classification import CategoryVerdict
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.ax.protocol.capability import as_object
 from interlock.catalog.api import (
@@ -78,7 +78,7 @@ class ToolOperations:
         approvals: ApprovalViews,
         contracts: LazyContracts,
         explain: Explain,
-        classified: Callable[[Route], tuple[str, Classified] | None],
+        classified: Callable[[Route], tuple[str, CategoryVerdict] | None],
         lookup: Lookup,
     ) -> None:
         """Create the operations. `classified`: the operation that the AQL surfaces derive from a tool. `lookup`: the

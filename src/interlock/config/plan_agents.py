@@ -8,7 +8,7 @@ from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, custom_prof
 from interlock.aql.protocol.families import Mode as AqlMode
 from interlock.aql.protocol.model import Category
 from interlock.aql.protocol.requests import RANGES
-from interlock.aql.protocol.requests import Limits as AqlLimits
+from interlock.aql.protocol.requests import PayloadLimits as AqlLimits
 from interlock.aql.protocol.tool_operations import OperationRule
 from interlock.config.keys import Key, Record
 from interlock.config.problems import WRONG, At, WrongValue

@@ -215,9 +215,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     )
     client_tasks = AskedTasks()
     loop_operations = LoopOperations(safety.loop, safety.verification, native)
-    aql = AqlAdapter(
-        stores.current, catalog, native, operation_names, stores.recorder, clock, loop_operations, dispatch
-    )
+    aql = AqlAdapter(catalog, operation_names, stores.recorder, clock, loop_operations, dispatch)
     operation_names.lifted.changed.subscribe(lambda _: safety.loop.names.forget())
     task_updates = TaskNews(dispatch.tasks, client_tasks)
     return CallParts(

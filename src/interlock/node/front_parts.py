@@ -147,15 +147,7 @@ def _surfaces(
     mode = stores.current.plan.aql.mode
     aql = AqlSurface(calls.dispatch, calls.aql, mode)
     single = AqlSurface(calls.dispatch, calls.aql, "single")
-    alone = LoopAdapter(
-        stores.current,
-        calls.catalog,
-        calls.native_operations,
-        calls.operation_names,
-        stores.recorder,
-        stores.clock,
-        calls.loop_operations,
-    )
+    alone = LoopAdapter(calls.catalog, calls.operation_names, stores.recorder, stores.clock, calls.loop_operations)
     safety = AqlSurface(calls.dispatch, alone, mode)
     return Surfaces(
         flat,

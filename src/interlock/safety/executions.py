@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.aql.protocol.execution import TERMINAL, ExecutionStatus, may_move, state_answer
-from interlock.aql.protocol.model import Category
+from interlock.aql.protocol.model import TERMINAL, Category, ExecutionStatus, may_move, state_answer
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.safety.agents import AgentKey, agent_key

@@ -25,7 +25,7 @@ from interlock.aql.protocol.errors import (
     resource_not_found,
     too_large,
 )
-from interlock.aql.protocol.execution import ExecutionStatus
+from interlock.aql.protocol.model import ExecutionStatus
 from interlock.config.plan import SafetyPlan
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock

@@ -1,6 +1,6 @@
 """Agents of the safety loop, for operators: listed, aborted, and given a fresh challenge."""
 
-from interlock.aql.protocol.execution import ExecutionStatus
+from interlock.aql.protocol.model import ExecutionStatus
 from interlock.core.clock import rfc3339
 from interlock.operator.operation import handles
 from interlock.safety.agents import AgentKey, Block, agent_key

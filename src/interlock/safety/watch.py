@@ -7,7 +7,7 @@ or None. A grant is used up when its call is sent; one that somebody has to agre
 from typing import Any, Final
 
 from interlock.aql.protocol.errors import OperationFailed
-from interlock.aql.protocol.execution import ExecutionStatus
+from interlock.aql.protocol.model import ExecutionStatus
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call

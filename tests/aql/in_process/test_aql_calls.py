@@ -14,7 +14,7 @@ from tests.support.frozen_node import Client, move, still
 
 from interlock.aql.native_operations import OperationContext
 from interlock.aql.protocol.errors import OperationFailed, permission_denied
-from interlock.aql.protocol.model import Category, Operation, Parameter
+from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category
 from interlock.core.calls.caller import Principal
 
 ERAS = ["modern", "legacy"]
@@ -254,8 +254,7 @@ async def test_a_token_and_a_session_end_with_the_connection(tmp_path: Path) -> 
         assert ids[0] == ids[1] != other and other.startswith("aqls_")
         assert code(await again.send("mcp_aql_delete", deleting(confirmation_token=token))) == "TOKEN_INVALID"
         stateless = here.node.fronts.modern.caller(Principal("local"), "http", None, "auto")
-        index = here.node.calls.aql.index(stateless)
-        shown = here.node.calls.aql.protocol(here.node.calls.aql.endpoints("semantic"), stateless, index)
+        shown = here.node.calls.aql.protocol(here.node.calls.aql.endpoints("semantic"), stateless)
         assert "session_id" not in shown
 
 
@@ -572,11 +571,11 @@ async def test_an_operation_of_the_node_itself_is_listed_validated_and_called(tm
         context.tell_progress(1, 2, "half")
         return values[params["kind"]]
 
-    declared = Operation(
+    declared = AqlOperation(
         name="get_value",
         category=Category.READ,
         description="Gets a value.",
-        parameters=(Parameter(name="kind", type="integer", required=True, minimum=0),),
+        parameters=(AqlParameter(name="kind", type="integer", required=True, minimum=0),),
     )
     async with place(tmp_path) as here:
         here.node.calls.native_operations.add(declared, handler)

@@ -9,7 +9,7 @@ import pytest
 from tests.aql.aql_node import OPEN, WRITES, AqlPlace, place, schema, sent, tool, turns
 from tests.support.frozen_node import still
 
-from interlock.aql.protocol.envelope import Warn
+from interlock.aql.protocol.envelope import AnswerWarning
 from interlock.core.calls.caller import Principal
 
 
@@ -166,6 +166,6 @@ async def test_a_warning_is_told_once_in_a_session_and_again_in_the_next(tmp_pat
             assert "warnings" not in await client.do("docs__list_users", {"bogus": 1})
             assert len((await client.do("docs__list_users", {"bogus": 1, "other": 2}))["warnings"]) == 1
         stateless = here.node.fronts.modern.caller(Principal("local"), "http", None, "auto")
-        warning = (Warn(code="DEPRECATION_WARNING", message="x"),)
+        warning = (AnswerWarning(code="DEPRECATION_WARNING", message="x"),)
         assert here.node.calls.aql.session_of(stateless) is None
         assert [here.node.calls.aql.unsaid(stateless, warning) for _ in range(2)] == [warning, warning]

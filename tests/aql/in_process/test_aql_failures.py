@@ -14,7 +14,7 @@ from tests.support.frozen_node import still
 from interlock.aql.introspect import Introspection
 from interlock.aql.native_operations import OperationContext
 from interlock.aql.protocol.errors import resource_not_found
-from interlock.aql.protocol.model import RESERVED_BY_VERSION, SPEC_VERSION, Category, Operation, check_operation
+from interlock.aql.protocol.model import RESERVED_BY_VERSION, SPEC_VERSION, AqlOperation, Category, check_operation
 from interlock.aql.protocol.results import read_result
 
 SOURCES = Path(__file__).parents[3] / "src" / "interlock"
@@ -70,7 +70,7 @@ def test_a_fault_is_an_envelope_with_a_reference_that_the_log_repeats(
     async def run() -> None:
         async with place(tmp_path) as here:
             leaf = await here.leaf()
-            declared = Operation(name="get_broken", category=Category.READ, description="Breaks.")
+            declared = AqlOperation(name="get_broken", category=Category.READ, description="Breaks.")
             here.node.calls.native_operations.add(declared, handler)
             client = await here.client(era)
 
@@ -174,7 +174,7 @@ async def test_a_name_that_a_later_version_reserves_is_refused_and_suffixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = OPEN + '[[tool]]\nmatch = "docs.list_x"\naql = { name = "pause_agent" }\n'
-    declared = Operation(name="pause_agent", category=Category.EXECUTE, description="Pauses.")
+    declared = AqlOperation(name="pause_agent", category=Category.EXECUTE, description="Pauses.")
     assert check_operation(declared) is None
     names = (*RESERVED_BY_VERSION[SPEC_VERSION], "pause_agent")
     async with place(tmp_path, config) as here:

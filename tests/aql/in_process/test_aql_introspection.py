@@ -9,7 +9,7 @@ import pytest
 from tests.aql.aql_node import TEXT, WRITES, place, schema, sent, tool
 from tests.support.frozen_node import still
 
-from interlock.aql.protocol.model import Category, Operation
+from interlock.aql.protocol.model import AqlOperation, Category
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.core.calls.caller import Principal
 
@@ -299,7 +299,7 @@ async def test_a_large_catalogue_is_read_by_pages_and_by_words(tmp_path: Path) -
         caller = here.node.fronts.modern.caller(Principal("local"), "http", None, "auto")
         calls = here.node.calls
         assert calls.aql.index(caller) is calls.aql.index(caller)  # one snapshot of the registry
-        native = Operation(name="get_zebra", category=Category.READ, description="Of this node.")
+        native = AqlOperation(name="get_zebra", category=Category.READ, description="Of this node.")
         calls.native_operations.add(native, cast(Any, None))
         found = (await here.modern().introspect(query="operations", search="zebra"))["operations"]
         assert {one["name"] for one in found} == {"docs__zebra_crossing", "get_zebra"}

@@ -12,7 +12,7 @@ from tests.support.frozen_node import still
 
 from interlock.aql.native_operations import OperationContext
 from interlock.aql.protocol.classification import TRUSTS
-from interlock.aql.protocol.model import Category, Danger, Operation
+from interlock.aql.protocol.model import AqlOperation, Category, Danger
 from interlock.core.calls.caller import Principal
 
 X = [tool("x", annotations=WRITES, inputSchema=schema())]
@@ -58,7 +58,7 @@ async def test_a_native_and_a_reserved_name_are_not_taken_by_a_tool(tmp_path: Pa
 
     async with place(tmp_path, OPEN + rules) as here:
         native = here.node.calls.native_operations
-        native.add(Operation(name="get_native", category=Category.READ, description="Gets."), handler)
+        native.add(AqlOperation(name="get_native", category=Category.READ, description="Gets."), handler)
         leaf = await here.leaf(tools=[*X, tool("y", annotations=WRITES, inputSchema=schema())])
         client = here.modern("aql-single")
         assert (await client.send("mcp_aql", {"operation": "get_native"}))["data"] == "native"
@@ -157,7 +157,7 @@ async def test_items_are_read_at_their_turn_in_order_and_one_that_raises_disturb
     async with place(tmp_path) as here:
         leaf = await here.leaf()
         native = here.node.calls.native_operations
-        native.add(Operation(name="get_broken", category=Category.READ, description="Breaks."), handler)
+        native.add(AqlOperation(name="get_broken", category=Category.READ, description="Breaks."), handler)
         client = here.modern()
         leaf.mute = {"tools/call"}
         get = "docs__get_user"

@@ -15,7 +15,7 @@ from tests.servers.start import raw
 from tests.support.node_process import RunningNode, Wire, running_node
 
 from interlock.aql.cli import sample_server
-from interlock.aql.cli.suite import LEGACY, MODERN, SAMPLE, Checked, LiveClient, run_suite
+from interlock.aql.cli.suite import LEGACY, MODERN, SAMPLE, CheckedSurface, LiveClient, run_suite
 
 FIVE = [f"mcp_aql_{family}" for family in ("create", "read", "update", "delete", "execute")]
 
@@ -82,7 +82,9 @@ def test_the_suite_of_level_1_passes_over_http(node: RunningNode) -> None:
                     wire.initialize()
                 reads = "mcp_aql_read" if mode == "semantic" else "mcp_aql"
                 client, tools = HttpClient(wire, version), tuple(names)
-                surfaces.append(Checked(client=client, mode=cast(Any, mode), tools=tools, reads=reads, batch_max=50))
+                surfaces.append(
+                    CheckedSurface(client=client, mode=cast(Any, mode), tools=tools, reads=reads, batch_max=50)
+                )
         report = asyncio.run(run_suite(tuple(surfaces), 1))
     tests = [test for section in report.sections if section.level == 1 for test in section.tests]
     assert [test for test in tests if test.result != "passed"] == []

@@ -12,7 +12,7 @@ from tests.safety.agent_lines import Lines
 from tests.safety.agents import LOOK, AgentsHere, agents_here
 
 from interlock.aql.native_operations import OperationContext
-from interlock.aql.protocol.model import Category, Operation
+from interlock.aql.protocol.model import AqlOperation, Category
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,7 +45,7 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Agents
             return "gone"
 
         native = found.node.calls.native_operations
-        native.add(Operation(name="delete_thing", category=Category.DELETE, description="Removes it."), remove)
+        native.add(AqlOperation(name="delete_thing", category=Category.DELETE, description="Removes it."), remove)
         yield found
 
 
@@ -129,7 +129,7 @@ async def test_however_a_session_ends_nothing_of_it_is_left(
     client, slow, calls = Lines(here, "aql"), Slow(), here.node.calls
     if era == "legacy":
         await client.greet()
-    calls.native_operations.add(Operation(name="wait", category=Category.EXECUTE, description="Waits."), slow.handle)
+    calls.native_operations.add(AqlOperation(name="wait", category=Category.EXECUTE, description="Waits."), slow.handle)
     id = (await client.introspect(query="operations"))["_protocol"]["session_id"]
     used = await client.do("delete_thing", "delete", _confirmation=await asked_token(client))
     assert used["success"] is True

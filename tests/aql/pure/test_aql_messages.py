@@ -12,7 +12,7 @@ from interlock.aql.protocol import errors
 from interlock.aql.protocol.errors import Code, Failure, OperationFailed
 from interlock.aql.protocol.introspection import read_query
 from interlock.aql.protocol.model import Danger, Lifecycle
-from interlock.aql.protocol.requests import Batch, Limits, Request, read_request
+from interlock.aql.protocol.requests import BatchRequest, OperationRequest, PayloadLimits, read_request
 from interlock.aql.protocol.results import read_error
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives
 from interlock.sdk.aql import values
@@ -52,16 +52,16 @@ def over(data: bytes) -> Failure:
 
 
 def queried(query: bytes) -> Failure:
-    request = read_request(b'{"operation":"introspect","params":{"query":%b}}' % query, Limits())
-    assert isinstance(request, Request)
+    request = read_request(b'{"operation":"introspect","params":{"query":%b}}' % query, PayloadLimits())
+    assert isinstance(request, OperationRequest)
     said = read_query(request)
     assert isinstance(said, Failure)
     return said
 
 
 def batched() -> Failure:
-    said = read_request(Raw(b'{"operations":[],"operation":"x"}'), Limits())
-    assert not isinstance(said, Request | Batch)
+    said = read_request(Raw(b'{"operations":[],"operation":"x"}'), PayloadLimits())
+    assert not isinstance(said, OperationRequest | BatchRequest)
     return said
 
 

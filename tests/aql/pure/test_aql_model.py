@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from interlock.aql.protocol import search as search_module
-from interlock.aql.protocol.envelope import Halted, Warn, batch, failed, success, tool_result
+from interlock.aql.protocol.envelope import AnswerWarning, Halted, batch, failed, success, tool_result
 from interlock.aql.protocol.errors import (
     CATEGORIES,
     CODES,
@@ -24,26 +24,26 @@ from interlock.aql.protocol.errors import (
     unknown_operation,
     unknown_params,
 )
-from interlock.aql.protocol.families import PREFIX, PROFILES, Endpoints, Profile, custom_profile
+from interlock.aql.protocol.families import PREFIX, PROFILES, AqlEndpoints, Profile, custom_profile
 from interlock.aql.protocol.model import (
     PERMISSIONS,
     RESERVED_BY_VERSION,
     SPEC_VERSION,
+    AqlOperation,
+    AqlParameter,
     Category,
     Danger,
-    Operation,
-    Parameter,
     TypeDeclaration,
     check_operation,
 )
-from interlock.aql.protocol.requests import RANGES, Limits, check_request
+from interlock.aql.protocol.requests import RANGES, PayloadLimits, check_request
 from interlock.aql.protocol.search import nearest
 
-LIMITS = Limits()
+LIMITS = PayloadLimits()
 
 
-def operation(name: str = "get_user", **more: Any) -> Operation:
-    return Operation(**{"name": name, "category": Category.READ, "description": "Gets a user.", **more})
+def operation(name: str = "get_user", **more: Any) -> AqlOperation:
+    return AqlOperation(**{"name": name, "category": Category.READ, "description": "Gets a user.", **more})
 
 
 # Declarations
@@ -72,7 +72,7 @@ def test_a_name_that_is_no_operation_name_is_refused(name: str) -> None:
 @pytest.mark.req("AQL-4.3-1")
 @pytest.mark.parametrize("name", ["userId", "_x", "9a", "a-b"])
 def test_a_parameter_name_that_is_not_snake_case_is_refused(name: str) -> None:
-    declared = operation(parameters=(Parameter(name=name, type="string"),))
+    declared = operation(parameters=(AqlParameter(name=name, type="string"),))
     assert repr(name) in (check_operation(declared) or "")
 
 
@@ -106,7 +106,7 @@ def test_the_danger_levels_and_their_defaults() -> None:
 
 
 def test_parameter_info_has_no_other_keys() -> None:
-    every = Parameter(
+    every = AqlParameter(
         name="page",
         type="integer",
         required=True,
@@ -125,11 +125,11 @@ def test_parameter_info_has_no_other_keys() -> None:
     )
     constraints = {"enum", "minimum", "maximum", "minLength", "maxLength", "pattern", "format", "items"}
     assert set(every.info()) == constraints | {"name", "type", "required", "description", "default", "sensitive"}
-    assert Parameter(name="a", type="string | null").value_schema() == {"type": ["string", "null"]}
+    assert AqlParameter(name="a", type="string | null").value_schema() == {"type": ["string", "null"]}
 
 
 def test_type_details_by_kind() -> None:
-    field = Parameter(name="id", type="string", required=True)
+    field = AqlParameter(name="id", type="string", required=True)
     assert TypeDeclaration(name="T", kind="object", fields=(field,)).details() == {
         "name": "T",
         "kind": "object",
@@ -143,21 +143,21 @@ def test_type_details_by_kind() -> None:
 # Families
 
 
-def names(endpoints: Endpoints) -> list[str]:
+def names(endpoints: AqlEndpoints) -> list[str]:
     return [tool.name for tool in endpoints.tools]
 
 
 def test_the_standard_profile_lists_five_tools_in_order() -> None:
     five = [f"mcp_aql_{family}" for family in ("create", "read", "update", "delete", "execute")]
-    assert names(Endpoints()) == five
-    assert names(Endpoints(mode="single")) == ["mcp_aql"]
-    assert names(Endpoints(mode="all")) == [*five, "mcp_aql"]
-    assert names(Endpoints(mode="single", prefix="github_")) == ["github_mcp_aql"]
+    assert names(AqlEndpoints()) == five
+    assert names(AqlEndpoints(mode="single")) == ["mcp_aql"]
+    assert names(AqlEndpoints(mode="all")) == [*five, "mcp_aql"]
+    assert names(AqlEndpoints(mode="single", prefix="github_")) == ["github_mcp_aql"]
 
 
 def test_the_alternative_profile() -> None:
     profile = PROFILES["discover_query_manage_operate"]
-    assert names(Endpoints(profile=profile)) == [f"mcp_aql_{f}" for f in ("discover", "query", "manage", "operate")]
+    assert names(AqlEndpoints(profile=profile)) == [f"mcp_aql_{f}" for f in ("discover", "query", "manage", "operate")]
     by = {category.value: profile.family_of(operation(category=category)) for category in Category}
     assert by == {"READ": "query", "CREATE": "manage", "UPDATE": "manage", "DELETE": "manage", "EXECUTE": "operate"}
     assert profile.family_of(operation("introspect")) == "discover"
@@ -260,8 +260,8 @@ def test_envelopes_are_a_union_on_success() -> None:
 
 
 def test_at_most_ten_distinct_warnings_the_least_severe_dropped() -> None:
-    def warn(number: int, severity: Any = None) -> Warn:
-        return Warn(code="DEPRECATION_WARNING", message=f"m{number}", severity=severity)
+    def warn(number: int, severity: Any = None) -> AnswerWarning:
+        return AnswerWarning(code="DEPRECATION_WARNING", message=f"m{number}", severity=severity)
 
     many = [warn(0, "low"), *(warn(n, "medium") for n in range(1, 10)), warn(10, "high"), warn(10, "high")]
     kept = json.loads(success(1, many))["warnings"]
@@ -291,7 +291,7 @@ def test_the_tool_result_carries_the_envelope_twice() -> None:
 # Limits
 
 
-def refused(text: bytes, limits: Limits = LIMITS) -> tuple[str, int, int] | None:
+def refused(text: bytes, limits: PayloadLimits = LIMITS) -> tuple[str, int, int] | None:
     found = check_request(text, limits)
     if found is None:
         return None
@@ -319,7 +319,7 @@ def test_an_array_at_its_limit_passes_and_one_more_does_not() -> None:
     assert refused(inner(10_000)) is None
     assert refused(inner(10_001)) == ("array_elements", 10_000, 10_001)
     assert refused(b'{"a":[%b]}' % b",".join([b'"x"'] * 10_001)) == ("array_elements", 10_000, 10_001)
-    small = Limits(array_elements=100)
+    small = PayloadLimits(array_elements=100)
     assert refused(b'{"a":[%b]}' % b" , ".join([b"1"] * 100), small) is None
     assert refused(b'{"a":[%b]}' % b" , ".join([b"1"] * 101), small) == ("array_elements", 100, 101)
     assert refused(b'{"a":[' + b" " * 500 + b"]}", small) is None
@@ -327,7 +327,7 @@ def test_an_array_at_its_limit_passes_and_one_more_does_not() -> None:
 
 @pytest.mark.req("AQL-4.7.5-4", "AQL-4.7.5-1", "AQL-4.7.5-7")
 def test_a_string_is_measured_in_utf_8_bytes() -> None:
-    limits = Limits(request_bytes=10 * 1024 * 1024)
+    limits = PayloadLimits(request_bytes=10 * 1024 * 1024)
     two = "\u00e9".encode()
     assert refused(b'{"a":"%b"}' % (two * 524_288), limits) is None
     assert refused(b'{"a":"%b"}' % (two * 524_289), limits) == ("string_length", 1_048_576, 1_048_578)
@@ -351,7 +351,7 @@ def test_a_request_at_its_limit_passes_and_one_byte_more_does_not() -> None:
 
 @pytest.mark.req("AQL-4.7.5-1", "AQL-X-16")
 def test_of_two_broken_limits_the_first_in_order_is_told() -> None:
-    limits = Limits(request_bytes=3 * 1024 * 1024, array_elements=100, nesting_depth=8, string_bytes=64 * 1024)
+    limits = PayloadLimits(request_bytes=3 * 1024 * 1024, array_elements=100, nesting_depth=8, string_bytes=64 * 1024)
     deep, wide, long = b"[" * 9 + b"]" * 9, b"[%b]" % b",".join([b"1"] * 101), b'"%b"' % (b"x" * 65_537)
     huge = b'"%b"' % (b"y" * 3_200_000)
     for parts, expected in (

@@ -13,7 +13,7 @@ from tests.safety.agent_lines import Lines
 from tests.sdk.aql_library import Library
 
 from interlock.aql.protocol.answer_schemas import is_valid
-from interlock.aql.protocol.model import Danger, Parameter, TypeDeclaration
+from interlock.aql.protocol.model import AqlParameter, Danger, TypeDeclaration
 
 DOCS = Path(__file__).parents[3] / "docs"
 FIELD = {"name": "x", "type": "string", "required": False}
@@ -49,7 +49,7 @@ def test_details_of_types_are_closed_and_those_we_make_are_valid() -> None:
     assert (len(VALID), len(INVALID)) == (7, 13)
     assert [one for one in VALID if not is_valid("type", one)] == []
     assert [one for one in INVALID if is_valid("type", one)] == []
-    field = Parameter(name="level", type="integer", enum=(1, 2), minimum=1)
+    field = AqlParameter(name="level", type="integer", enum=(1, 2), minimum=1)
     for declared in (
         TypeDeclaration(name="T", kind="enum", values=("a",)),
         TypeDeclaration(name="T", kind="object", fields=(field,)),

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from interlock.aql.protocol.classification import TRUSTS, classify, danger_by_name, judge_danger, least_trust, treatment
+from interlock.aql.protocol.classification import LEAST_TRUST, TRUSTS, classify, danger_by_name, judge_danger, treatment
 from interlock.aql.protocol.introspection import example_of
-from interlock.aql.protocol.model import NAME, Category, Danger
-from interlock.aql.protocol.requests import Limits, Request, read_request
-from interlock.aql.protocol.tool_names import operation_name, parameter_names
+from interlock.aql.protocol.model import NAME, Category, Danger, operation_name, parameter_names
+from interlock.aql.protocol.requests import OperationRequest, PayloadLimits, read_request
 from interlock.aql.protocol.tool_operations import OperationRule, ToolFacts, classify_tool, declare_tool
 from interlock.aql.protocol.validation import Arguments, Validator
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
@@ -64,9 +63,10 @@ def test_properties_become_parameters_and_go_back_to_their_spelling() -> None:
         if number % 50 == 0:
             operation = declare_tool(facts("run", schema(**{name: {"type": "integer"} for name in names})))
             request = read_request(
-                encode_value({"operation": "x", "params": {one.name: 1 for one in operation.parameters}}), Limits()
+                encode_value({"operation": "x", "params": {one.name: 1 for one in operation.parameters}}),
+                PayloadLimits(),
             )
-            assert isinstance(request, Request)
+            assert isinstance(request, OperationRequest)
             sent = Validator(operation).validate(request)
             assert isinstance(sent, Arguments) and decode_value(sent.text) == dict.fromkeys(names, 1)
 
@@ -170,8 +170,10 @@ def test_only_what_can_be_merged_by_forwarding_is_an_update() -> None:
     own = schema(("id", "input"), id=TEXT, input={"type": "object", "properties": {"a": TEXT}})
     kept = declare_tool(facts("update_own", own))
     assert [one.name for one in kept.parameters] == ["id", "input"]
-    request = read_request(encode_value({"operation": "x", "params": {"id": "1", "input": {"a": "b"}}}), Limits())
-    assert isinstance(request, Request)
+    request = read_request(
+        encode_value({"operation": "x", "params": {"id": "1", "input": {"a": "b"}}}), PayloadLimits()
+    )
+    assert isinstance(request, OperationRequest)
     sent = Validator(kept).validate(request)
     assert isinstance(sent, Arguments) and decode_value(sent.text) == {"id": "1", "input": {"a": "b"}}
     for verb, said in (("upload", "Similar to create."), ("rename", "Similar to update."), ("create", "")):
@@ -209,7 +211,7 @@ def test_all_cells_of_the_matrix_of_trust_and_danger() -> None:
     for danger in Danger:
         for trust in TRUSTS:
             found = treatment(danger, trust)
-            if trust == "untested" or order.index(trust) < order.index(least_trust(danger)):
+            if trust == "untested" or order.index(trust) < order.index(LEAST_TRUST[danger]):
                 assert found == "deny"
             else:
                 assert found == ("confirm" if danger >= Danger.DESTRUCTIVE else "allow")
@@ -234,6 +236,6 @@ def test_examples_of_odd_schemas_are_accepted() -> None:
         {"a": {}},
     ):
         operation = declare_tool(facts("run", schema(("a",), **properties)))
-        request = read_request(encode_value(example_of(operation).request), Limits())
-        assert isinstance(request, Request)
+        request = read_request(encode_value(example_of(operation).request), PayloadLimits())
+        assert isinstance(request, OperationRequest)
         assert isinstance(Validator(operation).validate(request), Arguments), properties

@@ -11,7 +11,7 @@ from tests.safety.agent_lines import Lines
 from tests.safety.agents import LOOK, AgentsHere, agents_here
 
 from interlock.aql.native_operations import OperationContext
-from interlock.aql.protocol.model import Category, Danger, Operation, Parameter
+from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Danger
 from interlock.safety.agents import BUCKET, AgentKey
 from interlock.safety.loop import Assessment
 from interlock.safety.protocol.hint import Hint
@@ -19,7 +19,7 @@ from interlock.safety.protocol.hint import Hint
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ON = '[gate]\nmode = "open"\n[safety]\nmode = "enforcing"\npreapproved = true\nstages = ["outcome"]\n'
-THING = Parameter(name="thing", type="string", required=True)
+THING = AqlParameter(name="thing", type="string", required=True)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -31,7 +31,7 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Agents
 
         native = found.node.calls.native_operations
         for name, category in (("delete_thing", Category.DELETE), ("create_thing", Category.CREATE)):
-            declared = Operation(
+            declared = AqlOperation(
                 name=name, category=category, description="Works.", parameters=(THING,), danger=Danger.DESTRUCTIVE
             )
             native.add(declared, work)

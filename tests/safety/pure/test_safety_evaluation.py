@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from interlock.aql.protocol.execution import TERMINAL, ExecutionStatus, may_move
+from interlock.aql.protocol.model import TERMINAL, ExecutionStatus, may_move
 from interlock.safety.protocol.evaluation import (
     LIMIT_REASON,
     SCORES,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.sdk.aql_library import Library
 
-from interlock.aql.protocol.families import PROFILES, Endpoints, Profile, custom_profile, endpoint_tools
-from interlock.aql.protocol.requests import Limits, Request, read_request
+from interlock.aql.protocol.families import PROFILES, AqlEndpoints, Profile, custom_profile, endpoint_tools
+from interlock.aql.protocol.requests import OperationRequest, PayloadLimits, read_request
 from interlock.aql.protocol.validation import Arguments
 from interlock.sdk.aql import Adapter
 from interlock.sdk.aql.service import Service
@@ -101,7 +101,7 @@ def test_examples_in_descriptions_belong_to_their_tool_and_are_taken(
     assert isinstance(own, Profile)
     chosen = PROFILES.get(profile, own)
     for adapter in (documents[0], Library(profile=chosen).adapter):
-        adapter.endpoints = Endpoints(profile=chosen)
+        adapter.endpoints = AqlEndpoints(profile=chosen)
         service = Service(adapter)
         examples = 0
         for tool in service.definitions():
@@ -112,8 +112,8 @@ def test_examples_in_descriptions_belong_to_their_tool_and_are_taken(
             operations = [one for one in adapter.operations.values() if chosen.family_of(one.declaration) == family]
             for request in example:
                 found = adapter.operations.get(request["operation"])
-                read = read_request(json.dumps(request).encode(), Limits())
-                assert isinstance(read, Request)
+                read = read_request(json.dumps(request).encode(), PayloadLimits())
+                assert isinstance(read, OperationRequest)
                 if found is not None:
                     assert chosen.family_of(found.declaration) == family
                     assert isinstance(found.validator.validate(read), Arguments), request
@@ -124,7 +124,7 @@ def test_examples_in_descriptions_belong_to_their_tool_and_are_taken(
             is_said = f"Primary semantic categories: {categories}." in text
             assert is_said is (profile != "crude" and bool(categories))
         assert examples >= 2
-    for tool in json.loads(endpoint_tools(Endpoints(profile=chosen))):
+    for tool in json.loads(endpoint_tools(AqlEndpoints(profile=chosen))):
         text, family = tool["description"], tool["name"].removeprefix("mcp_aql_")
         categories = [one.value for one in chosen.categories(family)]
         assert {one["operation"] for one in requests_in(text)} == {"introspect"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.sdk.aql_library import Document, Library, Metadata
 
 from interlock.aql.protocol.merge import merged, merged_text
-from interlock.aql.protocol.model import Category, Operation, Parameter, TypeDeclaration
+from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, TypeDeclaration
 from interlock.sdk.aql import Adapter, DeclarationInvalid
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
@@ -93,14 +93,14 @@ def test_what_is_updated_stands_in_input(library: Library) -> None:
     flat = library.ask("update", "update_document", params={"resource_id": "a", "title": "Flat"})
     assert flat["error"]["code"] == "VALIDATION_MISSING_PARAM"
     assert library.documents["a"].title == "New"
-    field = Parameter(name="input", type="Changes")
+    field = AqlParameter(name="input", type="Changes")
     changes = TypeDeclaration(name="Changes", kind="object")
     for category, parameters, found in (
         (Category.UPDATE, (field,), changes),
         (Category.UPDATE, (), None),
         (Category.CREATE, (field,), None),
     ):
-        one = Operation(name="x", category=category, description="x", parameters=parameters, types=(changes,))
+        one = AqlOperation(name="x", category=category, description="x", parameters=parameters, types=(changes,))
         assert one.input_type is found
     with pytest.raises(DeclarationInvalid, match="in a parameter 'input'"):
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from tests.sdk.aql_library import Library
 
-from interlock.aql.protocol.execution import ExecutionStatus
-from interlock.aql.protocol.model import Lifecycle
+from interlock.aql.protocol.model import ExecutionStatus, Lifecycle
 from interlock.sdk.aql import Adapter, DeclarationInvalid, Execution, OperationFailed
 from interlock.sdk.aql.executions import Executions
 

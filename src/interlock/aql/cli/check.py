@@ -1,7 +1,8 @@
-"""The node that is checked: the AQL settings of a configuration over a sample server, with clients of both eras.
+"""The command `interlock check aql`: runs the live suite, and collects evidence for the specification's own runner.
 
-The node opens no socket, has a data folder of its own, and starts none of the configured servers, because the
-suite calls operations.
+Checked is a node with the AQL settings of the configuration over a sample server, by clients of both eras. The node
+opens no socket, has a temporary data folder, and starts none of the configured servers, because the suite calls
+operations that change things.
 """
 
 import asyncio
@@ -26,12 +27,12 @@ from interlock.aql.cli.suite import (
     NOTE,
     NOWHERE,
     SAMPLE,
-    Checked,
+    CheckedSurface,
     LiveClient,
-    Report,
+    SuiteReport,
     run_suite,
 )
-from interlock.aql.protocol.families import Endpoints, Mode
+from interlock.aql.protocol.families import AqlEndpoints, Mode
 from interlock.aql.protocol.model import SPEC_VERSION
 from interlock.cli.command import Invocation
 from interlock.cli.config import load_configuration
@@ -45,6 +46,7 @@ WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "SKIP"}
 
 
 def check_aql(invocation: Invocation, evidence: str | None) -> None:
+    """Check the AQL surfaces of a configuration, print the report, and write evidence into the named folder."""
     folder = None if evidence is None else Path(evidence).expanduser()
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadUsage("usage", f"{evidence} is not an empty folder", hint="name one that is empty or not there yet")
@@ -78,12 +80,15 @@ LEVELS: Final = {"level-1": 1, "level-2": 2}
 Exchanges = dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]  # by surface: requests with their answers
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class CheckEvidence(msgspec.Struct, frozen=True):
+    """The evidence of a run, for others to examine."""
+
     bundle: dict[str, Any] | None  # for the specification's runner; None where the claim does not hold
     exchanges: Exchanges
 
 
-def check_live(plan: Plan) -> tuple[Report, Evidence]:
+def check_live(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
+    """Run the suite against a temporary node."""
     log = logging.getLogger("interlock")
     level = log.level
     log.setLevel(logging.CRITICAL)  # refusals are what the suite asks for
@@ -94,7 +99,7 @@ def check_live(plan: Plan) -> tuple[Report, Evidence]:
         log.setLevel(level)
 
 
-def write_evidence(folder: Path, report: Report, evidence: Evidence) -> int:
+def write_evidence(folder: Path, report: SuiteReport, evidence: CheckEvidence) -> int:
     """Write the report and the exchanges, and return the number of files. Raise OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     written = {folder / "report.json": report.shown()}
@@ -124,7 +129,7 @@ def _checked_plan(plan: Plan, folder: Path) -> Plan:
     )
 
 
-async def _check(plan: Plan) -> tuple[Report, Evidence]:
+async def _check(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
     node = Node(plan, _no_operator_endpoint, listen=False)
     try:
         await node.open()
@@ -138,19 +143,19 @@ async def _check(plan: Plan) -> tuple[Report, Evidence]:
         report = await run_suite(surfaces, opened[0][1])
         modes = [checked.mode for checked in surfaces]
         bundle = await gather_evidence(surfaces[0], report.level, [*modes]) if report.is_held else None
-        return report, Evidence(
-            bundle, {f"{checked.mode}-{checked.client.version}": checked.client.kept for checked in surfaces}
+        return report, CheckEvidence(
+            bundle, {f"{checked.mode}-{checked.client.version}": checked.client.exchanges for checked in surfaces}
         )
     finally:
         await node.close()
 
 
-async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) -> tuple[Checked, int]:
+async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) -> tuple[CheckedSurface, int]:
     """Open a surface and return it with the level that it claims."""
     client = LiveClient(node, surface, version)
     await client.greet()
     tools = tuple(
-        tool.name for tool in Endpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix).tools
+        tool.name for tool in AqlEndpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix).tools
     )
     reads, claimed = tools[0], 1
     asks = {"operation": "introspect", "params": {"query": "operations", "first": 1}}
@@ -160,7 +165,9 @@ async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) 
         if conformance is not None:
             reads, claimed = tool, LEVELS.get(conformance, 1)
             break
-    checked = Checked(client=client, mode=mode, tools=tools, reads=reads, batch_max=plan.aql.limits.batch_operations)
+    checked = CheckedSurface(
+        client=client, mode=mode, tools=tools, reads=reads, batch_max=plan.aql.limits.batch_operations
+    )
     return checked, claimed
 
 
@@ -175,12 +182,12 @@ def _no_operator_endpoint(*_: Any) -> None:
     raise AssertionError("a check opens no endpoint")
 
 
-UNKNOWN: Final = "page_size"
+UNKNOWN: Final = "page_size"  # a parameter that no operation of the sample server has
 WRITTEN: Final = {"title": "Written and read", "body": "Kept"}
 _VALUES: Final = {"query": "operations", "input": {}}  # of parameters for which a plain text is no value
 
 
-async def gather_evidence(surface: Checked, level: int, modes: list[str]) -> dict[str, Any]:
+async def gather_evidence(surface: CheckedSurface, level: int, modes: list[str]) -> dict[str, Any]:
     """Collect the evidence of a surface. `modes` are those of all surfaces that were checked."""
     client, reads = surface.client, surface.reads
     listed = await client.send(reads, _introspect(query="operations", prefix=f"{SAMPLE}__"))
@@ -231,11 +238,11 @@ def _required(details: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _call(surface: Checked, details: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+async def _call(surface: CheckedSurface, details: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     return await surface.client.send(details["mcpTool"], {"operation": details["name"], "params": params})
 
 
-async def _accepted(surface: Checked, details: dict[str, Any]) -> list[str]:
+async def _accepted(surface: CheckedSurface, details: dict[str, Any]) -> list[str]:
     """Return the accepted parameters as the refusal of an unknown parameter names them. Introspect names them in its
     message only.
     """
@@ -245,7 +252,7 @@ async def _accepted(surface: Checked, details: dict[str, Any]) -> list[str]:
     return str(error["message"]).rpartition(": ")[2].split(", ")
 
 
-async def _missing(surface: Checked, details: dict[str, Any]) -> list[dict[str, Any]]:
+async def _missing(surface: CheckedSurface, details: dict[str, Any]) -> list[dict[str, Any]]:
     required = _required(details)
     cases = []
     for name in required:
@@ -255,12 +262,12 @@ async def _missing(surface: Checked, details: dict[str, Any]) -> list[dict[str, 
     return cases
 
 
-async def _unknown(surface: Checked, details: dict[str, Any]) -> dict[str, Any]:
+async def _unknown(surface: CheckedSurface, details: dict[str, Any]) -> dict[str, Any]:
     response = await _call(surface, details, {**_required(details), UNKNOWN: 1})
     return {"operation": details["name"], "parameter": UNKNOWN, "response": response}
 
 
-async def _errors(surface: Checked) -> list[dict[str, Any]]:
+async def _errors(surface: CheckedSurface) -> list[dict[str, Any]]:
     cases: tuple[tuple[str, str, dict[str, Any], list[str]], ...] = (
         ("unknown-operation", NOWHERE, {}, [NOWHERE, "introspect"]),
         ("unknown-parameter", GET, {**NOTE, UNKNOWN: 1}, [UNKNOWN]),
@@ -278,7 +285,7 @@ async def _errors(surface: Checked) -> list[dict[str, Any]]:
     ]
 
 
-async def _constraint(surface: Checked) -> dict[str, Any]:
+async def _constraint(surface: CheckedSurface) -> dict[str, Any]:
     update = await surface.details(f"{SAMPLE}__update_note")
     response = await _call(surface, update, {**NOTE, "input": {"created_at": "now"}})
     declared = next(item["type"] for item in update["parameters"] if item["name"] == "input")
@@ -287,7 +294,7 @@ async def _constraint(surface: Checked) -> dict[str, Any]:
     return {"name": "fields-of-a-note", "documented": bool(fields) and "created_at" not in fields, "response": response}
 
 
-async def _writing(surface: Checked) -> dict[str, Any]:
+async def _writing(surface: CheckedSurface) -> dict[str, Any]:
     created = (await surface.do(f"{SAMPLE}__create_note", dict(WRITTEN)))["data"]
     read = await surface.do(GET, {"note_id": created["id"]})
     await surface.do(f"{SAMPLE}__update_note", {"note_id": created["id"], "input": {"title": "Changed"}})

@@ -1,6 +1,6 @@
 """The server below a node that is checked: a flat MCP server over stdio with a tool of each category.
 
-Run as a program of its own, with the standard library alone. It changes nothing outside itself.
+It runs as a separate program with the standard library alone, and changes nothing outside itself.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The live suite of levels 1 and 2 (10.1): each item asks a surface as a client does and compares what it is answered.
+"""The live suite of conformance levels 1 and 2 (10.1).
 
-An item is an async function of the surface it looks at. It raises where an answer is not what the specification wants;
-the first line of that is its message in the report.
+Each item of the suite is an async function that asks a surface as a client does, and compares the answers with what
+the specification demands. It raises if they differ; the first line of the exception is its message in the report.
 """
 
 import asyncio
@@ -22,18 +22,20 @@ Verdict = Literal["passed", "failed", "skipped"]
 IMPLEMENTATION: Final = "interlock"
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SuiteItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of one item on one surface."""
+
     name: str
     result: Verdict
     message: str = ""
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A category of the report. It is required where the claimed level includes its own."""
+class SuiteSection(msgspec.Struct, frozen=True, kw_only=True):
+    """A category of the report. It is required if the claimed level includes its level."""
 
     name: str
     level: int
-    tests: tuple[Item, ...]
+    tests: tuple[SuiteItem, ...]
 
     @property
     def result(self) -> Verdict:
@@ -41,9 +43,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return "failed" if "failed" in results or not results else "passed" if "passed" in results else "skipped"
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of a whole run, in the form that the runner of the specification writes."""
+
     claimed: int  # the level that the surface says it has
-    sections: tuple[Section, ...]
+    sections: tuple[SuiteSection, ...]
 
     @property
     def level(self) -> int:
@@ -62,18 +66,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def counts(self) -> dict[str, int]:
         results = [test.result for section in self.sections for test in section.tests]
-        counted = {word: results.count(word) for word in ("passed", "failed", "skipped")}
         return {
             "total": len(results),
-            "passed": counted["passed"],
+            "passed": results.count("passed"),
             "warned": 0,
-            "failed": counted["failed"],
-            "skipped": counted["skipped"],
+            "failed": results.count("failed"),
+            "skipped": results.count("skipped"),
         }
 
     def claim(self) -> str:
-        stands = "holds" if self.is_held else "does not hold"
-        return f"{IMPLEMENTATION} {__version__}: the claim of MCP-AQL {SPEC_VERSION}, level {self.claimed}, {stands}"
+        verdict = "holds" if self.is_held else "does not hold"
+        return f"{IMPLEMENTATION} {__version__}: the claim of MCP-AQL {SPEC_VERSION}, level {self.claimed}, {verdict}"
 
     def shown(self) -> dict[str, Any]:
         return {
@@ -103,14 +106,14 @@ _INFO: Final = {"name": "interlock-check", "version": "1"}
 
 
 class LiveClient:
-    """`kept`: every request with its answer, in order."""
+    """A client in the process of the node. `exchanges` has every request with its answer, in order."""
 
     def __init__(self, node: Node, surface: Any, version: str) -> None:
         self._next = 0
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._stamp: dict[str, Any] = {}
         self.version = version
-        self.kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.exchanges: list[tuple[dict[str, Any], dict[str, Any]]] = []
         if version == MODERN:
             self._stamp = {f"{_META}protocolVersion": MODERN, f"{_META}clientCapabilities": {}}
         front = node.fronts.lines.make(None, surface)
@@ -131,7 +134,7 @@ class LiveClient:
         request = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": {**params, **meta}}
         self._feed(json.dumps(request).encode() + b"\n")
         answer = await asyncio.wait_for(waits, PATIENCE_S)
-        self.kept.append((request, answer))
+        self.exchanges.append((request, answer))
         return answer
 
     async def tools(self) -> dict[str, dict[str, Any]]:
@@ -200,11 +203,11 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Mismatch(Exception):
-    """An answer is not what the specification wants."""
+    """Exception for an answer that is not what the specification demands."""
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """One surface that is looked at, through one client."""
+class CheckedSurface(msgspec.Struct, frozen=True, kw_only=True):
+    """A surface that is checked, through one client."""
 
     client: LiveClient
     mode: Mode
@@ -246,7 +249,7 @@ def want_code(envelope: dict[str, Any], code: str, what: str) -> None:
 # Level 1
 
 
-async def check_mode(surface: Checked) -> None:
+async def check_mode(surface: CheckedSurface) -> None:
     listed = await surface.client.tools()
     want(tuple(listed) == surface.tools, f"listed are {', '.join(listed)}, and not {', '.join(surface.tools)}")
     for name, tool in listed.items():
@@ -254,7 +257,7 @@ async def check_mode(surface: Checked) -> None:
         want("operation" in tool["inputSchema"]["properties"], f"{name} has no property 'operation'")
 
 
-async def check_introspect(surface: Checked) -> None:
+async def check_introspect(surface: CheckedSurface) -> None:
     names = {operation["name"] for operation in await surface.operations()}
     for name in EXPECTED:
         want(name in names, f"{name} is not listed")
@@ -267,7 +270,7 @@ async def check_introspect(surface: Checked) -> None:
     want(unknown["operation"] is None, "an unknown operation is not answered null")
 
 
-async def check_formats(surface: Checked) -> None:
+async def check_formats(surface: CheckedSurface) -> None:
     """Request each form of answer. The client holds every answer to the closed schemas."""
     answer = await surface.do(GET, NOTE)
     want_code(answer, "success", GET)
@@ -280,7 +283,7 @@ async def check_formats(surface: Checked) -> None:
     want_code(wrong, "INVALID_QUERY_TYPE", "an unknown query")
 
 
-async def check_categories(surface: Checked) -> None:
+async def check_categories(surface: CheckedSurface) -> None:
     for name, (category, read_only, destructive) in EXPECTED.items():
         details = await surface.details(name)
         shown = details["semantic_category"]
@@ -289,7 +292,7 @@ async def check_categories(surface: Checked) -> None:
         want(details["permissions"] == permissions, f"{name} has the permissions {details['permissions']}")
 
 
-async def check_family_and_category(surface: Checked) -> None:
+async def check_family_and_category(surface: CheckedSurface) -> None:
     """Check the family and category of every operation of the first page, including the node's own."""
     listed = (await surface.client.introspect(surface.reads, query="operations"))["operations"]
     want(any(operation["name"] == "introspect" for operation in listed), "introspect is not listed")
@@ -306,7 +309,7 @@ async def check_family_and_category(surface: Checked) -> None:
         want(details["mcpTool"] in surface.tools, f"{name} belongs to {details['mcpTool']}, which is not listed")
 
 
-async def check_wrong_endpoints(surface: Checked) -> None:
+async def check_wrong_endpoints(surface: CheckedSurface) -> None:
     """Check that a wrong endpoint is refused. In single mode there is none: a tool of another mode does not exist."""
     before = (await surface.do(COUNT, {}))["data"]
     if surface.mode == "single":
@@ -327,7 +330,7 @@ async def check_wrong_endpoints(surface: Checked) -> None:
 # Level 2
 
 
-async def check_field_selection(surface: Checked) -> None:
+async def check_field_selection(surface: CheckedSurface) -> None:
     answer = await surface.do(GET, {**NOTE, "fields": ["title"]})
     want_code(answer, "success", "fields")
     want(answer["data"] == {"title": "A note"}, f"with fields = title the data is {answer['data']}")
@@ -338,7 +341,7 @@ async def check_field_selection(surface: Checked) -> None:
     )
 
 
-async def check_batch(surface: Checked) -> None:
+async def check_batch(surface: CheckedSurface) -> None:
     tool = (await surface.details(GET))["mcpTool"]
     items = [{"operation": GET, "params": NOTE}, {"operation": NOWHERE, "params": {}}][: surface.batch_max]
     answer = await surface.client.send(tool, {"operations": items})
@@ -349,7 +352,7 @@ async def check_batch(surface: Checked) -> None:
     want(answer["summary"] == {"total": len(items), "succeeded": 1, "failed": failed}, "the summary is wrong")
 
 
-async def check_same_answers(surface: Checked, other: Checked) -> None:
+async def check_same_answers(surface: CheckedSurface, other: CheckedSurface) -> None:
     for name, params in ((GET, NOTE), (GET, {}), (f"{SAMPLE}__run_report", {"report": "r"})):
         first, two = [{**await each.do(name, params), "_meta": None} for each in (surface, other)]
         want(first == two, f"{name} is answered otherwise in {other.mode} mode")
@@ -357,7 +360,7 @@ async def check_same_answers(surface: Checked, other: Checked) -> None:
     want(first == two, f"{GET} is described otherwise in {other.mode} mode")
 
 
-ItemOf = Callable[[Checked], Awaitable[None]]
+ItemOf = Callable[[CheckedSurface], Awaitable[None]]
 LEVEL_1: Final[tuple[tuple[str, ItemOf], ...]] = (
     ("endpoint mode", check_mode),
     ("introspect", check_introspect),
@@ -370,43 +373,47 @@ LEVEL_2: Final[tuple[tuple[str, ItemOf], ...]] = (("field selection", check_fiel
 BOTH: Final = "both modes"
 
 
-async def run_suite(surfaces: tuple[Checked, ...], claimed: int) -> Report:
+async def run_suite(surfaces: tuple[CheckedSurface, ...], claimed: int) -> SuiteReport:
     sections = [
-        Section(name=name, level=1, tests=tuple([await _tried(surface.name, item(surface)) for surface in surfaces]))
+        SuiteSection(
+            name=name, level=1, tests=tuple([await _tried(surface.name, item(surface)) for surface in surfaces])
+        )
         for name, item in LEVEL_1
     ]
     if claimed < 2:
-        skipped = [Item(name=surface.name, result="skipped", message="level 2 is not claimed") for surface in surfaces]
+        skipped = [
+            SuiteItem(name=surface.name, result="skipped", message="level 2 is not claimed") for surface in surfaces
+        ]
         names = (BOTH, *(name for name, _ in LEVEL_2))
-        return Report(
+        return SuiteReport(
             claimed=claimed,
-            sections=(*sections, *(Section(name=name, level=2, tests=tuple(skipped)) for name in names)),
+            sections=(*sections, *(SuiteSection(name=name, level=2, tests=tuple(skipped)) for name in names)),
         )
     pairs = [
         await _tried(surface.client.version, check_same_answers(surface, two)) for surface, two in _pairs(surfaces)
     ]
-    sections.append(Section(name=BOTH, level=2, tests=tuple(pairs)))
+    sections.append(SuiteSection(name=BOTH, level=2, tests=tuple(pairs)))
     for name, item in LEVEL_2:
         tests = [await _tried(surface.name, item(surface)) for surface in surfaces]
-        sections.append(Section(name=name, level=2, tests=tuple(tests)))
-    return Report(claimed=claimed, sections=tuple(sections))
+        sections.append(SuiteSection(name=name, level=2, tests=tuple(tests)))
+    return SuiteReport(claimed=claimed, sections=tuple(sections))
 
 
-def _pairs(surfaces: tuple[Checked, ...]) -> Iterator[tuple[Checked, Checked]]:
+def _pairs(surfaces: tuple[CheckedSurface, ...]) -> Iterator[tuple[CheckedSurface, CheckedSurface]]:
     for first in surfaces:
         for two in surfaces:
             if first.mode != "single" and two.mode == "single" and first.client.version == two.client.version:
                 yield first, two
 
 
-async def _tried(name: str, item: Awaitable[None]) -> Item:
+async def _tried(name: str, item: Awaitable[None]) -> SuiteItem:
     try:
         await item
     except Mismatch as mismatch:
-        return Item(name=name, result="failed", message=str(mismatch))
+        return SuiteItem(name=name, result="failed", message=str(mismatch))
     except TimeoutError:
-        return Item(name=name, result="failed", message="no answer in time")
+        return SuiteItem(name=name, result="failed", message="no answer in time")
     except (LookupError, TypeError, AttributeError, ValueError) as error:  # an answer of another shape
         reason = (str(error).splitlines() or [""])[0][:300]
-        return Item(name=name, result="failed", message=f"the answer has not the form it should: {reason}")
-    return Item(name=name, result="passed")
+        return SuiteItem(name=name, result="failed", message=f"the answer has not the form it should: {reason}")
+    return SuiteItem(name=name, result="passed")

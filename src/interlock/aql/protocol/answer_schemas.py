@@ -1,4 +1,8 @@
-"""Closed JSON Schemas of MCP-AQL answers, of our own: written from the tables of the specification."""
+"""JSON Schemas of MCP-AQL answers, written from the tables of the specification.
+
+They are closed: a member that the tables do not name is an error. `interlock check aql` and the tests hold every answer
+to them. The node itself does not load them.
+"""
 
 from typing import Any
 
@@ -11,6 +15,7 @@ FLAG = {"type": "boolean"}
 
 
 def closed(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    """Return the schema of an object that has no other members than these."""
     return {
         "type": "object",
         "properties": {**required, **optional},

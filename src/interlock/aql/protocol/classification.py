@@ -1,7 +1,7 @@
-"""The category and the danger of an aggregated tool, with the rule and the reason (8.3, C.map-7, C.danger-2).
+"""The category and the danger of a tool that is shown as an operation, with the reasons (8.3, C.map-7, C.danger-2).
 
-A hint of a server never overrides a verb that contradicts it, and a name alone never makes a tool a READ: clients
-approve reads by themselves. What is not known is EXECUTE.
+Clients run READ operations without asking anybody. Therefore a name alone never makes a tool a READ, a hint of its
+server never overrides a verb in its name that contradicts the hint, and a tool of which nothing is known is EXECUTE.
 """
 
 from fnmatch import fnmatchcase
@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from interlock.aql.protocol.model import DEFAULT_DANGER, Category, Danger
-from interlock.aql.protocol.tool_names import snake
+from interlock.aql.protocol.model import DEFAULT_DANGER, Category, Danger, snake
 
+# Verbs at the beginning of a name, by what they do to a resource.
 REMOVING: Final = frozenset(
     ["delete", "remove", "destroy", "drop", "purge", "erase", "wipe", "truncate", "clear", "unlink", "discard"]
 )
@@ -40,7 +40,9 @@ _DANGEROUS: Final = (
 _FORBIDDEN: Final = (*("drop_*", "*delete_all*", "truncate_*", "reset_*", "destroy_*", "wipe_*", "*_production"),)
 
 
-class Classified(msgspec.Struct, frozen=True):
+class CategoryVerdict(msgspec.Struct, frozen=True):
+    """The category of a tool, the rule that decided it, and the reason as it is shown to clients."""
+
     category: Category
     rule: Rule
     reason: str = ""  # a sentence, where the classification is a fallback or contradicts what the server says
@@ -57,6 +59,7 @@ def leading_verbs(local: str) -> list[str]:
 
 
 def _verb_category(verbs: list[str], words: list[str]) -> Category | None:
+    """Return the most harmful category that the words of a name suggest, or None if they suggest none."""
     if any(verb in REMOVING for verb in verbs):
         return Category.DELETE
     if any(verb in CHANGING for verb in verbs):
@@ -66,7 +69,7 @@ def _verb_category(verbs: list[str], words: list[str]) -> Category | None:
     return Category.DELETE if any(word in REMOVING for word in words) else None
 
 
-def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = None) -> Classified:
+def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = None) -> CategoryVerdict:
     """Classify a tool by its name and hints, before the shape of an UPDATE is considered (C.map-8).
 
     `is_read_only` means that the effective AX capability is not mutable. `is_destructive` is the server's own hint, or
@@ -75,23 +78,24 @@ def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = No
     verbs, words = leading_verbs(local), snake(local).strip("_").split("_")
     by_verb = _verb_category(verbs, words)
     if is_read_only and by_verb is None:
-        return Classified(Category.READ, "read_only")
-    contradicts = is_read_only
+        return CategoryVerdict(Category.READ, "read_only")
     if by_verb is None:
         verb = verbs[0] if verbs else ""
-        return Classified(Category.EXECUTE, "fallback", f"Classified EXECUTE because nothing is known of '{verb}'.")
+        return CategoryVerdict(
+            Category.EXECUTE, "fallback", f"Classified EXECUTE because nothing is known of '{verb}'."
+        )
     if by_verb is Category.CREATE and is_destructive is True:
         reason = "Classified EXECUTE because it adds by its name and may overwrite by its destructiveHint."
-        return Classified(Category.EXECUTE, "contradiction", reason)
+        return CategoryVerdict(Category.EXECUTE, "contradiction", reason)
     if by_verb is Category.UPDATE and verbs[0] in ADDING:
         reason = "Classified as changing, because by its name it may overwrite what exists."
-        return Classified(by_verb, "contradiction", reason)
-    if contradicts:
+        return CategoryVerdict(by_verb, "contradiction", reason)
+    if is_read_only:
         reason = f"Classified {by_verb.value} by its name, although it is declared read-only."
-        return Classified(by_verb, "contradiction", reason)
+        return CategoryVerdict(by_verb, "contradiction", reason)
     if by_verb is Category.DELETE and verbs[0] not in REMOVING:
-        return Classified(by_verb, "verb", "Classified DELETE because its name says that something is removed.")
-    return Classified(by_verb, "verb")
+        return CategoryVerdict(by_verb, "verb", "Classified DELETE because its name says that something is removed.")
+    return CategoryVerdict(by_verb, "verb")
 
 
 _BY_METHOD: Final = {
@@ -113,6 +117,7 @@ def category_of_request(method: str, name: str) -> Category | None:
 
 
 def danger_by_name(local: str) -> Danger | None:
+    """Return the danger that the name of a tool announces, or None. The patterns are those of the specification."""
     name = snake(local).strip("_")
     if any(fnmatchcase(name, pattern) for pattern in _FORBIDDEN):
         return Danger.FORBIDDEN
@@ -121,7 +126,9 @@ def danger_by_name(local: str) -> Danger | None:
     return None
 
 
-class Endangered(msgspec.Struct, frozen=True):
+class DangerVerdict(msgspec.Struct, frozen=True):
+    """The danger of an operation, and the reasons as they are shown to clients."""
+
     level: Danger
     reasons: tuple[str, ...] = ()
     is_declared: bool = False  # by the operator or the native declaration; only a declared `forbidden` denies (X-13)
@@ -134,17 +141,19 @@ def judge_danger(
     declared: Danger | None = None,
     is_read_only: bool = False,
     is_irreversible: bool = False,
-) -> Endangered:
-    """Return the danger of an operation. `declared` overrides. `is_irreversible` is declared, not merely the default
-    of a tool that declares nothing.
+) -> DangerVerdict:
+    """Return the danger of an operation.
+
+    `declared` is what the operator configured, and overrides everything. `is_irreversible` must have been declared: a
+    tool that declares nothing counts as irreversible elsewhere, but that says nothing about its danger.
     """
     if declared is not None:
-        return Endangered(declared, ("declared by the operator",), is_declared=True)
+        return DangerVerdict(declared, ("declared by the operator",), is_declared=True)
     level, reasons = DEFAULT_DANGER[category], []
     if category is Category.DELETE:
         reasons.append("it removes")
     if is_read_only and category is Category.READ:
-        return Endangered(level)
+        return DangerVerdict(level)
     by_name = danger_by_name(local)
     if by_name is not None and by_name > level:
         level = by_name
@@ -152,14 +161,15 @@ def judge_danger(
     if is_irreversible and level < Danger.DESTRUCTIVE:
         level = Danger.DESTRUCTIVE
         reasons.append("it cannot be undone")
-    return Endangered(level, tuple(reasons))
+    return DangerVerdict(level, tuple(reasons))
 
 
 Trust = Literal["untested", "generated", "validated", "community_reviewed", "certified"]
 TRUSTS: Final[tuple[Trust, ...]] = ("untested", "generated", "validated", "community_reviewed", "certified")
 Treatment = Literal["allow", "confirm", "deny"]
-# The least trust that is not denied, by danger (danger-levels.md); untested allows introspection only.
-_LEAST: Final = {
+# The least trust in a server with which an operation is not denied, by the danger of the operation (danger-levels.md
+# of the specification). An untested server is only introspected.
+LEAST_TRUST: Final = {
     Danger.SAFE: "generated",
     Danger.REVERSIBLE: "validated",
     Danger.DESTRUCTIVE: "validated",
@@ -168,17 +178,15 @@ _LEAST: Final = {
 }
 
 
-def least_trust(danger: Danger) -> str:
-    return _LEAST[danger]
-
-
 def treatment(danger: Danger, trust: Trust, *, is_declared: bool = True) -> Treatment:
-    """Return how a call is treated. From `destructive` on it is confirmed, even where high trust would let it pass:
-    the stricter rule applies.
+    """Return how a call is treated: by the danger of the operation and the trust in its server.
+
+    The specification lets highly trusted servers run destructive operations without confirmation in one place and
+    not in another. The stricter rule applies: from `destructive` on, a call is confirmed.
     """
     if trust == "untested":
         return "deny"
     level = Danger.DANGEROUS if danger is Danger.FORBIDDEN and not is_declared else danger
-    if TRUSTS.index(trust) < TRUSTS.index(_LEAST[level]):
+    if TRUSTS.index(trust) < TRUSTS.index(LEAST_TRUST[level]):
         return "deny"
     return "confirm" if danger >= Danger.DESTRUCTIVE else "allow"

@@ -1,4 +1,4 @@
-"""The answers of MCP-AQL: success and failure envelopes (5), batches, and the MCP tool result that carries them.
+"""The answers of MCP-AQL (5): success and failure envelopes, batches, and the MCP tool result that contains them.
 
 Envelopes are JSON text. Data that came as JSON text stays that text: big integers and the order of keys survive.
 """
@@ -18,8 +18,8 @@ _encode: Final = msgspec.json.Encoder().encode
 Severity = Literal["low", "medium", "high"]
 
 
-class Warn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """C.warn-1: one of `WARNING_CODES`."""
+class AnswerWarning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A warning beside the data of a success. Its code is one of `WARNING_CODES` (C.warn-1)."""
 
     code: str
     message: str
@@ -38,7 +38,7 @@ WARNING_CODES: Final = frozenset(
 
 
 def success(
-    data: Any, warnings: Sequence[Warn] = (), *, request_id: str | None = None, duration_ms: int | None = None
+    data: Any, warnings: Sequence[AnswerWarning] = (), *, request_id: str | None = None, duration_ms: int | None = None
 ) -> bytes:
     """Encode a success. `data` is any value that JSON can hold, or Raw text. `_meta` is present only if an id or a
     duration is given (C.meta-1).
@@ -48,16 +48,16 @@ def success(
         return b'{"success":true,"data":%b}' % text  # AQL-5.1-1
     parts = [b'{"success":true,"data":', text]
     if warnings:
-        parts += [b',"warnings":', _encode(_kept(warnings))]
+        parts += [b',"warnings":', _encode(_limited(warnings))]
     if request_id is not None or duration_ms is not None:
         meta = {"request_id": request_id, "duration_ms": duration_ms}
         parts += [b',"_meta":', _encode({key: value for key, value in meta.items() if value is not None})]
     return b"".join((*parts, b"}"))
 
 
-def _kept(warnings: Sequence[Warn]) -> list[Warn]:
+def _limited(warnings: Sequence[AnswerWarning]) -> list[AnswerWarning]:
     """Remove repeated warnings; of more than ten the least severe are dropped."""
-    distinct: list[Warn] = []
+    distinct: list[AnswerWarning] = []
     for each in warnings:
         if each not in distinct:
             distinct.append(each)
@@ -78,6 +78,7 @@ def error_object(failure: Failure, *, bare: bool = False) -> dict[str, Any]:
 
 
 def failed(failure: Failure, *, bare: bool = False) -> bytes:
+    """Encode a failure. With `bare` it has neither details nor a confirmation."""
     members: dict[str, Any] = {"success": False, "error": error_object(failure, bare=bare)}  # AQL-5.1-1
     if failure.confirmation is not None and not bare:
         members["confirmation"] = failure.confirmation

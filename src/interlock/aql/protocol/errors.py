@@ -1,8 +1,8 @@
 """The closed list of error codes (C.err-1), and failures as values.
 
-A failure is what an envelope says: code, message, details. Each function below makes one, with the message of the
-published template; dynamic values stand in single quotes and are repeated in the details. `OperationFailed` carries a
-failure out of a native handler. Nothing else becomes a failure but by these functions.
+A failure is what an envelope says: code, message, details. Each function below returns one, with the message of the
+published template; values are in single quotes and are repeated in the details. A native handler raises
+`OperationFailed` to answer with a failure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,8 @@ VALUE_CHARS_MAX: Final = 200  # of a value that is repeated in an error
 
 
 class Code(Enum):
+    """The error codes of MCP-AQL. A native operation may declare further ones in the same categories."""
+
     VALIDATION_MISSING_PARAM = "VALIDATION_MISSING_PARAM"
     VALIDATION_INVALID_TYPE = "VALIDATION_INVALID_TYPE"
     VALIDATION_INVALID_VALUE = "VALIDATION_INVALID_VALUE"
@@ -70,7 +72,7 @@ class Failure(Refusal, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Return whether the MCP result says isError: the caller can do nothing about it (C.tool-6)."""
+        """Return whether the MCP result is marked isError: the caller can do nothing about the failure (C.tool-6)."""
         return self.code in FATAL
 
 
@@ -135,16 +137,21 @@ def invalid_value(param: str, why: str, details: Mapping[str, Any] | None = None
     return failure(Code.VALIDATION_INVALID_VALUE, f"Parameter '{param}': {why}", members)
 
 
+def _did_you_mean(near: Mapping[str, str] | None, details: dict[str, Any]) -> str:
+    """Return a question about similar names for a message, and add them to the details. Empty if there are none."""
+    if not near:
+        return ""
+    details["did_you_mean"] = dict(near)
+    return ". Did you mean " + ", ".join(f"'{name}'" for name in near.values()) + "?"
+
+
 def unknown_params(
     operation: str, unknown: Sequence[str], valid: Sequence[str], near: Mapping[str, str] | None = None
 ) -> Failure:
     # AQL-4.6-2
     details: dict[str, Any] = {"operation": operation, "unknown_params": list(unknown), "valid_params": list(valid)}
     message = f"Unknown parameter(s) for operation '{operation}': {', '.join(unknown)}"
-    if near:
-        details["did_you_mean"] = dict(near)
-        message += ". Did you mean " + ", ".join(f"'{name}'" for name in near.values()) + "?"
-    return failure(Code.VALIDATION_UNKNOWN_PARAM, message, details)
+    return failure(Code.VALIDATION_UNKNOWN_PARAM, message + _did_you_mean(near, details), details)
 
 
 def unknown_fields(
@@ -152,9 +159,7 @@ def unknown_fields(
 ) -> Failure:
     details: dict[str, Any] = {"operation": operation, "unknown_fields": list(unknown), "valid_fields": list(valid)}
     message = f"Unknown field(s) in input of operation '{operation}': {', '.join(unknown)}"
-    if near:
-        details["did_you_mean"] = dict(near)
-        message += ". Did you mean " + ", ".join(f"'{name}'" for name in near.values()) + "?"
+    message += _did_you_mean(near, details)
     return failure(Code.VALIDATION_UNKNOWN_FIELD, f"{message}. {note}" if note else message, details)
 
 
@@ -264,5 +269,5 @@ HTTP_CODES: Final = {
 
 
 def code_of_status(status: int) -> Code:
-    """C.err-6: the code of an HTTP status from 400 on."""
+    """Return the code of an HTTP status from 400 on (C.err-6)."""
     return Code.INTERNAL_ERROR if status >= 500 else HTTP_CODES.get(status, Code.VALIDATION_INVALID_TYPE)

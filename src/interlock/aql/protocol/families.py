@@ -1,7 +1,10 @@
 """Endpoint families (3.3): which MCP tool takes which operation, in each mode and profile.
 
-A profile gives every category one family; single operations may be given to another. `Endpoints` is a profile in a
-mode with a prefix: the tools that are listed, and the one that an operation belongs to.
+A profile gives every category one family; single operations may be given to another. `AqlEndpoints` is a profile in a
+mode with a prefix: the tools that are listed, and the tool that an operation belongs to.
+
+The definitions of these tools (C.tool-1 to -4) name no operation of the catalogue, so that their bytes stay the same
+while servers connect and disconnect (X-7): a client that caches the list, or asks its user to trust it, keeps it.
 """
 
 import re
@@ -11,25 +14,34 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from interlock.aql.protocol.model import PERMISSIONS, Category, Operation, Permissions, is_name
+from interlock.aql.protocol.model import PERMISSIONS, AqlOperation, Category, Permissions, is_name
 
 Mode = Literal["semantic", "single", "all"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 SINGLE: Final = "mcp_aql"
 PREFIX: Final = re.compile(r"(?=.{1,19}$)[a-z0-9_]*_")  # under 20 characters, ending in _ (C.mode-4)
 INTROSPECT: Final = "introspect"
+SEARCH: Final = '"search":"list files"'  # in the request that descriptions show, as an example of a search
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A division of operations into endpoint families."""
+
     name: str
     families: tuple[str, ...]  # in the order of the tools
     by_category: Mapping[Category, str]
     by_operation: Mapping[str, str] = {}  # beside the categories; `introspect` at least
 
-    def family_of(self, operation: Operation) -> str:
-        if operation.family in self.families:  # AQL-6.2-2
-            return operation.family
-        return self.by_operation.get(operation.name) or self.by_category[operation.category]
+    def family(self, name: str, category: Category, chosen: str | None) -> str:
+        """Return the family of an operation: the one chosen for it if this profile has it, or else the one of its
+        name, or else the one of its category.
+        """
+        if chosen is not None and chosen in self.families:  # AQL-6.2-2
+            return chosen
+        return self.by_operation.get(name) or self.by_category[category]
+
+    def family_of(self, operation: AqlOperation) -> str:
+        return self.family(operation.name, operation.category, operation.family)
 
     def categories(self, family: str) -> tuple[Category, ...]:
         """Return the categories of a family, by the profile alone."""
@@ -64,7 +76,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
     )
 }
 
-# Of the safety loop alone, whose operations create, read and execute.
+# The profile of the safety loop alone, whose operations create, read and execute.
 LOOP_PROFILE: Final = Profile(
     name="crude",
     families=("create", "read", "execute"),
@@ -98,11 +110,13 @@ def custom_profile(name: str, families: Mapping[str, Sequence[str]]) -> Profile 
 
 
 class EndpointTool(msgspec.Struct, frozen=True):
+    """An MCP tool that takes operations."""
+
     name: str  # as MCP lists it
     family: str | None  # None: it takes every operation
 
 
-class Endpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class AqlEndpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Endpoint tools that one AQL surface lists."""
 
     mode: Mode = "semantic"
@@ -122,7 +136,7 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def by_name(self) -> Mapping[str, EndpointTool]:
         return {tool.name: tool for tool in self.tools}
 
-    def tool_of(self, operation: Operation) -> str:
+    def tool_of(self, operation: AqlOperation) -> str:
         """Return the MCP tool that accepts an operation; the semantic one if there are both (C.mode-3)."""
         return self.tool_of_family(self.profile.family_of(operation))
 
@@ -130,10 +144,7 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return f"{self.prefix}{SINGLE}" if self.mode == "single" else f"{self.prefix}{SINGLE}_{family}"
 
 
-# The MCP tools of an AQL surface: name, description, schema, annotations (C.tool-1 to -4).
-#
-# They name no operation of the catalogue, so that their bytes are the same while servers come and go (X-7).
-
+# What a family does, by its categories: the beginning of its tool's description, and a sentence about its effects.
 _PURPOSE: Final = {
     Category.CREATE: ("Adds things", "Removes and overwrites nothing."),
     Category.READ: ("Reads: gets, lists, searches", "Changes nothing."),
@@ -144,26 +155,24 @@ _PURPOSE: Final = {
 _SINGLE: Final = Permissions(False, True)
 
 
-def endpoint_tools(endpoints: Endpoints, *, has_batch: bool = True, rule: str = "") -> bytes:
+def endpoint_tools(endpoints: AqlEndpoints, *, has_batch: bool = True, rule: str = "") -> bytes:
     """Encode the JSON array of tools/list. `rule` is shown by the tools that accept reports of agents (8.6.5)."""
-    return msgspec.json.encode(
-        [_definition(tool, endpoints, has_batch=has_batch, rule=rule) for tool in endpoints.tools]
-    )
-
-
-def _definition(tool: EndpointTool, endpoints: Endpoints, *, has_batch: bool, rule: str) -> dict[str, Any]:
-    takes_reports = tool.family in (None, endpoints.profile.by_category[Category.CREATE])
-    more = f"\n{rule}" if rule and takes_reports else ""
-    permissions = _SINGLE if tool.family is None else endpoints.profile.permissions(tool.family)
-    return {
-        "name": tool.name,
-        "description": _description(tool, endpoints, has_batch=has_batch) + more,
-        "inputSchema": input_schema(has_batch=has_batch),
-        "annotations": {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive},
-    }
+    definitions = []
+    for tool in endpoints.tools:
+        takes_reports = tool.family in (None, endpoints.profile.by_category[Category.CREATE])
+        permissions = _SINGLE if tool.family is None else endpoints.profile.permissions(tool.family)
+        definition = {
+            "name": tool.name,
+            "description": _description(tool, endpoints) + (f"\n{rule}" if rule and takes_reports else ""),
+            "inputSchema": input_schema(has_batch=has_batch),
+            "annotations": {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive},
+        }
+        definitions.append(definition)
+    return msgspec.json.encode(definitions)
 
 
 def input_schema(*, has_batch: bool) -> dict[str, Any]:
+    """Return the input schema of an endpoint. With batches, no member is required: a batch has no `operation`."""
     operation = {"type": "string", "description": "The operation's name."}
     params = {"type": "object", "additionalProperties": True, "description": "Its parameters."}
     if not has_batch:
@@ -176,15 +185,15 @@ def input_schema(*, has_batch: bool) -> dict[str, Any]:
     return {"type": "object", "properties": {"operation": operation, "params": params, "operations": many}}
 
 
-def discovery(endpoints: Endpoints) -> tuple[str, str]:
+def discovery(endpoints: AqlEndpoints) -> tuple[str, str]:
     """Return the tool that accepts `introspect`, and a request to copy, which contains a search (X-15)."""
     profile = endpoints.profile
     family = profile.by_operation.get(INTROSPECT) or profile.by_category[Category.READ]
-    request = '{"operation":"introspect","params":{"query":"operations","search":"list files"}}'
+    request = f'{{"operation":"introspect","params":{{"query":"operations",{SEARCH}}}}}'
     return endpoints.tool_of_family(family), request
 
 
-def primary_categories(endpoints: Endpoints, tool: EndpointTool) -> list[str]:
+def primary_categories(endpoints: AqlEndpoints, tool: EndpointTool) -> list[str]:
     """Return the line for a family whose name differs from that of its category (C.tool-2)."""
     profile = endpoints.profile
     if tool.family is None or profile.name == "crude":
@@ -193,7 +202,8 @@ def primary_categories(endpoints: Endpoints, tool: EndpointTool) -> list[str]:
     return [f"Primary semantic categories: {', '.join(categories)}."] if categories else []
 
 
-def _description(tool: EndpointTool, endpoints: Endpoints, *, has_batch: bool) -> str:
+def _description(tool: EndpointTool, endpoints: AqlEndpoints) -> str:
+    """Return what a tool does, which operations it takes, its effects, and two requests to copy."""
     where, request = discovery(endpoints)
     profile = endpoints.profile
     lines: list[str] = []
@@ -211,9 +221,6 @@ def _description(tool: EndpointTool, endpoints: Endpoints, *, has_batch: bool) -
         lines.append(" ".join(dict.fromkeys(effect for _, effect in purposes)) or "Changes nothing.")
     to = "" if tool.name == where else f" (send to {where})"
     lines.append(f"Find operations{to}: {request}")
-    lines.append(f"Details and an example of one{to}: {request.replace(_SEARCHED, _NAMED)}")
+    details = request.replace(SEARCH, '"name":"NAME"')
+    lines.append(f"Details and an example of one{to}: {details}")
     return "\n".join(lines)
-
-
-_SEARCHED: Final = '"search":"list files"'
-_NAMED: Final = '"name":"NAME"'

@@ -1,7 +1,7 @@
 """Field selection over the data of an answer (C.fields-*): a preset, or dotted paths.
 
-Paths are compared with the snake_case form of the keys; what is kept keeps its own key, its nesting and its order. In a
-collection every item is cut; paging data beside the items is left alone.
+Paths are compared with the snake_case form of the keys. What is selected keeps its own key, its nesting and its order.
+In a collection the fields of every item are selected; paging data beside the items stays.
 """
 
 import re
@@ -9,28 +9,27 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from interlock.aql.protocol.errors import Failure, invalid_value
-from interlock.aql.protocol.tool_names import snake
+from interlock.aql.protocol.model import snake
 
 PRESETS: Final = ("minimal", "standard", "full")
 PATH: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*|_computed\.[a-z][a-z0-9_]*")
 PATHS_MAX: Final = 200
 PATH_CHARS_MAX: Final = 200
 FIELDS_SHOWN_MAX: Final = 30
-OBJECTS_READ_MAX: Final = 1000  # to say that a path names nothing
+OBJECTS_READ_MAX: Final = 1000  # that are searched before a path is reported as unmatched
 _ITEMS: Final = frozenset({"items", "edges", "results"})
 _PAGING: Final = frozenset({"page_info", "pagination", "next_cursor", "total_count"})
 _ID_ENDS: Final = ("_id", "_key", "_name", "_path", "_number", "_slug", "_url", "_uri")
 _IDS: Final = frozenset(["id", "name", "title", "path", "uri", "url", "key", "slug", "number", "_etag"])
-_KEPT: Final = frozenset(["_etag", "_version"])  # of a versioned resource; field selection never drops them
+_ALWAYS: Final = frozenset(["_etag", "_version"])  # of a versioned resource; a client needs them for its next update
 
 Selection = str | tuple[tuple[str, ...], ...]
 
 
 def read_selection(value: Any) -> Selection | Failure:
-    if isinstance(value, str):
-        if value in PRESETS:
-            return value
-        return invalid_value("fields", "it must be minimal, standard, full or an array of paths")
+    """Read the parameter `fields`, or return what is wrong with it."""
+    if isinstance(value, str) and value in PRESETS:
+        return value
     if not isinstance(value, list) or len(value) > PATHS_MAX:
         return invalid_value("fields", "it must be minimal, standard, full or an array of paths")
     for path in value:
@@ -112,7 +111,7 @@ def _paths(data: dict[str, Any], paths: Sequence[tuple[str, ...]]) -> dict[str, 
     for key, value in data.items():
         name = snake(key)
         under = [path[1:] for path in paths if path[0] in (key, name)]
-        if key in _KEPT or () in under:
+        if key in _ALWAYS or () in under:
             selected[key] = value
         elif under:
             inner = _inside(value, under)

@@ -1,7 +1,8 @@
 """The operation `introspect` (7): its declaration, its parameters as a query, and its four payloads (C.intro-*).
 
-The shapes are closed: a list item has four members, details have those of OperationDetails and no others. An unknown
-name is answered null. Failures have a code and a message only.
+The specification allows no further members anywhere: a list item has four, details have those of OperationDetails. An
+unknown name is answered null, and failures have a code and a message only. The first part of this module makes an
+example for every operation that has none (C.intro-13): a valid request, built from its declaration alone.
 """
 
 import re
@@ -11,14 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from interlock.aql.protocol.errors import Code, Failure, failure
-from interlock.aql.protocol.families import INTROSPECT, Endpoints
-from interlock.aql.protocol.model import Category, Danger, Example, Operation, Parameter, Returns, TypeDeclaration
-from interlock.aql.protocol.requests import Request, raw_type
+from interlock.aql.protocol.families import INTROSPECT, AqlEndpoints
+from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Danger, Example, Returns, TypeDeclaration
+from interlock.aql.protocol.requests import OperationRequest, raw_type
 from interlock.wire.jsonrpc.codec import decode_value, find_string
 
-# A valid request for every operation, made from its declaration alone (C.intro-13).
-
-DEPTH_MAX: Final = 5
+DEPTH_MAX: Final = 5  # of nested objects in an example
+PATTERN_CHARS_MAX: Final = 200  # longer patterns of a server are not compiled for an example
 _FORMATS: Final[Mapping[str, str]] = {
     "date": "2026-02-04",
     "date-time": "2026-02-04T10:30:00Z",
@@ -30,6 +30,7 @@ _FORMATS: Final[Mapping[str, str]] = {
     "ipv4": "192.0.2.1",
     "hostname": "example.com",
 }
+# Sample texts for parameters without a format, by a word in their name.
 _WORDS: Final[tuple[tuple[str, str], ...]] = (
     ("url", "https://example.com/"),
     ("uri", "https://example.com/"),
@@ -41,8 +42,8 @@ _WORDS: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
-def example_of(operation: Operation) -> Example:
-    """Return a request with the required parameters, and one more if there are none."""
+def example_of(operation: AqlOperation) -> Example:
+    """Return the first declared example of an operation, or a request with its required parameters."""
     if operation.examples:
         return operation.examples[0]
     types = {declared.name: declared for declared in operation.types}
@@ -55,7 +56,7 @@ def example_of(operation: Operation) -> Example:
     return Example(request)
 
 
-def _value(parameter: Parameter, types: Mapping[str, TypeDeclaration], root: Mapping[str, Any], depth: int) -> Any:
+def _value(parameter: AqlParameter, types: Mapping[str, TypeDeclaration], root: Mapping[str, Any], depth: int) -> Any:
     declared = types.get(parameter.type.split(" | ")[0])
     if declared is not None and declared.kind == "object" and depth < DEPTH_MAX:
         fields = [field for field in declared.fields if field.required]
@@ -63,7 +64,7 @@ def _value(parameter: Parameter, types: Mapping[str, TypeDeclaration], root: Map
             fields = list(declared.fields[:1])
         return {field.name: _value(field, types, root, depth + 1) for field in fields}
     if declared is not None and declared.kind == "union" and depth < DEPTH_MAX:
-        member = Parameter(name=parameter.name, type=declared.members[0])
+        member = AqlParameter(name=parameter.name, type=declared.members[0])
         return _value(member, types, root, depth + 1)
     if declared is not None and declared.kind == "enum" and declared.values:
         return declared.values[0]
@@ -82,7 +83,8 @@ def _value(parameter: Parameter, types: Mapping[str, TypeDeclaration], root: Map
     return _by_type(parameter, parameter.type.split(" | ")[0], original if isinstance(original, Mapping) else {})
 
 
-def _by_type(parameter: Parameter, kind: str, schema: Mapping[str, Any]) -> Any:
+def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any]) -> Any:
+    """Return a value of a JSON type within the bounds of a parameter."""
     match kind:
         case "integer" | "number":
             return _number(parameter, schema, is_integer=kind == "integer")
@@ -99,7 +101,7 @@ def _by_type(parameter: Parameter, kind: str, schema: Mapping[str, Any]) -> Any:
     return _text(parameter)
 
 
-def _number(parameter: Parameter, schema: Mapping[str, Any], *, is_integer: bool) -> Any:
+def _number(parameter: AqlParameter, schema: Mapping[str, Any], *, is_integer: bool) -> Any:
     low = parameter.minimum
     above = schema.get("exclusiveMinimum")
     if low is None and isinstance(above, int | float) and not isinstance(above, bool):
@@ -113,7 +115,7 @@ def _number(parameter: Parameter, schema: Mapping[str, Any], *, is_integer: bool
     return int(value) if is_integer or value == int(value) else value
 
 
-def _text(parameter: Parameter) -> str:
+def _text(parameter: AqlParameter) -> str:
     text = _FORMATS.get(parameter.format or "")
     if text is None:
         text = next((sample for word, sample in _WORDS if word in parameter.name), "example")
@@ -124,41 +126,18 @@ def _text(parameter: Parameter) -> str:
     return text if parameter.max_length is None else text[: parameter.max_length]
 
 
+# Ordinary texts that are tried in order for a parameter with a pattern.
 _CANDIDATES: Final = (
-    *(
-        "example",
-        "a",
-        "A",
-        "1",
-        "abc",
-        "ABC",
-        "123",
-        "example-1",
-        "example_1",
-        "2026-02-04",
-        "10:30",
-        "1.0.0",
-        "#abcdef",
-    ),
-    *(
-        "https://example.com/",
-        "ada@example.com",
-        "owner/repo",
-        "a/b",
-        "en",
-        "EUR",
-        "en-US",
-        "+4912345678",
-        "0x1",
-        "v1.0.0",
-    ),
-    *("00000000-0000-4000-8000-000000000000", "a" * 40, "0" * 64, "/example", "x=1", "urn:example:1", "1h", "10s"),
+    *("example", "a", "A", "1", "abc", "ABC", "123", "example-1", "example_1", "2026-02-04", "10:30", "1.0.0"),
+    *("#abcdef", "https://example.com/", "ada@example.com", "owner/repo", "a/b", "en", "EUR", "en-US", "+4912345678"),
+    *("0x1", "v1.0.0", "00000000-0000-4000-8000-000000000000", "a" * 40, "0" * 64, "/example", "x=1", "urn:example:1"),
+    *("1h", "10s"),
 )
 
 
 def _of_pattern(pattern: str, text: str) -> str:
     """Return an ordinary text that matches the pattern, or the text itself if none does."""
-    if len(pattern) > 200:
+    if len(pattern) > PATTERN_CHARS_MAX:
         return text
     try:
         compiled = re.compile(pattern)
@@ -182,7 +161,7 @@ def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
         required = schema.get("required") if depth < DEPTH_MAX else None
         return {name: _of_schema(inner.get(name, {}), depth + 1) for name in required or ()}
     low = schema.get("minimum")
-    plain = Parameter(
+    plain = AqlParameter(
         name="value",
         type=kind if isinstance(kind, str) else "string",
         minimum=low if isinstance(low, int | float) else None,
@@ -196,8 +175,8 @@ def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
 # The types of the protocol itself, which every adapter lists (9.1, C.intro-10).
 
 
-def _field(name: str, kind: str, description: str = "", *, required: bool = False) -> Parameter:
-    return Parameter(name=name, type=kind, required=required, description=description)
+def _field(name: str, kind: str, description: str = "", *, required: bool = False) -> AqlParameter:
+    return AqlParameter(name=name, type=kind, required=required, description=description)
 
 
 PROTOCOL_TYPES: Final = (
@@ -240,13 +219,15 @@ FIELDS_TYPE: Final = TypeDeclaration(
     kind="object",
     description="What the parameter fields takes: a preset, or paths.",
     fields=(
-        Parameter(
+        AqlParameter(
             name="presets", type="string", enum=("minimal", "standard", "full"), description="A named selection."
         ),
-        Parameter(
+        AqlParameter(
             name="fields", type="array", items={"type": "string"}, description="Paths such as id or owner.login."
         ),
-        Parameter(name="computed_fields", type="array", items={"type": "string"}, description="Paths under _computed."),
+        AqlParameter(
+            name="computed_fields", type="array", items={"type": "string"}, description="Paths under _computed."
+        ),
     ),
 )
 CONTENT_TYPE: Final = TypeDeclaration(
@@ -274,22 +255,24 @@ def protocol_types(
 
 
 QUERIES: Final = ("operations", "types")
-PAGE: Final = 50  # operations in one answer, where a page was asked for without a number
+PAGE: Final = 50  # operations in one answer, if a page was requested without a number
 PAGE_MAX: Final = 500
 WHOLE_MAX: Final = 100  # larger catalogues are answered in pages (X-15)
 FIRST_PAGE_BYTES: Final = 7000  # of such an answer, so that all of it stays below 8 KB
 
-DECLARATION: Final = Operation(
+DECLARATION: Final = AqlOperation(
     name=INTROSPECT,
     category=Category.READ,
     description="Lists operations and types, or shows one with its parameters and an example.",
     parameters=(
-        Parameter(name="query", type="string", required=True, enum=QUERIES, description="What to list or show."),
-        Parameter(name="name", type="string", description="One operation or type: its details; null if unknown."),
-        Parameter(name="search", type="string", description="Words; the operations that fit best come first."),
-        Parameter(name="prefix", type="string", description="Operations whose name begins so."),
-        Parameter(name="first", type="integer", minimum=1, maximum=PAGE_MAX, description="At most so many."),
-        Parameter(name="after", type="string", description="Where the page before ended (_protocol.page_info.next)."),
+        AqlParameter(name="query", type="string", required=True, enum=QUERIES, description="What to list or show."),
+        AqlParameter(name="name", type="string", description="One operation or type: its details; null if unknown."),
+        AqlParameter(name="search", type="string", description="Words; the operations that fit best come first."),
+        AqlParameter(name="prefix", type="string", description="Operations whose name begins so."),
+        AqlParameter(name="first", type="integer", minimum=1, maximum=PAGE_MAX, description="At most so many."),
+        AqlParameter(
+            name="after", type="string", description="Where the page before ended (_protocol.page_info.next)."
+        ),
     ),
     returns=Returns("object", "object", "operations, operation, types or type."),
     examples=(
@@ -299,7 +282,9 @@ DECLARATION: Final = Operation(
 )
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class IntrospectQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of `introspect`."""
+
     query: str
     name: str | None = None
     search: str | None = None
@@ -312,7 +297,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return self.search is not None or bool(self.prefix) or self.first is not None or self.after is not None
 
 
-def read_query(request: Request, *, strict: bool = True) -> Query | Failure:
+def read_query(request: OperationRequest, *, strict: bool = True) -> IntrospectQuery | Failure:
+    """Read the parameters of `introspect`, or return the failure. Unless `strict`, unknown ones are ignored."""
     members = request.members
     if "query" not in members:
         message = "Missing required parameter 'query'. Expected: string ('operations' or 'types')"
@@ -337,14 +323,15 @@ def read_query(request: Request, *, strict: bool = True) -> Query | Failure:
     first = values.get("first")
     if first is not None and not 1 <= first <= PAGE_MAX:
         return failure(Code.VALIDATION_INVALID_VALUE, f"Parameter 'first': it must be from 1 to {PAGE_MAX}")
-    return Query(**values)
+    return IntrospectQuery(**values)
 
 
 def operation_info(name: str, category: Category, endpoint: str, summary: str) -> dict[str, str]:
     return {"name": name, "semantic_category": category.value, "endpoint": endpoint, "description": summary}
 
 
-def operation_details(operation: Operation, endpoints: Endpoints) -> dict[str, Any]:
+def operation_details(operation: AqlOperation, endpoints: AqlEndpoints) -> dict[str, Any]:
+    """Return OperationDetails: everything that a client needs to call an operation."""
     permissions = operation.permissions
     shown: dict[str, Any] = {
         "name": operation.name,
@@ -355,17 +342,10 @@ def operation_details(operation: Operation, endpoints: Endpoints) -> dict[str, A
         "permissions": {"readOnly": permissions.read_only, "destructive": permissions.destructive},
         "parameters": [parameter.info() for parameter in operation.parameters],
         "returns": operation.returns.info(),
-        "examples": [_shown(example) for example in operation.examples or (example_of(operation),)],
+        "examples": [msgspec.to_builtins(example) for example in operation.examples or (example_of(operation),)],
     }
     if operation.computed_fields:
         shown["computed_fields"] = list(operation.computed_fields)
     if operation.lifecycle is not None:
         shown["lifecycle"] = msgspec.to_builtins(operation.lifecycle)
     return shown
-
-
-def _shown(example: Example) -> dict[str, Any]:
-    members: dict[str, Any] = {"request": example.request}
-    if example.description:
-        members["description"] = example.description
-    return members

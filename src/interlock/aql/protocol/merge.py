@@ -1,7 +1,7 @@
 """The deep merge of an UPDATE operation (4.5.1): JSON Merge Patch (RFC 7396) with an object root.
 
-Objects merge, everything else replaces, null removes. `merged` works on decoded values, `merged_text` on JSON text, of
-which everything that is not replaced stays the text it was. Neither changes what it is given.
+Objects merge, everything else replaces, null removes. `merged` works on decoded values. `merged_text` works on JSON
+text, and leaves everything that is not replaced as it was written. Neither changes its arguments.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from interlock.wire.jsonrpc.codec import decode_object
 
 
 def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored object with changes merged into it."""
     result = dict(stored)
     for key, change in changes.items():
         if change is None:  # AQL-4.5.1-4, AQL-4.5.2-1

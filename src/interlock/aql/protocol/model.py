@@ -1,12 +1,16 @@
 """The declaration of an operation: the one source of its routing, validation, introspection and description.
 
-A native operation declares itself; the declaration of an aggregated tool is computed from its definition
+A native operation declares itself; the declaration of a tool is computed from the tool's definition
 (`tool_operations`). Both are the same value, so that one router, one validator and one introspection serve both.
-`check_operation` says what is wrong with a declaration, in a sentence that names the operation and the part.
+`check_operation` returns what is wrong with a declaration, in a sentence that names the operation and the fault. Below
+are the names of operations and parameters that are made from those of tools (C.map-1, -2, -4), and the life cycle of
+an execution (8.4).
 """
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -38,6 +42,8 @@ def reserved_names() -> frozenset[str]:
 
 
 class Category(Enum):
+    """The semantic category of an operation: what it does to the resources of its server (2.1)."""
+
     CREATE = "CREATE"
     READ = "READ"
     UPDATE = "UPDATE"
@@ -46,6 +52,8 @@ class Category(Enum):
 
 
 class Danger(IntEnum):
+    """The danger of an operation, in the order in which it grows."""
+
     SAFE = 0
     REVERSIBLE = 1
     DESTRUCTIVE = 2
@@ -58,7 +66,7 @@ class Danger(IntEnum):
 
 
 class Permissions(msgspec.Struct, frozen=True, rename={"read_only": "readOnly"}):
-    """6.1; as introspection shows them."""
+    """The permissions of an operation or endpoint (6.1), as introspection shows them."""
 
     read_only: bool
     destructive: bool
@@ -83,8 +91,8 @@ TypeKind = Literal["enum", "object", "scalar", "union"]
 JSON_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null", "any")
 
 
-class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """A parameter, or a field of an object type. `info` is what introspection shows of it (closed: C.intro-4)."""
+class AqlParameter(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter of an operation, or a field of an object type."""
 
     name: str
     type: str  # a JSON type word, "X | null", or the name of a type
@@ -122,6 +130,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         return {key: value for key, value in bounds.items() if value is not None}
 
     def info(self) -> dict[str, Any]:
+        """Return what introspection shows. The specification allows no other members (C.intro-4)."""
         shown: dict[str, Any] = {"name": self.name, "type": self.type, "required": self.required}
         description = f"{self.description} (U+0000 is allowed)".lstrip() if self.allow_nul else self.description
         if description:
@@ -152,13 +161,13 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):
-    """A named type. `details` is what introspection shows of it (closed: C.intro-5)."""
+    """A named type, as introspection lists it (`info`) and shows it (`details`; no other members: C.intro-5)."""
 
     name: str
     kind: TypeKind
     description: str = ""
     values: tuple[str, ...] = ()  # of an enum
-    fields: tuple[Parameter, ...] = ()  # of an object
+    fields: tuple[AqlParameter, ...] = ()  # of an object
     members: tuple[str, ...] = ()  # of a union
 
     def info(self) -> dict[str, Any]:
@@ -179,7 +188,7 @@ class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Returns(msgspec.Struct, frozen=True):
-    """An array is {name: "array", kind: "scalar"} with its items in the description."""
+    """The type of an answer. An array is {name: "array", kind: "scalar"}, with its items in the description."""
 
     name: str = "object"
     kind: TypeKind = "object"
@@ -202,21 +211,23 @@ class Lifecycle(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request that a client may copy."""
+
     request: dict[str, Any]  # {"operation": ..., "params": {...}}
     description: str = ""
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """One operation, native or of an aggregated tool.
+class AqlOperation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
+    """The declaration of one operation, native or of a tool.
 
-    `danger` None: by its category. `family` None: by the profile. `examples` empty: one is made (`example_of`).
-    `upsert`: a CREATE may find that the resource exists (8.3).
+    Without `danger` its category decides, without `family` the profile. Without `examples` introspection makes one.
+    `upsert` marks a CREATE that may find that the resource exists already (8.3).
     """
 
     name: str
     category: Category
     description: str
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[AqlParameter, ...] = ()
     returns: Returns = Returns()
     danger: Danger | None = None
     danger_reasons: tuple[str, ...] = ()
@@ -238,7 +249,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return PERMISSIONS[self.category]
 
     @cached_property
-    def by_name(self) -> Mapping[str, Parameter]:
+    def by_name(self) -> Mapping[str, AqlParameter]:
         return {parameter.name: parameter for parameter in self.parameters}
 
     @cached_property
@@ -247,7 +258,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def passes_unchanged(self) -> frozenset[str]:
-        """Return the parameters that reach the handler or the tool under the name they have here."""
+        """The parameters that reach the handler or the tool under the name that they have here."""
         return frozenset(
             parameter.name
             for parameter in self.parameters
@@ -256,7 +267,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def input_type(self) -> TypeDeclaration | None:
-        """Return the type of the parameter `input` of an UPDATE operation (4.5), or None."""
+        """The type of the parameter `input` of an UPDATE operation (4.5), or None."""
         declared = self.by_name.get("input")
         if self.category is not Category.UPDATE or declared is None:  # AQL-4.5-1
             return None
@@ -264,7 +275,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def summary(self) -> str:
-        """Return the description as one line of a list."""
+        """The description as one line of a list."""
         line = " ".join(self.description.split("\n", 1)[0].split())
         return line if len(line) <= SUMMARY_CHARS_MAX else line[: SUMMARY_CHARS_MAX - 3].rstrip() + "..."
 
@@ -276,7 +287,7 @@ def is_name(text: object) -> bool:
     return isinstance(text, str) and NAME.fullmatch(text) is not None
 
 
-def check_operation(operation: Operation, *, may_be_reserved: bool = False) -> str | None:
+def check_operation(operation: AqlOperation, *, may_be_reserved: bool = False) -> str | None:
     """Return why a declaration cannot be registered, or None. `may_be_reserved` is true for the node's own."""
     name = operation.name
     if not is_name(name):  # AQL-8.5.2-1
@@ -296,3 +307,96 @@ def check_operation(operation: Operation, *, may_be_reserved: bool = False) -> s
             return f"operation '{name}': the parameter '{parameter.name}' is declared twice"
         seen.add(parameter.name)
     return None
+
+
+_BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_OUTSIDE: Final = re.compile(r"[^a-z0-9_]+")
+_OPERATION_DIGITS: Final = 8
+_PARAMETER_DIGITS: Final = 4
+
+
+def snake(segment: str) -> str:
+    """Return a segment in snake case: word borders and other characters become `_`, letters become lower case."""
+    return _OUTSIDE.sub("_", _BORDER.sub("_", segment).lower())
+
+
+def operation_name(qualified: str) -> str:
+    """Return the name of a tool as an operation: fs.readFile becomes fs__read_file."""
+    name = "__".join(snake(segment) for segment in qualified.split("."))
+    return name if "a" <= name[:1] <= "z" else f"op_{name}"
+
+
+def suffixed(name: str, qualified: str, digits: int = _OPERATION_DIGITS) -> str:
+    """Return a name with a suffix that tells it from others. It depends only on the tool, so that it stays the same."""
+    return f"{name}_x{hashlib.sha256(qualified.encode()).hexdigest()[:digits]}"
+
+
+def parameter_name(original: str) -> str:
+    """Return the name of a tool's property as a parameter.
+
+    Leading underscores are dropped: underscore names belong to the protocol and are not checked (4.6.1).
+    """
+    name = snake(original).lstrip("_")
+    return name if "a" <= name[:1] <= "z" else f"op_{name}"
+
+
+def parameter_names(originals: Sequence[str]) -> list[str]:
+    """Return parameter names in the order of the originals. If two would be equal, both get a suffix."""
+    plain = [parameter_name(original) for original in originals]
+    doubled = {name for name, count in Counter(plain).items() if count > 1}
+    return [
+        suffixed(name, original, _PARAMETER_DIGITS) if name in doubled else name
+        for name, original in zip(plain, originals, strict=True)
+    ]
+
+
+def type_name(*parts: str) -> str:
+    """Return a type name for an operation and its parameters: fs__read_file, options -> FsReadFileOptions."""
+    return "".join(word[:1].upper() + word[1:] for part in parts for word in snake(part).split("_") if word) or "Type"
+
+
+class ExecutionStatus(Enum):
+    """The states of an execution (8.4.2). `MOVES` says which may follow which."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_S = ExecutionStatus
+MOVES: Final[Mapping[ExecutionStatus, frozenset[ExecutionStatus]]] = {
+    _S.PENDING: frozenset({_S.RUNNING, _S.CANCELLED}),
+    _S.RUNNING: frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED}),
+    _S.COMPLETED: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.CANCELLED: frozenset(),
+}
+TERMINAL: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
+
+
+def may_move(status: ExecutionStatus, to: ExecutionStatus, *, supports_retry: bool = False) -> bool:
+    """Return whether a state may follow another (8.4.2). Only a retry leaves `failed`, if it is supported."""
+    return to in MOVES[status] or (supports_retry and status is _S.FAILED and to is _S.RUNNING)  # AQL-8.4.2-1
+
+
+def state_answer(
+    execution_id: str,
+    status: ExecutionStatus,
+    *,
+    started_at: str | None = None,
+    finished_at: str | None = None,
+    error: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the state of an execution (8.4.3): `started_at` from running on, `finished_at` in terminal states,
+    `error` in failed.
+    """
+    state: dict[str, Any] = {"execution_id": execution_id, "status": status.value}
+    if started_at is not None:
+        state["started_at"] = started_at
+    if finished_at is not None and status in TERMINAL:
+        state["finished_at"] = finished_at
+    if error is not None and status is _S.FAILED:
+        state["error"] = dict(error)
+    return state

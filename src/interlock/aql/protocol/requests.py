@@ -1,7 +1,11 @@
 """Requests of MCP-AQL (4): from the raw `arguments` of a tools/call to an operation with its parameters, or a failure.
 
-Only names are read here. Values stay the text they came in, so that a call whose names need no mapping sends the very
-bytes of its `params`. Common wrong shapes are answered with the right one.
+Only names are read here. Values stay the text in which they arrived, so that a call whose names need no mapping sends
+the very bytes of its `params`. A request of a common wrong shape is answered with the right shape.
+
+First the text is measured: the payload limits of 4.7.5, exact at every boundary, and what a text may contain (4.7.1).
+Limits are checked in the order request, nesting, array, string (X-16), and encoding after them. Nothing recurses, so
+that a deeply nested text costs one pass. Small ordinary texts, which are nearly all, pass by counting alone.
 """
 
 import json
@@ -23,13 +27,6 @@ from interlock.aql.protocol.errors import (
     too_large,
 )
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, find_string
-
-# The payload limits of 4.7.5 and what a request's text may hold (4.7.1), exact at every boundary.
-#
-# `check_request` reads the raw text of a tools/call `arguments` object. Limits are asked in the order request,
-# nesting,
-# array, string (X-16); encoding after them. Nothing here recurses: a bomb costs one pass. Small ordinary texts, which
-# are nearly all, are passed by counting alone.
 
 KEYS: Final[Mapping[str, str]] = {  # our setting -> its name in `_protocol.limits`
     "request_bytes": "max_request_size",  # AQL-4.7.5-8
@@ -54,7 +51,9 @@ _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 _SUSPECT: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class PayloadLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of requests and answers (4.7.5). `RANGES` has the values that may be configured."""
+
     request_bytes: int = KI * KI
     response_bytes: int = 10 * KI * KI
     string_bytes: int = KI * KI
@@ -67,7 +66,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, key) for key, name in KEYS.items()}
 
 
-def check_request(text: bytes, limits: Limits, *, nul_allowed: bool = False) -> Failure | None:
+def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = False) -> Failure | None:
     """Return what is wrong with the text of a request, whatever it asks for, or None."""
     size = len(text)
     if size > limits.request_bytes:  # AQL-4.7.5-1
@@ -85,7 +84,7 @@ def check_request(text: bytes, limits: Limits, *, nul_allowed: bool = False) -> 
     return None
 
 
-def _measure(text: bytes, limits: Limits) -> Failure | None:
+def _measure(text: bytes, limits: PayloadLimits) -> Failure | None:
     """Measure a text in one pass. The worst of each kind counts, so that the order of the limits does not depend on
     the text.
     """
@@ -125,7 +124,7 @@ def _measure(text: bytes, limits: Limits) -> Failure | None:
 
 
 def _string_bytes(inner: bytes) -> int:
-    """UTF-8 bytes of the string whose JSON text this is, without its quotes."""
+    """Return the size in UTF-8 of a string, from its JSON text without the quotes."""
     if b"\\" not in inner:
         return len(inner)
     size = len(inner)
@@ -135,7 +134,8 @@ def _string_bytes(inner: bytes) -> int:
             size -= 1
         else:
             point = int(unit, 16)
-            size -= 6 - (1 if point < 0x80 else 2 if point < 0x800 or 0xD800 <= point < 0xE000 else 3)  # a half: 2 of 4
+            # An escape has six bytes. Each half of a surrogate pair is counted as two of the four bytes of the pair.
+            size -= 6 - (1 if point < 0x80 else 2 if point < 0x800 or 0xD800 <= point < 0xE000 else 3)
     return size
 
 
@@ -162,15 +162,18 @@ SHAPE: Final = 'Send {"operation":"NAME","params":{...}}; ' + HELP
 PROTOCOL_NAMES: Final = frozenset({"operation", "params", "operations"})
 CONFIRMATION: Final = "_confirmation"
 REQUEST_ID: Final = "_request_id"
-PROTO: Final = "__proto__"  # no name that begins with an underscore reaches anybody; this one is refused (hostile)
+# Names that begin with an underscore are for the protocol and reach no handler. This one is not taken out but refused
+# as an unknown parameter: only a hostile client sends it, to change the prototype of objects in JavaScript servers.
+PROTO: Final = "__proto__"
 NAME_CHARS_MAX: Final = 255
 _BLANKS: Final = b" \t\r\n"
 _TYPES: Final = {ord("{"): "object", ord("["): "array", ord('"'): "string", ord("t"): "boolean", ord("f"): "boolean"}
 
 
-class Request(msgspec.Struct, kw_only=True):
-    """`members`: the parameters by name, without underscore names. `text`: the text of `params`, where that holds all
-    the parameters and nothing else."""
+class OperationRequest(msgspec.Struct, kw_only=True):
+    """A request for one operation. `members` are the parameters by name, without underscore names. `text` is the text
+    of `params`, if it contains all the parameters and nothing else.
+    """
 
     operation: str
     members: dict[str, Raw]
@@ -180,7 +183,9 @@ class Request(msgspec.Struct, kw_only=True):
     meta: Raw | None = None  # `_meta` of the arguments
 
 
-class Batch(msgspec.Struct, frozen=True):
+class BatchRequest(msgspec.Struct, frozen=True):
+    """A request for several operations, each still the text in which it arrived."""
+
     items: tuple[Raw, ...]
 
 
@@ -192,7 +197,9 @@ def raw_type(raw: Raw | bytes) -> str:
     return _TYPES.get(first[0] if first else 0, "number")
 
 
-def read_request(arguments: Raw | bytes | None, limits: Limits, *, has_batch: bool = True) -> Request | Batch | Failure:
+def read_request(
+    arguments: Raw | bytes | None, limits: PayloadLimits, *, has_batch: bool = True
+) -> OperationRequest | BatchRequest | Failure:
     """Read what a tools/call asks for. `arguments` are raw; None means there were none."""
     text = b"{}" if arguments is None else bytes(arguments)
     wrong = check_request(text, limits, nul_allowed=True)
@@ -208,7 +215,7 @@ def read_request(arguments: Raw | bytes | None, limits: Limits, *, has_batch: bo
     return _read_members(members, text)
 
 
-def read_item(raw: Raw) -> Request | Failure:
+def read_item(raw: Raw) -> OperationRequest | Failure:
     """Read one item of a batch, whose text was measured with the whole."""
     text = bytes(raw)
     members = decode_object(text) if text[:1] == b"{" else None
@@ -221,7 +228,7 @@ def _no_object(text: bytes) -> Failure:
     return invalid_type("arguments", "object", raw_type(text), hint=SHAPE)
 
 
-def _read_batch(members: dict[str, Raw], text: bytes, limits: Limits) -> Batch | Failure:
+def _read_batch(members: dict[str, Raw], text: bytes, limits: PayloadLimits) -> BatchRequest | Failure:
     def invalid(message: str) -> Failure:
         return failure(Code.BATCH_VALIDATION_ERROR, message)
 
@@ -238,15 +245,15 @@ def _read_batch(members: dict[str, Raw], text: bytes, limits: Limits) -> Batch |
     if len(items) > limits.batch_operations:
         oversized = too_large("batch_operations", limits.batch_operations, len(items))
         return Failure(oversized.code, f"{oversized.message}: a batch has up to {limits.batch_operations} operations")
-    if maybe_duplicate(members, text) is not None:
+    if find_duplicate(members, text) is not None:
         return invalid("'operations' stands twice")
     for item in items:
         if b'"operations"' in bytes(item) and "operations" in (decode_object(item) or {}):
             return invalid("A batch cannot hold a batch")
-    return Batch(tuple(items))
+    return BatchRequest(tuple(items))
 
 
-def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
+def _read_members(members: dict[str, Raw], text: bytes) -> OperationRequest | Failure:
     name = members.get("operation")
     if name is None:  # AQL-4.1-1
         return _missing_operation(members)
@@ -257,7 +264,7 @@ def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
         why = f"it must be the name of an operation, of up to {NAME_CHARS_MAX} characters. {SHAPE}"
         invalid = invalid_value("operation", why)
         return failure(Code.VALIDATION_INVALID_TYPE, invalid.message, invalid.details)
-    doubled = maybe_duplicate(members, text)
+    doubled = find_duplicate(members, text)
     if doubled is not None:
         return doubled
     raw = members.get("params")
@@ -270,10 +277,10 @@ def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
             hint = "Send an object, not JSON inside a text" if actual == "string" else SHAPE
             return invalid_type("params", "object", actual, hint=hint)
         params = decoded
-        doubled = maybe_duplicate(params, bytes(raw), "params")
+        doubled = find_duplicate(params, bytes(raw), "params")
         if doubled is not None:
             return doubled
-    request = Request(operation=operation, members=params, text=raw)
+    request = OperationRequest(operation=operation, members=params, text=raw)
     if text.find(b'"_') >= 0 or text.find(b"\\u") >= 0:
         for table in (members, params):
             _take_underscored(request, table)
@@ -289,8 +296,9 @@ def _is_own(key: str) -> bool:
     return key[:1] == "_" and key != PROTO
 
 
-def _take_underscored(request: Request, members: dict[str, Raw]) -> None:
-    names = [key for key in members if key[:1] == "_" and key != PROTO]
+def _take_underscored(request: OperationRequest, members: dict[str, Raw]) -> None:
+    """Move the underscore names out of the members, and keep those that the protocol knows."""
+    names = [key for key in members if _is_own(key)]
     if not names:
         return
     if members is request.members:
@@ -312,7 +320,7 @@ def _missing_operation(members: dict[str, Raw]) -> Failure:
     return failure(Code.VALIDATION_MISSING_PARAM, message, {"param_name": "operation"})  # AQL-4.1-1
 
 
-def maybe_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> Failure | None:
+def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> Failure | None:
     """Return a failure for a key that occurs twice, because readers differ in which one they use, or None.
 
     Nearly all texts pass by their length: the members, their quotes, colons, commas and braces are all there is apart

@@ -1,7 +1,7 @@
-"""What a tool below answered, as data or a failure of MCP-AQL (C.map-11 to -13).
+"""The answer of a tool below, as data or a failure of MCP-AQL (C.map-11 to -13).
 
-`read_result` takes a CallToolResult, `read_error` a JSON-RPC error. The words of a server are passed on; nothing is
-guessed from prose, and nothing of the node itself (paths, classes, traces) is told.
+`read_result` takes a CallToolResult, `read_error` a JSON-RPC error. The words of a server are passed on. Nothing is
+guessed from prose, and nothing about the node itself (paths, classes, traces) is revealed.
 """
 
 import re
@@ -39,12 +39,13 @@ from interlock.wire.refusal import (
 
 UPSTREAM_CHARS_MAX: Final = 4096
 MESSAGE_CHARS_MAX: Final = 300
-_TOLD: Final = ("detail", "url", "verification_id", "element_name", "autonomy")
+# The details of a refusal that help the client, and are passed on.
+_PASSED_DETAILS: Final = ("detail", "url", "verification_id", "element_name", "autonomy")
 _HOW: Final = "Nothing was executed. When the person has agreed, send exactly the same call again."
 _INTERLOCK_ERROR: Final = "dev.interlock/error"
 _STATUS_KEYS: Final = ("http_status", "status", "status_code", "statusCode")
-# Errors of the operating system, as Node.js and Python name them: names, not prose (docs/decisions/0077).
 _MILD: Final = frozenset({Danger.SAFE.word, Danger.REVERSIBLE.word})
+# Errors of the operating system, as Node.js and Python name them: names, not prose (docs/decisions/0077).
 _OS_ERROR: Final = re.compile(r"\b(ENOENT|EEXIST|EACCES|EPERM):|\[Errno (1|2|13|17)\]")
 _ERRNO: Final = {"1": "EPERM", "2": "ENOENT", "13": "EACCES", "17": "EEXIST"}
 _OS_CODES: Final[Mapping[str, Code]] = {
@@ -56,21 +57,25 @@ _OS_CODES: Final[Mapping[str, Code]] = {
 
 
 class _Result(msgspec.Struct):
-    """The members of a CallToolResult that are read; what is absent stays UNSET."""
+    """The members of a CallToolResult that are read. What is absent stays UNSET."""
 
     content: Raw = Raw(b"[]")
     structured: Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="structuredContent")
     is_error: bool = msgspec.field(default=False, name="isError")
     kind: str = msgspec.field(default="complete", name="resultType")
-    said: Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="_meta")
+    raw_meta: Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="_meta")
 
     @property
     def meta(self) -> Raw | None:
-        return None if self.said is msgspec.UNSET else self.said
+        return None if self.raw_meta is msgspec.UNSET else self.raw_meta
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
-    """`passes`: it is no end of the call (input_required, a task), and goes to the client as it came."""
+    """The meaning of a tool's result: data, a failure, or neither.
+
+    With `passes` the result does not end the call (the tool asks for input, or started a task) and goes to the client
+    unchanged.
+    """
 
     data: Raw | str | dict[str, Any] | None = None
     failure: Failure | None = None
@@ -84,6 +89,7 @@ _decode_result: Final = msgspec.json.Decoder(_Result).decode
 
 
 def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str = "") -> Read:
+    """Read a CallToolResult. `danger` is the danger level of the operation, for a call that waits for approval."""
     try:
         decoded = _decode_result(result)
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -110,6 +116,7 @@ def _first_annotations(content: Raw) -> Raw | None:
 
 
 def _content(result: _Result, meta: Raw | None) -> Read:
+    """Read content blocks as data: one text as itself, several blocks as a list that refers to the blocks."""
     blocks = decode_array(result.content)
     if blocks is None:
         return Read(failure=internal_error("the server's result cannot be read"), meta=meta)
@@ -160,6 +167,11 @@ def _text_data(text: str) -> Raw | str:
 
 
 def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Failure:
+    """Return the failure of a result that is an error.
+
+    The most reliable source decides its code: a held call, a failure of MCP-AQL, an HTTP status, an error code of a
+    node below, or the name of an operating system error. Everything else is INTERNAL_ERROR.
+    """
     held = _confirmation(result.meta, operation, danger)
     if held is not None:
         return held
@@ -207,6 +219,7 @@ def _maybe_decoded(raw: Raw | None) -> Any:
 
 
 def _envelope_failure(value: Mapping[str, Any]) -> Failure | None:
+    """Return the failure that a failure envelope of MCP-AQL contains, or None if the value is not one."""
     error = value.get("error")
     if value.get("success") is not False or not isinstance(error, Mapping):
         return None
@@ -276,6 +289,7 @@ def _shown_danger(danger: str, held: Mapping[str, Raw]) -> str:
 
 
 def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
+    """Return the failure for the JSON-RPC error that a call was answered with."""
     members = decode_object(error) or {}
     code = _maybe_decoded(members.get("code"))
     message = (find_string(members.get("message")) or "the call failed")[:MESSAGE_CHARS_MAX]
@@ -293,7 +307,7 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
     if detail == "auth_required" or (
         error_code is not None and forms_of(error_code).aql == Code.PERMISSION_DENIED.value
     ):
-        return permission_denied(detail, **{key: data[key] for key in _TOLD if key in data})
+        return permission_denied(detail, **{key: data[key] for key in _PASSED_DETAILS if key in data})
     if error_code in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
         return internal_error(
             "the tool asks for input, which this client cannot give here; in a batch, call it alone",
@@ -309,6 +323,7 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
 
 
 def _over_budget(data: Mapping[str, Any]) -> Failure:
+    """Return the failure of a used up budget: a rate limit if it opens again by itself, or else a quota."""
     limit, used, wait = data.get("limit"), data.get("used"), data.get("retry_after_ms")
     if isinstance(wait, int):
         seconds = -(-wait // 1000)

@@ -2,7 +2,9 @@
 
 A document is some fields of text, each with a weight: a word in the name counts more than one in the description. The
 index keeps one posting per word and document with its whole weight, so that a query is a sum over its words. Rare
-words choose the candidates; a word that nearly all have only orders them. Equal scores keep the order of the documents.
+words choose the candidates; a word that nearly all documents have only orders them. Documents with equal scores keep
+their order. The first part of the module finds the names that a caller may have meant: the nearest of some names, also
+across case, spelling and look-alike letters.
 """
 
 import re
@@ -17,9 +19,7 @@ from itertools import pairwise
 from math import log
 from typing import Final
 
-from interlock.aql.protocol.tool_names import snake
-
-# What a caller may have meant: the nearest of some names, also across case, spelling and look-alike letters.
+from interlock.aql.protocol.model import snake
 
 KNOWN_MAX: Final = 300  # names that are looked through for pairs of letters; one takes some 2 us
 COMPARED_MAX: Final = 20  # of these, the ones that are compared letter by letter; one takes some 100 us
@@ -72,14 +72,15 @@ def did_you_mean(unknown: Iterable[str], candidates: Sequence[str]) -> Mapping[s
     return {name: near[0] for name, near in nearest_names.items() if near}
 
 
-K1: Final = 1.2
-B: Final = 0.6  # how much a long text is held against it
+# The parameters of BM25, with the usual names.
+K1: Final = 1.2  # how soon a repeated word stops raising the score
+B: Final = 0.6  # how much the length of a text lowers its score
 NAME_WEIGHT: Final = 3.0
 PARAMETER_WEIGHT: Final = 0.6
 TEXT_WEIGHT: Final = 1.0
 TEXT_CHARS_MAX: Final = 1000  # of a description
 WORDS_MAX: Final = 16  # of a query
-BEGINNINGS_MAX: Final = 5  # words that stand for one that no document has, and that they begin with
+BEGINNINGS_MAX: Final = 5  # words that begin with a searched word, if no document has that word itself
 COMMON_MIN: Final = 4000  # documents with a word, above which it only orders candidates that another word found
 CANDIDATES_MAX: Final = 500  # that common words order
 
@@ -120,7 +121,7 @@ def term_weights(name: str, text: str, parameters: Iterable[str] = ()) -> dict[s
 
 
 class SearchIndex:
-    """Immutable once made. Documents are known by their place in the sequence given."""
+    """An immutable search index. It refers to documents by their place in the sequence that it was built from."""
 
     def __init__(self, documents: Sequence[Mapping[str, float]]) -> None:
         total = sum(sum(document.values()) for document in documents)
@@ -174,9 +175,9 @@ class SearchIndex:
             scores = {place: scores[place] for place in leading}
         places, shares = self._places[word], self._shares[word]
         for place in scores:
-            share = _share(places, shares, place)
-            if share is not None:
-                scores[place] += share * rarity
+            index = bisect_left(places, place)
+            if index < len(places) and places[index] == place:
+                scores[place] += shares[index] * rarity
         return scores
 
     def _terms(self, word: str) -> list[str]:
@@ -187,8 +188,3 @@ class SearchIndex:
             return []
         first = bisect_left(self._words, word)
         return [each for each in self._words[first : first + BEGINNINGS_MAX] if each.startswith(word)]
-
-
-def _share(places: "array[int]", shares: "array[float]", place: int) -> float | None:
-    index = bisect_left(places, place)
-    return shares[index] if index < len(places) and places[index] == place else None

@@ -1,8 +1,8 @@
 """Confirmation tokens (C.token-*): issued for one call, good once, within the session that got them.
 
-A token is only a key: what it stands for is kept here, in memory. It is bound to who asked, the operation, and the
-SHA-256 of the canonical parameters. Used tokens are remembered until they would be purged, so that a second use is
-told apart from an unknown token. Who keeps a record is told of every issue, use, refusal and end.
+A token is only a key: what it permits is kept here, in memory. It is bound to the caller, the operation, and the
+SHA-256 of the canonical parameters. Used tokens are remembered for a while, so that a second use can be told from an
+unknown token. Every issue, use, refusal and revocation of a token is passed to `note`, for the audit log.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from interlock.wire.jsontext.canonical import NotCanonical, canonical
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 TOKENS_MAX: Final = 20_000
-PURGE_S: Final = 2700.0  # with the 900 of the longest life before it in the row: within an hour
+PURGE_S: Final = 2700.0  # after it expired; with the longest life of a token (900 s) that is one hour
 PREFIX: Final = "conf_"
 TOKEN_CHARS_MAX: Final = 80
 
@@ -54,7 +54,7 @@ class _Token(msgspec.Struct):
 
 
 class ConfirmationTokens:
-    """`now`: the wall clock. `secret`: 43 random characters. `note`: told of everything that happens to a token."""
+    """The confirmation tokens of a node, in the order in which they were issued."""
 
     def __init__(
         self,
@@ -63,6 +63,9 @@ class ConfirmationTokens:
         lives: TokenLives,
         note: Callable[[TokenNote], None],
     ) -> None:
+        """Create the tokens. `now` is the wall clock, `secret` returns 43 random characters, and `note` receives
+        every event of a token.
+        """
         self._lives = lives
         self._secret = secret
         self._now = now
@@ -102,12 +105,14 @@ class ConfirmationTokens:
             code, message = Code.TOKEN_ALREADY_USED, "Confirmation token has already been used"
             details["consumed_at"] = rfc3339(record.used_at)
         elif record.operation != operation or record.digest != digest:
-            code, message = Code.TOKEN_SCOPE_MISMATCH, _scope_mismatch(record.operation, operation)
+            scope = f"operation '{record.operation}'" if record.operation != operation else "other parameters"
+            how = f"It was issued for {scope}; send this call without a token to get one for it"
+            code, message = Code.TOKEN_SCOPE_MISMATCH, f"Confirmation token scope mismatch. {how}"
             details |= {"token_operation": record.operation, "requested_operation": operation}
         if code is not None:
             self._note(owner, principal, operation, token, "TOKEN_REJECTED", code.value)
             return failure(code, message, details)
-        if record is not None:
+        if record is not None:  # always true here
             record.used_at = now
         self._note(owner, principal, operation, token, "TOKEN_VALIDATED")
         return None
@@ -133,18 +138,12 @@ class ConfirmationTokens:
         self._tell(TokenNote(event, owner, principal, operation, named, reason))
 
 
-def _scope_mismatch(issued_for: str, operation: str) -> str:
-    what = f"operation '{issued_for}'" if issued_for != operation else "other parameters"
-    how = f"It was issued for {what}; send this call without a token to get one for it"
-    return f"Confirmation token scope mismatch. {how}"
-
-
 def rfc3339(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def digest_of(arguments: bytes) -> str:
-    """SHA-256 of the canonical form; of the very text where it has none."""
+    """Return the SHA-256 of the canonical form of arguments, or of their text if they have no canonical form."""
     try:
         return hashlib.sha256(canonical(read_untrusted(arguments))).hexdigest()
     except (AmbiguousJson, NotCanonical):

@@ -1,8 +1,9 @@
-"""The declaration of an aggregated tool, computed from its definition (C.map-3 to -10, -15 to -17).
+"""The operation that stands for a tool, computed from the tool's definition (C.map-3 to -10, -15 to -17).
 
-In comes what is known of a tool (`ToolFacts`); out comes an `Operation` whose parameters carry the original spellings.
-Properties become parameters, nested objects and alternatives named types; what ParameterInfo cannot say goes into the
-description. Identifiers and `input` of an UPDATE are found by the shape of the schema.
+`ToolFacts` is what is known about a tool; `declare_tool` returns an `AqlOperation` whose parameters remember the
+spelling of the tool. Properties become parameters, nested objects and alternatives become named types, and what
+introspection has no member for goes into the description. Which parameters of an UPDATE identify the resource, and
+which belong into its `input`, is found by the shape of the schema.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,17 +11,19 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.aql.protocol.classification import CANONICAL, Classified, Endangered, classify, judge_danger
+from interlock.aql.protocol.classification import CANONICAL, CategoryVerdict, DangerVerdict, classify, judge_danger
 from interlock.aql.protocol.model import (
     JSON_TYPES,
+    AqlOperation,
+    AqlParameter,
     Category,
     Danger,
-    Operation,
-    Parameter,
     Returns,
     TypeDeclaration,
+    parameter_names,
+    snake,
+    type_name,
 )
-from interlock.aql.protocol.tool_names import parameter_names, snake, type_name
 
 TYPE_DEPTH_MAX: Final = 6  # deeper objects are just objects
 REFERENCES_MAX: Final = 20  # $ref followed in a row
@@ -39,13 +42,13 @@ _UNSAID: Final = (
 )
 _LEVEL_WORDS: Final = {level.word: level for level in Danger}
 
-FIELDS_PARAMETER: Final = Parameter(
+FIELDS_PARAMETER: Final = AqlParameter(
     name="fields",
     type="string | array",
     description="minimal, standard, full, or paths such as id or owner.login.",
     of_gateway=True,
 )
-CONFIRMATION_PARAMETER: Final = Parameter(
+CONFIRMATION_PARAMETER: Final = AqlParameter(
     name="confirmation_token",
     type="string",
     description="The token of CONFIRMATION_REQUIRED, to make the same call again.",
@@ -54,7 +57,7 @@ CONFIRMATION_PARAMETER: Final = Parameter(
 
 
 class OperationRule(msgspec.Struct, frozen=True, kw_only=True):
-    """[[tool]] aql = {...}: what the operator says of a tool's operation; it wins over all inference."""
+    """The operator's settings for the operation of a tool (`[[tool]] aql = {...}`). They override all inference."""
 
     name: str | None = None
     category: Literal["CREATE", "READ", "UPDATE", "DELETE", "EXECUTE"] | None = None
@@ -69,6 +72,8 @@ NO_RULE: Final = OperationRule()
 
 
 class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about a tool that its operation is computed from."""
+
     name: str  # of the operation
     local: str  # of the tool
     description: str
@@ -85,35 +90,31 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Classification(msgspec.Struct, frozen=True):
     """Category and danger of an operation, as needed for a list. Computing it rarely reads the whole schema."""
 
-    classified: Classified
-    danger: Endangered
+    classified: CategoryVerdict
+    danger: DangerVerdict
 
 
 def classify_tool(facts: ToolFacts) -> Classification:
+    """Classify a tool. An UPDATE whose schema does not have the shape of an update is EXECUTE instead (C.map-8)."""
     rule = facts.rule
     classified = classify(facts.local, is_read_only=facts.is_read_only, is_destructive=facts.is_destructive)
     if rule.category is not None:
-        classified = Classified(Category[rule.category], "operator")
+        classified = CategoryVerdict(Category[rule.category], "operator")
     if classified.category is Category.UPDATE:
         why = _unlike_an_update(facts)
         if why is not None:
-            classified = Classified(Category.EXECUTE, "shape", f"Classified EXECUTE because {why}.")
-    declared = _LEVEL_WORDS[rule.danger] if rule.danger is not None else None
-    danger = judge_danger(
-        facts.local,
-        classified.category,
-        declared=declared,
-        is_read_only=facts.is_read_only,
-        is_irreversible=facts.is_irreversible,
-    )
-    return Classification(classified, danger)
+            classified = CategoryVerdict(Category.EXECUTE, "shape", f"Classified EXECUTE because {why}.")
+    return Classification(classified, danger_of(facts.local, classified.category, facts))
 
 
-def lifted_danger(upstream: str, category: Category, facts: ToolFacts) -> Endangered:
-    """Return the danger of an AQL server's operation, from its name, its category and the facts of its tool."""
+def danger_of(name: str, category: Category, facts: ToolFacts) -> DangerVerdict:
+    """Return the danger of an operation, from its name, its category and the facts of its tool.
+
+    The operation of an AQL server has another name than the tool through which it is called.
+    """
     declared = _LEVEL_WORDS[facts.rule.danger] if facts.rule.danger is not None else None
     return judge_danger(
-        upstream,
+        name,
         category,
         declared=declared,
         is_read_only=facts.is_read_only,
@@ -121,10 +122,11 @@ def lifted_danger(upstream: str, category: Category, facts: ToolFacts) -> Endang
     )
 
 
-def declare_tool(facts: ToolFacts, classification: Classification | None = None) -> Operation:
+def declare_tool(facts: ToolFacts, classification: Classification | None = None) -> AqlOperation:
+    """Return the operation that stands for a tool."""
     classes = classification or classify_tool(facts)
     category = classes.classified.category
-    builder = _Types(facts.name, facts.schema)
+    builder = _TypeNames(facts.name, facts.schema)
     parameters = _parameters(facts, builder)
     if category is Category.UPDATE:
         parameters = _with_input(facts, parameters, builder)
@@ -134,7 +136,7 @@ def declare_tool(facts: ToolFacts, classification: Classification | None = None)
         parameters.append(FIELDS_PARAMETER)
     if may_confirm and CONFIRMATION_PARAMETER.name not in taken:
         parameters.append(CONFIRMATION_PARAMETER)
-    return Operation(
+    return AqlOperation(
         name=facts.name,
         category=category,
         description=_description(facts, classes, may_confirm=may_confirm),
@@ -200,7 +202,7 @@ def is_open(schema: Mapping[str, Any]) -> bool:
     return more is None and "properties" not in schema
 
 
-def _parameters(facts: ToolFacts, builder: "_Types") -> list[Parameter]:
+def _parameters(facts: ToolFacts, builder: "_TypeNames") -> list[AqlParameter]:
     schema = facts.schema
     properties = _properties(schema)
     names = parameter_names(list(properties))
@@ -215,12 +217,8 @@ def _parameters(facts: ToolFacts, builder: "_Types") -> list[Parameter]:
             parameters.append(builder.parameter(name, original, True, is_required=True, rule=facts.rule))
     if is_open(schema) and "arguments" not in names:
         description = "Further members, sent beside the other parameters." if properties else "The members to send."
-        may = facts.rule.allow_nul
-        parameters.append(
-            Parameter(
-                name="arguments", type="object", description=description, schema={"type": "object"}, allow_nul=may
-            )
-        )
+        more = AqlParameter(name="arguments", type="object", description=description, schema={"type": "object"})
+        parameters.append(msgspec.structs.replace(more, allow_nul=facts.rule.allow_nul))
     return parameters
 
 
@@ -232,6 +230,7 @@ def is_identifier(name: str) -> bool:
 
 
 def _own_input(facts: ToolFacts) -> bool:
+    """Return whether the tool itself has a parameter `input` that is an object."""
     own = _properties(facts.schema).get("input")
     return isinstance(own, Mapping) and own.get("type") == "object"
 
@@ -252,6 +251,7 @@ def _identifiers(facts: ToolFacts) -> list[str]:
 
 
 def _unlike_an_update(facts: ToolFacts) -> str | None:
+    """Return why a tool cannot be an UPDATE, as the end of a sentence, or None if it can be (C.map-8)."""
     properties = _properties(facts.schema)
     identifiers = _identifiers(facts)
     fields = [name for name in properties if name not in identifiers]
@@ -272,12 +272,13 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
 
 
 def _is_nested(schema: Any) -> bool:
-    """Object-typed or untyped: forwarding what is given would not be a deep merge."""
+    """Return whether a schema allows objects. To pass on a part of an object would not be the deep merge of 4.5.1."""
     words = _type_words(schema)
     return not words or "object" in words
 
 
 def _type_words(schema: Any) -> set[str]:
+    """Return the JSON types that a schema allows, without null. An empty set means that it does not say."""
     if not isinstance(schema, Mapping):
         return set()
     kind = schema.get("type")
@@ -294,21 +295,26 @@ def _type_words(schema: Any) -> set[str]:
     return set()
 
 
-def _with_input(facts: ToolFacts, parameters: Sequence[Parameter], builder: "_Types") -> list[Parameter]:
+def _with_input(facts: ToolFacts, parameters: Sequence[AqlParameter], builder: "_TypeNames") -> list[AqlParameter]:
+    """Return the parameters of an UPDATE: the identifiers, and all other fields as members of `input` (C.map-9)."""
     if _own_input(facts):
         return list(parameters)
     identifiers = frozenset(_identifiers(facts))
-    beside = [parameter for parameter in parameters if parameter.sent_as in identifiers and not parameter.of_gateway]
-    fields = [
-        parameter for parameter in parameters if parameter.sent_as not in identifiers and not parameter.of_gateway
-    ]
+    sent = [parameter for parameter in parameters if not parameter.of_gateway]
+    beside = [parameter for parameter in sent if parameter.sent_as in identifiers]
+    fields = [parameter for parameter in sent if parameter.sent_as not in identifiers]
     name = type_name(facts.name, "input")
     builder.found[name] = TypeDeclaration(name=name, kind="object", fields=tuple(fields))
     description = "The fields to send. What becomes of fields that are left out is up to the tool."
-    input_parameter = Parameter(
-        name="input", type=name, required=True, description=description, schema={"type": "object"}
+    input_parameter = AqlParameter(
+        name="input",
+        type=name,
+        required=True,
+        description=description,
+        schema={"type": "object"},
+        allow_nul=facts.rule.allow_nul,
     )
-    return [*beside, msgspec.structs.replace(input_parameter, allow_nul=facts.rule.allow_nul)]
+    return [*beside, input_parameter]
 
 
 # Types
@@ -326,8 +332,8 @@ def json_type(value: Any) -> str:
     return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
-class _Types:
-    """Names the types that the parameters of one operation need."""
+class _TypeNames:
+    """The named types that the parameters of one operation need, collected while the parameters are read."""
 
     def __init__(self, operation: str, schema: Mapping[str, Any]) -> None:
         self._operation = operation
@@ -343,7 +349,7 @@ class _Types:
         is_required: bool,
         rule: OperationRule,
         path: tuple[str, ...] = (),
-    ) -> Parameter:
+    ) -> AqlParameter:
         plain = self._resolve(schema)
         notes = [f"{key}: {plain[key]}" for key in _UNSAID if key in plain and not isinstance(plain[key], Mapping)]
         kind = self._type(plain, (*path, name), notes)
@@ -355,7 +361,7 @@ class _Types:
             text = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
         enum = plain.get("enum")
         items = plain.get("items")
-        return Parameter(
+        return AqlParameter(
             name=name,
             type=kind,
             required=is_required,
@@ -444,6 +450,7 @@ class _Types:
 
 
 def _pointed(root: Mapping[str, Any], reference: str) -> Any:
+    """Return what a local `$ref` points to (a JSON Pointer, RFC 6901)."""
     if not reference.startswith("#/"):
         return {}
     target: Any = root

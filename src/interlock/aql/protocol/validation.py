@@ -1,12 +1,15 @@
-"""Parameters of a request held against the declaration of its operation (4.5, 4.6, C.err-4).
+"""The validation of a request's parameters against the declaration of its operation (4.5, 4.6, C.err-4).
 
-The order: required present, types, unknown names, constraints. Out comes what the handler or the tool below is sent,
-each value still the text it came in; or the first failure, which names everything of its kind.
+Checked are, in this order: required parameters are present, types, unknown names, constraints. The result is what the
+handler or the tool below is sent, each value still the text in which it arrived; or the first failure, which names
+everything of its kind.
 """
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -21,8 +24,8 @@ from interlock.aql.protocol.errors import (
     unknown_fields,
     unknown_params,
 )
-from interlock.aql.protocol.model import Operation, Parameter, TypeDeclaration
-from interlock.aql.protocol.requests import Request, maybe_duplicate, raw_type
+from interlock.aql.protocol.model import AqlOperation, AqlParameter, TypeDeclaration
+from interlock.aql.protocol.requests import OperationRequest, find_duplicate, raw_type
 from interlock.aql.protocol.search import did_you_mean
 from interlock.aql.protocol.tool_operations import json_type
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
@@ -35,7 +38,9 @@ _search_nul = re.compile(rb"(?<!\\)(?:\\\\)*(\\u0000)").search  # and not the te
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """`text`: what is sent. `own`: parameters of the node (`fields`, `confirmation_token`), decoded."""
+    """Validated arguments. `text` is what is sent; `own` are parameters for the node itself (`fields`,
+    `confirmation_token`), decoded.
+    """
 
     text: Raw
     own: Mapping[str, Any] = {}
@@ -47,11 +52,12 @@ class Validator:
 
     __slots__ = ("_compiled", "_operation")
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: AqlOperation) -> None:
         self._operation = operation
         self._compiled: Compiled | None = None
 
-    def validate(self, request: Request, *, strict: bool = True) -> Arguments | Failure:
+    def validate(self, request: OperationRequest, *, strict: bool = True) -> Arguments | Failure:
+        """Validate the parameters of a request. Unless `strict`, unknown parameters are ignored (4.6.2)."""
         operation, members = self._operation, request.members
         by_name = operation.by_name
         unknown: list[str] = [name for name in members if name not in by_name]
@@ -65,21 +71,19 @@ class Validator:
             hint = f"Did you mean {', '.join(repr(name) for name in near.values())}? " if near else ""
             described = [(each.name, each.type, each.description) for each in missing]
             return missing_params(operation.name, described, unknown, hint)
-        is_plain = request.text is not None and not ignored and operation.passes_unchanged.issuperset(members)
         own: dict[str, Any] = {}
-        if is_plain and request.text is not None:
-            text, sent = request.text, None
+        if request.text is not None and not ignored and operation.passes_unchanged.issuperset(members):
+            text = request.text
         else:
-            assembled = self._assemble(members, own)
-            if isinstance(assembled, Failure):
-                return assembled
-            sent = assembled
+            sent = self._assemble(members, own)
+            if isinstance(sent, Failure):
+                return sent
             text = Raw(b"{%b}" % b",".join(b"%b:%b" % (encode_value(key), raw) for key, raw in sent.items()))
-        wrong = self._maybe_nul(members) if bytes(text).find(_NUL) >= 0 else None
+        wrong = self._find_nul(members) if bytes(text).find(_NUL) >= 0 else None
         wrong = wrong or self._check(text, unknown)
         return wrong if wrong is not None else Arguments(text, own, ignored)
 
-    def _maybe_nul(self, members: Mapping[str, Raw]) -> Failure | None:
+    def _find_nul(self, members: Mapping[str, Raw]) -> Failure | None:
         """Return a failure for U+0000 in a parameter that does not allow it (AQL 4.7.1), or None."""
         for name, raw in members.items():
             parameter = self._operation.by_name.get(name)
@@ -89,8 +93,10 @@ class Validator:
         return None
 
     def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | Failure:
-        """Return the members under the names of the upstream tool, with the gateway's `input` and `arguments`
-        spread.
+        """Return the members under the names of the tool below.
+
+        The objects `input` and `arguments`, if the gateway added them, are replaced by their members. Parameters for
+        the node itself go into `own`.
         """
         operation = self._operation
         sent: dict[str, Raw] = {}
@@ -125,7 +131,7 @@ class Validator:
         members = decode_object(raw) if raw_type(raw) == "object" else None
         if members is None:
             return invalid_type("input", "object", raw_type(raw))  # AQL-4.5.3-2
-        doubled = maybe_duplicate(members, bytes(raw), "input")
+        doubled = find_duplicate(members, bytes(raw), "input")
         if doubled is not None:
             return doubled
         fields = {field.name: field for field in declared.fields}
@@ -138,6 +144,7 @@ class Validator:
         return {fields[name].sent_as if name in fields else name: value for name, value in members.items()}
 
     def _check(self, text: Raw, unknown: list[str]) -> Failure | None:
+        """Return the first fault in the order of C.err-4: types, unknown names, constraints."""
         operation = self._operation
         compiled = self._compiled
         if compiled is None:
@@ -151,7 +158,8 @@ class Validator:
         if types:
             return types[0]  # AQL-4.5.3-3
         if unknown:
-            valid = [parameter.name for parameter in operation.parameters]  # AQL-4.6-1 and -2, AQL-4.6.1-1
+            # AQL-4.6-1 and -2, AQL-4.6.1-1
+            valid = [parameter.name for parameter in operation.parameters]
             # AQL-4.6-1 and -2, AQL-4.6.1-1
             return unknown_params(operation.name, unknown, valid, did_you_mean(unknown, valid))
         return faults[0][1] if faults else invalid_value("params", "it is not as the operation has it")
@@ -159,20 +167,21 @@ class Validator:
 
 @cache
 def _anything() -> Compiled:
+    """Return a schema that accepts everything, for a tool whose own schema cannot be compiled: the tool decides."""
     compiled = compile_schema(True)
     if compiled is None:
         raise TypeError("true is a schema")
     return compiled
 
 
-def _is_ours(operation: Operation, name: str) -> bool:
+def _is_ours(operation: AqlOperation, name: str) -> bool:
     """Return whether the gateway added this object, so that the tool receives its members (C.map-6, C.map-10)."""
     schema = operation.arguments_schema
     return schema is not None and name not in (schema.get("properties") or {})
 
 
 def _respelled(
-    members: Mapping[str, Raw], unknown: list[str], operation: Operation
+    members: Mapping[str, Raw], unknown: list[str], operation: AqlOperation
 ) -> tuple[dict[str, Raw], tuple[str, ...]]:
     """Accept other spellings of parameters if strict_mode is off. Return the members to use and the unknown names."""
     by_original = {
@@ -184,18 +193,14 @@ def _respelled(
 
 
 def _errors(compiled: Compiled, value: Any) -> list[Any]:
-    errors = []
-    try:
-        for error in compiled.validator.iter_errors(value):
-            errors.append(error)
-            if len(errors) >= ERRORS_READ_MAX:
-                break
-    except ValueError:
-        return errors
+    errors: list[Any] = []
+    # The validator raises ValueError for a value that it cannot represent. The errors before that are enough.
+    with suppress(ValueError):
+        errors.extend(islice(compiled.validator.iter_errors(value), ERRORS_READ_MAX))
     return errors
 
 
-def _failure(error: Any, operation: Operation) -> tuple[bool, Failure]:
+def _failure(error: Any, operation: AqlOperation) -> tuple[bool, Failure]:
     """Return whether an error is about a type, and its failure. Values of sensitive parameters are not repeated."""
     path = [str(step) for step in error.instance_path]
     name, parameter = _shown_path(path, operation)
@@ -210,11 +215,8 @@ def _failure(error: Any, operation: Operation) -> tuple[bool, Failure]:
         case "required":
             inner = f"{name}.{kind.property}" if path else str(kind.property)
             declared = _type_of(path, operation)
-            field = (
-                next((missing for missing in declared.fields if missing.sent_as == kind.property), None)
-                if declared
-                else None
-            )
+            fields = declared.fields if declared is not None else ()
+            field = next((each for each in fields if each.sent_as == kind.property), None)
             missing = (inner, "any", "") if field is None else (inner, field.type, field.description)
             return True, missing_params(operation.name, [missing], of_type=declared.name if declared else None)
         case "additionalProperties" | "unevaluatedProperties":
@@ -233,7 +235,7 @@ def _failure(error: Any, operation: Operation) -> tuple[bool, Failure]:
     return False, invalid_value(name, f"it is not as {constraint} has it", details)
 
 
-def _shown_path(path: list[str], operation: Operation) -> tuple[str, Parameter | None]:
+def _shown_path(path: list[str], operation: AqlOperation) -> tuple[str, AqlParameter | None]:
     """Return a path as the caller spells it, and the parameter or field of `input` that it belongs to."""
     if not path:
         return "params", None
@@ -247,10 +249,10 @@ def _shown_path(path: list[str], operation: Operation) -> tuple[str, Parameter |
     return ".".join(path), None
 
 
-def _type_of(path: list[str], operation: Operation) -> TypeDeclaration | None:
+def _type_of(path: list[str], operation: AqlOperation) -> TypeDeclaration | None:
     """Return the declared type of the object at a path, or None."""
     types = {declared.name: declared for declared in operation.types}
-    fields: tuple[Parameter, ...] = operation.parameters
+    fields: tuple[AqlParameter, ...] = operation.parameters
     declared_type: TypeDeclaration | None = None
     for step in path:
         if step.isdigit() and declared_type is not None:
@@ -265,12 +267,12 @@ def _type_of(path: list[str], operation: Operation) -> TypeDeclaration | None:
     return declared_type
 
 
-def _type_names(field: Parameter) -> list[str]:
+def _type_names(field: AqlParameter) -> list[str]:
     items = field.items.get("type") if field.items is not None else None
     return [*field.type.split(" | "), *([items] if isinstance(items, str) else [])]
 
 
-def _unsafe_integer(value: Any, operation: Operation) -> Failure | None:
+def _unsafe_integer(value: Any, operation: AqlOperation) -> Failure | None:
     """Return a failure for an integer of a native operation that some JSON readers round (AQL 4.7.3), or None."""
     for name, member in value.items():
         if isinstance(member, int) and not isinstance(member, bool) and abs(member) > SAFE_INTEGER:
@@ -281,20 +283,23 @@ def _unsafe_integer(value: Any, operation: Operation) -> Failure | None:
 # Schemas
 
 
-def _schema_of(operation: Operation) -> Any:
+def _schema_of(operation: AqlOperation) -> Any:
+    """Return the schema of all arguments: that of the tool below, or one built from the declared parameters."""
     if operation.arguments_schema is not None:
         return rewritten(operation.arguments_schema, without_format)  # X-14
     types = {declared.name: declared for declared in operation.types}
     return {"type": "object", **_object_schema(operation.parameters, types, 0)}
 
 
-def _object_schema(fields: tuple[Parameter, ...], types: Mapping[str, TypeDeclaration], depth: int) -> dict[str, Any]:
+def _object_schema(
+    fields: tuple[AqlParameter, ...], types: Mapping[str, TypeDeclaration], depth: int
+) -> dict[str, Any]:
     properties = {field.name: _value_schema(field, types, depth) for field in fields if not field.of_gateway}
     required = [field.name for field in fields if field.required and not field.of_gateway]
     return {"properties": properties, "required": required}
 
 
-def _value_schema(field: Parameter, types: Mapping[str, TypeDeclaration], depth: int) -> Any:
+def _value_schema(field: AqlParameter, types: Mapping[str, TypeDeclaration], depth: int) -> Any:
     declared = types.get(field.type.removesuffix(" | null"))
     if declared is None or field.schema is not None or depth > 8:
         return field.value_schema()

@@ -16,7 +16,7 @@ It knows nothing of the node: it stands on the protocol and the transports alone
 
 from interlock.aql.protocol.errors import Code, OperationFailed
 from interlock.aql.protocol.model import Category, Danger, Example
-from interlock.aql.protocol.requests import Limits
+from interlock.aql.protocol.requests import PayloadLimits as Limits
 from interlock.sdk.aql.adapter import Adapter
 from interlock.sdk.aql.executions import Execution
 from interlock.sdk.aql.operations import Concurrency

@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar, overload
 
 from interlock.aql.protocol.classification import category_of_request
-from interlock.aql.protocol.execution import ExecutionStatus
-from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, Endpoints, Mode, Profile
+from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, AqlEndpoints, Mode, Profile
 from interlock.aql.protocol.model import (
     DEFAULT_DANGER,
+    AqlOperation,
+    AqlParameter,
     Category,
     Danger,
     Example,
+    ExecutionStatus,
     Lifecycle,
-    Operation,
-    Parameter,
     TypeDeclaration,
     check_operation,
 )
-from interlock.aql.protocol.requests import Limits
+from interlock.aql.protocol.requests import PayloadLimits
 from interlock.sdk.aql.executions import Executions
 from interlock.sdk.aql.operations import (
     CONCURRENCIES,
@@ -116,7 +116,7 @@ class Adapter:
         prefix: str = "",
         concurrency: Concurrency = "read-concurrent",
         max_concurrent_requests: int | None = None,
-        limits: Limits | None = None,
+        limits: PayloadLimits | None = None,
         versioned: Sequence[type] = (),
         danger_levels: bool = True,
         strict_mode: bool = True,
@@ -134,7 +134,7 @@ class Adapter:
             raise DeclarationInvalid(f"concurrency is one of {', '.join(CONCURRENCIES)}, not {concurrency!r}")
         self.concurrency = concurrency
         self.max_concurrent_requests = max_concurrent_requests
-        self.limits = limits or Limits()
+        self.limits = limits or PayloadLimits()
         self.versioned = tuple(versioned)
         self.danger_levels = danger_levels
         self.strict_mode = strict_mode
@@ -269,7 +269,7 @@ class Adapter:
         """Declare an operation. Raises DeclarationInvalid with what is wrong with it. `own`: of the library itself."""
         named = name if name is not None else getattr(function, "__name__", "")
         text = description if description is not None else inspect.getdoc(function) or ""
-        problem = check_operation(Operation(name=named, category=category, description=text))
+        problem = check_operation(AqlOperation(name=named, category=category, description=text))
         if problem is not None and not own:
             raise DeclarationInvalid(problem)
         identifiers = [parameter for parameter in inspect.signature(function).parameters if parameter != "input"]
@@ -289,7 +289,7 @@ class Adapter:
         if long_running:
             lifecycle, extra = self._lifecycle(named, states or {}, supports_retry=supports_retry, progress=progress)
             types.append(extra)
-        operation = Operation(
+        operation = AqlOperation(
             name=named,
             category=category,
             description=_with_danger(described(text, named, category, reason), level if self.danger_levels else None),
@@ -318,7 +318,7 @@ class Adapter:
         if long_running:
             self._offer_executions()
 
-    def _check(self, operation: Operation, category: Category, reason: str | None, *, own: bool) -> None:
+    def _check(self, operation: AqlOperation, category: Category, reason: str | None, *, own: bool) -> None:
         problem = check_operation(operation)
         if operation.name in self.operations:  # AQL-6.2-1
             problem = f"operation '{operation.name}': there is one of this name already (6.2)"
@@ -371,7 +371,7 @@ class Adapter:
             add_execution_operations(self)
 
 
-def _endpoints(mode: str, profile: str | Profile, prefix: str) -> Endpoints:
+def _endpoints(mode: str, profile: str | Profile, prefix: str) -> AqlEndpoints:
     if mode == "crude":  # the older word
         log.info("the mode crude is called semantic, with the profile crude")
         mode = "semantic"
@@ -384,7 +384,7 @@ def _endpoints(mode: str, profile: str | Profile, prefix: str) -> Endpoints:
         raise DeclarationInvalid(
             f"a prefix is lower-case letters, digits and underscores, under 20, ending in _; not {prefix!r}"
         )
-    return Endpoints(mode=mode, profile=chosen, prefix=prefix)
+    return AqlEndpoints(mode=mode, profile=chosen, prefix=prefix)
 
 
 def _with_danger(description: str, level: Danger | None) -> str:
@@ -394,8 +394,8 @@ def _with_danger(description: str, level: Danger | None) -> str:
     return f"{description.rstrip()} Danger: {level.word}; it asks for a confirmation."
 
 
-def _fields_parameter(default: str) -> Parameter:
-    return Parameter(
+def _fields_parameter(default: str) -> AqlParameter:
+    return AqlParameter(
         name=FIELDS,
         type="FieldSelection",
         default=default,
@@ -404,7 +404,7 @@ def _fields_parameter(default: str) -> Parameter:
     )
 
 
-def _update_problem(operation: Operation) -> str | None:
+def _update_problem(operation: AqlOperation) -> str | None:
     """Return why an operation is no valid UPDATE, or None: identifiers are beside `input`, everything else is inside
     it (4.5).
     """

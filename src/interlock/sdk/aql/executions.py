@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from interlock.aql.protocol.errors import Code, Failure, OperationFailed, failure, internal_error, resource_not_found
-from interlock.aql.protocol.execution import TERMINAL, ExecutionStatus, may_move, state_answer
-from interlock.aql.protocol.model import Lifecycle
+from interlock.aql.protocol.model import TERMINAL, ExecutionStatus, Lifecycle, may_move, state_answer
 
 log = logging.getLogger("interlock.aql")
 

@@ -12,7 +12,7 @@ import msgspec
 from interlock.aql.protocol.errors import Code, Failure, OperationFailed, failure, invalid_value
 from interlock.aql.protocol.field_selection import Selection, read_selection, select
 from interlock.aql.protocol.merge import merged
-from interlock.aql.protocol.model import Category, Lifecycle, Operation, Parameter
+from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Lifecycle
 from interlock.aql.protocol.validation import Validator
 from interlock.sdk.aql.executions import Execution, Executions
 from interlock.sdk.aql.pages import Listing, Page, etag_of, listing_data, read_page
@@ -88,10 +88,10 @@ class Schedule:
                 del self._wanted[key], self._locks[key]
 
 
-IF_MATCH: Final = Parameter(
+IF_MATCH: Final = AqlParameter(
     name="if_match", type="string", description="The _etag it must still have; otherwise nothing is done."
 )
-CONFIRMATION: Final = Parameter(
+CONFIRMATION: Final = AqlParameter(
     name="confirmation_token",
     type="string",
     description="Of the answer CONFIRMATION_REQUIRED to the same call.",
@@ -106,7 +106,7 @@ class NativeOperation:
 
     def __init__(
         self,
-        declaration: Operation,
+        declaration: AqlOperation,
         signature: Signature,
         function: Callable[..., Any],
         *,

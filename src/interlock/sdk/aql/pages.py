@@ -13,9 +13,9 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from interlock.aql.protocol.envelope import Warn
+from interlock.aql.protocol.envelope import AnswerWarning
 from interlock.aql.protocol.errors import Failure, OperationFailed, invalid_type
-from interlock.aql.protocol.model import Parameter
+from interlock.aql.protocol.model import AqlParameter
 from interlock.sdk.aql.values import plain
 
 Item = TypeVar("Item")
@@ -25,10 +25,12 @@ PAGE_MAX: Final = 100
 CHECK_BYTES: Final = 6  # of a cursor
 
 PARAMETERS: Final = (
-    Parameter(name="first", type="integer", minimum=0, default=PAGE_DEFAULT, description="How many, from the start."),
-    Parameter(name="after", type="string", description="Only with first: the endCursor of the page before."),
-    Parameter(name="last", type="integer", minimum=0, description="How many, from the end."),
-    Parameter(name="before", type="string", description="Only with last: the startCursor of the page behind."),
+    AqlParameter(
+        name="first", type="integer", minimum=0, default=PAGE_DEFAULT, description="How many, from the start."
+    ),
+    AqlParameter(name="after", type="string", description="Only with first: the endCursor of the page before."),
+    AqlParameter(name="last", type="integer", minimum=0, description="How many, from the end."),
+    AqlParameter(name="before", type="string", description="Only with last: the startCursor of the page behind."),
 )
 
 
@@ -82,13 +84,13 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             total=len(ordered),
         )
 
-    def warnings(self) -> list[Warn]:
+    def warnings(self) -> list[AnswerWarning]:
         if self.clamped_from is None:
             return []
         details = {"field": "last" if self.from_end else "first", "original_count": self.clamped_from}
         details |= {"truncated_count": self.size, "limit": PAGE_MAX}
         message = f"A page has at most {PAGE_MAX} items; {self.clamped_from} were asked for"
-        return [Warn(code="VALIDATION_TRUNCATED_WARNING", message=message, details=details, severity="low")]
+        return [AnswerWarning(code="VALIDATION_TRUNCATED_WARNING", message=message, details=details, severity="low")]
 
 
 def read_page(arguments: dict[str, Any], operation: str) -> Page:

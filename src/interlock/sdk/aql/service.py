@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.protocol.envelope import Halted, Warn, batch, failed, success
+from interlock.aql.protocol.envelope import AnswerWarning, Halted, batch, failed, success
 from interlock.aql.protocol.errors import (
     Code,
     Failure,
@@ -30,14 +30,14 @@ from interlock.aql.protocol.introspection import (
     DECLARATION,
     PAGE,
     WHOLE_MAX,
-    Query,
+    IntrospectQuery,
     operation_details,
     operation_info,
     protocol_types,
     read_query,
 )
-from interlock.aql.protocol.model import PERMISSIONS, SPEC_VERSION, Category, Danger, Operation, Permissions
-from interlock.aql.protocol.requests import Batch, Request, read_item, read_request
+from interlock.aql.protocol.model import PERMISSIONS, SPEC_VERSION, AqlOperation, Category, Danger, Permissions
+from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_item, read_request
 from interlock.aql.protocol.search import SearchIndex, nearest, term_weights
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote, digest_of
 from interlock.aql.protocol.validation import Arguments
@@ -65,7 +65,7 @@ class Service:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._schedule = Schedule(adapter.concurrency, adapter.max_concurrent_requests)
-        self._operations: dict[str, Operation] = {
+        self._operations: dict[str, AqlOperation] = {
             DECLARATION.name: DECLARATION,
             **{name: native.declaration for name, native in adapter.operations.items()},
         }
@@ -93,7 +93,7 @@ class Service:
             "annotations": {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive},
         }
 
-    def _in(self, tool: EndpointTool) -> list[Operation]:
+    def _in(self, tool: EndpointTool) -> list[AqlOperation]:
         profile = self._adapter.endpoints.profile
         every = [self._operations[name] for name in self._names]
         return (
@@ -136,12 +136,12 @@ class Service:
         read = read_request(arguments, self._adapter.limits)
         if isinstance(read, Failure):
             return failed(read, bare=read.code == Code.BATCH_VALIDATION_ERROR.value), read.is_error
-        if isinstance(read, Batch):
+        if isinstance(read, BatchRequest):
             return await self._batch(read, endpoint, make_context), False
         outcome = await self._one(read, endpoint, make_context, in_batch=False)
         return outcome.envelope, outcome.failure is not None and outcome.failure.is_error
 
-    async def _batch(self, read: Batch, endpoint: EndpointTool, make_context: MakeContext) -> bytes:
+    async def _batch(self, read: BatchRequest, endpoint: EndpointTool, make_context: MakeContext) -> bytes:
         results: list[tuple[str, bytes, bool]] = []
         for index, item in enumerate(read.items):
             request = read_item(item)
@@ -159,7 +159,7 @@ class Service:
         return batch(results)
 
     async def _one(
-        self, request: Request, endpoint: EndpointTool, make_context: MakeContext, *, in_batch: bool
+        self, request: OperationRequest, endpoint: EndpointTool, make_context: MakeContext, *, in_batch: bool
     ) -> Outcome:
         operation = self._operations.get(request.operation)
         if operation is None:
@@ -181,7 +181,7 @@ class Service:
             return self._failed(internal_error(f"the operation failed (ref {ref})"), in_batch, request)
         return self._succeeded(data, context, request, native, in_batch)
 
-    def _misplaced(self, operation: Operation, endpoint: EndpointTool) -> Failure | None:
+    def _misplaced(self, operation: AqlOperation, endpoint: EndpointTool) -> Failure | None:
         if endpoint.family is None:
             return None
         endpoints = self._adapter.endpoints
@@ -190,7 +190,7 @@ class Service:
             return None
         return endpoint_mismatch(operation.name, family, endpoints.tool_of(operation), endpoint.family, endpoint.name)
 
-    async def _run(self, native: NativeOperation, request: Request, context: Context) -> Any:
+    async def _run(self, native: NativeOperation, request: OperationRequest, context: Context) -> Any:
         read = native.validator.validate(request, strict=self._adapter.strict_mode)
         if isinstance(read, Failure):
             raise OperationFailed(read)
@@ -200,7 +200,7 @@ class Service:
             context.warn("DEPRECATION_WARNING", f"The parameter '{name}' is unknown and was left out")
         return await native.run(arguments, read.own, context, self._schedule, self._adapter.executions)
 
-    def _confirm(self, operation: Operation, request: Request, read: Arguments) -> None:
+    def _confirm(self, operation: AqlOperation, request: OperationRequest, read: Arguments) -> None:
         """C.danger-3: from destructive on an operation runs only with a token that was issued for this call."""
         danger = operation.danger_level
         if danger < Danger.DESTRUCTIVE or not self._adapter.danger_levels:
@@ -225,9 +225,9 @@ class Service:
             raise OperationFailed(wrong)
 
     def _succeeded(
-        self, data: Any, context: Context, request: Request, native: NativeOperation, in_batch: bool
+        self, data: Any, context: Context, request: OperationRequest, native: NativeOperation, in_batch: bool
     ) -> Outcome:
-        warnings: tuple[Warn, ...] = () if in_batch else tuple(context.warnings)
+        warnings: tuple[AnswerWarning, ...] = () if in_batch else tuple(context.warnings)
         envelope = success(data, warnings, request_id=None if in_batch else request.request_id)
         most = self._adapter.limits.response_bytes
         if len(envelope) > most:
@@ -236,7 +236,7 @@ class Service:
             return self._failed(large, in_batch, request)
         return Outcome(envelope)
 
-    def _failed(self, failure: Failure, in_batch: bool, request: Request | None = None) -> Outcome:
+    def _failed(self, failure: Failure, in_batch: bool, request: OperationRequest | None = None) -> Outcome:
         if request is not None and request.request_id is not None:
             details = {**(failure.details or {}), "request_id": request.request_id}
             failure = Failure(failure.code, failure.message, details, confirmation=failure.confirmation)
@@ -245,14 +245,14 @@ class Service:
 
     # introspect
 
-    def _introspect(self, request: Request, in_batch: bool) -> Outcome:
+    def _introspect(self, request: OperationRequest, in_batch: bool) -> Outcome:
         query = read_query(request, strict=self._adapter.strict_mode)
         if isinstance(query, Failure):
             return Outcome(failed(query, bare=True), query)
         data = self._operations_data(query) if query.query == "operations" else self._types_data(query)
         return Outcome(success(data))
 
-    def _operations_data(self, query: Query) -> dict[str, Any]:
+    def _operations_data(self, query: IntrospectQuery) -> dict[str, Any]:
         if query.name is not None:
             match = self._operations.get(query.name)
             return {"operation": None if match is None else operation_details(match, self._adapter.endpoints)}
@@ -277,7 +277,7 @@ class Service:
             ],
         }
 
-    def _types_data(self, query: Query) -> dict[str, Any]:
+    def _types_data(self, query: IntrospectQuery) -> dict[str, Any]:
         more = {
             declaration.name: declaration for operation in self._operations.values() for declaration in operation.types
         }
@@ -331,7 +331,7 @@ def _texts(value: Any) -> list[str]:
     return [] if value is None else [str(value)]
 
 
-def _asked(operation: Operation, read: Arguments) -> str:
+def _asked(operation: AqlOperation, read: Arguments) -> str:
     """Return the question to the caller, with the values of the parameters that it names."""
     values = {key: value for key, value in msgspec.json.decode(read.text).items() if isinstance(value, str | int)}
     try:

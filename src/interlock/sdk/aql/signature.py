@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.inspect import StructType, type_info
 
-from interlock.aql.protocol.model import Parameter, Returns, TypeDeclaration
+from interlock.aql.protocol.model import AqlParameter, Returns, TypeDeclaration
 from interlock.sdk.aql.executions import Execution
 from interlock.sdk.aql.pages import PARAMETERS as PAGE_PARAMETERS
 from interlock.sdk.aql.pages import Listing, Page
@@ -48,7 +48,7 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[AqlParameter, ...]
     arguments: tuple[Argument, ...]
     types: tuple[TypeDeclaration, ...]
     returns: Returns
@@ -69,7 +69,7 @@ def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[
     except (NameError, TypeError, ValueError) as error:
         raise DeclarationInvalid(f"operation '{name}': the annotations cannot be resolved: {error}") from error
     reader = _Types(name)
-    parameters: list[Parameter] = []
+    parameters: list[AqlParameter] = []
     arguments: list[Argument] = []
     special: dict[str, str] = {}
     for parameter in declared:
@@ -121,13 +121,13 @@ def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _binary(name: str, description: str, *, required: bool) -> list[Parameter]:
+def _binary(name: str, description: str, *, required: bool) -> list[AqlParameter]:
     """Return the three parameters of binary data (4.7.4)."""
     text = f"{description} Base64 (RFC 4648) with padding.".strip()
     return [
-        Parameter(name=f"{name}_content", type="string", required=required, description=text),
-        Parameter(name=f"{name}_encoding", type="string", enum=("base64",), default="base64"),  # AQL-4.7.4-1
-        Parameter(name=f"{name}_mime_type", type="string", default=OCTETS, description="Its media type."),
+        AqlParameter(name=f"{name}_content", type="string", required=required, description=text),
+        AqlParameter(name=f"{name}_encoding", type="string", enum=("base64",), default="base64"),  # AQL-4.7.4-1
+        AqlParameter(name=f"{name}_mime_type", type="string", default=OCTETS, description="Its media type."),
     ]
 
 
@@ -147,7 +147,7 @@ class _Types:
                 texts.append(annotation.description.strip())
         return " ".join(texts)
 
-    def parameter(self, name: str, hint: Any, *, required: bool, default: Any = _UNSET) -> Parameter:
+    def parameter(self, name: str, hint: Any, *, required: bool, default: Any = _UNSET) -> AqlParameter:
         inner, converted = _bare(hint)
         description = self.described(hint)
         meta = (
@@ -178,9 +178,9 @@ class _Types:
             fields["type"] = f"{fields['type']} | null"  # AQL-4.7.6-2
             if fields.get("schema") is None and fields["type"].split(" ")[0] in self.types:
                 fields["schema"] = _schema(converted)
-        return Parameter(description=description, **fields)
+        return AqlParameter(description=description, **fields)
 
-    def changes(self, name: str, hint: Any, fixed: frozenset[str]) -> Parameter:
+    def changes(self, name: str, hint: Any, fixed: frozenset[str]) -> AqlParameter:
         """Return the parameter `input`, whose fields are all optional; null removes those that are not required
         (4.5).
         """
@@ -190,7 +190,7 @@ class _Types:
                 f"operation '{self._operation}': '{name}' takes the changes of a resource and needs a Struct type"
             )
         description = self.described(hint) or "The fields to change; null removes one, what is left out stays."
-        return Parameter(name=name, type=self._changed(inner, fixed), required=True, description=description)
+        return AqlParameter(name=name, type=self._changed(inner, fixed), required=True, description=description)
 
     def _changed(self, kind: Any, fixed: frozenset[str] = frozenset()) -> str:
         """Return the type of the changes of an object, whose inner objects change in the same way."""
@@ -198,7 +198,7 @@ class _Types:
         if word not in self.types:
             self.types[word] = TypeDeclaration(name=word, kind="object")  # while it is read, for one that holds itself
             hints = get_type_hints(kind, include_extras=True)
-            fields: list[Parameter] = []
+            fields: list[AqlParameter] = []
             info = type_info(kind)
             for field in info.fields if isinstance(info, StructType) else ():
                 if field.encode_name in fixed:  # AQL-4.5-2
@@ -210,7 +210,7 @@ class _Types:
                     description = self.described(hints[field.name])
                     removable = not field.required
                     fields.append(
-                        Parameter(
+                        AqlParameter(
                             name=field.encode_name,
                             type=f"{changed} | null" if removable else changed,
                             description=description,
@@ -286,7 +286,7 @@ class _Types:
         self.types[name] = TypeDeclaration(name=name, kind="object", description=_doc(base), fields=tuple(fields))
         return name
 
-    def _field(self, name: str, hint: Any, *, required: bool, default: Any) -> Parameter:
+    def _field(self, name: str, hint: Any, *, required: bool, default: Any) -> AqlParameter:
         """Return a field of an object, without the remark about null."""
         hint = _nullable(hint, required=True, note=" null: it has no value.") if type(None) in _members(hint) else hint
         return self.parameter(name, hint, required=required, default=default)

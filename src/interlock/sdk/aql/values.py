@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from interlock.aql.protocol.envelope import WARNING_CODES, Severity, Warn
+from interlock.aql.protocol.envelope import WARNING_CODES, AnswerWarning, Severity
 from interlock.aql.protocol.errors import (
     Code,
     OperationFailed,
@@ -156,7 +156,7 @@ class Context:
     ) -> None:
         self.operation = operation
         self.caller = caller
-        self.warnings: list[Warn] = []
+        self.warnings: list[AnswerWarning] = []
         self._is_cancelled = is_cancelled
         self._tell_progress = tell_progress
 
@@ -178,7 +178,7 @@ class Context:
         if code not in WARNING_CODES:
             raise ValueError(f"'{code}' is none of {', '.join(sorted(WARNING_CODES))}")
         members = None if details is None else dict(details)
-        self.add_warning(Warn(code=code, message=message, details=members, severity=severity))
+        self.add_warning(AnswerWarning(code=code, message=message, details=members, severity=severity))
 
-    def add_warning(self, warning: Warn) -> None:
+    def add_warning(self, warning: AnswerWarning) -> None:
         self.warnings.append(warning)

@@ -1,0 +1,269 @@
+"""Calls that the node answers itself instead of sending them to a server: native operations and batches."""
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Raw
+
+from interlock.aql.answers import STRUCTURED_SINCE, Deliver, OperationAnswer, unexpected
+from interlock.aql.native_operations import NativeAnswer, NativeOperation, OperationContext
+from interlock.aql.protocol.envelope import Halted, batch, failed, success, tool_result
+from interlock.aql.protocol.errors import Code, Failure, OperationFailed, internal_error, too_large
+from interlock.aql.protocol.families import EndpointTool
+from interlock.aql.protocol.requests import BatchRequest, read_item
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.client_request import ClientRequest
+from interlock.mcp.meta import PROGRESS_TOKEN
+from interlock.mcp.methods import META_CAPABILITIES, MODERN, PROGRESS, TOOLS_CALL
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_value,
+    encode_notification,
+    encode_result,
+    encode_value,
+    find_string,
+)
+
+if TYPE_CHECKING:
+    from interlock.aql.surface import AqlSurface
+
+ITEM_BYTES: Final = 1024  # of a batch's answer, kept free for each item that is still to come
+_ASKS: Final = internal_error("the tool asks for input; call it alone", reason="interaction_required")
+
+
+class OwnCall(Call):
+    """A call that this node answers itself. `on_cancel` is a function that stops what runs for the call."""
+
+    on_cancel: Any = None
+
+    def cancel(self, reason: str) -> None:
+        if not self.done and self.on_cancel is not None:
+            self.on_cancel()
+        super().cancel(reason)
+
+    def end(self, failure: Failure | None) -> None:
+        """Free an answered call, and record how it ended."""
+        if self.done:
+            return
+        self.done = True
+        self.reason = None if failure is None else failure.code
+        refused = failure is not None and not failure.is_error
+        outcome = Outcome.OK if failure is None else Outcome.REFUSED if refused else Outcome.ERROR
+        self.handler.finish(self, outcome)
+
+
+class NativeCalls:
+    """Calls of native operations: one task each, which is cancelled with the call."""
+
+    def __init__(self) -> None:
+        self._tasks = BackgroundTasks()
+
+    def answer_later(self, call: OwnCall, work: Awaitable[OperationAnswer], deliver: Deliver) -> None:
+        """Answer a call with the result of `work`."""
+
+        async def run() -> None:
+            answered = await work
+            if not call.done:
+                call.end(answered.failure)
+                deliver(answered)
+
+        call.on_cancel = self._tasks.begin(run()).cancel
+
+    def begin(
+        self, call: OwnCall, native: NativeOperation, arguments: Raw, session_id: str | None, deliver: Deliver
+    ) -> None:
+        """Begin a native operation. Its answer is passed to `deliver`."""
+        context = OperationContext(
+            operation=native.declaration,
+            caller=call.caller,
+            session_id=session_id,
+            tell_progress=partial(_tell_progress, call),
+        )
+        calls = call.caller.calls
+        if calls is not None:
+            calls[call.client_id] = call
+        self.answer_later(call, _outcome(native, context, decode_value(arguments)), deliver)
+
+
+async def _outcome(native: NativeOperation, context: OperationContext, params: dict[str, Any]) -> OperationAnswer:
+    try:
+        data = await native.handler(context, params)
+        answer = data if isinstance(data, NativeAnswer) else NativeAnswer(data)
+        text = answer.data if isinstance(answer.data, Raw) else Raw(encode_value(answer.data))
+        return OperationAnswer(data=text, warnings=tuple(answer.warnings))
+    except OperationFailed as failed:
+        return OperationAnswer(failure=failed.failure)
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        return OperationAnswer(failure=unexpected(f"the operation {native.declaration.name}"))
+
+
+def _tell_progress(call: OwnCall, progress: float, total: float | None, message: str | None) -> None:
+    token = call.meta.get(PROGRESS_TOKEN)
+    if token is None or call.done:
+        return
+    params: dict[str, Any] = {PROGRESS_TOKEN: token, "progress": progress}
+    if total is not None:
+        params["total"] = total
+    if message is not None:
+        params["message"] = message
+    call.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
+
+
+class _ItemSink:
+    """The sink of one item of a batch: passes its progress to the client. Its answer goes to the batch."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, whole: "BatchCall") -> None:
+        self._batch = whole
+
+    def emit(self, message: bytes) -> None:
+        self._batch.sink.emit(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        raise TypeError("an item's answer goes to `deliver`")
+
+    def drop(self) -> None:
+        self._batch.on_item_cancelled()
+
+
+class BatchCall(OwnCall):
+    """A batch: runs its operations one after the other, each as a call of its own (C.batch-*).
+
+    An item that fails leaves the others alone; one that needs a confirmation halts the batch. Nobody can be asked
+    anything inside a batch. If a tool asks for input and then fails, the client is told to call that tool alone. If it
+    ends well without the input, that result counts, because calling the tool again would do its work twice. Cancelling
+    the batch cancels the call under way, and the rest does not run.
+    """
+
+    surface: Any = None
+    tool: Any = None
+    items: tuple[Raw, ...] = ()
+    place: int = 0
+    results: Any = None
+    current: Call | None = None
+    is_advancing: bool = False
+    is_halted: bool = False
+    size: int = 0  # of the results so far
+    item_caller: Any = None
+
+    @classmethod
+    def start(
+        cls, surface: "AqlSurface", request: ClientRequest, batch: BatchRequest, tool: EndpointTool
+    ) -> "BatchCall":
+        caller = request.caller
+        whole = cls(
+            caller,
+            request.client_id,
+            TOOLS_CALL,
+            request.params,
+            # Without the client's capabilities no tool asks for input.
+            {**request.meta, META_CAPABILITIES: Raw(b"{}")} if META_CAPABILITIES in request.meta else request.meta,
+            request.sink,
+            surface.adapter.clock.now(),
+            surface.dispatch.under_way,
+            "mcp_aql batch",
+            surface=surface,
+            tool=tool,
+            items=batch.items,
+            results=[],
+            item_caller=caller if caller.asker is None else caller.unasking(),
+        )
+        whole.on_cancel = whole.cancel_item
+        whole.advance()
+        return whole
+
+    def advance(self) -> None:
+        """Run items as long as they are answered at once. An item that is answered later calls this again."""
+        if self.is_advancing:
+            return
+        self.is_advancing = True
+        while not self.done and not self.is_halted and self.place < len(self.items) and self.current is None:
+            self._begin(self.items[self.place])
+        self.is_advancing = False
+        if not self.done and self.current is None and (self.is_halted or self.place == len(self.items)):
+            self._finish()
+
+    def _begin(self, raw: Raw) -> None:
+        request = read_item(raw)
+        if isinstance(request, Failure):
+            self._take("", OperationAnswer(failure=request))
+            return
+        name, place = request.operation, self.place
+
+        def deliver(answered: OperationAnswer) -> None:
+            call, self.current = self.current, None
+            if place == self.place:
+                has_asked = call is not None and call.dialogue is not None
+                self._take(
+                    name, OperationAnswer(failure=_ASKS) if has_asked and answered.failure is not None else answered
+                )
+                self.advance()
+
+        client_request = ClientRequest(
+            self.item_caller, self.client_id, TOOLS_CALL, dict(self.params), dict(self.meta), _ItemSink(self)
+        )
+        call = self.surface.begin(client_request, request, self.tool, deliver)
+        if place == self.place and not call.done:
+            self.current = call
+
+    def _take(self, operation: str, answered: OperationAnswer) -> None:
+        """Take the answer of an item, or halt the batch if the item needs a confirmation."""
+        failure = _ASKS if answered.message is not None else answered.failure
+        if failure is not None and failure.code == Code.CONFIRMATION_REQUIRED.value:
+            pending = tuple(_pending(index, self.items[index]) for index in range(self.place + 1, len(self.items)))
+            self.results.append(Halted(index=self.place, operation=operation, failure=failure, pending=pending))
+            self.is_halted = True
+            return
+        # The schema of an item has no place for the other members of a failure.
+        text = (
+            success(answered.data)
+            if failure is None
+            else failed(Failure(failure.code, failure.message, failure.details))
+        )
+        limit = self.surface.adapter.plan.aql.limits.response_bytes
+        if self.size + len(text) > limit - ITEM_BYTES * (len(self.items) - self.place):
+            failure = too_large("response_size", limit, len(text), executed=True)
+            text = failed(failure)
+        self.size += len(text) + len(operation)
+        self.results.append((operation, text, failure is None))
+        self.place += 1
+
+    def _finish(self) -> None:
+        halted = self.results.pop() if self.is_halted else None
+        envelope, caller = batch(self.results, halted), self.caller
+        result = tool_result(
+            envelope,
+            is_error=False,
+            is_modern=caller.era is MODERN,
+            is_structured=caller.era is MODERN or caller.version >= STRUCTURED_SINCE,
+        )
+        sink, client_id = self.sink, self.client_id
+        self.end(None)
+        sink.answer(encode_result(client_id, result))
+
+    def cancel_item(self) -> None:
+        current, self.current = self.current, None
+        if current is not None:
+            current.cancel("the batch was cancelled")
+
+    def on_item_cancelled(self) -> None:
+        """Handle a cancellation by the id that the item shares with the batch."""
+        if not self.done:
+            self.current = None
+            self.reason = f"cancelled after {self.place} of {len(self.items)}"
+            self.cancel("cancelled by the client")
+
+
+def _pending(index: int, raw: Raw) -> dict[str, Any]:
+    """Return an item that did not run, as a halted batch shows it."""
+    members = decode_object(raw) or {}
+    item: dict[str, Any] = {"index": index, "operation": find_string(members.get("operation")) or ""}
+    if "params" in members:
+        item["params"] = members["params"]
+    return item
