@@ -19,7 +19,7 @@ from cobs import cobs
 
 from bench.processes import raise_descriptors
 from interlock.devices.protocol.description import LinkDescription
-from interlock.devices.protocol.wire_formats import framing_of
+from interlock.devices.protocol.framing import framing_of
 
 BITS_PER_BYTE = 10  # with start and stop
 SPIN_S = 0.0005  # before the time is up, sleeping is too coarse

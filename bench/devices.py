@@ -20,8 +20,9 @@ from bench.contestants import LOGS, PATHS, Ready, node, wait_for_tool
 from bench.load import META
 from bench.measure import Spread, spread
 from bench.processes import ROOT, cores, cpu_seconds, first_line, python, resident_mb, running
-from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Profile, Tool
-from interlock.devices.protocol.wire_formats import codec_of, framing_of
+from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Profile, ToolDescription
+from interlock.devices.protocol.framing import framing_of
+from interlock.devices.protocol.messages import codec_of
 
 BAUDS = (9600, 115200)
 ROUNDS, QUICK_ROUNDS = 5, 2
@@ -243,7 +244,7 @@ def _firmware() -> dict[str, tuple[str, str]]:
 
 def _wire_bytes() -> Iterator[tuple[str, tuple[int, int]]]:
     """A call with one argument, and its answer with one number."""
-    tool = Tool(id=2, name="set_level", request=(Field(name="level"),), response=(Field(name="level"),))
+    tool = ToolDescription(id=2, name="set_level", request=(Field(name="level"),), response=(Field(name="level"),))
     kinds: tuple[tuple[str, Profile, bytes], ...] = (
         ("Profile A, frame with CRC-8", "a", bytes((2, 2, 7, 50, 0))),
         ("Profile B, CBOR in COBS", "b", bytes.fromhex("a2020704a1001832")),

@@ -41,7 +41,7 @@ QUESTIONS = [
     Question("Where is a heartbeat timeout handled?", "ax/protocol/registration/registrations.py", "class Liveness"),
     Question("Where is the verification code compared?", "safety/codes.py", "hmac.compare_digest("),
     Question("Where is a restricted participant blocked?", "rooms/protocol/enforcement.py", "privilege_violation"),
-    Question("Where is a device frame's CRC computed?", "devices/protocol/crc.py", "def crc16"),
+    Question("Where is a device frame's CRC computed?", "devices/protocol/framing.py", "def crc16"),
     Question("Where is a tool's name made client-safe?", "ax/protocol/names.py", "alias"),
     Question("Where is a bearer token checked?", "access/tokens.py", "class TokenRegistry"),
     Question("Where is the list of the guard's checks?", "guard/checks.py", "class "),

@@ -16,8 +16,8 @@ from typing import Any
 from tests.devices.device_descriptions import described
 from tests.support.node_process import RunningNode, Wire
 
+from interlock.devices.protocol.framing import framing_of
 from interlock.devices.protocol.simulation import SimulatedDevice
-from interlock.devices.protocol.wire_formats import framing_of
 
 THERMOMETER = """
 [[tool]]

@@ -7,7 +7,7 @@ commands read it to start, so it names what is heavy as "module:attribute" and n
         name="rooms",
         sections=("rooms", "room"),
         operations=("interlock.rooms.api:OPERATIONS",),
-        commands={"rooms": Command("interlock.rooms.cli.rooms:app", "room")},
+        commands={"rooms": Command("interlock.rooms.cli:app", "room")},
         parts="interlock.rooms.parts:RoomParts",
     )
 """

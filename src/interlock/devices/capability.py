@@ -6,7 +6,7 @@ CAPABILITY = Capability(
     name="devices",
     sections=("devices",),
     commands={
-        "device": Command("interlock.devices.cli.device:app", "devices"),
+        "device": Command("interlock.devices.cli:app", "devices"),
     },
     parts="interlock.devices.parts:DeviceParts",
 )

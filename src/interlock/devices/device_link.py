@@ -8,7 +8,7 @@ fails with an error of the link, which says whether the device may have acted.
 
 import asyncio
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Set
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final
@@ -22,13 +22,14 @@ from interlock.core.calls.call import Call, Members, Outcome, Pending
 from interlock.core.calls.check import Admitted
 from interlock.core.calls.refusals import BUSY
 from interlock.core.clock import Clock, rfc3339
+from interlock.core.feed import Feed
 from interlock.core.link_state import LinkState
-from interlock.devices.device_tools import transport_class
 from interlock.devices.protocol.description_check import is_checked
+from interlock.devices.protocol.device_tools import transport_class
 from interlock.devices.protocol.message_text import MessageTexts
-from interlock.devices.requests import Busy, CallOutcome, Failed, Lost, Request, Succeeded
+from interlock.devices.requests import AnswerLost, Busy, CallOutcome, DeviceFailure, DeviceRequest, Succeeded
 from interlock.devices.session import DeviceSession
-from interlock.devices.transports.transport import Connections
+from interlock.devices.transports.transport import SharedConnections
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.api import Frame, Frames
 from interlock.links.connector import ConnectFailed, ConnectorParts
@@ -70,7 +71,7 @@ class DeviceLink(Link):
             offer=Offer(kind="leaf", transport=transport_class(plan.description)),
         )
         self.device = session
-        self._calls: dict[Call, Request | None] = {}  # under way; None: the request ended, the call not yet
+        self._calls: dict[Call, DeviceRequest | None] = {}  # under way; None: the request ended, the call not yet
         self.members = members
         link = plan.description.link
         # Time for all attempts of a call.
@@ -144,13 +145,13 @@ class DeviceLink(Link):
                 try:
                     text = encode_value(content)
                 except (OverflowError, ValueError):  # an integer beyond 64 bits, or no Unicode text
-                    self._answer(call, _result(_failure(Failed("response_invalid", "no JSON"))))
+                    self._answer(call, _result(_failure(DeviceFailure("response_invalid", "no JSON"))))
                     return
                 content_blocks = [{"type": "text", "text": text.decode()}]
                 self._answer(call, _result({"content": content_blocks, "structuredContent": Raw(text)}))
-            case Failed():
+            case DeviceFailure():
                 self._answer(call, _result(_failure(outcome)))
-            case Lost(detail=detail, was_sent=was_sent):
+            case AnswerLost(detail=detail, was_sent=was_sent):
                 self._fail(call, self._build_refusal(detail, "unknown" if was_sent else "not_sent"), Outcome.LOST)
             case Busy():
                 self._fail(call, BUSY, Outcome.REFUSED)
@@ -181,7 +182,7 @@ def _error(refusal: Refusal) -> Response:
     return Response(b"0", ABSENT, Raw(error_body(refusal)))
 
 
-def _failure(failed: Failed) -> dict[str, Any]:
+def _failure(failed: DeviceFailure) -> dict[str, Any]:
     details: dict[str, Any] = {"fault": failed.fault}
     match failed.fault:
         case "status":
@@ -207,7 +208,7 @@ LOOK_AGAIN_S: Final = 30.0  # the session wakes the keeper sooner; this only end
 
 
 class DeviceKeeper(Keeper):
-    """Keeps the link of a device: usable while its session finds the device, degraded while it does not."""
+    """The keeper of a device's link: usable while the session finds the device, degraded while it does not."""
 
     link: DeviceLink
     reads = (TOOLS_LIST,)
@@ -217,16 +218,13 @@ class DeviceKeeper(Keeper):
         self,
         plan: DevicePlan,
         connector_parts: ConnectorParts,
-        connections: Connections,
+        connections: SharedConnections,
         stock: StockCatalog,
         events: LinkEvents,
-        tell: Callable[[DeviceLink], None],
-        lost: Callable[[DeviceLink], None],
         members: Members | None = None,
     ) -> None:
-        """Create the keeper. `tell` is called when the state changes, `lost` when a present device becomes absent."""
-        self._tell = tell
-        self._lost = lost
+        self.standings = Feed[Link]()  # the link, whenever its state has changed
+        self.losses = Feed[DeviceLink]()  # the link, when a device that was present has become absent
         clock, revealer = connector_parts.clock, connector_parts.revealer
         self.session = DeviceSession(plan.segment, plan.description, clock, self, connections, revealer)
         super().__init__(lambda keeper: DeviceLink(plan, keeper, clock, self.session, members), clock, stock, events)
@@ -276,13 +274,13 @@ class DeviceKeeper(Keeper):
             log.warning("device %s: %s", self.link.segment, reason)
         self.link.set_state(state, reason)
         if is_news and state is LinkState.DEGRADED:
-            self._lost(self.link)
+            self.losses.publish(self.link)
 
     def on_standing(self, link: Link) -> None:
         super().on_standing(link)
-        self._tell(self.link)
+        self.standings.publish(self.link)
 
-    # What the session says (SessionOwner)
+    # What the session reports
 
     def on_present(self) -> None:
         self._wake.set()

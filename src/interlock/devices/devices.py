@@ -15,7 +15,7 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import Feed
 from interlock.core.link_state import USABLE, LinkState
-from interlock.devices.transports.transport import Connections
+from interlock.devices.transports.transport import SharedConnections
 from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import ModernFront
@@ -69,7 +69,7 @@ class Devices:
         self._keepers = keepers
         self._catalog = catalog
         self._connector_parts = connector_parts
-        self._connections = Connections()
+        self._connections = SharedConnections()
         self._own: dict[str, Keeper] = {}
         self.standings = Feed[Link]()  # a link that stands otherwise than before
 
@@ -95,13 +95,16 @@ class Devices:
         from interlock.devices.device_link import DeviceKeeper  # its libraries are an extra
 
         members = BESIDE if self._current.plan.devices.mode == "on_behalf" else None
-        parts, tell = self._connector_parts, self.standings.publish
-        return DeviceKeeper(
-            device, parts, self._connections, self._stock, self._link_events, tell, self._tell_lost, members
-        )
+        keeper = DeviceKeeper(device, self._connector_parts, self._connections, self._stock, self._link_events, members)
+        keeper.standings.subscribe(self.standings.publish)
+        keeper.losses.subscribe(self._tell_lost)
+        return keeper
 
     def _tell_lost(self, link: "DeviceLink") -> None:
-        """AX-13.1-1. Of a device that has a registration of its own at the parents, they tell themselves."""
+        """Notify clients and parents of a lost device (AX-13.1-1).
+
+        A device with its own registration at the parents is excepted: they notice the end of its connection.
+        """
         if self._current.plan.devices.mode != "on_behalf":
             since = rfc3339(self._connector_parts.clock.wall())
             self._audience.notice(lost_notice(link.segment, link.device.loss, since, str(uuid.uuid4())))

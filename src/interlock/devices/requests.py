@@ -10,21 +10,24 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
-from interlock.devices.device_tools import DeviceTool
 from interlock.devices.protocol.description import LinkDescription
+from interlock.devices.protocol.device_tools import DeviceTool
 from interlock.devices.protocol.messages import Codec, DeviceFault
+
+if TYPE_CHECKING:
+    from interlock.devices.session import DeviceSession
 
 
 class Succeeded(msgspec.Struct, frozen=True):
     content: dict[str, Any]
 
 
-class Failed(msgspec.Struct, frozen=True):
+class DeviceFailure(msgspec.Struct, frozen=True):
     """The device reported a failure, or its answer is unusable. `fault` is the word of `_meta["x-mcpax-device"]`."""
 
     fault: Literal["status", "response_invalid", "argument_invalid", "too_large"]
@@ -34,7 +37,7 @@ class Failed(msgspec.Struct, frozen=True):
     path: str = ""  # of the argument or member at fault
 
 
-class Lost(msgspec.Struct, frozen=True):
+class AnswerLost(msgspec.Struct, frozen=True):
     """The device did not answer. If the call was sent, the device may have acted."""
 
     detail: str
@@ -42,10 +45,10 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """Too many calls wait already."""
+    """The outcome of a call that was not queued, because too many calls wait already."""
 
 
-CallOutcome = Succeeded | Failed | Lost | Busy
+CallOutcome = Succeeded | DeviceFailure | AnswerLost | Busy
 
 
 class DeviceCounters:
@@ -82,22 +85,7 @@ BATCH_S: Final = 3600.0  # of a tool whose caller manages the time
 OnDone = Callable[[CallOutcome], None]
 
 
-class RequestSender(Protocol):
-    """The transport of the moment."""
-
-    @property
-    def is_open(self) -> bool: ...
-
-    @property
-    def is_reliable(self) -> bool: ...
-
-    def send(self, message: bytes) -> None: ...
-
-    def withdraw(self, message: bytes) -> None:
-        """Remove a message that still waits behind others, so that it does not reach the device."""
-
-
-class Request:
+class DeviceRequest:
     """A call, or a heartbeat where `tool` is None."""
 
     __slots__ = ("arguments", "attempts", "id", "message", "on_done", "timer", "tool", "tries")
@@ -121,7 +109,7 @@ class Request:
             on_done(outcome)
 
 
-class Requests:
+class RequestQueue:
     """The queue of requests to one device, and those in flight."""
 
     def __init__(
@@ -129,7 +117,7 @@ class Requests:
         link: LinkDescription,
         codec: Codec,
         counters: DeviceCounters,
-        sender: RequestSender,
+        sender: "DeviceSession",
         *,
         has_heartbeats: bool,
     ) -> None:
@@ -139,8 +127,8 @@ class Requests:
         self._sender = sender
         self._has_heartbeats = has_heartbeats
         self._timeout_s = link.timeout_ms / 1000
-        self._queue: deque[Request] = deque()
-        self._in_flight: dict[int, Request] = {}
+        self._queue: deque[DeviceRequest] = deque()
+        self._in_flight: dict[int, DeviceRequest] = {}
         self._last_id = secrets.randbelow(codec.id_max)  # a late answer to another process is none to this one
         self._is_unanswered = False  # a call had no answer since the device was last heard
 
@@ -157,34 +145,34 @@ class Requests:
         """Return whether a device that answered before may be busy with a call."""
         return self.are_in_flight and not self._is_unanswered
 
-    def find_in_flight(self, request_id: int) -> Request | None:
+    def find_in_flight(self, request_id: int) -> DeviceRequest | None:
         return self._in_flight.get(request_id)
 
-    def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> Request | None:
+    def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
         """Queue a call. Return its request, or None if too many wait."""
         if len(self._queue) >= QUEUE_MAX:
             on_done(Busy())
             return None
         repeats = self._link.retries if tool.may_repeat and not self._sender.is_reliable else 0  # AX-B.4-6
-        request = Request(tool, arguments, 1 + repeats, on_done)
+        request = DeviceRequest(tool, arguments, 1 + repeats, on_done)
         self._enqueue(request)
         return request
 
     def ask_for_life(self, repeats: int) -> None:
         """Send a heartbeat, unless another request will be answered first."""
         if not self._in_flight and not self._queue:
-            self._enqueue(Request(None, {}, 1 + repeats, None))
+            self._enqueue(DeviceRequest(None, {}, 1 + repeats, None))
 
     def note_life(self) -> None:
         self._is_unanswered = False
 
-    def answer(self, request: Request, outcome: CallOutcome) -> None:
+    def answer(self, request: DeviceRequest, outcome: CallOutcome) -> None:
         del self._in_flight[request.id]
         request.end(outcome)
         if request.attempts < request.tries - 1:
             self._withdraw(request)  # sent again, and answered before that went out
 
-    def abandon(self, request: Request) -> None:
+    def abandon(self, request: DeviceRequest) -> None:
         """Drop a request whose caller has left. If it was sent, it holds its place until it is answered or times
         out.
         """
@@ -202,27 +190,27 @@ class Requests:
         self._queue.clear()
         for request in sent:
             self._withdraw(request)
-            request.end(Lost(reason, was_sent=True))
+            request.end(AnswerLost(reason, was_sent=True))
         for request in waiting:
-            request.end(Lost(reason, was_sent=False))
+            request.end(AnswerLost(reason, was_sent=False))
 
     def send_next(self) -> None:
         while self._queue and len(self._in_flight) < self._link.in_flight and self._sender.is_open:
             if self._is_unanswered and self._has_heartbeats and self._queue[0].tool is not None:
                 if all(request.tool is not None for request in self._in_flight.values()):
-                    self._send_first(Request(None, {}, 1, None))
+                    self._send_first(DeviceRequest(None, {}, 1, None))
                 return
             self._send_first(self._queue.popleft())
 
-    def _enqueue(self, request: Request) -> None:
+    def _enqueue(self, request: DeviceRequest) -> None:
         self._queue.append(request)
         self.send_next()
 
-    def _withdraw(self, request: Request) -> None:
+    def _withdraw(self, request: DeviceRequest) -> None:
         if request.message:
             self._sender.withdraw(request.message)
 
-    def _send_first(self, request: Request) -> None:
+    def _send_first(self, request: DeviceRequest) -> None:
         request.id = self._next_id()
         try:
             if request.tool is None:
@@ -231,14 +219,14 @@ class Requests:
                 request.message = self._codec.encode_call(request.id, request.tool.tool, request.arguments)
         except DeviceFault as fault:
             is_large = fault.code == "too_large"
-            request.end(Failed("too_large" if is_large else "argument_invalid", fault.detail, path=fault.path))
+            request.end(DeviceFailure("too_large" if is_large else "argument_invalid", fault.detail, path=fault.path))
             return
         self._in_flight[request.id] = request
         try:
             self._send_attempt(request)
         except ValueError as error:  # the framing takes no message of that length
             self._in_flight.pop(request.id, None)
-            request.end(Failed("too_large", str(error)))
+            request.end(DeviceFailure("too_large", str(error)))
 
     def _next_id(self) -> int:
         while True:
@@ -246,12 +234,12 @@ class Requests:
             if self._last_id not in self._in_flight:
                 return self._last_id
 
-    def _send_attempt(self, request: Request) -> None:
+    def _send_attempt(self, request: DeviceRequest) -> None:
         request.attempts -= 1
         request.timer = asyncio.get_running_loop().call_later(self.attempt_s(request), self._on_timeout, request)
         self._sender.send(request.message)
 
-    def attempt_s(self, request: Request) -> float:
+    def attempt_s(self, request: DeviceRequest) -> float:
         """Return the time for one attempt. A tool with a latency class gets that time, divided by its attempts
         (AX-B.4-6).
         """
@@ -269,7 +257,7 @@ class Requests:
             return share_s
         return max(self._timeout_s, share_s)
 
-    def _on_timeout(self, request: Request) -> None:
+    def _on_timeout(self, request: DeviceRequest) -> None:
         request.timer = None
         if self._in_flight.get(request.id) is not request:
             return
@@ -280,5 +268,5 @@ class Requests:
         del self._in_flight[request.id]
         self._withdraw(request)
         self._is_unanswered = True
-        request.end(Lost("it did not answer in time", was_sent=True))
+        request.end(AnswerLost("it did not answer in time", was_sent=True))
         self.send_next()

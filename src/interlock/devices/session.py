@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from math import inf
-from typing import Any, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
 
@@ -27,28 +27,38 @@ from interlock.ax.protocol.registration.registrations import LossReason
 from interlock.core.clock import Clock
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver
-from interlock.devices.device_tools import Announcements, DeviceTool, TooOften, device_tool
 from interlock.devices.protocol.description import DeviceDescription
+from interlock.devices.protocol.device_tools import AnnouncedTooOften, Announcements, DeviceTool, device_tool
 from interlock.devices.protocol.messages import (
     AnnouncementFault,
-    Answer,
+    AnnouncementFrame,
+    DeviceAnswer,
     DeviceFault,
-    Notice,
+    EventMessage,
     Received,
-    Registration,
+    codec_of,
     without_metadata,
 )
-from interlock.devices.protocol.wire_formats import codec_of
-from interlock.devices.requests import CallOutcome, DeviceCounters, Failed, Lost, OnDone, Request, Requests, Succeeded
+from interlock.devices.requests import (
+    AnswerLost,
+    CallOutcome,
+    DeviceCounters,
+    DeviceFailure,
+    DeviceRequest,
+    OnDone,
+    RequestQueue,
+    Succeeded,
+)
 from interlock.devices.transports.transport import (
-    Connections,
-    LineSignals,
-    SendQueue,
+    SharedConnections,
     Transport,
     TransportFailed,
     make_transport,
 )
 from interlock.store.ports import StoreError
+
+if TYPE_CHECKING:
+    from interlock.devices.device_link import DeviceKeeper
 
 FRAMES_MAX: Final = 1000  # kept
 WATCHED_S: Final = 30.0  # after it was last asked for
@@ -102,17 +112,6 @@ SETTLE_S: Final = 1.0  # an announcement so soon after one that was asked for is
 EVENTS_PER_S: Final = 20  # that are passed on; the others are counted
 
 
-class SessionOwner(Protocol):
-    def on_present(self) -> None: ...
-
-    def on_absent(self, reason: str) -> None: ...
-
-    def on_tools(self) -> None:
-        """React to changed tools of a present device."""
-
-    def on_event(self, name: str, content: dict[str, Any]) -> None: ...
-
-
 class DeviceSession:
     """The session with one device. See the module docstring."""
 
@@ -121,8 +120,8 @@ class DeviceSession:
         segment: str,
         description: DeviceDescription,
         clock: Clock,
-        owner: SessionOwner,
-        connections: Connections,
+        owner: "DeviceKeeper",
+        connections: SharedConnections,
         revealer: SecretResolver | None = None,
     ) -> None:
         self.segment = segment
@@ -146,7 +145,7 @@ class DeviceSession:
         self._announcements = Announcements(segment, description)
         self._events = {event.id: event.name for event in description.events}
         self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
-        self._requests = Requests(link, self._codec, self.counters, self, has_heartbeats=self._presence == "poll")
+        self._requests = RequestQueue(link, self._codec, self.counters, self, has_heartbeats=self._presence == "poll")
         self._discarded = 0
         self._last_discarded = ""
         self._asked = -inf  # for its registration
@@ -297,7 +296,7 @@ class DeviceSession:
 
     async def _look_at_signal(self) -> None:
         transport = self._transport
-        if not isinstance(transport, LineSignals):
+        if transport is None:
             return
         try:
             is_there = await transport.is_signalled()
@@ -345,23 +344,23 @@ class DeviceSession:
 
     # Calls
 
-    def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> Request | None:
+    def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
         """Send a call if its arguments are valid. Return its request, or None if it ended at once."""
         arguments = without_metadata(arguments)
         fault = tool.input.maybe_fault(arguments)
         if fault is not None:
-            on_done(Failed("argument_invalid", fault.reason, path=fault.pointer))
+            on_done(DeviceFailure("argument_invalid", fault.reason, path=fault.pointer))
             return None
         if not self.is_present:
-            on_done(Lost(self.reason or "it is not there", was_sent=False))
+            on_done(AnswerLost(self.reason or "it is not there", was_sent=False))
             return None
         return self._requests.call(tool, arguments, on_done)
 
-    def abandon(self, request: Request) -> None:
+    def abandon(self, request: DeviceRequest) -> None:
         """Drop a request whose caller has left."""
         self._requests.abandon(request)
 
-    # What requests need (RequestSender)
+    # What the queue of requests needs
 
     @property
     def is_open(self) -> bool:
@@ -372,7 +371,7 @@ class DeviceSession:
         return self._transport is not None and self._transport.is_reliable
 
     def withdraw(self, message: bytes) -> None:
-        if isinstance(self._transport, SendQueue):
+        if self._transport is not None:
             self._transport.withdraw(message)
 
     def send(self, message: bytes) -> None:
@@ -385,7 +384,7 @@ class DeviceSession:
     # What the transport says (TransportOwner)
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
-        """Whole messages are what is watched."""
+        """Do nothing: operators watch whole messages, not bytes."""
 
     def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
         self._rest_s = rest_s
@@ -412,11 +411,11 @@ class DeviceSession:
 
     def _take_message(self, received: Received) -> None:
         match received:
-            case Answer():
+            case DeviceAnswer():
                 self._on_answer(received)
-            case Registration():
+            case AnnouncementFrame():
                 self._on_registration(received)
-            case Notice():
+            case EventMessage():
                 self._on_notice(received)
             case _:
                 assert_never(received)
@@ -430,7 +429,7 @@ class DeviceSession:
         self.counters.note_life(self._clock.now(), self._clock.wall())
         self._requests.note_life()
 
-    def _on_answer(self, answer: Answer) -> None:
+    def _on_answer(self, answer: DeviceAnswer) -> None:
         request = self._requests.find_in_flight(answer.request_id)
         if request is None:
             self._discard("no_request")  # a duplicate, a late one, or one of another's
@@ -450,27 +449,27 @@ class DeviceSession:
         if not self._asks_registration and self._presence == "poll":
             self._arrive()
 
-    def _outcome(self, tool: DeviceTool, answer: Answer) -> CallOutcome:
+    def _outcome(self, tool: DeviceTool, answer: DeviceAnswer) -> CallOutcome:
         if answer.status != 0:
             name = tool.tool.status.get(str(answer.status), answer.name)
-            return Failed("status", "the device refused or failed", status=answer.status, name=name)
+            return DeviceFailure("status", "the device refused or failed", status=answer.status, name=name)
         try:
             content = self._codec.result(tool.tool, answer.payload)
             wrong = None if tool.output is None else tool.output.maybe_fault(content)
         except DeviceFault as fault:
-            return Failed("response_invalid", fault.detail, path=fault.path)
+            return DeviceFailure("response_invalid", fault.detail, path=fault.path)
         except Exception:  # no answer may leave its call without an end
             log.exception("device %s: an answer of %s", self.segment, tool.tool.name)
-            return Failed("response_invalid", "it cannot be read")
+            return DeviceFailure("response_invalid", "it cannot be read")
         if wrong is not None:  # AX-10.4-3
-            return Failed("response_invalid", wrong.reason, path=wrong.pointer)
+            return DeviceFailure("response_invalid", wrong.reason, path=wrong.pointer)
         return Succeeded(content)
 
-    def _on_registration(self, registration: Registration) -> None:
+    def _on_registration(self, registration: AnnouncementFrame) -> None:
         now = self._clock.now()
         try:
             tools = self._announcements.take(registration, now)
-        except TooOften:
+        except AnnouncedTooOften:
             self._discard("too_many_announcements")
             if self.is_present:
                 self._leave("it announces other tools too often")
@@ -504,7 +503,7 @@ class DeviceSession:
         if not self.is_present:
             self.reason = f"its announcement was refused: {fault.detail}"
 
-    def _on_notice(self, notice: Notice) -> None:
+    def _on_notice(self, notice: EventMessage) -> None:
         try:
             content = self._codec.notice(notice.event_id, notice.payload)
         except DeviceFault as fault:

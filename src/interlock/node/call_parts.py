@@ -33,7 +33,7 @@ from interlock.names.names_check import NamesCheck
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.link_events import NodeLinkEvents
 from interlock.node.store_parts import StoreParts
-from interlock.rooms.proposals import Proposals
+from interlock.rooms.proposals import ProposalTracker
 from interlock.safety.agent_check import AgentCheck
 from interlock.safety.agents import Blocks
 from interlock.safety.audit import SafetyAudit
@@ -111,7 +111,7 @@ class CallParts(msgspec.Struct, frozen=True, kw_only=True):
     operation_names: LiveOperationNames
     loop_operations: LoopOperations
     aql: AqlAdapter
-    proposals: Proposals
+    proposals: ProposalTracker
 
 
 def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> CallParts:
@@ -181,7 +181,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         return () if route is None else ways_out(route, approval.id)
 
     driver_decisions = DriverDecisions()
-    proposals = Proposals(inbox, stores.recorder, clock, live.find_tool, stores.replicas)
+    proposals = ProposalTracker(inbox, stores.recorder, clock, live.find_tool, stores.replicas)
     deciding = DecisionService(
         inbox,
         clock,

@@ -56,7 +56,7 @@ class RoomConnections(Struct, frozen=True, kw_only=True):
 
 
 class MethodRecord(Struct, frozen=True, kw_only=True):
-    """What a participant proposed of one method."""
+    """The counts of a participant's proposals of one method."""
 
     method: Annotated[str, Meta(description="The MCP method.")]
     proposals: Annotated[int, Meta(description="How often.")]
@@ -83,7 +83,7 @@ class RoomParticipant(Struct, frozen=True, kw_only=True):
 
 
 class RoomParticipants(Struct, frozen=True, kw_only=True):
-    """Who is or was in a room."""
+    """The participants that are or were in a room."""
 
     topic: Annotated[str, Meta(description="The room.")]
     participants: Annotated[
@@ -106,7 +106,7 @@ class ObservedParticipant(Struct, frozen=True, kw_only=True):
 
 
 class ObservedRoom(Struct, frozen=True, kw_only=True):
-    """What a mixed room would have refused, by the record of a room in observe mode."""
+    """The envelopes that a mixed room would have refused, from the record of a room in observe mode."""
 
     topic: Annotated[str, Meta(description="The room.")]
     mode: Annotated[str, Meta(description="Its mode now.")]
@@ -149,7 +149,7 @@ class CreateRoom(RequestBody, frozen=True, kw_only=True):
 
 
 class ChangePrivilege(RequestBody, frozen=True, kw_only=True):
-    """Why a participant is promoted or demoted, and for how long."""
+    """The reason for which a participant is promoted or demoted, and for how long."""
 
     reason: Annotated[str, Meta(description="For the record.", max_length=2000)] = ""
     scope: Annotated[

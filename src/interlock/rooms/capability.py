@@ -7,7 +7,7 @@ CAPABILITY = Capability(
     sections=("rooms", "room"),
     operations=("interlock.rooms.api:OPERATIONS",),
     commands={
-        "rooms": Command("interlock.rooms.cli.rooms:app", "room"),
+        "rooms": Command("interlock.rooms.cli:app", "room"),
     },
     parts="interlock.rooms.parts:RoomParts",
 )

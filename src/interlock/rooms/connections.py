@@ -17,10 +17,8 @@ import msgspec
 from interlock.core.clock import Clock
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG
 from interlock.rooms.protocol import gateway_messages
-from interlock.rooms.protocol.envelope import V0, V01, Envelope, decode_untrusted, encode
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.protocol.envelope import V0, V01, Envelope, EnvelopeRefusal, decode_untrusted, encode, encode_v0
 from interlock.rooms.protocol.participants import Participant, ParticipantKind
-from interlock.rooms.protocol.v0 import encode_v0
 from interlock.rooms.room import Room
 from interlock.rooms.timeline import Delivery, limit_bytes
 from interlock.store.ports import StoreError
@@ -56,38 +54,36 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
     mcp_version: str | None = None
 
 
-class RoomConnection:
+class Admission(msgspec.Struct, frozen=True):
+    """A caller that the endpoint has verified: who it is in a room, and what it may do and read there."""
+
+    room: Room
+    who: Participant
+    principal: str
+    source: str  # the rule that its privilege follows from, for the record
+    readable_after: int  # the sequence after which it may read
+    is_observed: bool = False  # as in `AssignedPrivilege`
+
+
+class ParticipantConnection:
     """A WebSocket connection of a participant."""
 
     can_answer = True
     is_here = True
 
-    def __init__(
-        self,
-        room: Room,
-        who: Participant,
-        principal: str,
-        source: str,
-        options: ConnectionOptions,
-        readable_after: int,
-        clock: Clock,
-        *,
-        is_observed: bool = False,
-    ) -> None:
-        """Create a connection that may read after the sequence `readable_after`. `is_observed`: as in `Settled`."""
+    def __init__(self, admission: Admission, options: ConnectionOptions, clock: Clock) -> None:
+        room = admission.room
         self.id = room.stamp().id
         self.since = 0
         self.connected_at = clock.wall()
-        self.principal = principal
-        self.source = source
-        self.participant = who.id
+        self.principal = admission.principal
+        self.source = admission.source
+        self.participant = admission.who.id
         self.protocol = options.protocol or room.settings.undeclared_protocol
         self._is_settled = options.protocol is not None
         self._room = room
-        self._who = who
+        self._admission = admission
         self._options = options
-        self._readable_after = readable_after
-        self._is_observed = is_observed
         self._clock = clock
         self._pipe: AcceptedPipe | None = None
         self._is_live = options.after is None and not options.history
@@ -102,7 +98,8 @@ class RoomConnection:
         """Join the room. Nothing is sent before the welcome."""
         self._pipe = pipe
         # X-4.4.1-1, X-5.2-5
-        self._say(self._room.join(self, self._who, self.principal, self.source, is_observed=self._is_observed))
+        admission = self._admission
+        self._say(self._room.join(self, admission.who, self.principal, self.source, is_observed=admission.is_observed))
         if not self._is_live:
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(), name="room history")
             self._catching_up.add_done_callback(self._after_catching_up)
@@ -192,7 +189,7 @@ class RoomConnection:
                 if place is None:  # with the number after which what is still kept follows, where something does
                     gap = {"event": "history_gap"} | ({"after": after} if after < room.timeline.delivered else {})
                     self._say(gateway_messages.system_event(room.stamp(), gap, to=self.participant))
-            after = max(after, self._readable_after)
+            after = max(after, self._admission.readable_after)
             while not self._closing:
                 upto = room.timeline.delivered
                 if after >= upto:
@@ -240,7 +237,7 @@ class RoomConnection:
 LEASE_S: Final = 600.0
 
 
-class Lease:
+class PresenceLease:
     """The presence of a client without a connection. Nothing is delivered to it; its owner reads history."""
 
     can_answer = False
@@ -272,12 +269,12 @@ class Lease:
         self._room.leave(self, self._participant)
 
 
-class Leases:
+class PresenceLeases:
     """The leases of all rooms."""
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
         self._lease_s = lease_s
-        self._held: dict[tuple[Room, str], Lease] = {}
+        self._held: dict[tuple[Room, str], PresenceLease] = {}
 
     def begin(self, room: Room, who: Participant, principal: str) -> bool:
         """Begin or renew a lease; return False if the room is full. A client that is connected needs no lease."""
@@ -288,7 +285,7 @@ class Leases:
             return True
         if not room.has_free_seat(who.id):
             return False
-        lease = self._held[room, who.id] = Lease(room, who.id)
+        lease = self._held[room, who.id] = PresenceLease(room, who.id)
         room.join(lease, who, principal, "lease")
         lease.renew(self._lease_s)
         return True

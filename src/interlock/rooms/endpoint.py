@@ -29,9 +29,16 @@ from interlock.fronts.request_head import HeadInspector
 from interlock.fronts.shown_certificate import maybe_shown
 from interlock.fronts.trusted_proxies import TrustedProxies, address_of, source_of
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.rooms.connections import ConnectionOptions, RoomConnection
-from interlock.rooms.protocol.envelope import PROTOCOLS, V0, V01, decode_untrusted, parse_moment
-from interlock.rooms.protocol.errors import EnvelopeRefusal, violation_error
+from interlock.rooms.connections import Admission, ConnectionOptions, ParticipantConnection
+from interlock.rooms.protocol.envelope import (
+    PROTOCOLS,
+    V0,
+    V01,
+    EnvelopeRefusal,
+    decode_untrusted,
+    parse_moment,
+    violation_error,
+)
 from interlock.rooms.protocol.gateway_messages import HISTORY_DEFAULT, HISTORY_MAX
 from interlock.rooms.protocol.participants import (
     PARTICIPANT_KINDS,
@@ -49,7 +56,7 @@ from interlock.rooms.rooms import (
     REMOVED_HINT,
     REMOVED_WHY,
     SHUTDOWN,
-    Rooms,
+    RoomRegistry,
 )
 from interlock.rooms.timeline import limit_bytes
 from interlock.store.ports import StoreError
@@ -85,23 +92,11 @@ class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
     certificate: ClientCertificate | None = None  # by which it came
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class SocketTicket(msgspec.Struct, frozen=True):
     caller: RoomCaller
     topic: str
     origin: bytes | None
     ends: float
-
-
-class Joined(msgspec.Struct, frozen=True):
-    """A caller in a room, with what it may do there."""
-
-    room: Room
-    who: Participant
-    principal: str
-    source: str
-    readable_after: int  # the sequence after which it may read
-    is_observed: bool = False  # as in `Settled`
-    certificate: ClientCertificate | None = None
 
 
 class RoomsEndpoint:
@@ -109,7 +104,7 @@ class RoomsEndpoint:
         self,
         plan: Plan,
         tokens: TokenRegistry,
-        rooms: Rooms,
+        rooms: RoomRegistry,
         refusals: Refusals,
         bearers: Bearers | None,
         clock: Clock,
@@ -118,14 +113,14 @@ class RoomsEndpoint:
         self._plan = plan
         self._certificates = certificates
         self._proxies = TrustedProxies(plan.node.trusted_proxies)
-        self._by_certificate: WeakKeyDictionary[RoomConnection, ClientCertificate] = WeakKeyDictionary()
+        self._by_certificate: WeakKeyDictionary[ParticipantConnection, ClientCertificate] = WeakKeyDictionary()
         self._tokens = tokens
         self._rooms = rooms
         self._refusals = refusals
         self._bearers = bearers
         self._clock = clock
         self._inspector = HeadInspector(plan)
-        self._tickets: dict[str, Ticket] = {}
+        self._tickets: dict[str, SocketTicket] = {}
         self._swept = 0.0
 
     def replan(self, plan: Plan) -> None:
@@ -200,7 +195,7 @@ class RoomsEndpoint:
             return _BAD_TICKET
         return issued.caller
 
-    async def _join(self, caller: RoomCaller, topic: str | None) -> Joined | HttpRefusal:
+    async def _join(self, caller: RoomCaller, topic: str | None) -> Admission | HttpRefusal:
         if not topic:
             return HttpRefusal("topic_required", "say which room: ?topic=NAME")  # X-5.2-1
         if caller.topic is not None and caller.topic != topic:
@@ -219,9 +214,7 @@ class RoomsEndpoint:
         except StoreError:
             return HttpRefusal("unavailable", "the room cannot be read at the moment")
         who = Participant(id=id, privilege=settled.privilege)
-        return Joined(
-            room, who, caller.principal, settled.origin, readable_after, settled.is_observed, caller.certificate
-        )
+        return Admission(room, who, caller.principal, settled.origin, readable_after, settled.is_observed)
 
     # WebSocket
 
@@ -230,7 +223,7 @@ class RoomsEndpoint:
         options = _read_options(query, caller) if not isinstance(joined, HttpRefusal) else _NO_OPTIONS
         if self._rooms.is_stopping:
             joined = HttpRefusal("unavailable", "the node stops")
-        if isinstance(joined, Joined) and not isinstance(options, HttpRefusal):
+        if isinstance(joined, Admission) and not isinstance(options, HttpRefusal):
             joined = self._fit(joined, options)
         refusal = joined if isinstance(joined, HttpRefusal) else options if isinstance(options, HttpRefusal) else None
         if refusal is not None or isinstance(joined, HttpRefusal) or isinstance(options, HttpRefusal):
@@ -238,29 +231,22 @@ class RoomsEndpoint:
             return
         with joined.room.reserve(joined.who.id):
             await send({"type": "websocket.accept", "headers": []})
-            pipe = self._begin(scope, self._settle(joined, caller, options), options)
+            pipe = self._begin(scope, self._settle(joined, caller, options), options, caller.certificate)
         if pipe is not None:
             await pipe.run()
 
-    def _begin(self, scope: Scope, joined: Joined, options: ConnectionOptions) -> Any:
+    def _begin(
+        self, scope: Scope, joined: Admission, options: ConnectionOptions, certificate: ClientCertificate | None
+    ) -> Any:
         """Start a connection. Nothing is awaited here, so that what was checked before still holds when the
         connection joins.
         """
-        connection = RoomConnection(
-            joined.room,
-            joined.who,
-            joined.principal,
-            joined.source,
-            options,
-            joined.readable_after,
-            self._clock,
-            is_observed=joined.is_observed,
-        )
+        connection = ParticipantConnection(joined, options, self._clock)
         pipe = scope["extensions"][UPGRADED].room_pipe(connection, connection.on_binary)
         if not pipe.attach():
             return None
-        if joined.certificate is not None:
-            self._by_certificate[connection] = joined.certificate
+        if certificate is not None:
+            self._by_certificate[connection] = certificate
         connection.begin(pipe)
         is_gone = self._rooms.by_topic.get(joined.room.topic) is not joined.room
         if is_gone or self._rooms.is_stopping:  # since it was asked
@@ -269,7 +255,7 @@ class RoomsEndpoint:
             connection.close(REMOVED, REMOVED_WHY)
         return pipe
 
-    def _fit(self, joined: Joined, options: ConnectionOptions) -> Joined | HttpRefusal:
+    def _fit(self, joined: Admission, options: ConnectionOptions) -> Admission | HttpRefusal:
         room, who = joined.room, joined.who
         if not room.has_free_seat(who.id):
             return HttpRefusal("room_full", f"at most {room.settings.max_participants} participants")
@@ -280,8 +266,8 @@ class RoomsEndpoint:
             return HttpRefusal("protocol_required", f"this room takes clients of {V01} alone")
         return joined
 
-    def _settle(self, joined: Joined, caller: RoomCaller, options: ConnectionOptions) -> Joined:
-        """Privilege as it is when the connection takes its place: an admin may have changed it since it was asked."""
+    def _settle(self, joined: Admission, caller: RoomCaller, options: ConnectionOptions) -> Admission:
+        """Determine the privilege again when the connection joins: an admin may have changed it since the request."""
         room, who = joined.room, joined.who
         settled = self._rooms.settle(room, who.id, joined.principal, caller.privilege)
         privilege, v0 = settled.privilege, room.settings.v0_clients
@@ -348,7 +334,7 @@ class RoomsEndpoint:
             return HttpRefusal("rate_limited", "too many tickets wait to be used", headers=b"retry-after: 30\r\n")
         ticket = secrets.token_urlsafe(32)
         origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
-        self._tickets[ticket] = Ticket(caller, topic, origin, now + TICKET_S)
+        self._tickets[ticket] = SocketTicket(caller, topic, origin, now + TICKET_S)
         return {"ticket": ticket, "expires_in": int(TICKET_S)}
 
     async def _look(
@@ -391,7 +377,7 @@ class RoomsEndpoint:
     async def _decide(
         self, caller: RoomCaller, topic: str, id: str, what: Literal["fulfil", "reject", "withdraw"], body: bytes | int
     ) -> Json | HttpRefusal | EnvelopeRefusal:
-        """X-N-6: also for those without a WebSocket."""
+        """Fulfil, reject or withdraw a proposal for a participant without a WebSocket (X-N-6)."""
         joined = await self._join(caller, topic)
         if isinstance(joined, HttpRefusal):
             return joined

@@ -32,13 +32,11 @@ from interlock.mcp.methods import (
     negotiate_legacy,
 )
 from interlock.rooms.participant_link import enclose
-from interlock.rooms.proposals import Proposals
-from interlock.rooms.protocol.enforcement import MCP
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.proposals import ProposalTracker
+from interlock.rooms.protocol.envelope import MCP, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.room import Room
-from interlock.rooms.rooms import Rooms
+from interlock.rooms.rooms import RoomRegistry
 from interlock.rooms.timeline import Delivery
 from interlock.wire.jsonrpc.codec import (
     Notification,
@@ -71,7 +69,7 @@ class NodeParticipant:
     is_here = True
 
     def __init__(
-        self, room: Room, dispatch: Dispatch, proposals: Proposals, principal: Callable[[str], Principal]
+        self, room: Room, dispatch: Dispatch, proposals: ProposalTracker, principal: Callable[[str], Principal]
     ) -> None:
         """Create the participant. `principal` returns the rights of a principal by its name."""
         self.id = room.stamp().id
@@ -104,7 +102,7 @@ class NodeParticipant:
             self._on_cancelled(message, envelope, delivery.principal)
 
     def _on_request(self, request: Request, envelope: Envelope, principal: str) -> None:
-        sink = _Answer(self._room, envelope, self._recipients(envelope))
+        sink = _RoomReply(self._room, envelope, self._recipients(envelope))
         params = decode_object(request.params) if request.params else {}
         if params is None:
             sink.refusal(request.id, Refusal(INVALID_PARAMS, "params must be an object"))
@@ -141,7 +139,7 @@ class NodeParticipant:
         caller.calls = {} if earlier is None else earlier.calls
         return caller
 
-    def _call(self, id: bytes, params: dict[str, Any], sink: "_Answer", caller: Caller) -> None:
+    def _call(self, id: bytes, params: dict[str, Any], sink: "_RoomReply", caller: Caller) -> None:
         if caller.calls is not None and id in caller.calls:
             sink.refusal(id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
             return
@@ -161,7 +159,7 @@ class NodeParticipant:
     def _view(self, caller: Caller) -> View:
         return self._dispatch.view(caller.key)
 
-    def _list(self, id: bytes, params: dict[str, Raw], sink: "_Answer", caller: Caller) -> None:
+    def _list(self, id: bytes, params: dict[str, Raw], sink: "_RoomReply", caller: Caller) -> None:
         after = _decode_cursor(params)
         if after is None:
             sink.refusal(id, Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
@@ -189,7 +187,7 @@ class NodeParticipant:
             call.cancel(find_string(params.get("reason")) or "cancelled by the participant")
 
 
-class _Answer:
+class _RoomReply:
     """The reply to one request, published in the room to the requester. A `Sink`."""
 
     def __init__(self, room: Room, request: Envelope, to: tuple[str, ...]) -> None:
@@ -242,10 +240,10 @@ def _decode_cursor(params: dict[str, Raw]) -> str | None:
 
 
 class NodeParticipants:
-    """Takes part in the rooms whose settings say so, as they are now."""
+    """The participants `interlock` of all rooms whose settings offer tools of this node."""
 
     def __init__(
-        self, rooms: Rooms, dispatch: Dispatch, proposals: Proposals, principal: Callable[[str], Principal]
+        self, rooms: RoomRegistry, dispatch: Dispatch, proposals: ProposalTracker, principal: Callable[[str], Principal]
     ) -> None:
         self._rooms = rooms
         self._dispatch = dispatch

@@ -43,16 +43,14 @@ from interlock.rooms.api import (
     RoomParticipants,
     Rooms,
 )
-from interlock.rooms.connections import RoomConnection as Connection
-from interlock.rooms.elsewhere import Elsewhere, Seated
+from interlock.rooms.connections import ParticipantConnection
 from interlock.rooms.participant_records import Observed, observed_in
-from interlock.rooms.protocol.envelope import parse_moment
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.protocol.envelope import EnvelopeRefusal, parse_moment
 from interlock.rooms.protocol.participants import Privilege, is_topic
+from interlock.rooms.remote_seats import ConnectionRecord, RemoteConnection
 from interlock.rooms.room import Connected, Seat
 from interlock.rooms.room import Room as LiveRoom
-from interlock.rooms.rooms import Change
-from interlock.rooms.rooms import Rooms as RoomRegistry
+from interlock.rooms.rooms import PrivilegeChange, RoomRegistry
 from interlock.store.ports import AuditReader
 from interlock.wire.refusal import NotFound, Refused
 
@@ -192,7 +190,7 @@ class RoomOperations:
 
     @handles(EDIT_PROPOSAL)
     async def edit_proposal(self, id: str, body: EditProposal, by: str) -> Approval:
-        """Void a proposal and return the approval that is to be decided instead. Raises NotFound, Refused."""
+        """Replace a proposal and return the approval that is to be decided instead. Raises NotFound, Refused."""
         params = bytes(body.params)
         if params[:1] != b"{":
             raise refused_as(INVALID_BODY, "params is an object", {"member": "params"})
@@ -212,7 +210,9 @@ class RoomOperations:
         at = rfc3339(self._clock.wall())
         return Disconnected(participantId=id, closedConnections=closed, by=by, at=at)
 
-    async def _change(self, participant: str, topic: str | None, to: Privilege, by: str, terms: Terms) -> Change:
+    async def _change(
+        self, participant: str, topic: str | None, to: Privilege, by: str, terms: Terms
+    ) -> PrivilegeChange:
         room = self._room_of(participant, topic)
         seat = room.seats.get(participant)
         if to is Privilege.FULL and seat is not None and seat.principal == by:
@@ -301,8 +301,8 @@ def _maybe_connection(topic: str, connection: Connected, seat: Seat) -> RoomConn
     """Return the connection of a participant, or None if it has none: a client that participates through tools, or
     the node itself.
     """
-    seated = connection.seated if isinstance(connection, Elsewhere) else connection
-    if not isinstance(seated, Connection | Seated) or seated.connected_at is None:
+    seated = connection.seated if isinstance(connection, RemoteConnection) else connection
+    if not isinstance(seated, ParticipantConnection | ConnectionRecord) or seated.connected_at is None:
         return None
     return RoomConnection(
         connectionId=connection.id,

@@ -26,16 +26,13 @@ from interlock.links.pipes import Trouble, Undelivered
 from interlock.links.server_messages import CHANGES
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import CANCELLED, PROGRESS, Era
-from interlock.rooms.proposals import Proposals, Settled
-from interlock.rooms.protocol.enforcement import MCP, PROPOSAL
-from interlock.rooms.protocol.envelope import Envelope, encode
+from interlock.rooms.proposals import ProposalTracker, SettledProposal
+from interlock.rooms.protocol.envelope import MCP, PROPOSAL, Envelope, EnvelopeRefusal, encode
 from interlock.rooms.protocol.envelope import decode_untrusted as decode_envelope
-from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
-from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatus
-from interlock.rooms.protocol.secrets import secret_refusal
+from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatus, secret_refusal
 from interlock.rooms.room import Room
-from interlock.rooms.rooms import Rooms
+from interlock.rooms.rooms import RoomRegistry
 from interlock.wire.jsonrpc.codec import Notification, Response, decode_untrusted, encode_notification, encode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, UNAVAILABLE, Refusal, ax_refusal
@@ -73,16 +70,16 @@ def refusal_for(refused: EnvelopeRefusal) -> Refusal:
 class RoomMembers:
     """The members of a room, who see and use the links to its participants."""
 
-    def __init__(self, rooms: Rooms, room: Room) -> None:
+    def __init__(self, rooms: RoomRegistry, room: Room) -> None:
         self._rooms = rooms
-        self._room = room
+        self.room = room
 
     @property
     def name(self) -> str:
-        return self._room.topic
+        return self.room.topic
 
     def admits(self, principal: str) -> bool:
-        return self._rooms.may_join(self._room, principal)
+        return self._rooms.may_join(self.room, principal)
 
     def maybe_refusal(self, principal: str) -> Refusal | None:
         if self.speaker(principal).privilege is Privilege.FULL:
@@ -92,7 +89,7 @@ class RoomMembers:
 
     def speaker(self, principal: str) -> Participant:
         """Return the participant that a client is in the room, present or not."""
-        return self._rooms.participant(self._room, principal)
+        return self._rooms.participant(self.room, principal)
 
 
 KNOWN_MAX: Final = 1000  # calls whose proposal is remembered
@@ -139,7 +136,7 @@ class ProposalHold:
 
 
 class ProposedCalls:
-    def __init__(self, proposals: Proposals) -> None:
+    def __init__(self, proposals: ProposalTracker) -> None:
         self._proposals = proposals
         self._known: dict[_CallKey, str] = {}  # the ids of proposals
 
@@ -197,7 +194,7 @@ class ProposedCalls:
         return stamp.id
 
 
-def _decode_response(settled: Settled) -> Response | None:
+def _decode_response(settled: SettledProposal) -> Response | None:
     try:
         message = decode_untrusted(settled.answer.payload) if settled.answer is not None else None
     except CodecError:
@@ -205,7 +202,7 @@ def _decode_response(settled: Settled) -> Response | None:
     return message if isinstance(message, Response) else None
 
 
-def _result(call: Call, hold: ProposalHold, settled: Settled) -> bytes:
+def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:
     approval = settled.approval
     status = STATUS[approval.status]
     if status in _UNDER_WAY:
@@ -255,7 +252,6 @@ class ParticipantLink(ConnectedLink):
         path: tuple[str, ...],
         events: LinkEvents,
         clock: Clock,
-        room: Room,
         participant: str,
         members: RoomMembers,
         proposed: ProposedCalls,
@@ -267,8 +263,8 @@ class ParticipantLink(ConnectedLink):
         self.path = path
         self.participant = participant
         self.members = members
-        self.pipe = RoomPipe(self, room, participant, members.speaker)
-        self._room = room
+        self._room = members.room
+        self.pipe = RoomPipe(self, self._room, participant, members.speaker)
         self._proposed = proposed
 
     @property

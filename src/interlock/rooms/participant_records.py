@@ -146,7 +146,7 @@ _MARK: Final = METHOD.encode()  # most records are not even decoded
 _PAGE: Final = 1000
 
 
-class _Record(msgspec.Struct):
+class _ObservedRecord(msgspec.Struct):
     method: str = ""
     room: str = ""
     who: str = ""
@@ -175,11 +175,11 @@ async def observed_in(topic: str, audit: AuditReader, recorder: Recorder) -> lis
         after = records[-1].sequence
         for record in records:
             if _MARK in record.data:
-                _count(msgspec.json.decode(record.data, type=_Record), topic, observed)
+                _count(msgspec.json.decode(record.data, type=_ObservedRecord), topic, observed)
     return [observed[participant] for participant in sorted(observed)]
 
 
-def _count(record: _Record, topic: str, observed: dict[str, Observed]) -> None:
+def _count(record: _ObservedRecord, topic: str, observed: dict[str, Observed]) -> None:
     if record.method != METHOD or record.room != topic:
         return
     id = record.participant

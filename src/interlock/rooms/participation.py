@@ -13,17 +13,14 @@ import msgspec
 from msgspec import Meta, Raw
 
 from interlock.core.clock import rfc3339
-from interlock.rooms.connections import Leases
-from interlock.rooms.proposals import Settled
-from interlock.rooms.protocol.enforcement import CHAT, PROPOSAL
-from interlock.rooms.protocol.envelope import Envelope, decode_untrusted, encode
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.connections import PresenceLeases
+from interlock.rooms.proposals import SettledProposal
+from interlock.rooms.protocol.envelope import CHAT, PROPOSAL, Envelope, EnvelopeRefusal, decode_untrusted, encode
 from interlock.rooms.protocol.participants import Participant
-from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL
-from interlock.rooms.protocol.secrets import secret_refusal
+from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, secret_refusal
 from interlock.rooms.room import Room
-from interlock.rooms.rooms import REMOVED_HINT, Rooms
-from interlock.rooms.timeline import Stored, limit_bytes
+from interlock.rooms.rooms import REMOVED_HINT, RoomRegistry
+from interlock.rooms.timeline import StoredEnvelope, limit_bytes
 
 READ_MAX: Final = 100
 READ_DEFAULT: Final = 20
@@ -92,7 +89,7 @@ IsHeld = Callable[[Room, str, str], bool]  # a room, a participant, and the name
 class Participation:
     """The operations of the tools `rooms.*`."""
 
-    def __init__(self, rooms: Rooms, leases: Leases, is_held: IsHeld) -> None:
+    def __init__(self, rooms: RoomRegistry, leases: PresenceLeases, is_held: IsHeld) -> None:
         """Create the operations. `is_held` returns whether a call of a participant's tool is held for a person in
         the namespace.
         """
@@ -280,7 +277,7 @@ class Participation:
         membership = self._room(request.topic, principal)
         if isinstance(membership, EnvelopeRefusal):
             return membership
-        return {"topic": request.topic, "proposalId": request.proposal_id, **_shown(settled or Settled(done))}
+        return {"topic": request.topic, "proposalId": request.proposal_id, **_shown(settled or SettledProposal(done))}
 
     async def reject(self, principal: str, request: Rejecting) -> Json | EnvelopeRefusal:
         membership = self._room(request.topic, principal)
@@ -299,11 +296,11 @@ class Participation:
         return done if isinstance(done, EnvelopeRefusal) else _decided(request.topic, request.proposal_id, done.status)
 
 
-def _describe_record(record: Stored) -> Json:
+def _describe_record(record: StoredEnvelope) -> Json:
     return {"seq": record.sequence, "received_at": rfc3339(record.received_at), "envelope": Raw(record.data)}
 
 
-def _shown(settled: Settled) -> Json:
+def _shown(settled: SettledProposal) -> Json:
     approval = settled.approval
     outcome: Json = {"status": STATUS[approval.status].value, "approval": approval.id}
     if approval.decision is not None and approval.decision.reason is not None:

@@ -12,37 +12,30 @@ from interlock.core.part import Part
 from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
 from interlock.node.reload import ReloadStep
 from interlock.node.reload_parts import ReloadSteps
-from interlock.rooms.connections import Leases
+from interlock.rooms.connections import PresenceLeases
 from interlock.rooms.endpoint import RoomsEndpoint
 from interlock.rooms.node_participant import NodeParticipants
 from interlock.rooms.operations import RoomOperations
 from interlock.rooms.participation import Participation
 from interlock.rooms.room_links import RoomLinks
 from interlock.rooms.room_tools import RoomResources, RoomTools
-from interlock.rooms.rooms import Rooms, define_room_metrics
+from interlock.rooms.rooms import RoomRegistry, define_room_metrics
 
 
 class RoomParts(CapabilityParts):
     def __init__(self, node: NodeParts) -> None:
         plan, stores, calls, fronts = node.plan, node.stores, node.calls, node.fronts
         self._current = stores.current
-        self.rooms = Rooms(plan, stores.store, stores.recorder, stores.clock, calls.proposals, stores.replicas)
+        self.rooms = RoomRegistry(plan, stores.store, stores.recorder, stores.clock, calls.proposals, stores.replicas)
         define_room_metrics(stores.metrics, self.rooms)
         fronts.credentials_changed.subscribe(lambda _: self.rooms.dismiss(stores.tokens.stands))
         self.endpoint = RoomsEndpoint(
             plan, stores.tokens, self.rooms, stores.refusals, fronts.bearers, stores.clock, fronts.certificates
         )
         self.room_links = RoomLinks(
-            plan,
-            self.rooms,
-            calls.catalog,
-            calls.keepers,
-            node.links.connector_parts,
-            calls.link_events,
-            stores.clock,
-            lambda: stores.current.plan.gate.mode != "open",
+            stores.current, self.rooms, calls.catalog, calls.keepers, node.links.connector_parts, calls.link_events
         )
-        leases = Leases()
+        leases = PresenceLeases()
         participation = Participation(self.rooms, leases, self.room_links.is_held)
         common = (self.rooms, calls.catalog, calls.link_events, stores.clock, participation)
         self.resources = RoomResources(*common, calls.audience)

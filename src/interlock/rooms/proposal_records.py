@@ -23,9 +23,7 @@ from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.rooms.protocol import proposals as rules
-from interlock.rooms.protocol.enforcement import MCP
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.protocol.envelope import MCP, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, participant_of
 from interlock.rooms.protocol.proposals import STATUS, ProposalStatus, Proposed
 from interlock.rooms.room import Room
@@ -93,7 +91,7 @@ class Tracked(msgspec.Struct):
     answer: Envelope | None = None
 
 
-class Waits(msgspec.Struct):
+class DecisionTimes(msgspec.Struct):
     """A histogram of how long proposals waited for a decision."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * len(WAIT_BOUNDS_S))
@@ -119,7 +117,7 @@ class ProposalIndex:
         self._waiting: dict[str, dict[str, set[str]]] = {}  # topic -> proposer -> ids that are admitted or pending
         self._names: dict[Key, str] = {}  # topic and principal -> what it is called in the room
         self._watchers: dict[Key, set[asyncio.Future[None]]] = {}
-        self.waits: dict[str, Waits] = {}  # by topic
+        self.waits: dict[str, DecisionTimes] = {}  # by topic
         self.counts: dict[tuple[str, str], int] = {}  # topic and status -> how many came to stand so
 
     def load(self) -> None:
@@ -139,7 +137,7 @@ class ProposalIndex:
         self.counts[topic, status.value] = self.counts.get((topic, status.value), 0) + 1
 
     def note_decided(self, approval: Approval, now: float) -> None:
-        self.waits.setdefault(approval.room or "", Waits()).add(max(0.0, now - approval.created_at))
+        self.waits.setdefault(approval.room or "", DecisionTimes()).add(max(0.0, now - approval.created_at))
 
     def name(self, topic: str, principal: str, participant: str) -> None:
         if len(self._names) >= NAMES_MAX:
@@ -339,7 +337,7 @@ class _Claim(msgspec.Struct, frozen=True):
     is_gated: bool = False  # the gate uses the approval, and ends it
 
 
-class Answered(msgspec.Struct, frozen=True):
+class FulfilmentOutcome(msgspec.Struct, frozen=True):
     """The outcome of a fulfilment."""
 
     approval_id: str
@@ -411,7 +409,7 @@ class Fulfilments:
             await self._inbox.finish(approval.id, Move.FAIL, refusal.code)
         return refusal
 
-    def take_reply(self, envelope: Envelope) -> Answered | None:
+    def take_reply(self, envelope: Envelope) -> FulfilmentOutcome | None:
         """Return the outcome that a reply brings, or None if the envelope is no reply to a fulfilment."""
         id = envelope.correlation_id or ""
         claim = self._claims.get(id)
@@ -419,7 +417,7 @@ class Fulfilments:
         if claim is None or end is None or envelope.sender != claim.target:
             return None
         self._forget(id)
-        return Answered(claim.approval_id, *end, claim.is_gated)
+        return FulfilmentOutcome(claim.approval_id, *end, claim.is_gated)
 
     def _forget(self, envelope_id: str) -> None:
         claim = self._claims.pop(envelope_id, None)

@@ -43,9 +43,7 @@ from interlock.rooms.proposal_records import (
     unknown,
 )
 from interlock.rooms.protocol import proposals as rules
-from interlock.rooms.protocol.enforcement import MCP, PROPOSAL, REJECT, WITHDRAW
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.protocol.envelope import MCP, PROPOSAL, REJECT, WITHDRAW, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
 from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus
 from interlock.rooms.room import Room, RoomAudit
@@ -61,14 +59,14 @@ IN_THE_ROOM: Final = "carried out in the room"
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
 
 
-class Settled(msgspec.Struct, frozen=True):
+class SettledProposal(msgspec.Struct, frozen=True):
     """The state of a proposal, and the envelope that answered its fulfilment, if any."""
 
     approval: Approval
     answer: Envelope | None = None
 
 
-class Proposals:
+class ProposalTracker:
     """The tracker of the proposals of all rooms."""
 
     def __init__(
@@ -534,7 +532,7 @@ class Proposals:
 
     # Looking
 
-    async def wait_until_settled(self, topic: str, proposal_id: str, wait_s: float) -> Settled | None:
+    async def wait_until_settled(self, topic: str, proposal_id: str, wait_s: float) -> SettledProposal | None:
         """Wait until a proposal is neither pending nor claimed, and return it; after `wait_s`, return it as it is."""
         key = (topic, proposal_id)
         try:
@@ -545,7 +543,7 @@ class Proposals:
         except TimeoutError:
             pass
         approval, tracked = self.index.find(*key), self.index.find_tracked(key)
-        return None if approval is None else Settled(approval, None if tracked is None else tracked.answer)
+        return None if approval is None else SettledProposal(approval, None if tracked is None else tracked.answer)
 
     async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:
         """Return the proposals of a room as MCPx 10.2 describes them, newest first. Raises StoreError."""

@@ -24,13 +24,11 @@ from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.protocol import enforcement, gateway_messages
-from interlock.rooms.protocol.enforcement import Asked, RateWindow, What
-from interlock.rooms.protocol.envelope import V0, Envelope
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.protocol.enforcement import OpenRequest, RateWindow, What
+from interlock.rooms.protocol.envelope import CHAT, MCP, PROPOSAL, V0, Envelope, EnvelopeRefusal, read_v0
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.protocol.v0 import read_v0
 from interlock.rooms.timeline import Delivery, History, Timeline
 
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +66,7 @@ class RoomAudit:
 
 
 if TYPE_CHECKING:
-    from interlock.rooms.proposals import Proposals
+    from interlock.rooms.proposals import ProposalTracker
 
 log = logging.getLogger("interlock.rooms")
 
@@ -108,7 +106,7 @@ class Seat(msgspec.Struct):
     leaves: asyncio.TimerHandle | None = None
     replaced: deque[float] = msgspec.field(default_factory=deque)
     noticed: float = float("-inf")
-    is_observed: bool = False  # as in `Settled`
+    is_observed: bool = False  # as in `AssignedPrivilege`
     was_here: bool = True  # the last connection that it had
     is_removed: bool = False  # it cannot return within the grace
 
@@ -122,13 +120,13 @@ class RoomFeeds(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoomParts:
+class SharedRoomParts:
     """The parts of a node that all its rooms share."""
 
     clock: Clock
     audit: RoomAudit
     records: ParticipantRecords
-    tracker: "Proposals"
+    tracker: "ProposalTracker"
     feeds: RoomFeeds
 
 
@@ -141,7 +139,7 @@ class Room:
         settings: RoomSettings,
         history: History,
         granted: Callable[[str], Privilege | None],
-        parts: RoomParts,
+        parts: SharedRoomParts,
     ) -> None:
         """Create a room; `granted` returns the privilege that an admin has granted to a participant, or None."""
         self.topic = topic
@@ -298,7 +296,7 @@ class Room:
             self._feeds.presence.publish((self, participant))
 
     def _set_heartbeat(self) -> None:
-        """X-4.4.1-4: for those who want to be told who is there, again and again."""
+        """Schedule the next presence heartbeats, for readers that want to learn repeatedly who is there (X-4.4.1-4)."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         every_s = self.settings.presence_heartbeat_s
@@ -385,7 +383,7 @@ class Room:
         self.accepted[envelope.kind] += 1
         self._known.add(envelope, who.id)
         self._observe(envelope, who, principal)
-        if envelope.kind != enforcement.CHAT:
+        if envelope.kind != CHAT:
             self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)  # X-7.1-2
         self.timeline.add(envelope, settle=settle, is_stored=True, received_at=now, principal=principal)
         return None
@@ -414,14 +412,16 @@ class Room:
             or self._rate_refusal(envelope, who, request)
             or enforcement.payload_refusal(envelope)
             or self._known.duplicate(envelope, who.id)
-            or (self._tracker.admit(self, envelope, who) if envelope.kind == enforcement.PROPOSAL else None)
+            or (self._tracker.admit(self, envelope, who) if envelope.kind == PROPOSAL else None)
         )
 
-    def _rate_refusal(self, envelope: Envelope, who: Participant, request: Asked | None) -> EnvelopeRefusal | None:
+    def _rate_refusal(
+        self, envelope: Envelope, who: Participant, request: OpenRequest | None
+    ) -> EnvelopeRefusal | None:
         """Check the rate limits. The one reply of a full participant to a request does not count (X-N-4)."""
         if who.id == OWN:
             return None  # what the node asks is bounded by who is here
-        is_answer = envelope.kind == enforcement.MCP and request is not None and request.awaits(who.id)
+        is_answer = envelope.kind == MCP and request is not None and request.awaits(who.id)
         if is_answer and who.privilege is Privilege.FULL:
             return None
         window = self._window(who.id)
@@ -469,7 +469,7 @@ class Room:
         if absent:
             payload = {"event": "recipient_absent", "absent": absent}
             yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
-        if envelope.kind == enforcement.MCP and self.settings.restricted_replies == "deny":
+        if envelope.kind == MCP and self.settings.restricted_replies == "deny":
             mute = [id for id in named if id in self.seats and not self._may_answer(id)]
             if mute:
                 payload = {"event": "recipient_cannot_answer", "participants": mute}
@@ -508,14 +508,14 @@ class Room:
         return [connection for seat in seats.values() for connection in seat.connections]
 
     def on_delivered(self, delivery: Delivery) -> None:
-        if delivery.sequence and delivery.principal and delivery.envelope.kind != enforcement.CHAT:
+        if delivery.sequence and delivery.principal and delivery.envelope.kind != CHAT:
             self._tracker.on_published(self, delivery.envelope, delivery.principal)
         if delivery.sequence:
             self._feeds.published.publish((self, delivery))
 
     def on_restored(self, envelope: Envelope, received_at: float) -> None:
         """Track a proposal that was published before the start."""
-        if envelope.kind == enforcement.PROPOSAL:
+        if envelope.kind == PROPOSAL:
             self._tracker.recover(self, envelope, received_at)
 
     def on_replicated(self, envelope: Envelope, received_at: float) -> None:
@@ -524,19 +524,19 @@ class Room:
         if sender == GATEWAY:
             return
         request = self._known.find_request(envelope.correlation_id, sender)
-        if sender != OWN and (envelope.kind != enforcement.MCP or request is None or not request.awaits(sender)):
+        if sender != OWN and (envelope.kind != MCP or request is None or not request.awaits(sender)):
             self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
         self._tracker.on_replicated(self, envelope, received_at)
 
     def on_lost(self, envelope: Envelope) -> None:
         """Release a proposal that could not be stored."""
-        if envelope.kind == enforcement.PROPOSAL:
+        if envelope.kind == PROPOSAL:
             self._tracker.on_lost(self, envelope)
 
 
 _COUNTED: Final[dict[str, tuple[What, ...]]] = {
-    enforcement.PROPOSAL: ("proposals", "envelopes"),
-    enforcement.CHAT: ("chat", "envelopes"),
+    PROPOSAL: ("proposals", "envelopes"),
+    CHAT: ("chat", "envelopes"),
 }
 
 

@@ -13,9 +13,8 @@ import msgspec
 
 from interlock.ax.protocol.names import resolve_locals
 from interlock.catalog.catalog import Catalog
-from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
+from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
@@ -26,10 +25,10 @@ from interlock.links.listing import Listing
 from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.methods import LATEST_MODERN, LEGACY_VERSIONS, TOOLS_LIST, Era
 from interlock.rooms.participant_link import ParticipantLink, ProposedCalls, RoomMembers
-from interlock.rooms.protocol.enforcement import MCP
+from interlock.rooms.protocol.envelope import MCP
 from interlock.rooms.protocol.participants import OWN, Privilege
 from interlock.rooms.room import Room, Seat
-from interlock.rooms.rooms import Rooms
+from interlock.rooms.rooms import RoomRegistry
 from interlock.rooms.timeline import Delivery
 
 GREET_S: Final = 10.0  # people answer no greeting at all
@@ -40,7 +39,7 @@ _NEWER: Final = Manner(capabilities={}, first=Era.MODERN, patience_s=GREET_S)
 
 
 class _Present(Connector):
-    """There is nothing to launch or dial: the participant is there, and only has to be greeted."""
+    """A connector for a participant that is already present: nothing is launched or dialled, it is only greeted."""
 
     async def connect(self, start: AsyncExitStack) -> None:
         try:
@@ -131,24 +130,20 @@ class RoomLinks:
 
     def __init__(
         self,
-        plan: Plan,
-        rooms: Rooms,
+        current: CurrentPlan,
+        rooms: RoomRegistry,
         catalog: Catalog,
         keepers: dict[str, Keeper],
         connector_parts: ConnectorParts,
         events: LinkEvents,
-        clock: Clock,
-        is_gated: Callable[[], bool],
     ) -> None:
-        """Create the links. `is_gated` returns whether irreversible calls are currently held for a person."""
-        self._is_gated = is_gated
-        self._vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
+        self._current = current
+        self._vendor_meta = current.plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         self._rooms = rooms
         self._catalog = catalog
         self._keepers = keepers
         self._connector_parts = connector_parts
         self._events = events
-        self._clock = clock
         self._proposed = ProposedCalls(rooms.proposals)
         self._by_room: dict[Room, dict[str, ParticipantKeeper]] = {}
         self._restocking = BackgroundTasks()
@@ -157,7 +152,7 @@ class RoomLinks:
         rooms.changed.subscribe(self._on_rooms_changed)
 
     async def open(self) -> None:
-        """Nobody is here yet."""
+        """Do nothing: links are made when participants join."""
 
     async def close(self) -> None:
         for room in list(self._by_room):
@@ -230,7 +225,7 @@ class RoomLinks:
             if keeper is not None and candidate.link is keeper.link
         ]
         routes = [route for items in listed for route in items.tools if route.original == tool]
-        return routes[0].is_held if routes else self._is_gated()
+        return routes[0].is_held if routes else self._current.plan.gate.mode != "open"
 
     def _name_all(self, room: Room) -> None:
         """Give everyone in a room who may have a link one, under the name that follows from who is present."""
@@ -253,16 +248,10 @@ class RoomLinks:
 
     def _join(self, room: Room, seat: Seat, path: tuple[str, ...]) -> None:
         participant, members = seat.participant, RoomMembers(self._rooms, room)
+        clock = self._connector_parts.clock
         keeper = ParticipantKeeper(
             lambda events: ParticipantLink(
-                path,
-                events,
-                self._clock,
-                room,
-                participant.id,
-                members,
-                self._proposed,
-                vendor_meta=self._vendor_meta,
+                path, events, clock, participant.id, members, self._proposed, vendor_meta=self._vendor_meta
             ),
             self._connector_parts,
             self._stock,

@@ -20,13 +20,13 @@ from interlock.fronts.audience import Audience
 from interlock.links.link import LinkEvents
 from interlock.links.local_link import LocalLink, LocalResource, LocalTool, ToolResult
 from interlock.rooms import participation as asked
-from interlock.rooms.connections import Leases
+from interlock.rooms.connections import PresenceLeases
 from interlock.rooms.participant_link import RoomMembers
 from interlock.rooms.participation import InRoom, Participation, Reading
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.protocol.envelope import EnvelopeRefusal
 from interlock.rooms.room import Room
 from interlock.rooms.room_links import ROOMS
-from interlock.rooms.rooms import Rooms
+from interlock.rooms.rooms import RoomRegistry
 from interlock.rooms.timeline import Delivery
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
@@ -40,7 +40,7 @@ class RoomResources:
 
     def __init__(
         self,
-        rooms: Rooms,
+        rooms: RoomRegistry,
         catalog: Catalog,
         events: LinkEvents,
         clock: Clock,
@@ -189,12 +189,12 @@ class RoomTools:
     def __init__(
         self,
         root_segment: str | None,
-        rooms: Rooms,
+        rooms: RoomRegistry,
         catalog: Catalog,
         events: LinkEvents,
         clock: Clock,
         participation: Participation,
-        leases: Leases,
+        leases: PresenceLeases,
     ) -> None:
         self._root_segment = root_segment
         self._rooms = rooms

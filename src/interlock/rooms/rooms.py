@@ -21,25 +21,24 @@ from interlock.core.metrics import Metrics, Sample
 from interlock.core.recorder import Recorder
 from interlock.core.replicas import Replicas
 from interlock.rooms import participant_records
-from interlock.rooms.elsewhere import SeatsElsewhere
 from interlock.rooms.participant_records import ParticipantRecords
-from interlock.rooms.proposals import Proposals
+from interlock.rooms.proposals import ProposalTracker
 from interlock.rooms.protocol.participants import (
     GATEWAY,
     OWN,
+    AssignedPrivilege,
     Participant,
     Privilege,
-    Settled,
     assign_privilege,
     is_topic,
     matches_any,
     participant_of,
 )
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.room import REMOVED, Room, RoomAudit, RoomFeeds, RoomParts
+from interlock.rooms.remote_seats import RemoteSeats
+from interlock.rooms.room import REMOVED, Room, RoomAudit, RoomFeeds, SharedRoomParts
 from interlock.rooms.timeline import History
-from interlock.store.ports import Change as StoreChange
-from interlock.store.ports import Store, StoreError
+from interlock.store.ports import Change, Store, StoreError
 
 log = logging.getLogger("interlock.rooms")
 
@@ -58,7 +57,7 @@ REMOVED_HINT: Final = f"{REMOVED_WHY}; one lets you in again by interlock rooms 
 Stands = Callable[[str], bool]
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
+class PrivilegeGrant(msgspec.Struct, frozen=True, kw_only=True):
     """A decision of an admin about a participant's privilege in one room."""
 
     privilege: Privilege
@@ -76,7 +75,7 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class PrivilegeChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of a participant's privilege."""
 
     participant: str
@@ -85,8 +84,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Rooms:
-    """All rooms of a node."""
+class RoomRegistry:
+    """The rooms of a node, and the decisions of admins about their participants."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class Rooms:
         store: Store,
         recorder: Recorder,
         clock: Clock,
-        proposals: Proposals,
+        proposals: ProposalTracker,
         replicas: Replicas,
         feeds: RoomFeeds | None = None,
     ) -> None:
@@ -109,14 +108,14 @@ class Rooms:
         self.proposals = proposals
         proposals.judged.subscribe(lambda judgement: self.records.note_proposal(*judgement))
         self.by_topic: dict[str, Room] = {}
-        self._elsewhere = SeatsElsewhere(store, replicas, clock, self.by_topic)
+        self._elsewhere = RemoteSeats(store, replicas, clock, self.by_topic)
         self.feeds.seated.subscribe(lambda event: self._elsewhere.note(*event))
         replicas.on_change(GRANTS, self._take_grant)
         replicas.on_change(CREATED, self._take_created)
         replicas.on_change(JOINS, self._take_join)
         replicas.on_change(participant_records.BUCKET, self.records.take_change)
         self._created: dict[str, Created] = {}
-        self._grants: dict[str, Grant] = {}
+        self._grants: dict[str, PrivilegeGrant] = {}
         self._joins: dict[str, int] = {}
         self._ends: dict[str, asyncio.TimerHandle] = {}  # of grants
         self._deciding = asyncio.Lock()  # a decision rests on the one before
@@ -130,7 +129,7 @@ class Rooms:
         self.proposals.load()
         await self.records.open()
         for entry in await self._store.kv.entries(GRANTS, now):
-            grant = self._grants[entry.key] = msgspec.json.decode(entry.value, type=Grant)
+            grant = self._grants[entry.key] = msgspec.json.decode(entry.value, type=PrivilegeGrant)
             if not self._is_over(grant):  # nobody is here yet from whom an expired grant would take something back
                 self._schedule_end(entry.key, grant)
         for entry in await self._store.kv.entries(CREATED, now):
@@ -201,7 +200,7 @@ class Rooms:
     async def _begin(self, topic: str) -> Room:
         history = History(self._store, topic)
         granted = partial(self._find_granted_privilege, topic)
-        parts = RoomParts(
+        parts = SharedRoomParts(
             clock=self._clock, audit=self.audit, records=self.records, tracker=self.proposals, feeds=self.feeds
         )
         room = Room(topic, self._settings(topic), history, granted, parts)
@@ -213,18 +212,18 @@ class Rooms:
 
     # What other replicas did
 
-    def _take_grant(self, change: StoreChange) -> None:
+    def _take_grant(self, change: Change) -> None:
         topic, _, participant = change.key.partition("\n")
         if change.entry is None:
             return
-        grant, room = msgspec.json.decode(change.entry.value, type=Grant), self.by_topic.get(topic)
+        grant, room = msgspec.json.decode(change.entry.value, type=PrivilegeGrant), self.by_topic.get(topic)
         self._decide(change.key, grant)
         if room is not None and grant.is_removal:
             room.disconnect(participant, REMOVED, REMOVED_WHY)
         elif room is not None and not self._is_over(grant):
             room.set_privilege(participant, grant.privilege, grant.by)
 
-    async def _take_created(self, change: StoreChange) -> None:
+    async def _take_created(self, change: Change) -> None:
         async with self._creating:
             if change.entry is None or change.key in self.by_topic:
                 return
@@ -232,7 +231,7 @@ class Rooms:
             await self._begin(change.key)
             self.changed.publish(None)
 
-    def _take_join(self, change: StoreChange) -> None:
+    def _take_join(self, change: Change) -> None:
         if change.entry is not None:
             self._joins[change.key] = int(change.entry.value)
 
@@ -293,7 +292,7 @@ class Rooms:
             return True
         return any(grant.admits and key.startswith(f"{room.topic}\n") for key, grant in self._grants.items())
 
-    def settle(self, room: Room, participant: str, principal: str, of_token: Privilege | None) -> Settled:
+    def settle(self, room: Room, participant: str, principal: str, of_token: Privilege | None) -> AssignedPrivilege:
         """Determine the privilege of a participant that connects (X-5.1-4)."""
         is_full = matches_any(principal, room.settings.full)
         granted = self._find_granted_privilege(room.topic, participant)
@@ -325,7 +324,7 @@ class Rooms:
             return Privilege.RESTRICTED  # also for one who would decide from the inbox
         return grant.beneath if self._is_over(grant) else grant.privilege
 
-    def _is_over(self, grant: Grant) -> bool:
+    def _is_over(self, grant: PrivilegeGrant) -> bool:
         return grant.until is not None and self._clock.wall() >= grant.until
 
     # What admins do
@@ -337,11 +336,11 @@ class Rooms:
             return seat.participant.privilege
         return room.granted(participant) or room.find_recorded_privilege(participant)
 
-    def find_removal(self, room: Room, participant: str) -> Grant | None:
+    def find_removal(self, room: Room, participant: str) -> PrivilegeGrant | None:
         grant = self._grants.get(f"{room.topic}\n{participant}")
         return grant if grant is not None and grant.is_removal else None
 
-    def removed(self, room: Room) -> list[tuple[str, Grant]]:
+    def removed(self, room: Room) -> list[tuple[str, PrivilegeGrant]]:
         """Return the removed participants and the decisions that removed them."""
         prefix = f"{room.topic}\n"
         removals = [(key, grant) for key, grant in self._grants.items() if grant.is_removal and key.startswith(prefix)]
@@ -357,7 +356,7 @@ class Rooms:
         lasts: bool = True,
         until: float | None = None,
         reason: str = "",
-    ) -> Change | None:
+    ) -> PrivilegeChange | None:
         """Promote or demote a participant; return None if it is unknown. Raises StoreError.
 
         Without `lasts` the change holds only while the participant is present.
@@ -378,7 +377,7 @@ class Rooms:
         self.audit.add(
             event, room.topic, by, "ok", participant=participant, reason=recorded_reason, scope=scope, until=ends
         )
-        return Change(participant=participant, old=old, new=privilege, at=now)
+        return PrivilegeChange(participant=participant, old=old, new=privilege, at=now)
 
     async def grant(
         self,
@@ -422,7 +421,7 @@ class Rooms:
         admits: bool = False,
     ) -> None:
         earlier, at = self._grants.get(f"{room.topic}\n{participant}"), self._clock.wall()
-        grant = Grant(
+        grant = PrivilegeGrant(
             privilege=privilege,
             by=by,
             at=at,
@@ -433,29 +432,29 @@ class Rooms:
         )
         await self._write(room, participant, grant)
 
-    def _lasting(self, grant: Grant) -> Privilege | None:
+    def _lasting(self, grant: PrivilegeGrant) -> Privilege | None:
         """Return the privilege that an admin decided without an end, or None."""
         return grant.beneath if grant.until is not None else grant.privilege
 
-    async def _write(self, room: Room, participant: str, grant: Grant) -> None:
+    async def _write(self, room: Room, participant: str, grant: PrivilegeGrant) -> None:
         key = f"{room.topic}\n{participant}"
         await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), grant.at)
         self._decide(key, grant)
 
-    def _decide(self, key: str, grant: Grant) -> None:
+    def _decide(self, key: str, grant: PrivilegeGrant) -> None:
         earlier = self._grants.get(key)
         self._keep(key, grant)
         if any(decision is not None and (decision.is_removal or decision.admits) for decision in (earlier, grant)):
             self.changed.publish(None)  # the namespace shows a room to those who may join it
 
-    def _keep(self, key: str, grant: Grant) -> None:
+    def _keep(self, key: str, grant: PrivilegeGrant) -> None:
         self._grants[key] = grant
         timer = self._ends.pop(key, None)
         if timer is not None:
             timer.cancel()
         self._schedule_end(key, grant)
 
-    def _schedule_end(self, key: str, grant: Grant) -> None:
+    def _schedule_end(self, key: str, grant: PrivilegeGrant) -> None:
         """Schedule the end of a grant that has one, also if its time is already over.
 
         Whether it is over is decided only when the timer fires. A grant may expire while it is written to the store,
@@ -465,7 +464,7 @@ class Rooms:
             left_s = min(max(0.0, grant.until - self._clock.wall()), GRANT_LOOK_S)
             self._ends[key] = asyncio.get_running_loop().call_later(left_s, self._end_if_over, key, grant)
 
-    def _end_if_over(self, key: str, grant: Grant) -> None:
+    def _end_if_over(self, key: str, grant: PrivilegeGrant) -> None:
         """Take back what an expired grant gave to a participant that is here."""
         if not self._is_over(grant):
             self._schedule_end(key, grant)
@@ -479,7 +478,7 @@ class Rooms:
             self.audit.add(event, topic, GATEWAY, "ok", participant=participant, reason=reason)
 
     def open_topics(self) -> tuple[str, ...]:
-        """X-6.1-2: where everyone is full without more."""
+        """Return the rooms in which everyone is full without a decision of an admin (X-6.1-2)."""
         return tuple(topic for topic, room in self.by_topic.items() if room.settings.mode == "open")
 
     async def remove(self, room: Room, participant: str, by: str) -> int | None:
@@ -493,7 +492,7 @@ class Rooms:
         async with self._deciding:
             earlier = self._grants.get(f"{room.topic}\n{participant}")
             admits = earlier is not None and earlier.admits
-            removal = Grant(privilege=had, by=by, at=self._clock.wall(), admits=admits, is_removal=True)
+            removal = PrivilegeGrant(privilege=had, by=by, at=self._clock.wall(), admits=admits, is_removal=True)
             await self._write(room, participant, removal)
         closed = room.disconnect(participant, REMOVED, REMOVED_WHY, everywhere=True)
         self.audit.add("disconnect", room.topic, by, "ok", participant=participant)
@@ -508,12 +507,12 @@ class Rooms:
 
 
 def _warn_if_open(room: Room) -> None:
-    """X-6.1-2: it is told for each, whenever it begins."""
+    """Log a warning about a room in which everyone is full, whenever it opens (X-6.1-2)."""
     if room.settings.mode == "open":
         log.warning("room %s is open: everyone who may join is full there", room.topic)  # X-6.1-2
 
 
-def define_room_metrics(metrics: Metrics, rooms: Rooms) -> None:
+def define_room_metrics(metrics: Metrics, rooms: RoomRegistry) -> None:
     index = rooms.proposals.index
 
     def count_connections(topic: str) -> list[int]:
@@ -565,12 +564,12 @@ def define_room_metrics(metrics: Metrics, rooms: Rooms) -> None:
     )
     metrics.read_counter(
         "interlock_room_proposals_total",
-        "Proposals that reached a status, by status.",
+        "ProposalTracker that reached a status, by status.",
         lambda: [Sample(count, {"room": topic, "status": status}) for (topic, status), count in index.counts.items()],
     )
     metrics.gauge(
         "interlock_room_proposals_pending",
-        "Proposals that wait.",
+        "ProposalTracker that wait.",
         lambda: [Sample(len(index.pending(topic)), {"room": topic}) for topic in rooms.by_topic],
     )
     metrics.histogram(

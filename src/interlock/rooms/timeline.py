@@ -19,11 +19,9 @@ import msgspec
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.rooms.protocol import gateway_messages
-from interlock.rooms.protocol.enforcement import MCP, Asked, is_request, rpc_id
-from interlock.rooms.protocol.envelope import V0, Envelope, decode_untrusted, encode
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.protocol.enforcement import OpenRequest, is_request, rpc_id
+from interlock.rooms.protocol.envelope import MCP, V0, Envelope, EnvelopeRefusal, decode_untrusted, encode, encode_v0
 from interlock.rooms.protocol.gateway_messages import Stamp
-from interlock.rooms.protocol.v0 import encode_v0
 from interlock.store.ports import Following, Record, Store, StoreError, Unavailable
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ READ_MAX: Final = 1000  # records in one reading
 TOLD_BYTES: Final = 512 * 1024  # of records in one message
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredEnvelope(msgspec.Struct, frozen=True):
     sequence: int
     received_at: float
     data: bytes
@@ -58,9 +56,10 @@ class History:
         return self._replication is not None
 
     async def append(self, accepted: Sequence[tuple[str, float, bytes]]) -> list[int]:
-        """Id, time of receipt and envelope; returns the sequence of each, 0 for an id that another replica took.
+        """Store envelopes, each given as id, time of receipt and bytes.
 
-        Raises StoreError; then none is kept, or `follow` tells which.
+        Return the sequence of each, or 0 for an id that another replica took. Raises StoreError: then none is stored,
+        or `follow` delivers those that are.
         """
         if self._replication is not None:
             each = [(id, b"%.3f %b\n%b" % (at, self.own, data)) for id, at, data in accepted]
@@ -75,8 +74,8 @@ class History:
     async def last(self) -> int:
         return await self._streams.last(self._stream)
 
-    async def read(self, after: int, upto: int, limit: int = READ_MAX) -> list[Stored]:
-        """Oldest first."""
+    async def read(self, after: int, upto: int, limit: int = READ_MAX) -> list[StoredEnvelope]:
+        """Return stored envelopes after one sequence and up to another, oldest first. Raises StoreError."""
         after = max(after, self._forgotten)
         records = await self._streams.read(self._stream, after, min(limit, max(0, upto - after)))
         return [stored(record) for record in records if record.sequence <= upto]
@@ -87,7 +86,7 @@ class History:
         self._forgotten = max(upto, self._forgotten)
 
 
-def limit_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
+def limit_bytes(records: list[StoredEnvelope], most: int = TOLD_BYTES) -> list[StoredEnvelope]:
     """Return the first records that fit into one message, at least one."""
     size = 0
     for number, record in enumerate(records):
@@ -97,15 +96,15 @@ def limit_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
     return records
 
 
-def stored(record: Record) -> Stored:
+def stored(record: Record) -> StoredEnvelope:
     """Decode a record. An unreadable record gets the time 0 and no data."""
     head, _, data = record.data.partition(b"\n")
     at, _, by = head.partition(b" ")
     try:
-        return Stored(record.sequence, float(at), data, by)
+        return StoredEnvelope(record.sequence, float(at), data, by)
     except ValueError:
         log.error("the record %d of a room cannot be read", record.sequence)
-        return Stored(record.sequence, 0.0, b"")
+        return StoredEnvelope(record.sequence, 0.0, b"")
 
 
 KNOWN_MIN: Final = 10_000
@@ -159,12 +158,12 @@ class KnownEnvelopes:
         entry = self._by_id.get(id)
         return entry.sequence if entry is not None and entry.sequence else None
 
-    def find_request(self, id: str | None, by: str) -> Asked | None:
+    def find_request(self, id: str | None, by: str) -> OpenRequest | None:
         """Return the request that `id` names, as the participant `by` that may answer it sees it, or None."""
         entry = self._by_id.get(id or "")
         if entry is None or not entry.to:
             return None
-        return Asked(entry.by, entry.to, entry.rpc_id, by in entry.answered_by)
+        return OpenRequest(entry.by, entry.to, entry.rpc_id, by in entry.answered_by)
 
 
 def _digest(envelope: Envelope, sender: str) -> bytes:
@@ -184,7 +183,7 @@ _NOT_STORED: Final = EnvelopeRefusal("unavailable", "the room cannot store envel
 
 
 class Delivery(msgspec.Struct):
-    """One envelope on its way to everyone, written once for each version that is spoken."""
+    """An envelope on its way to all connections, encoded once for each protocol version."""
 
     envelope: Envelope
     data: bytes
@@ -328,7 +327,7 @@ class Timeline:
         self._is_deaf = True
         self._give_up(list(self._awaited.values()))
 
-    async def _take(self, heard: Stored) -> None:
+    async def _take(self, heard: StoredEnvelope) -> None:
         envelope = decode_untrusted(heard.data, len(heard.data))
         if not isinstance(envelope, Envelope):
             log.error("room %s: the record %d is no envelope", self._room.topic, heard.sequence)
@@ -344,7 +343,7 @@ class Timeline:
         delivery.sequence = heard.sequence
         await self._deliver_all([delivery])
 
-    def _hear(self, envelope: Envelope, heard: Stored) -> Delivery:
+    def _hear(self, envelope: Envelope, heard: StoredEnvelope) -> Delivery:
         """Return the delivery of an envelope of another replica, or of one whose storing was not confirmed here."""
         self._room.on_replicated(envelope, heard.received_at)
         self.known.add(envelope, envelope.sender or "", heard.sequence)

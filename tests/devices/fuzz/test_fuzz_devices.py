@@ -4,11 +4,18 @@ import random
 
 import pytest
 
-from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, Tool
+from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, ToolDescription
+from interlock.devices.protocol.device_tools import Announcement
+from interlock.devices.protocol.framing import framing_of
 from interlock.devices.protocol.message_text import MessageTexts
-from interlock.devices.protocol.messages import Answer, Codec, DeviceFault, Notice, Registration
-from interlock.devices.protocol.tool_schemas import Announcement
-from interlock.devices.protocol.wire_formats import codec_of, framing_of
+from interlock.devices.protocol.messages import (
+    AnnouncementFrame,
+    Codec,
+    DeviceAnswer,
+    DeviceFault,
+    EventMessage,
+    codec_of,
+)
 
 MESSAGES = 1500  # of each kind
 FIELDS = (
@@ -18,8 +25,8 @@ FIELDS = (
     Field(name="d", type="text", size=4),
 )
 TOOLS = (
-    Tool(id=1, name="read", mutable=False, reversible=True, response=FIELDS),
-    Tool(id=2, name="set", mutable=True, reversible=True, request=FIELDS[:2]),
+    ToolDescription(id=1, name="read", mutable=False, reversible=True, response=FIELDS),
+    ToolDescription(id=2, name="set", mutable=True, reversible=True, request=FIELDS[:2]),
 )
 EVENTS = (Event(id=64, name="pressed", response=FIELDS[:1]),)
 SEEDS = {
@@ -54,11 +61,11 @@ def take(codec: Codec, message: bytes) -> None:
     """As a session does. Raises DeviceFault."""
     received = codec.decode_untrusted(message)
     match received:
-        case Answer() if received.status == 0 and not received.is_heartbeat:
+        case DeviceAnswer() if received.status == 0 and not received.is_heartbeat:
             codec.result(TOOLS[0], received.payload)
-        case Notice():
+        case EventMessage():
             codec.notice(received.event_id, received.payload)
-        case Registration():
+        case AnnouncementFrame():
             Announcement().add(received)
 
 

@@ -10,7 +10,7 @@ from tests.devices.device_owner import Owner, description
 
 from interlock.devices.transports import can_bus
 from interlock.devices.transports.can_bus import CanTransport
-from interlock.devices.transports.transport import Connections, TransportFailed
+from interlock.devices.transports.transport import SharedConnections, TransportFailed
 
 RX, TX = 0x701, 0x700  # of the gateway
 CHANNELS = (f"test-{number}" for number in itertools.count())
@@ -49,7 +49,7 @@ class Station:
 
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[CanTransport, Owner, Station]]:
-    channel, owner, connections = next(CHANNELS), Owner(), Connections()
+    channel, owner, connections = next(CHANNELS), Owner(), SharedConnections()
     station = Station(channel)
     link = {"transport": "can_cbor", "interface": "virtual", "channel": channel, "max_frame": 4095, "in_flight": 3}
     transport = CanTransport("motor", description(**link, rx_id=RX, tx_id=TX), owner, connections)
@@ -147,7 +147,7 @@ async def test_a_message_without_flow_control_fails_alone(
 
 
 async def test_devices_of_one_bus_share_it_and_keep_their_ids_apart() -> None:
-    channel, connections = next(CHANNELS), Connections()
+    channel, connections = next(CHANNELS), SharedConnections()
     link = {"transport": "can_cbor", "interface": "virtual", "channel": channel}
     owners = [Owner(), Owner(), Owner()]
     one, two, same = (
@@ -287,7 +287,7 @@ async def test_a_bus_that_carries_more_than_wires_do_is_read_more_slowly(
 async def test_a_bus_that_cannot_be_opened_says_so() -> None:
     link = {"transport": "can_cbor", "interface": "socketcan", "channel": "nowhere0", "rx_id": RX, "tx_id": TX}
     with pytest.raises(TransportFailed, match="nowhere0"):
-        await CanTransport("motor", description(**link), Owner(), Connections()).open()
+        await CanTransport("motor", description(**link), Owner(), SharedConnections()).open()
 
 
 def _refuse(message: can.Message, timeout: float | None = None) -> None:

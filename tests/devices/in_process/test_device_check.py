@@ -12,10 +12,10 @@ from interlock.devices.cli import stub_check as checks
 from interlock.devices.cli import stub_check as line_module
 from interlock.devices.cli.stub_check import Line, StubCheck
 from interlock.devices.protocol import frame_codec
-from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Tool
+from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, ToolDescription
 from interlock.devices.transports.simulated_port import Faults, SimulatedPort
 
-READ = Tool(id=1, name="read", mutable=False, reversible=True, response=(Field(name="level"),))
+READ = ToolDescription(id=1, name="read", mutable=False, reversible=True, response=(Field(name="level"),))
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +23,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "SILENCE_S", 0.02)
 
 
-def described(profile: str, *tools: Tool, **link: object) -> DeviceDescription:
+def described(profile: str, *tools: ToolDescription, **link: object) -> DeviceDescription:
     made = LinkDescription(transport="uart_cbor", port=f"socket://127.0.0.1:{free_port()}", **link)  # type: ignore[arg-type]
     return DeviceDescription(profile=profile, link=made, tools=tools)  # type: ignore[arg-type]
 
 
 async def checked(
-    device: DeviceDescription, tools: Sequence[Tool] | None = None, *, may_call_unknown: bool = False
+    device: DeviceDescription, tools: Sequence[ToolDescription] | None = None, *, may_call_unknown: bool = False
 ) -> tuple[dict[str, str], list[bytes]]:
     """The result of each check of a simulated device, and what that was told."""
     told: list[bytes] = []

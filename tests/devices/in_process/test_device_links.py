@@ -9,11 +9,11 @@ from tests.devices.in_process.test_device_session import TEXT, Memory, Owner, de
 from interlock.config.plan import DevicePlan
 from interlock.core.clock import SystemClock
 from interlock.devices.device_link import DeviceLink
-from interlock.devices.device_tools import device_tool
-from interlock.devices.protocol.cbor import encoded
+from interlock.devices.protocol.cbor_codec import encoded
+from interlock.devices.protocol.device_tools import device_tool
 from interlock.devices.session import DeviceSession
 from interlock.devices.transports import transport
-from interlock.devices.transports.transport import Connections
+from interlock.devices.transports.transport import SharedConnections
 
 FINAL = (
     TEXT
@@ -50,7 +50,7 @@ def test_hints_of_mcp_say_what_a_tool_does() -> None:
 
 def linked(text: str) -> DeviceLink:
     description, clock = described(text), SystemClock()
-    session = DeviceSession("board", description, clock, Owner(), Connections())
+    session = DeviceSession("board", description, clock, Owner(), SharedConnections())
     events: Any = type("Events", (), {"on_standing": lambda *_: None})()
     return DeviceLink(DevicePlan(segment="board", description=description), events, clock, session, None)
 
@@ -78,7 +78,7 @@ async def test_why_an_announcement_was_refused_is_said(monkeypatch: pytest.Monke
     ):
         said = encoded({1: "r", 3: entries})
         memory.reply = lambda message, said=said: [said]  # type: ignore[misc]
-        session = DeviceSession("board", described(ALONE), SystemClock(), Owner(), Connections())
+        session = DeviceSession("board", described(ALONE), SystemClock(), Owner(), SharedConnections())
         session.open()
         try:
             assert not await session.present_within(0.05)

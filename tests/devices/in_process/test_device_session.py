@@ -12,16 +12,16 @@ from tests.devices.device_descriptions import described
 
 from interlock.core.clock import SystemClock
 from interlock.devices import session as runtime_session
-from interlock.devices.device_tools import Announcements
-from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.cbor_codec import encoded, read_untrusted
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.description_check import read_description
-from interlock.devices.protocol.messages import Announced, Registration
+from interlock.devices.protocol.device_tools import Announcements
+from interlock.devices.protocol.messages import Announced, AnnouncementFrame
 from interlock.devices.protocol.simulation import SimulatedDevice
-from interlock.devices.requests import Busy, CallOutcome, Failed, Lost, Succeeded
+from interlock.devices.requests import AnswerLost, Busy, CallOutcome, DeviceFailure, Succeeded
 from interlock.devices.session import DeviceSession
 from interlock.devices.transports import transport
-from interlock.devices.transports.transport import Connections, TransportOwner
+from interlock.devices.transports.transport import SharedConnections, TransportOwner
 
 TEXT = """
 profile = "a"
@@ -80,6 +80,9 @@ class Memory:
         for answer in self.reply(message):
             asyncio.get_running_loop().call_soon(self._say, answer)
 
+    def withdraw(self, message: bytes) -> None:
+        """Do nothing: no message waits here."""
+
     def _say(self, message: bytes) -> None:
         if self.owner is not None:
             self.owner.on_message(message)
@@ -117,7 +120,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 async def opened(owner: Owner, text: str = TEXT) -> DeviceSession:
-    session = DeviceSession("board", described(text), SystemClock(), owner, Connections())
+    session = DeviceSession("board", described(text), SystemClock(), owner, SharedConnections())
     session.open()
     assert await session.present_within(2.0)
     return session
@@ -145,7 +148,7 @@ async def test_every_fifth_message_lost_is_made_good_where_that_is_allowed(memor
     memory.reply = lambda message: []
     memory.heard.clear()
     outcome = await called(session, "press")
-    assert isinstance(outcome, Lost)
+    assert isinstance(outcome, AnswerLost)
     assert outcome.was_sent
     assert len(memory.calls) == 1
     await session.close()
@@ -157,7 +160,7 @@ async def test_nothing_is_sent_again_on_a_transport_that_loses_nothing(memory: M
     session = await opened(Owner(), TEXT.replace("heartbeat_ms = 50", "heartbeat_ms = 5000"))
     memory.reply = lambda message: []
     outcome = await called(session, "read")
-    assert isinstance(outcome, Lost)
+    assert isinstance(outcome, AnswerLost)
     assert outcome.was_sent
     assert len(memory.calls) == 1
     await session.close()
@@ -192,7 +195,7 @@ async def test_a_lost_transport_ends_what_was_sent_as_unknown_and_what_waits_as_
         session.call(session.tools["press"], {}, outcomes.append)
     assert isinstance(outcomes.pop(), Busy)  # one on the line, sixteen wait
     session.on_transport_lost("the line is gone")
-    assert [outcome.was_sent for outcome in outcomes if isinstance(outcome, Lost)] == [True] + [False] * 16
+    assert [outcome.was_sent for outcome in outcomes if isinstance(outcome, AnswerLost)] == [True] + [False] * 16
     assert owner.said[-1] == "the line is gone"
     await session.close()
 
@@ -227,7 +230,7 @@ async def test_a_missing_library_is_the_failure_of_that_link_and_names_the_extra
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "interlock.devices.protocol.framing", raising=False)
-    session = DeviceSession("board", described(text), SystemClock(), Owner(), Connections())
+    session = DeviceSession("board", described(text), SystemClock(), Owner(), SharedConnections())
     session.open()
     assert not await session.present_within(2.0)
     assert missing in (session.reason or "")
@@ -263,7 +266,7 @@ async def test_a_device_that_does_not_register_is_asked_again_every_five_seconds
 
     memory.reply = hear
     session = DeviceSession(
-        "board", described(f"{SELF_DESCRIBING}heartbeat_ms = 30000\n"), SystemClock(), Owner(), Connections()
+        "board", described(f"{SELF_DESCRIBING}heartbeat_ms = 30000\n"), SystemClock(), Owner(), SharedConnections()
     )
     session.open()
     async with asyncio.timeout(2.0):
@@ -281,7 +284,7 @@ async def test_no_call_keeps_a_number_that_means_another_tool_now(memory: Memory
     session.call(session.tools["read"], {}, outcomes.append)
     session.call(session.tools["read"], {}, outcomes.append)
     session.on_message(announced(read=2, fire=1))  # so soon after the one that was asked for
-    assert outcomes == [Lost("it was reset", was_sent=True), Lost("it was reset", was_sent=False)]
+    assert outcomes == [AnswerLost("it was reset", was_sent=True), AnswerLost("it was reset", was_sent=False)]
     session.call(session.tools["read"], {}, outcomes.append)
     assert read_untrusted(memory.heard[-1])[1] == 2
     await session.close()
@@ -300,13 +303,13 @@ async def test_a_heartbeat_answers_no_call_and_a_result_that_cannot_be_read_ends
 
     monkeypatch.setattr(session._codec, "result", broken)
     outcome = await called(session, "read")
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, DeviceFailure)
     assert outcome.fault == "response_invalid"
     await session.close()
 
 
 def test_the_first_id_of_a_process_is_not_that_of_every_process() -> None:
-    sessions = [DeviceSession("board", described(TEXT), SystemClock(), Owner(), Connections()) for _ in range(8)]
+    sessions = [DeviceSession("board", described(TEXT), SystemClock(), Owner(), SharedConnections()) for _ in range(8)]
     assert len({session._requests._next_id() for session in sessions}) > 1
 
 
@@ -327,7 +330,7 @@ async def test_a_call_that_no_frame_holds_is_too_large(
     outcomes: list[CallOutcome] = []
     session.call(session.tools["set"], {"t": "x" * 253}, outcomes.append)
     (outcome,) = outcomes
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, DeviceFailure)
     assert outcome.fault == "too_large"
     assert session.waiting == 0
     await session.close()
@@ -372,7 +375,7 @@ tool = [{ id = 1, name = "x" }]
 event = [{ id = 9, name = "pressed", response = [{ name = "n", type = "u8" }] }]
 """
     owner = Owner()
-    session = DeviceSession("board", described(text), SystemClock(), owner, Connections())
+    session = DeviceSession("board", described(text), SystemClock(), owner, SharedConnections())
     session._arrive()
     for said in (params, '{"n": 3}'):
         session.on_message(b'{"jsonrpc":"2.0","method":"pressed","params":%b}' % said.encode())
@@ -411,7 +414,7 @@ async def test_after_a_call_without_an_answer_only_a_heartbeat_goes_out(memory: 
         session.call(session.tools["press"], {}, outcomes.append)
     await until(lambda: len(memory.heard) >= 3)
     assert [message[0] for message in memory.heard[:3]] == [1, 4, 4]
-    assert outcomes == [Lost("it did not answer in time", was_sent=True)]
+    assert outcomes == [AnswerLost("it did not answer in time", was_sent=True)]
     memory.reply = memory.device.answer
     await until(lambda: len(outcomes) == 3)
     assert all(isinstance(outcome, Succeeded) for outcome in outcomes[1:])
@@ -422,7 +425,7 @@ async def test_calls_that_wait_for_a_sign_of_life_are_no_more_than_the_queue_hol
     text = TEXT.replace("heartbeat_ms = 50", "heartbeat_ms = 5000\nin_flight = 4")
     session = await opened(Owner(), text)
     memory.reply = lambda message: []
-    assert isinstance(await called(session, "press"), Lost)
+    assert isinstance(await called(session, "press"), AnswerLost)
     outcomes: list[CallOutcome] = []
     for _ in range(17):
         session.call(session.tools["press"], {}, outcomes.append)
@@ -438,7 +441,7 @@ async def test_a_device_that_fell_silent_has_its_transport_opened_anew(memory: M
         session.call(session.tools["press"], {}, outcomes.append)
     await until(lambda: not session.is_present)
     assert session.loss == "heartbeat_timeout"
-    assert [outcome.was_sent for outcome in outcomes if isinstance(outcome, Lost)] == [True, False, False]
+    assert [outcome.was_sent for outcome in outcomes if isinstance(outcome, AnswerLost)] == [True, False, False]
     await until(lambda: memory.closed == 1)
     memory.reply = memory.device.answer
     await until(lambda: session.is_present)
@@ -448,7 +451,7 @@ async def test_a_device_that_fell_silent_has_its_transport_opened_anew(memory: M
 
 async def test_whatever_opening_a_transport_raises_it_is_tried_again(memory: Memory) -> None:
     memory.failures = [OverflowError("port must be 0-65535"), UnicodeError("label too long")]
-    session = DeviceSession("board", described(TEXT), SystemClock(), Owner(), Connections())
+    session = DeviceSession("board", described(TEXT), SystemClock(), Owner(), SharedConnections())
     session.open()
     for said in ("label too long", "port must be 0-65535"):
         await until(lambda said=said: said in (session.reason or ""))  # type: ignore[misc]
@@ -479,7 +482,7 @@ def test_addresses_that_no_transport_has_are_refused_where_they_are_written(link
 async def test_an_announcement_is_compiled_once_and_a_device_that_never_settles_is_absent(memory: Memory) -> None:
     now = SystemClock().now()
     announcements = Announcements("board", described(SELF_DESCRIBING))
-    same = Registration(tools=(Announced(id=1, arg_types=(), ret_type=5),))
+    same = AnnouncementFrame(tools=(Announced(id=1, arg_types=(), ret_type=5),))
     tools = announcements.take(same, now)
     assert all(announcements.take(same, now) is tools for _ in range(10))
 
@@ -493,5 +496,5 @@ async def test_an_announcement_is_compiled_once_and_a_device_that_never_settles_
     session.on_message(announced(read=4))
     assert not session.is_present
     assert owner.said[-1] == "it announces other tools too often"
-    assert outcomes == [Lost("it announces other tools too often", was_sent=True)]
+    assert outcomes == [AnswerLost("it announces other tools too often", was_sent=True)]
     await session.close()

@@ -13,7 +13,7 @@ from tests.devices.plc import BUSY, COUNTER, LEVEL, TEMPERATURE, Plc, SerialPair
 
 from interlock.devices.protocol.description import DeviceDescription, LinkDescription
 from interlock.devices.transports.modbus import ModbusTransport
-from interlock.devices.transports.transport import Connections, TransportFailed
+from interlock.devices.transports.transport import SharedConnections, TransportFailed
 
 READ_TEMPERATURE = bytes.fromhex(f"0007 05 04 {TEMPERATURE:04x} 0002")
 TEMPERATURE_ANSWER = bytes.fromhex("0007 06 04 04 41ac0000")
@@ -22,7 +22,7 @@ READ_LEVEL = bytes.fromhex(f"0009 05 03 {LEVEL:04x} 0001")
 READ_BUSY = bytes.fromhex(f"000a 05 03 {BUSY:04x} 0001 05 03 {LEVEL:04x} 0001")
 
 
-def made(owner: Owner, connections: Connections, **link: object) -> ModbusTransport:
+def made(owner: Owner, connections: SharedConnections, **link: object) -> ModbusTransport:
     description = DeviceDescription(profile="modbus", link=LinkDescription(**link))  # type: ignore[arg-type]
     return ModbusTransport("plc", description, owner, connections)
 
@@ -32,7 +32,7 @@ class Site:
 
     def __init__(self, plc: Plc, line: SerialPair | None, **link: object) -> None:
         self.plc, self.line = plc, line
-        self.connections = Connections()
+        self.connections = SharedConnections()
         self.owners = [Owner(), Owner()]
         link = {"timeout_ms": 2000, **link}
         self.one, self.two = (
@@ -172,7 +172,7 @@ async def test_a_plc_that_goes_away_is_lost_for_all_its_units_and_can_be_opened_
 
 async def test_a_serial_line_that_is_not_there_says_so() -> None:
     with pytest.raises(TransportFailed, match="/dev/nowhere"):
-        await made(Owner(), Connections(), transport="modbus_rtu", port="/dev/nowhere").open()
+        await made(Owner(), SharedConnections(), transport="modbus_rtu", port="/dev/nowhere").open()
 
 
 class SlowUnit:
@@ -214,7 +214,7 @@ async def test_an_answer_later_than_any_time_is_never_that_of_another_register(h
     """On a serial line an answer has no number. It comes after the rest, while the next request is under way."""
     owner = Owner()
     with SerialPair() as line, contextlib.closing(SlowUnit(line.paths[1], has_echo=has_echo)) as unit:
-        plc = made(owner, Connections(), transport="modbus_rtu", port=line.paths[0], unit=1, timeout_ms=200)
+        plc = made(owner, SharedConnections(), transport="modbus_rtu", port=line.paths[0], unit=1, timeout_ms=200)
         await plc.open()
         try:
             plc.send(bytes.fromhex("0001 05 03 0007 0001"))
@@ -241,7 +241,7 @@ async def test_an_answer_later_than_any_time_is_never_that_of_another_register(h
 async def test_a_unit_that_never_echoes_is_asked_nothing_else() -> None:
     owner = Owner()
     with SerialPair() as line, contextlib.closing(SlowUnit(line.paths[1], has_echo=True)) as unit:
-        plc = made(owner, Connections(), transport="modbus_rtu", port=line.paths[0], unit=1, timeout_ms=100)
+        plc = made(owner, SharedConnections(), transport="modbus_rtu", port=line.paths[0], unit=1, timeout_ms=100)
         await plc.open()
         try:
             for number in range(1, 4):

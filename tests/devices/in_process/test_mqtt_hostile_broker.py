@@ -15,7 +15,7 @@ from tests.support.certificates import Authority
 
 from interlock.devices.transports import mqtt
 from interlock.devices.transports.mqtt import PACKET_BYTES_MAX, MqttTransport
-from interlock.devices.transports.transport import Connections, TransportFailed
+from interlock.devices.transports.transport import SharedConnections, TransportFailed
 
 CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK = 0x20, 0x30, 0x40, 0x90, 0xB0
 ACCEPTED = bytes((CONNACK, 3, 0, 0, 0))
@@ -99,7 +99,7 @@ async def broker(
 
 def transport(port: int, owner: Owner, *, tls: bool = False) -> MqttTransport:
     described = description(transport="mqtt_json", host="127.0.0.1", tcp_port=port, tls=tls)
-    return MqttTransport("pump", described, owner, Connections())
+    return MqttTransport("pump", described, owner, SharedConnections())
 
 
 async def announces_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.devices.device_owner import Owner, description
 
-from interlock.devices.transports.transport import Connections
+from interlock.devices.transports.transport import SharedConnections
 from interlock.devices.transports.uart import UartTransport
 
 CFLAG = 2  # of what tcgetattr returns
@@ -30,7 +30,7 @@ async def test_a_port_lets_go_of_dtr_only_where_the_board_is_to_be_reset(line: t
     """DTR that fell when the port was closed rises when it is opened, which resets many boards."""
     slave, port = line
     link = description(transport="uart_cbor", port=port, reset_on_open=resets)
-    transport = UartTransport("valve", link, Owner(), Connections())
+    transport = UartTransport("valve", link, Owner(), SharedConnections())
     await transport.open()
     try:
         assert bool(termios.tcgetattr(slave)[CFLAG] & termios.HUPCL) is resets

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from tests.devices.device_owner import Owner, description
 
-from interlock.devices.transports.transport import Connections
+from interlock.devices.transports.transport import SharedConnections
 from interlock.devices.transports.uart import UartTransport
 
 
@@ -31,7 +31,7 @@ async def _exchange() -> None:
     async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         link = description(transport="uart_cbor", port=f"socket://127.0.0.1:{port}")
-        transport = UartTransport("valve", link, owner, Connections())
+        transport = UartTransport("valve", link, owner, SharedConnections())
         await transport.open()
         assert await transport.is_signalled() is False  # a socket has no such line
         transport.send(b"\xa1\x01\x02")

@@ -11,7 +11,7 @@ from tests.devices.device_owner import Owner, description
 
 from interlock.devices.transports import ble
 from interlock.devices.transports.ble import BleTransport
-from interlock.devices.transports.transport import Connections, TransportFailed
+from interlock.devices.transports.transport import SharedConnections, TransportFailed
 
 ADDRESS = "F1:F1:F1:F1:F1:F1"
 LONG = bytes(number % 251 for number in range(200))
@@ -26,7 +26,7 @@ class Pair:
         self.central = make_device(link, "F0:F0:F0:F0:F0:F0")
         monkeypatch.setattr(ble, "make_central", lambda: BumbleCentral(self.central))
         link_keys = {"transport": "ble_cbor", "address": ADDRESS}
-        self.transport = BleTransport("array", description(**link_keys), self.owner, Connections())
+        self.transport = BleTransport("array", description(**link_keys), self.owner, SharedConnections())
 
     def _replies(self, message: bytes) -> list[bytes]:
         self.taken.append(message)
@@ -118,12 +118,12 @@ async def test_a_length_above_max_frame_loses_the_link(pair: Pair) -> None:
 async def test_a_device_without_the_characteristics_cannot_be_opened(pair: Pair) -> None:
     await pair.transport.close()
     keys = {"transport": "ble_cbor", "address": ADDRESS, "notify": "4d435041-5803-4b1e-9c52-7f0a6b1d3e20"}
-    transport = BleTransport("array", description(**keys), pair.owner, Connections())
+    transport = BleTransport("array", description(**keys), pair.owner, SharedConnections())
     with pytest.raises(TransportFailed, match="4d435041-5803"):
         await transport.open()
 
 
 async def test_a_machine_without_bluetooth_says_so() -> None:
-    transport = BleTransport("array", description(transport="ble_cbor", address=ADDRESS), Owner(), Connections())
+    transport = BleTransport("array", description(transport="ble_cbor", address=ADDRESS), Owner(), SharedConnections())
     with pytest.raises(TransportFailed, match=ADDRESS):
         await transport.open()

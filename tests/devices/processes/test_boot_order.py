@@ -15,7 +15,7 @@ from tests.devices.serial_lines import THERMOMETER, Line
 from tests.support.node_process import running_node, wait_for
 from websockets.sync.server import ServerConnection, serve
 
-from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.cbor_codec import encoded, read_untrusted
 
 TOOLS = THERMOMETER.replace("never_announced", "other")
 QUICK = "heartbeat_ms = 150\ntimeout_ms = 300"

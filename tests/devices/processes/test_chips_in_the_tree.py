@@ -14,7 +14,7 @@ from tests.devices.emulated_chips import EMULATORS, Monitor, built, emulator, fr
 from tests.gate.held_calls import ADA, Client, anchor, proof
 from tests.support.node_process import RunningNode, running_node, wait_for
 
-from interlock.devices.protocol.cbor import read_untrusted
+from interlock.devices.protocol.cbor_codec import read_untrusted
 from interlock.devices.protocol.framing import CobsFraming, Framing, SofFraming
 from mcp import Client as SdkClient
 

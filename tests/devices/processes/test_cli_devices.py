@@ -16,7 +16,7 @@ import pytest
 from tests.cli.program import Inline, Interlock
 from tests.operator.fake_node import FakeOperations, link
 
-from interlock.devices.protocol.cbor import encoded
+from interlock.devices.protocol.cbor_codec import encoded
 from interlock.devices.protocol.framing import CobsFraming
 from interlock.node.cli.set_up_checks import device_remedy
 

@@ -12,7 +12,7 @@ from tests.gate.held_calls import Client
 from tests.support.node_process import RunningNode, running_node, wait_for
 from tests.support.peers import HttpPeer
 
-from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.cbor_codec import encoded, read_untrusted
 
 ECHO = """
 [[tool]]

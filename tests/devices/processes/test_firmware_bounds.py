@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from tests.devices.emulated_chips import FIRMWARE, need
 
-from interlock.devices.protocol.cbor import encoded
-from interlock.devices.protocol.cbor_codec import CborCodec
+from interlock.devices.protocol.cbor_codec import CborCodec, encoded
 from interlock.devices.protocol.description import DeviceDescription, LinkDescription
+from interlock.devices.protocol.device_tools import Announcement
 from interlock.devices.protocol.framing import CobsFraming
-from interlock.devices.protocol.messages import Answer, Received, Registration
-from interlock.devices.protocol.tool_schemas import Announcement
+from interlock.devices.protocol.messages import AnnouncementFrame, DeviceAnswer, Received
 
 need("gcc")
 
@@ -68,7 +67,7 @@ def test_tools_are_announced_within_frames_of_any_size(tmp_path: Path, frame_max
     framing = CobsFraming(max_message=frame_max, crc="crc16" if crc else "none")
     announcement, tools = Announcement(), None
     for registration in said(tmp_path, framing, encoded({1: "r"})):
-        assert isinstance(registration, Registration)
+        assert isinstance(registration, AnnouncementFrame)
         tools = announcement.add(registration)
     assert tools is not None and [tool.id for tool in tools] == list(range(55, 55 + TOOLS))
 
@@ -78,11 +77,11 @@ def test_numbers_beyond_sixteen_bits_and_maps_that_end_too_early_are_refused(tmp
     framing = CobsFraming(max_message=254)
     calls = [encoded({1: 55, 2: 1, 3: {0: number}}) for number in (7, 65535, 65536, 70000, 2**40)]
     answers = said(tmp_path, framing, *calls, b"\xa2\x01\x78\xfa" + b"x" * 250, CODEC.encode_heartbeat(9))
-    refused = Answer(request_id=1, status=253)
+    refused = DeviceAnswer(request_id=1, status=253)
     assert answers == [
-        *(Answer(request_id=1, payload=number) for number in (7, 65535)),
+        *(DeviceAnswer(request_id=1, payload=number) for number in (7, 65535)),
         *[refused] * 3,
-        Answer(request_id=9, payload={}),
+        DeviceAnswer(request_id=9, payload={}),
     ]
 
 

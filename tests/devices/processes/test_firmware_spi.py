@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from tests.devices.emulated_chips import SimulatedSpi, need
 
-from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.cbor_codec import encoded, read_untrusted
 from interlock.devices.protocol.framing import LengthFraming
 
 need("avr-gcc", "simavr")

@@ -13,7 +13,7 @@ from tests.devices.device_owner import Owner, description
 
 from interlock.devices.protocol.description_check import read_description
 from interlock.devices.transports.mqtt import MqttTransport
-from interlock.devices.transports.transport import Connections, TransportFailed
+from interlock.devices.transports.transport import SharedConnections, TransportFailed
 
 NAMES = (f"pump{number}" for number in itertools.count())
 
@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 class Pair:
     def __init__(self, broker: Broker, device: aiomqtt.Client) -> None:
         self.name = next(NAMES)
-        self.owner, self.connections, self.device = Owner(), Connections(), device
+        self.owner, self.connections, self.device = Owner(), SharedConnections(), device
         self.description = description(transport="mqtt_json", host="127.0.0.1", tcp_port=broker.port)
         self.transport = MqttTransport(self.name, self.description, self.owner, self.connections)
 
@@ -144,7 +144,7 @@ def test_a_topic_has_no_wildcards() -> None:
     for topic in ("a/b", "+", "#"):
         with pytest.raises(TransportFailed, match="topic"):
             MqttTransport(
-                "pump", description(transport="mqtt_json", host="localhost", topic=topic), Owner(), Connections()
+                "pump", description(transport="mqtt_json", host="localhost", topic=topic), Owner(), SharedConnections()
             )
 
 
@@ -170,7 +170,7 @@ async def test_a_broker_beyond_this_machine_is_reached_without_tls_only_where_th
         link |= {"tcp_port": elsewhere.port, "tls": False}
         described = read_description({"profile": "json", "link": link, "tool": [tool]})
         assert not isinstance(described, tuple)
-        transport = MqttTransport("pump", described, Owner(), Connections())
+        transport = MqttTransport("pump", described, Owner(), SharedConnections())
         await transport.open()
         await transport.close()
     finally:

@@ -19,7 +19,7 @@ from tests.support.node_process import RunningNode, running_node, wait_for
 from tests.support.peers import HttpPeer
 
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
-from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.cbor_codec import encoded, read_untrusted
 
 ALONE = 'profile = "b"\n'
 NAMED = ALONE + THERMOMETER

@@ -12,7 +12,7 @@ from tests.devices.emulated_chips import SimulatedSpi, need
 
 from interlock.devices.transports import spi
 from interlock.devices.transports.spi import SpiTransport
-from interlock.devices.transports.transport import Connections, TransportFailed
+from interlock.devices.transports.transport import SharedConnections, TransportFailed
 
 
 class Slave:
@@ -63,7 +63,7 @@ async def owner() -> Owner:
 
 @pytest.fixture
 async def transport(slave: Slave, owner: Owner) -> AsyncIterator[SpiTransport]:
-    transport = SpiTransport("panel", description(transport="spi_cbor", poll_ms=1), owner, Connections())
+    transport = SpiTransport("panel", description(transport="spi_cbor", poll_ms=1), owner, SharedConnections())
     await transport.open()
     yield transport
     await transport.close()
@@ -104,7 +104,7 @@ async def test_a_ready_line_is_looked_at_before_anything_is_clocked(slave: Slave
     ready = tmp_path / "value"
     ready.write_text("0\n")
     link = description(transport="spi_cbor", poll_ms=1, gpio=str(ready))
-    transport = SpiTransport("panel", link, owner, Connections())
+    transport = SpiTransport("panel", link, owner, SharedConnections())
     await transport.open()
     try:
         slave.to_say.put(b"one")
@@ -119,14 +119,14 @@ async def test_a_ready_line_is_looked_at_before_anything_is_clocked(slave: Slave
 
 async def test_a_machine_without_spidev_names_it(owner: Owner) -> None:
     with pytest.raises(TransportFailed, match="spidev"):
-        await SpiTransport("panel", description(transport="spi_cbor"), owner, Connections()).open()
+        await SpiTransport("panel", description(transport="spi_cbor"), owner, SharedConnections()).open()
 
 
 @pytest.mark.req("AX-8.1-4")
 async def test_firmware_on_a_simulated_chip_is_asked_and_answers(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     need("avr-gcc", "simavr")
     monkeypatch.setattr(spi, "open_device", lambda bus, chip, speed_hz: SimulatedSpi())
-    transport = SpiTransport("panel", description(transport="spi_cbor", poll_ms=1), owner, Connections())
+    transport = SpiTransport("panel", description(transport="spi_cbor", poll_ms=1), owner, SharedConnections())
     await transport.open()
     try:
         transport.send(cbor2.dumps({1: "r"}))

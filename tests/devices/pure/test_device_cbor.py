@@ -11,19 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.devices.protocol.cbor import encoded, read_untrusted
-from interlock.devices.protocol.cbor_codec import CborCodec
-from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, Tool
+from interlock.devices.protocol.cbor_codec import CborCodec, encoded, read_untrusted
+from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, ToolDescription
+from interlock.devices.protocol.device_tools import Announcement, announced_tool, input_schema, output_schema
 from interlock.devices.protocol.frame_codec import FramedCborCodec
 from interlock.devices.protocol.json_codec import JsonCodec, is_online, topics_of
-from interlock.devices.protocol.messages import Announced, Answer, DeviceFault, Notice, Registration
-from interlock.devices.protocol.tool_schemas import Announcement, announced_tool, input_schema, output_schema
-from interlock.devices.protocol.wire_formats import codec_of
+from interlock.devices.protocol.messages import (
+    Announced,
+    AnnouncementFrame,
+    DeviceAnswer,
+    DeviceFault,
+    EventMessage,
+    codec_of,
+)
 
 LINK = LinkDescription(transport="uart_cbor")
 DESCRIPTION = DeviceDescription(profile="b", link=LINK, events=(Event(id=9, name="pressed"),))
 CODEC = CborCodec(DESCRIPTION)
-SET_LED = Tool(id=2, name="set_led", arg_types=(0,), ret_type=5)
+SET_LED = ToolDescription(id=2, name="set_led", arg_types=(0,), ret_type=5)
 GROWTH_MAX = 8.0  # tests/wire/pure/test_growth.py
 
 
@@ -54,7 +59,7 @@ def test_each_major_type_is_a_schema_and_tags_are_none(major: int, schema: dict[
         assert refusal(message) == "malformed"
         return
     registration = CODEC.decode_untrusted(message)
-    assert isinstance(registration, Registration)
+    assert isinstance(registration, AnnouncementFrame)
     made = input_schema(announced_tool(registration.tools[0], None, LINK))
     assert (made["properties"], made["required"]) == ({"arg0": schema}, ["arg0"])
 
@@ -66,11 +71,11 @@ def nested(depth: int) -> bytes:
 @pytest.mark.req("AX-8.2-3")
 def test_the_envelope_is_numbered() -> None:
     assert CODEC.encode_call(1, SET_LED, {"arg0": 1}).hex() == "a3010202010 3a10001".replace(" ", "")
-    assert CODEC.decode_untrusted(bytes.fromhex("a2 0201 04a0")) == Answer(request_id=1, payload={})
-    assert CODEC.decode_untrusted(bytes.fromhex("a2 0201 0507")) == Answer(request_id=1, status=7)
+    assert CODEC.decode_untrusted(bytes.fromhex("a2 0201 04a0")) == DeviceAnswer(request_id=1, payload={})
+    assert CODEC.decode_untrusted(bytes.fromhex("a2 0201 0507")) == DeviceAnswer(request_id=1, status=7)
     for version in (2, "2.0"):
-        assert CODEC.decode_untrusted(encoded({0: version, 2: 1, 4: {}})) == Answer(request_id=1, payload={})
-    assert CODEC.decode_untrusted(encoded({2: 1, 4: {}, 77: 1, "x": [1]})) == Answer(request_id=1, payload={})
+        assert CODEC.decode_untrusted(encoded({0: version, 2: 1, 4: {}})) == DeviceAnswer(request_id=1, payload={})
+    assert CODEC.decode_untrusted(encoded({2: 1, 4: {}, 77: 1, "x": [1]})) == DeviceAnswer(request_id=1, payload={})
     assert refusal(encoded({4: {}})) == "malformed"  # no key 2
     for bad in (
         {0: 3, 2: 1, 4: {}},
@@ -94,7 +99,7 @@ def test_a_call_is_its_number_its_id_and_its_arguments() -> None:
     assert CODEC.encode_call(1, SET_LED, {"arg0": 1}) == plain
     with_metadata = {"arg0": 1, "_meta": {"progressToken": 7}, "x-mcpax-route": ["a", "b"], "X-MCPAX-Hops": 3}
     assert CODEC.encode_call(1, SET_LED, with_metadata) == plain
-    configure = Tool(id=3, name="configure", arg_types=(5,), ret_type=5)
+    configure = ToolDescription(id=3, name="configure", arg_types=(5,), ret_type=5)
     assert CODEC.encode_call(
         1, configure, {"arg0": {"a": {"x-mcpax-cursor": 1}, "x-mcpax-route": []}}
     ) == CODEC.encode_call(1, configure, {"arg0": {"a": {}}})
@@ -105,10 +110,10 @@ def test_heartbeats_registrations_and_events_have_their_own_forms() -> None:
     assert CODEC.encode_registration_request().hex() == "a1016172"
     entry = {0: 2, 1: [0], 2: 5, 3: "set_led"}
     announced = Announced(id=2, arg_types=(0,), ret_type=5, name="set_led")
-    assert CODEC.decode_untrusted(encoded({1: "r", 3: [entry]})) == Registration(tools=(announced,))
+    assert CODEC.decode_untrusted(encoded({1: "r", 3: [entry]})) == AnnouncementFrame(tools=(announced,))
     more = CODEC.decode_untrusted(encoded({1: "r", 3: [entry], 6: True, 7: 2}))
-    assert more == Registration(tools=(announced,), more=True, part=2)
-    assert CODEC.decode_untrusted(encoded({1: 9, 3: {"n": 1}})) == Notice(event_id=9, payload={"n": 1})
+    assert more == AnnouncementFrame(tools=(announced,), more=True, part=2)
+    assert CODEC.decode_untrusted(encoded({1: 9, 3: {"n": 1}})) == EventMessage(event_id=9, payload={"n": 1})
     assert CODEC.notice(9, {"n": 1}) == {"n": 1}
     assert CODEC.notice(8, {"n": 1}) is None
     assert refusal(encoded({1: 9, 2: 1, 3: {}})) == "unexpected"
@@ -142,8 +147,8 @@ def test_an_entry_that_is_none_refuses_the_whole_announcement(entry: Any) -> Non
 
 
 def test_announcements_of_several_frames_are_swapped_in_whole() -> None:
-    def frame(part: int, *ids: int, more: bool = False) -> Registration:
-        return Registration(
+    def frame(part: int, *ids: int, more: bool = False) -> AnnouncementFrame:
+        return AnnouncementFrame(
             tools=tuple(Announced(id=each, arg_types=(), ret_type=5) for each in ids), more=more, part=part
         )
 
@@ -214,11 +219,11 @@ def test_cbor_that_devices_may_not_write_is_refused(name: str) -> None:
 @pytest.mark.req("AX-8.3-5")
 def test_messages_above_the_links_limit_are_refused_in_both_directions() -> None:
     assert refusal(encoded({2: 1, 4: {"a": "x" * 256}})) == "too_large"
-    write = Tool(id=1, name="write", arg_types=(3,), ret_type=5)
+    write = ToolDescription(id=1, name="write", arg_types=(3,), ret_type=5)
     with pytest.raises(DeviceFault) as refused:
         CODEC.encode_call(1, write, {"arg0": "x" * 256})
     assert refused.value.code == "too_large"
-    assert CODEC.decode_untrusted(nested(4)) == Answer(request_id=1, payload=[[[0]]])
+    assert CODEC.decode_untrusted(nested(4)) == DeviceAnswer(request_id=1, payload=[[[0]]])
 
 
 @given(st.binary(max_size=300))
@@ -286,15 +291,15 @@ FITTING = {
 @given(st.data())
 def test_json_values_of_the_announced_type_come_back_as_they_went(major: int, data: st.DataObject) -> None:
     value = data.draw(FITTING[major])
-    tool = Tool(id=1, name="echo", arg_types=(major,), ret_type=5)
+    tool = ToolDescription(id=1, name="echo", arg_types=(major,), ret_type=5)
     sent = read_untrusted(WIDE.encode_call(1, tool, {"arg0": value}))
     answer = WIDE.decode_untrusted(encoded({2: 1, 4: {"arg0": sent[3][0]}}))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, DeviceAnswer)
     assert json.dumps(WIDE.result(tool, answer.payload), sort_keys=True) == json.dumps({"arg0": value}, sort_keys=True)
 
 
 def test_bytes_are_base64_in_json() -> None:
-    tool = Tool(id=1, name="echo", arg_types=(2,), ret_type=5)
+    tool = ToolDescription(id=1, name="echo", arg_types=(2,), ret_type=5)
     assert read_untrusted(CODEC.encode_call(1, tool, {"arg0": "AP8="}))[3] == {0: b"\x00\xff"}
     assert CODEC.result(tool, {"d": b"\x00\xff", "l": [b""]}) == {"d": "AP8=", "l": [""]}
 
@@ -327,26 +332,26 @@ def test_arguments_that_do_not_fit_never_become_bytes(
     types: tuple[int, ...], arguments: dict[str, Any], path: str
 ) -> None:
     with pytest.raises(DeviceFault) as refused:
-        CODEC.encode_call(1, Tool(id=1, name="x", arg_types=types, ret_type=5), arguments)
+        CODEC.encode_call(1, ToolDescription(id=1, name="x", arg_types=types, ret_type=5), arguments)
     assert (refused.value.code, refused.value.path) == ("argument_invalid", path)
 
 
 def test_results_are_maps_of_the_announced_type() -> None:
-    tool = Tool(id=1, name="x", arg_types=(), ret_type=5)
+    tool = ToolDescription(id=1, name="x", arg_types=(), ret_type=5)
     for payload in (1, [1], "x", None):
         with pytest.raises(DeviceFault) as refused:
             CODEC.result(tool, payload)
         assert refused.value.code == "response_invalid"
     allowing = CborCodec(DeviceDescription(profile="b", link=LinkDescription(transport="uart_cbor", allow_values=True)))
-    assert allowing.result(Tool(id=1, name="x", arg_types=(), ret_type=0), 7) == {"value": 7}
+    assert allowing.result(ToolDescription(id=1, name="x", arg_types=(), ret_type=0), 7) == {"value": 7}
     with pytest.raises(DeviceFault):
-        allowing.result(Tool(id=1, name="x", arg_types=(), ret_type=0), -7)
+        allowing.result(ToolDescription(id=1, name="x", arg_types=(), ret_type=0), -7)
     with pytest.raises(DeviceFault):  # 0 and "0" are one name in JSON
         CODEC.result(tool, {0: 1, "0": 2})
 
 
 def test_described_members_are_named_scaled_and_checked() -> None:
-    tool = Tool(
+    tool = ToolDescription(
         id=1,
         name="read",
         arg_types=(0,),
@@ -392,16 +397,18 @@ def test_schemas_come_from_the_types_alone_and_are_narrowed_by_the_description()
         "required": ["arg0", "arg1", "arg2", "arg3"],
     }
     assert output_schema(tool) is None
-    described = Tool(id=2, name="move", request=(Field(name="steps", type="u16", maximum=500.0, unit="steps"),))
+    described = ToolDescription(
+        id=2, name="move", request=(Field(name="steps", type="u16", maximum=500.0, unit="steps"),)
+    )
     narrowed = announced_tool(announced, described, LINK)
     schema = input_schema(narrowed)["properties"]
     assert list(schema) == ["steps", "arg1", "arg2", "arg3"]
     assert schema["steps"] == {"type": "integer", "minimum": 0, "maximum": 500, "description": "in steps"}
     for contradicting in (
-        Tool(id=2, name="x", request=(Field(name="a", type="text"),)),
-        Tool(id=2, name="x", request=tuple(Field(name=f"a{each}") for each in range(5))),
-        Tool(id=2, name="x", arg_types=(0,)),
-        Tool(id=2, name="x", ret_type=4),
+        ToolDescription(id=2, name="x", request=(Field(name="a", type="text"),)),
+        ToolDescription(id=2, name="x", request=tuple(Field(name=f"a{each}") for each in range(5))),
+        ToolDescription(id=2, name="x", arg_types=(0,)),
+        ToolDescription(id=2, name="x", ret_type=4),
     ):
         with pytest.raises(DeviceFault):
             announced_tool(announced, contradicting, LINK)
@@ -410,7 +417,7 @@ def test_schemas_come_from_the_types_alone_and_are_narrowed_by_the_description()
         announced_tool(value, None, LINK)
     allowed = announced_tool(value, None, LinkDescription(transport="uart_cbor", allow_values=True))
     assert output_schema(allowed)["required"] == ["value"]  # type: ignore[index]
-    layout = Tool(id=1, name="read", response=(Field(name="t", type="i16", scale=0.1),))
+    layout = ToolDescription(id=1, name="read", response=(Field(name="t", type="i16", scale=0.1),))
     assert input_schema(layout) == {"type": "object", "properties": {}, "additionalProperties": False}
     assert output_schema(layout)["properties"] == {"t": {"type": "number", "minimum": -3276.8, "maximum": 3276.7}}  # type: ignore[index]
 
@@ -420,9 +427,9 @@ def test_cbor_in_the_frame_of_profile_a_repeats_its_ids() -> None:
     codec = codec_of(DeviceDescription(profile="b", link=link))
     assert isinstance(codec, FramedCborCodec)
     assert codec.encode_call(7, SET_LED, {"arg0": 1}).hex() == "010207a30102020703a10001"
-    assert codec.decode_untrusted(b"\x02\x02\x07" + encoded({2: 7, 4: {}})) == Answer(request_id=7, payload={})
-    assert codec.decode_untrusted(b"\x03\x00\x00" + encoded({1: "r", 3: []})) == Registration(tools=())
-    heartbeat = Answer(request_id=7, payload={}, is_heartbeat=True)
+    assert codec.decode_untrusted(b"\x02\x02\x07" + encoded({2: 7, 4: {}})) == DeviceAnswer(request_id=7, payload={})
+    assert codec.decode_untrusted(b"\x03\x00\x00" + encoded({1: "r", 3: []})) == AnnouncementFrame(tools=())
+    heartbeat = DeviceAnswer(request_id=7, payload={}, is_heartbeat=True)
     assert codec.decode_untrusted(b"\x04\x00\x07" + encoded({2: 7, 4: {}})) == heartbeat
     assert refusal(b"\x02\x02\x08" + encoded({2: 7, 4: {}}), codec) == "malformed"
     assert refusal(b"\x03\x02\x07" + encoded({2: 7, 4: {}}), codec) == "malformed"
@@ -433,7 +440,7 @@ def test_cbor_in_the_frame_of_profile_a_repeats_its_ids() -> None:
 def test_mqtt_is_plain_json_rpc() -> None:
     events = (Event(id=1, name="motion"),)
     codec = codec_of(DeviceDescription(profile="json", link=LinkDescription(transport="mqtt_json"), events=events))
-    tool = Tool(id=1, name="set_led")
+    tool = ToolDescription(id=1, name="set_led")
     assert json.loads(codec.encode_call(3, tool, {"on": True, "x-mcpax-route": [], "_meta": {}})) == {
         "jsonrpc": "2.0",
         "id": 3,
@@ -445,10 +452,10 @@ def test_mqtt_is_plain_json_rpc() -> None:
     def decoded(**members: Any) -> Any:
         return codec.decode_untrusted(json.dumps({"jsonrpc": "2.0", **members}).encode())
 
-    assert decoded(id=3, result={"t": 1}) == Answer(request_id=3, payload={"t": 1})
+    assert decoded(id=3, result={"t": 1}) == DeviceAnswer(request_id=3, payload={"t": 1})
     assert decoded(id=3, error={"code": -5}).status == -5
     assert decoded(id=3, result={"isError": True}).status != 0
-    assert decoded(method="motion", params={"n": 1}) == Notice(event_id=1, payload={"n": 1})
+    assert decoded(method="motion", params={"n": 1}) == EventMessage(event_id=1, payload={"n": 1})
     assert codec.result(tool, {"structuredContent": {"t": 1}}) == codec.result(tool, {"t": 1}) == {"t": 1}
     for bad in (
         b"",

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from interlock.devices.protocol.cbor import encoded, read_untrusted
-from interlock.devices.protocol.cbor_codec import CborCodec
-from interlock.devices.protocol.description import DeviceDescription, LinkDescription, Tool
-from interlock.devices.protocol.messages import Announced, Answer, Notice, Registration
+from interlock.devices.protocol.cbor_codec import CborCodec, encoded, read_untrusted
+from interlock.devices.protocol.description import DeviceDescription, LinkDescription, ToolDescription
+from interlock.devices.protocol.messages import Announced, AnnouncementFrame, DeviceAnswer, EventMessage
 
 CDDL = (Path(__file__).resolve().parents[3] / "docs" / "devices.cddl").read_text()
 GOLDEN = [
@@ -18,7 +17,7 @@ GOLDEN = [
     for kind, what, data in re.findall(r"^; ([a-z-]+)  +(.*?)  +((?:[0-9a-f]{2} ?)+)$", CDDL, re.MULTILINE)
 ]
 CODEC = CborCodec(DeviceDescription(profile="b", link=LinkDescription(transport="uart_cbor")))
-SET_LED = Tool(id=2, name="set_led", arg_types=(0,), ret_type=5)
+SET_LED = ToolDescription(id=2, name="set_led", arg_types=(0,), ret_type=5)
 WRITTEN: dict[str, Callable[[], bytes]] = {
     "call": lambda: CODEC.encode_call(1, SET_LED, {"arg0": 1}),
     "heartbeat": lambda: CODEC.encode_heartbeat(3),
@@ -27,12 +26,12 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
 TOOL_1 = Announced(id=1, arg_types=(), ret_type=5)
 TOOL_2 = Announced(id=2, arg_types=(0,), ret_type=5)
 READ: dict[str, Any] = {
-    '{"led": 1} to request 1': Answer(request_id=1, payload={"led": 1}),
-    "of a heartbeat, request 3": Answer(request_id=3, payload={}),
-    "253 to request 1": Answer(request_id=1, status=253),
-    "tool 1 (), tool 2 (uint), both maps": Registration(tools=(TOOL_1, TOOL_2)),
-    "the first frame of several": Registration(tools=(TOOL_1,), more=True),
-    "0x40 with {0: 1}": Notice(event_id=0x40, payload={0: 1}),
+    '{"led": 1} to request 1': DeviceAnswer(request_id=1, payload={"led": 1}),
+    "of a heartbeat, request 3": DeviceAnswer(request_id=3, payload={}),
+    "253 to request 1": DeviceAnswer(request_id=1, status=253),
+    "tool 1 (), tool 2 (uint), both maps": AnnouncementFrame(tools=(TOOL_1, TOOL_2)),
+    "the first frame of several": AnnouncementFrame(tools=(TOOL_1,), more=True),
+    "0x40 with {0: 1}": EventMessage(event_id=0x40, payload={0: 1}),
 }
 
 

@@ -9,12 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.devices.protocol import framing as framing_module
-from interlock.devices.protocol.crc import crc8, crc8_bytes, crc16
-from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Tool
+from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, ToolDescription
 from interlock.devices.protocol.frame_codec import FrameCodec
-from interlock.devices.protocol.framing import CobsFraming, Framing, LengthFraming, SofFraming
-from interlock.devices.protocol.messages import Answer, DeviceFault
-from interlock.devices.protocol.wire_formats import framing_of
+from interlock.devices.protocol.framing import (
+    CobsFraming,
+    Framing,
+    LengthFraming,
+    SofFraming,
+    crc8,
+    crc8_bytes,
+    crc16,
+    framing_of,
+)
+from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault
 
 GAP_S = 0.005
 CALL = bytes((1, 1, 1))
@@ -173,7 +180,7 @@ def test_a_length_that_lies_ends_the_connection_and_the_next_one_starts_clean() 
 def test_noise_of_one_byte_in_a_thousand_never_delivers_a_wrong_value(form: str) -> None:
     description = DeviceDescription(profile="a", link=LinkDescription(transport="uart_cbor"))
     codec, framing = FrameCodec(description), FRAMINGS[form]()
-    tool = Tool(id=1, name="read", response=(Field(name="a", type="u32"), Field(name="b", type="u32")))
+    tool = ToolDescription(id=1, name="read", response=(Field(name="a", type="u32"), Field(name="b", type="u32")))
     chance = random.Random(1)
     wrong = right = 0
     for number in range(20_000):
@@ -186,7 +193,12 @@ def test_noise_of_one_byte_in_a_thousand_never_delivers_a_wrong_value(form: str)
         for message in framing.feed_untrusted(bytes(line), number * 1.0):
             try:
                 answer = codec.decode_untrusted(message)
-                if not isinstance(answer, Answer) or answer.request_id != seq or answer.tool_id != 1 or answer.status:
+                if (
+                    not isinstance(answer, DeviceAnswer)
+                    or answer.request_id != seq
+                    or answer.tool_id != 1
+                    or answer.status
+                ):
                     continue
                 result = codec.result(tool, answer.payload)
             except DeviceFault:

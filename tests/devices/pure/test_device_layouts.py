@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, Tool
+from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, ToolDescription
 from interlock.devices.protocol.frame_codec import FrameCodec
 from interlock.devices.protocol.layouts import INTEGERS, decode_payload, encode_payload, layout_size
-from interlock.devices.protocol.messages import Answer, DeviceFault, Notice
+from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault, EventMessage
 
 LINK = LinkDescription(transport="uart_cbor")
 EVERY = (
@@ -172,12 +172,12 @@ def test_types_of_frames_are_taken_in_their_direction_alone() -> None:
     codec = FrameCodec(DeviceDescription(profile="a", link=LINK, events=(event,)))
     assert codec.encode_heartbeat(7) == bytes((4, 0, 7))
     assert codec.encode_registration_request() is None
-    assert codec.decode_untrusted(bytes((4, 0, 7))) == Answer(request_id=7, is_heartbeat=True)
+    assert codec.decode_untrusted(bytes((4, 0, 7))) == DeviceAnswer(request_id=7, is_heartbeat=True)
     for tail, payload, status in ((b"*\0", b"*", 0), (b"*", b"", 42)):
-        answer = Answer(request_id=7, tool_id=1, payload=payload, status=status, is_heartbeat=False)
+        answer = DeviceAnswer(request_id=7, tool_id=1, payload=payload, status=status, is_heartbeat=False)
         assert codec.decode_untrusted(b"\x02\x01\x07" + tail) == answer
     notice = codec.decode_untrusted(bytes((2, 9, 0, 5)))
-    assert notice == Notice(event_id=9, payload=b"\5")
+    assert notice == EventMessage(event_id=9, payload=b"\5")
     assert codec.notice(9, b"\5") == {"count": 5}
     assert codec.notice(8, b"\5") is None
     leading = FrameCodec(DeviceDescription(profile="a", link=LinkDescription(transport="uart_cbor", status="first")))
@@ -201,5 +201,5 @@ def test_types_of_frames_are_taken_in_their_direction_alone() -> None:
         codec.decode_untrusted(bytes((2, 1, 1)) + bytes(300))
     assert too_large.value.code == "too_large"
     with pytest.raises(DeviceFault) as too_large:
-        codec.encode_call(1, Tool(id=1, name="w", request=(Field(name="x", type="text"),)), {"x": "a" * 254})
+        codec.encode_call(1, ToolDescription(id=1, name="w", request=(Field(name="x", type="text"),)), {"x": "a" * 254})
     assert too_large.value.code == "too_large"

@@ -4,12 +4,12 @@ import base64
 
 import pytest
 
-from interlock.devices.protocol.cbor import encoded
+from interlock.devices.protocol.cbor_codec import encoded
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.description_check import read_description
 from interlock.devices.protocol.message_text import MessageTexts
+from interlock.devices.protocol.messages import codec_of
 from interlock.devices.protocol.simulation import SimulatedDevice
-from interlock.devices.protocol.wire_formats import codec_of
 
 PLAYED = {
     "link": {"transport": "uart_cbor", "port": "/dev/ttyUSB0"},

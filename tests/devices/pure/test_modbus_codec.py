@@ -5,26 +5,32 @@ from typing import Any
 
 import pytest
 
-from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Register, Tool
-from interlock.devices.protocol.messages import Answer, DeviceFault
+from interlock.devices.protocol.description import (
+    DeviceDescription,
+    Field,
+    LinkDescription,
+    ModbusRegister,
+    ToolDescription,
+)
+from interlock.devices.protocol.device_tools import input_schema, output_schema
+from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault
 from interlock.devices.protocol.modbus_codec import ModbusCodec, is_answer, register_faults
-from interlock.devices.protocol.tool_schemas import input_schema, output_schema
 
 
-def tool(*registers: Register) -> Tool:
-    return Tool(id=1, name="t", mutable=True, reversible=True, registers=registers)
+def tool(*registers: ModbusRegister) -> ToolDescription:
+    return ToolDescription(id=1, name="t", mutable=True, reversible=True, registers=registers)
 
 
-def codec(*tools: Tool) -> ModbusCodec:
+def codec(*tools: ToolDescription) -> ModbusCodec:
     link = LinkDescription(transport="modbus_tcp", host="plc")
     return ModbusCodec(DeviceDescription(profile="modbus", link=link, tools=tools))
 
 
 def holding(
     address: int = 0x10, *, write: bool = False, order: str = "big", words: str = "big", **field: Any
-) -> Register:
+) -> ModbusRegister:
     made = Field(name="v", **field)
-    return Register(table="holding", address=address, field=made, write=write, order=order, word_order=words)  # type: ignore[arg-type]
+    return ModbusRegister(table="holding", address=address, field=made, write=write, order=order, word_order=words)  # type: ignore[arg-type]
 
 
 VALUES = [
@@ -46,13 +52,15 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("register", "value", "words"), VALUES)
-def test_a_value_is_read_and_written_as_its_type_and_orders_say(register: Register, value: Any, words: str) -> None:
+def test_a_value_is_read_and_written_as_its_type_and_orders_say(
+    register: ModbusRegister, value: Any, words: str
+) -> None:
     data = bytes.fromhex(words)
     reading = tool(register)
     count = len(data) // 2
     assert codec(reading).encode_call(1, reading, {}) == bytes.fromhex(f"0001 05 03 0010 {count:04x}")
     answer = codec(reading).decode_untrusted(bytes([0, 1, 2 + len(data), 3, len(data)]) + data)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, DeviceAnswer)
     assert codec(reading).result(reading, answer.payload) == {"v": value}
 
     writing = tool(holding_of(register))
@@ -63,8 +71,8 @@ def test_a_value_is_read_and_written_as_its_type_and_orders_say(register: Regist
     assert codec(writing).result(writing, [echo]) == {}
 
 
-def holding_of(register: Register) -> Register:
-    return Register(
+def holding_of(register: ModbusRegister) -> ModbusRegister:
+    return ModbusRegister(
         table="holding",
         address=register.address,
         field=register.field,
@@ -76,12 +84,12 @@ def holding_of(register: Register) -> Register:
 
 def test_coils_and_inputs_are_bits() -> None:
     read = tool(
-        Register(table="coil", address=3, field=Field(name="open", type="bool")),
-        Register(table="discrete", address=4, field=Field(name="closed", type="bool")),
+        ModbusRegister(table="coil", address=3, field=Field(name="open", type="bool")),
+        ModbusRegister(table="discrete", address=4, field=Field(name="closed", type="bool")),
     )
     assert codec(read).encode_call(9, read, {}) == bytes.fromhex("0009 05 01 0003 0001 05 02 0004 0001")
     assert codec(read).result(read, [b"\x01\x01\x01", b"\x02\x01\x00"]) == {"open": True, "closed": False}
-    write = tool(Register(table="coil", address=3, field=Field(name="open", type="bool"), write=True))
+    write = tool(ModbusRegister(table="coil", address=3, field=Field(name="open", type="bool"), write=True))
     assert codec(write).encode_call(9, write, {"open": True}) == bytes.fromhex("0009 05 05 0003 ff00")
     assert codec(write).encode_call(9, write, {"open": False}) == bytes.fromhex("0009 05 05 0003 0000")
     assert input_schema(write)["required"] == ["open"]
@@ -98,9 +106,9 @@ def test_what_does_not_fit_is_refused_before_it_is_sent() -> None:
 
 def test_an_exception_has_its_number_and_its_name() -> None:
     answer = codec(tool(holding())).decode_untrusted(bytes.fromhex("0001 02 8302"))
-    assert answer == Answer(request_id=1, status=2, name="illegal_data_address")
+    assert answer == DeviceAnswer(request_id=1, status=2, name="illegal_data_address")
     answer = codec(tool(holding())).decode_untrusted(bytes.fromhex("0001 02 8377"))
-    assert answer == Answer(request_id=1, status=0x77, name=None)
+    assert answer == DeviceAnswer(request_id=1, status=0x77, name=None)
 
 
 def test_a_heartbeat_reads_what_the_first_tool_reads() -> None:
@@ -149,11 +157,11 @@ def test_garbage_raises_the_one_error() -> None:
 
 
 def test_registers_that_cannot_be_are_named() -> None:
-    def faults(register: Register) -> str:
+    def faults(register: ModbusRegister) -> str:
         return "; ".join(register_faults(register))
 
-    assert "bool" in faults(Register(table="coil", address=0, field=Field(name="v")))
-    assert "written" in faults(Register(table="input", address=0, field=Field(name="v"), write=True))
+    assert "bool" in faults(ModbusRegister(table="coil", address=0, field=Field(name="v")))
+    assert "written" in faults(ModbusRegister(table="input", address=0, field=Field(name="v"), write=True))
     assert "size" in faults(holding(type="text"))
     assert "123" in faults(holding(type="text", size=300))
     assert "last address" in faults(holding(0xFFFF, type="u32"))

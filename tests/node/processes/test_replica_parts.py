@@ -23,12 +23,11 @@ from interlock.core.feed import AsyncFeed
 from interlock.core.replicas import Changes, Replicas
 from interlock.core.store_backends import build_audit
 from interlock.gate.protocol.claims import claims_shown
-from interlock.rooms.proposals import Proposals
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.proposals import ProposalTracker
+from interlock.rooms.protocol.envelope import Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.room import Room
-from interlock.rooms.rooms import Rooms
+from interlock.rooms.rooms import RoomRegistry
 from interlock.rooms.timeline import Delivery
 from interlock.safety.codes import ATTEMPTS, FAILURES_MAX, Attempts
 from interlock.store.nats.store import NatsStore
@@ -83,8 +82,8 @@ class Replica(Desk):
         self.replicas = Replicas(store, clock)
         approvals = ApprovalStore(store.kv, clock, self.replicas.own_id)
         self.inbox = Inbox(approvals, ApprovalAudit(self.recorder), clock, Rules(), self.replicas)
-        self.proposals = Proposals(self.inbox, self.recorder, clock, lambda _: None, self.replicas)
-        self.rooms = Rooms(PLAN, store, self.recorder, clock, self.proposals, self.replicas)
+        self.proposals = ProposalTracker(self.inbox, self.recorder, clock, lambda _: None, self.replicas)
+        self.rooms = RoomRegistry(PLAN, store, self.recorder, clock, self.proposals, self.replicas)
         self.replicas.on_change(inbox.BUCKET, self.inbox.take_change)
         self.changes = Changes(self.replicas)
 

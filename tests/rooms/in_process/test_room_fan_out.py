@@ -9,7 +9,7 @@ import pytest
 from tests.approvals.inboxes import Hands
 from tests.rooms.in_process.test_room_tracker import AGENT, HUMAN, Ear, Garden, garden_at
 
-from interlock.rooms.connections import ConnectionOptions, RoomConnection
+from interlock.rooms.connections import Admission, ConnectionOptions, ParticipantConnection
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.timeline import ALONE_PER_TURN, Delivery
@@ -81,7 +81,7 @@ async def test_what_history_told_is_not_told_again_where_the_envelope_was_still_
     async with garden_at(tmp_path, Hands()) as garden:
         await garden.publish("one", HUMAN, "chat", payload=b'{"text":"hello"}')
         pipe, options = Pipe(), ConnectionOptions(protocol="mcpx/v0.1", after="0")
-        late = RoomConnection(garden.room, AGENT, "room:agent", "token", options, 0, garden.clock)
+        late = ParticipantConnection(Admission(garden.room, AGENT, "room:agent", "token", 0), options, garden.clock)
         late.begin(pipe)  # type: ignore[arg-type]
         async with asyncio.timeout(5):
             while not any(said["payload"].get("event") == "history" for said in pipe.sent):  # noqa: ASYNC110
@@ -119,7 +119,7 @@ async def test_who_reads_nothing_is_closed_at_a_thousand_envelopes_or_eight_mebi
         envelope = Envelope(id="e", kind="chat", payload=b"{}", sender="human")
         data = b'{"payload":{},"pad":"%b"}' % (b"x" * bytes_each)
         pipe, options = Stuck(), ConnectionOptions(protocol="mcpx/v0.1")
-        slow = RoomConnection(garden.room, AGENT, "room:agent", "token", options, 0, garden.clock)
+        slow = ParticipantConnection(Admission(garden.room, AGENT, "room:agent", "token", 0), options, garden.clock)
         slow.begin(pipe)  # type: ignore[arg-type]
         welcomes, delivered = len(pipe.sent), 0
         while not pipe.closed:

@@ -13,9 +13,9 @@ from interlock.config.plan import Plan, RoomPlan
 from interlock.core.replicas import Replicas
 from interlock.fronts.http_protocol import UPGRADED
 from interlock.rooms.endpoint import RoomCaller, RoomsEndpoint
-from interlock.rooms.proposals import Proposals
+from interlock.rooms.proposals import ProposalTracker
 from interlock.rooms.protocol.participants import Participant, Privilege
-from interlock.rooms.rooms import Grant, Rooms
+from interlock.rooms.rooms import PrivilegeGrant, RoomRegistry
 from interlock.rooms.timeline import Delivery
 
 PLAN = Plan(workspace=Path(), data=Path(), room=(RoomPlan(topic="pair", written={"max_participants": 2}),))
@@ -66,12 +66,12 @@ async def test_a_ticket_is_good_for_thirty_seconds() -> None:
 @pytest.mark.req("X-2.2-3", "X-5.1-4", "X-5.1-6")
 async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_in(tmp_path: Path) -> None:
     clock = Hands()
-    made: list[Rooms] = []
+    made: list[RoomRegistry] = []
 
     def make(desk: Any) -> None:
         replicas = Replicas(desk.store, clock)
-        proposals = Proposals(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
-        made.append(Rooms(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
+        proposals = ProposalTracker(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
+        made.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
 
     async with desk_at(tmp_path, clock, made=make):
         (rooms,) = made
@@ -141,12 +141,12 @@ class Present:
 async def test_a_timed_promotion_always_ends(tmp_path: Path, granted_s: float) -> None:
     """Also if its time is over before it is stored, or passes between two readings of the clock."""
     clock = TickingClock()
-    made: list[Rooms] = []
+    made: list[RoomRegistry] = []
 
     def make(desk: Any) -> None:
         replicas = Replicas(desk.store, clock)
-        proposals = Proposals(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
-        made.append(Rooms(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
+        proposals = ProposalTracker(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
+        made.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
 
     async with desk_at(tmp_path, clock, made=make):
         (rooms,) = made
@@ -163,5 +163,5 @@ async def test_a_timed_promotion_always_ends(tmp_path: Path, granted_s: float) -
 
 @pytest.mark.req("X-8-3")
 def test_a_grant_that_was_kept_before_rooms_were_migrated_lets_no_stranger_in() -> None:
-    kept = msgspec.json.decode(b'{"privilege":"full","by":"operator:ada","at":1.0}', type=Grant)
+    kept = msgspec.json.decode(b'{"privilege":"full","by":"operator:ada","at":1.0}', type=PrivilegeGrant)
     assert (kept.admits, kept.is_removal, kept.until) == (False, False, None)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from interlock.rooms.connections import Lease, Leases
+from interlock.rooms.connections import PresenceLease, PresenceLeases
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.room import Room, Seat
@@ -23,16 +23,16 @@ class FakeRoom:
     def stamp(self) -> Stamp:
         return Stamp("id", "ts")
 
-    def join(self, lease: Lease, who: Participant, principal: str, source: str) -> None:
+    def join(self, lease: PresenceLease, who: Participant, principal: str, source: str) -> None:
         self.seats[who.id] = Seat(who, principal, [lease])
 
-    def leave(self, lease: Lease, participant: str) -> None:
+    def leave(self, lease: PresenceLease, participant: str) -> None:
         self.seats.pop(participant, None)
 
 
 async def test_presence_follows_the_lease() -> None:
     here: Any = FakeRoom()
-    room, leases = cast(Room, here), Leases(lease_s=0.1)
+    room, leases = cast(Room, here), PresenceLeases(lease_s=0.1)
     assert not leases.renew(room, AGENT.id)
     assert leases.begin(room, AGENT, "client:agent")
     for _ in range(3):

@@ -10,7 +10,7 @@ import pytest
 from interlock.cli.codes import codes_for
 from interlock.fronts import request_head
 from interlock.rooms import endpoint
-from interlock.rooms.protocol.errors import Code
+from interlock.rooms.protocol.envelope import Code
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "src" / "interlock"

@@ -15,12 +15,11 @@ from interlock.approvals.protocol.errors import refusal_of
 from interlock.core.replicas import Replicas
 from interlock.rooms import proposal_records
 from interlock.rooms.participant_records import ParticipantRecords
-from interlock.rooms.proposals import Proposals
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.proposals import ProposalTracker
+from interlock.rooms.protocol.envelope import Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.room import Room, RoomAudit, RoomFeeds, RoomParts
+from interlock.rooms.room import Room, RoomAudit, RoomFeeds, SharedRoomParts
 from interlock.rooms.timeline import Delivery, History
 from interlock.wire.refusal import Refusal
 
@@ -45,14 +44,16 @@ class Garden:
 
     def __init__(self, desk: Desk, **settings: Any) -> None:
         self.desk, self.clock = desk, desk.clock
-        self.proposals = Proposals(
+        self.proposals = ProposalTracker(
             desk.inbox, desk.recorder, desk.clock, lambda _: None, Replicas(desk.store, desk.clock)
         )
         audit = RoomAudit(desk.recorder, desk.clock)
         history = History(desk.store, "garden")
         kept = RoomSettings(proposal_ttl_s=60, **settings)
         self.records = records = ParticipantRecords(desk.store.kv, desk.clock)
-        parts = RoomParts(clock=desk.clock, audit=audit, records=records, tracker=self.proposals, feeds=RoomFeeds())
+        parts = SharedRoomParts(
+            clock=desk.clock, audit=audit, records=records, tracker=self.proposals, feeds=RoomFeeds()
+        )
         self.room = Room("garden", kept, history, lambda _: None, parts)
 
     async def publish(self, id: str, who: Participant = AGENT, kind: str = "mcp/proposal", **members: Any) -> None:

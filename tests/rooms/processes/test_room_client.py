@@ -18,8 +18,8 @@ from textual.widgets import Input, OptionList, RichLog, Static
 
 from interlock.cli.command import Invocation
 from interlock.fronts import sockets
+from interlock.rooms import cli as rooms_join
 from interlock.rooms.cli import client as client
-from interlock.rooms.cli import rooms as rooms_join
 from interlock.sdk.rooms import Participant, ProposalEnded, RoomRefused
 from interlock.wire.refusal import Refused
 

@@ -12,16 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.rooms.protocol import enforcement
-from interlock.rooms.protocol.enforcement import Asked, RateWindow, rpc_id
+from interlock.rooms.protocol.enforcement import OpenRequest, RateWindow, rpc_id
 from interlock.rooms.protocol.envelope import (
     ENVELOPE_BYTES_MAX,
     V0,
     V01,
     Envelope,
+    EnvelopeRefusal,
     decode_untrusted,
     encode,
+    encode_v0,
+    read_v0,
 )
-from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import (
     Privilege,
     assign_privilege,
@@ -31,7 +33,6 @@ from interlock.rooms.protocol.participants import (
     matches_any,
 )
 from interlock.rooms.protocol.settings import Rates, RoomSettings
-from interlock.rooms.protocol.v0 import encode_v0, read_v0
 
 FULL, RESTRICTED = Privilege.FULL, Privilege.RESTRICTED
 SETTINGS = RoomSettings()
@@ -263,9 +264,9 @@ def test_the_restricted_may_chat_unless_the_room_says_no() -> None:
 @pytest.mark.req("X-3.1-5")
 def test_a_restricted_answer_passes_only_to_what_was_asked_of_it_once() -> None:
     allows = RoomSettings(restricted_replies="allow")
-    asked = Asked(by="b", to=("a",), rpc_id=b"42", is_answered=False)
+    asked = OpenRequest(by="b", to=("a",), rpc_id=b"42", is_answered=False)
 
-    def passes(payload: dict[str, Any], found: Asked | None = asked, settings: RoomSettings = allows) -> bool:
+    def passes(payload: dict[str, Any], found: OpenRequest | None = asked, settings: RoomSettings = allows) -> bool:
         answer = read(kind="mcp", payload=payload, correlation_id="q")
         return enforcement.privilege_refusal(answer, "a", RESTRICTED, settings, found) is None
 
@@ -274,9 +275,9 @@ def test_a_restricted_answer_passes_only_to_what_was_asked_of_it_once() -> None:
     assert passes({"jsonrpc": "2.0", "id": 42, "error": {}})
     assert not passes(good, settings=SETTINGS)
     assert not passes(good, None)
-    assert not passes(good, Asked(by="c", to=("b",), rpc_id=b"42", is_answered=False))
-    assert not passes(good, Asked(by="b", to=("a",), rpc_id=b"42", is_answered=True))
-    assert not passes(good, Asked(by="a", to=("a",), rpc_id=b"42", is_answered=False))  # no one asks themselves
+    assert not passes(good, OpenRequest(by="c", to=("b",), rpc_id=b"42", is_answered=False))
+    assert not passes(good, OpenRequest(by="b", to=("a",), rpc_id=b"42", is_answered=True))
+    assert not passes(good, OpenRequest(by="a", to=("a",), rpc_id=b"42", is_answered=False))  # no one asks themselves
     assert not passes(good | {"method": "tools/call"})
     assert not passes(good | {"error": {}})
     assert not passes({"jsonrpc": "2.0", "id": 42})

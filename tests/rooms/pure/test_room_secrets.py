@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from interlock.rooms.protocol.secrets import FOUND_MAX, secret_places, secret_refusal
+from interlock.rooms.protocol.proposals import FOUND_MAX, secret_places, secret_refusal
 
 PATTERNS = ("ACME-*",)
 

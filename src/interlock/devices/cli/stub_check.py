@@ -20,13 +20,20 @@ from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import EXIT_REFUSED
 from interlock.cli.terminal.text import one_line
 from interlock.devices.protocol import frame_codec
-from interlock.devices.protocol.cbor import encoded
-from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, Tool
-from interlock.devices.protocol.framing import CobsFraming
+from interlock.devices.protocol.cbor_codec import encoded
+from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, ToolDescription
+from interlock.devices.protocol.device_tools import Announcement, announced_tool
+from interlock.devices.protocol.framing import CobsFraming, framing_of
 from interlock.devices.protocol.layouts import is_number, layout_size, limits
-from interlock.devices.protocol.messages import Announced, Answer, DeviceFault, Notice, Received, Registration
-from interlock.devices.protocol.tool_schemas import Announcement, announced_tool
-from interlock.devices.protocol.wire_formats import codec_of, framing_of
+from interlock.devices.protocol.messages import (
+    Announced,
+    AnnouncementFrame,
+    DeviceAnswer,
+    DeviceFault,
+    EventMessage,
+    Received,
+    codec_of,
+)
 from interlock.wire.refusal import Refused
 
 READ_BYTES: Final = 4096
@@ -98,7 +105,7 @@ TRIES: Final = 3  # of what any line may lose
 Verdict = Literal["passed", "failed", "skipped"]
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     clause: str
     result: Verdict
@@ -126,7 +133,7 @@ class StubCheck:
         self._is_cobs = isinstance(line.framing, CobsFraming)
         self._announced: tuple[Announced, ...] = ()
 
-    def run(self) -> Iterator[Item]:
+    def run(self) -> Iterator[CheckResult]:
         checks = self._of_profile_a() if self._description.profile == "a" else self._of_profile_b()
         self._line.drain(SILENCE_S)
         for name, clause, check in checks:
@@ -138,7 +145,7 @@ class StubCheck:
                 result, message = "failed", str(fault)
             except NotTried as reason:
                 result, message = "skipped", str(reason)
-            yield Item(name=name, clause=clause, result=result, message=message)
+            yield CheckResult(name=name, clause=clause, result=result, message=message)
 
     def _of_profile_a(self) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
         yield "a heartbeat is echoed with its SEQ", "B.1", lambda: self._beats(1, 128, 255)
@@ -194,7 +201,7 @@ class StubCheck:
                 received = self._codec.decode_untrusted(message)
             except DeviceFault as fault:
                 raise NotKept(f"{message.hex(' ')}: {fault.detail}") from fault
-            if not isinstance(received, Notice):  # it may say something unasked at any time
+            if not isinstance(received, EventMessage):  # it may say something unasked at any time
                 return received
 
     def _is_silent(self) -> bool:
@@ -204,7 +211,7 @@ class StubCheck:
             if message is None:
                 return True
             try:
-                if not isinstance(self._codec.decode_untrusted(message), Notice):
+                if not isinstance(self._codec.decode_untrusted(message), EventMessage):
                     return False
             except DeviceFault:
                 return False
@@ -212,7 +219,7 @@ class StubCheck:
     def _beats(self, *ids: int) -> None:
         for each in ids:
             answer = self._asked(self._codec.encode_heartbeat(each))
-            if not isinstance(answer, Answer) or answer.request_id != each or answer.status:
+            if not isinstance(answer, DeviceAnswer) or answer.request_id != each or answer.status:
                 raise NotKept(f"heartbeat {each} was answered with {answer}")
 
     def _survives(self, data: bytes) -> None:
@@ -254,7 +261,7 @@ class StubCheck:
             unchecked = CobsFraming(max_message=link.max_frame)
             self._drops("a frame without a checksum", unchecked.encode(message))
 
-    def _serves(self, tool: Tool) -> None:
+    def _serves(self, tool: ToolDescription) -> None:
         if tool.mutable is not False:
             raise NotTried("not called: only tools with mutable = false are")
         announced = [each for each in self._announced if each.id == tool.id]
@@ -265,7 +272,7 @@ class StubCheck:
                 tool = announced_tool(announced[0], tool, self._description.link)
             arguments = {field.name: _least(field) for field in tool.request}
             answer = self._asked(self._codec.encode_call(33, tool, arguments))
-            if not isinstance(answer, Answer) or answer.request_id != 33 or answer.tool_id not in (None, tool.id):
+            if not isinstance(answer, DeviceAnswer) or answer.request_id != 33 or answer.tool_id not in (None, tool.id):
                 raise NotKept(f"answered with {answer}")
             if answer.status:
                 raise NotKept(f"failed with {answer.status}")
@@ -294,15 +301,15 @@ class StubCheck:
         self._check_may_call_unknown()
         unknown = max(set(range(TOOL_ID_MAX + 1)) - described_ids)
         answer = self._asked(bytes((frame_codec.CALL, unknown, 3)))
-        if not isinstance(answer, Answer) or answer.request_id != 3 or not answer.status:
+        if not isinstance(answer, DeviceAnswer) or answer.request_id != 3 or not answer.status:
             raise NotKept(f"id {unknown} was answered with {answer}")
 
-    def _refuses_length(self, tool: Tool) -> None:
+    def _refuses_length(self, tool: ToolDescription) -> None:
         length = tool.req_len if tool.req_len is not None else layout_size(tool.payload, tool.request)
         if tool.mutable is not False or length is None:
             raise NotTried("only tried on tools with mutable = false and a fixed length")
         answer = self._asked(bytes((frame_codec.CALL, tool.id, 4)) + bytes(length + 1))
-        if not isinstance(answer, Answer) or not answer.status:
+        if not isinstance(answer, DeviceAnswer) or not answer.status:
             raise NotKept(f"{length + 1} bytes instead of {length} were answered with {answer}")
 
     # Profile B
@@ -322,7 +329,7 @@ class StubCheck:
         announcement = Announcement()
         received: Received | None = self._asked(request)
         while True:
-            if not isinstance(received, Registration):
+            if not isinstance(received, AnnouncementFrame):
                 raise NotKept(f"answered with {received}" if received else "a frame of the announcement is missing")
             try:
                 tools = announcement.add(received)
@@ -338,7 +345,7 @@ class StubCheck:
 
     def _answers_beat(self, members: dict[Any, Any]) -> None:
         answer = self._asked(self._framed(frame_codec.HEARTBEAT, 0, 11, encoded({1: "h", 2: 11, **members})))
-        if not isinstance(answer, Answer) or answer.request_id != 11:
+        if not isinstance(answer, DeviceAnswer) or answer.request_id != 11:
             raise NotKept(f"answered with {answer}")
 
     def _accepts_version(self) -> None:
@@ -381,7 +388,7 @@ class StubCheck:
         tool_ids = {tool.id for tool in self._announced} | {tool.id for tool in self._description.tools}
         unknown = max(set(range(TOOL_ID_MAX + 1)) - tool_ids)
         answer = self._asked(self._framed(frame_codec.CALL, unknown, 12, encoded({1: unknown, 2: 12, 3: {}})))
-        if not isinstance(answer, Answer) or answer.request_id != 12 or not answer.status:
+        if not isinstance(answer, DeviceAnswer) or answer.request_id != 12 or not answer.status:
             raise NotKept(f"id {unknown} was answered with {answer}")
 
     def _agrees_with_description(self) -> None:

@@ -10,20 +10,41 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from interlock.ax.protocol.names import is_segment
-from interlock.devices.protocol.cbor import INTEGER_MAX, INTEGER_MIN, encoded, read_untrusted
-from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, Field, Tool
+from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, Field, ToolDescription
 from interlock.devices.protocol.layouts import INTEGERS, bytes_of, enum_name, enum_number, shown_number, wire_number
 from interlock.devices.protocol.messages import (
     Announced,
     AnnouncementFault,
-    Answer,
+    AnnouncementFrame,
+    DeviceAnswer,
     DeviceFault,
-    Notice,
+    EventMessage,
     Received,
-    Registration,
     without_metadata,
 )
-from interlock.wire.cbor import NESTING_MAX
+from interlock.wire.cbor import NESTING_MAX, CborError, read_item_untrusted
+
+INTEGER_MAX: Final = 2**64 - 1
+INTEGER_MIN: Final = -(2**64)
+
+
+def encoded(value: Any) -> bytes:
+    """Return the deterministic encoding (RFC 8949, 4.2): shortest forms, sorted keys."""
+    import cbor2  # an extra, which devices of Profile A do without
+
+    return cbor2.dumps(value, canonical=True)
+
+
+def read_untrusted(data: bytes) -> Any:
+    """Return the one CBOR item that `data` holds. Raises DeviceFault (malformed)."""
+    try:
+        value, rest = read_item_untrusted(data)
+    except CborError as error:
+        raise DeviceFault("malformed", str(error)) from None
+    if rest:
+        raise DeviceFault("malformed", f"{len(rest)} bytes after the CBOR item")
+    return value
+
 
 JSONRPC: Final = 0
 METHOD: Final = 1
@@ -55,7 +76,7 @@ class CborCodec:
         self._allows_values = description.link.allow_values
         self._events = {event.id: event for event in description.events}
 
-    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+    def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         params = _positional(tool, without_metadata(arguments))
         message = self._encoded({METHOD: tool.id, ID: request_id, PARAMS: params})
         if len(message) > self._max_bytes:
@@ -80,7 +101,7 @@ class CborCodec:
             return _unasked(members)
         return _answer(members)
 
-    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+    def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
         if tool.ret_type is not None and not _is_of_major_type(payload, tool.ret_type):
             raise DeviceFault("response_invalid", f"not of the announced CBOR type {tool.ret_type}")
         if isinstance(payload, dict):
@@ -97,20 +118,20 @@ class CborCodec:
         return encoded({JSONRPC: 2, **members} if self._emits_jsonrpc else members)
 
 
-def _answer(members: dict[Any, Any]) -> Answer:
+def _answer(members: dict[Any, Any]) -> DeviceAnswer:
     request_id = members.get(ID)
     if not _is_integer(request_id, 1, ID_MAX):
         raise DeviceFault("malformed", "an answer without an id")
     if (RESULT in members) == (ERROR in members):
         raise DeviceFault("malformed", "an answer needs either a result or an error")
     if RESULT in members:
-        return Answer(request_id=request_id, payload=members[RESULT])
+        return DeviceAnswer(request_id=request_id, payload=members[RESULT])
     if not _is_integer(members[ERROR], -STATUS_MAX, STATUS_MAX) or members[ERROR] == 0:
         raise DeviceFault("malformed", "an error without a number")
-    return Answer(request_id=request_id, status=members[ERROR])
+    return DeviceAnswer(request_id=request_id, status=members[ERROR])
 
 
-def _unasked(members: dict[Any, Any]) -> Registration | Notice:
+def _unasked(members: dict[Any, Any]) -> AnnouncementFrame | EventMessage:
     method = members[METHOD]
     if method == REGISTRATION:
         return _registration(members)
@@ -118,15 +139,15 @@ def _unasked(members: dict[Any, Any]) -> Registration | Notice:
         raise DeviceFault("unexpected", "a request from a device")
     if not _is_integer(method, 0, TOOL_ID_MAX) or not isinstance(members.get(PARAMS), dict):
         raise DeviceFault("malformed", "neither an answer, a registration nor an event")
-    return Notice(event_id=method, payload=members[PARAMS])
+    return EventMessage(event_id=method, payload=members[PARAMS])
 
 
-def _registration(members: dict[Any, Any]) -> Registration:
+def _registration(members: dict[Any, Any]) -> AnnouncementFrame:
     entries, more, part = members.get(PARAMS), members.get(MORE, False), members.get(PART, 0)
     if not isinstance(entries, list) or not isinstance(more, bool) or not _is_integer(part, 0, PARTS_MAX - 1):
         raise DeviceFault("malformed", "a registration without its list")
     try:
-        return Registration(tools=tuple(_announced(entry) for entry in entries), more=more, part=part)
+        return AnnouncementFrame(tools=tuple(_announced(entry) for entry in entries), more=more, part=part)
     except DeviceFault as fault:
         raise AnnouncementFault(fault.code, fault.detail) from fault
 
@@ -155,14 +176,14 @@ def _is_integer(value: Any, least: int, greatest: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= greatest
 
 
-def argument_names(tool: Tool) -> tuple[str, ...]:
+def argument_names(tool: ToolDescription) -> tuple[str, ...]:
     """Return the argument names by position: those of the description, otherwise arg0 to arg3."""
     named = tuple(field.name for field in tool.request)
     count = len(named) if tool.arg_types is None else len(tool.arg_types)
     return named[:count] + tuple(f"arg{position}" for position in range(len(named), count))
 
 
-def named_arguments(tool: Tool, params: Mapping[Any, Any]) -> dict[str, Any]:
+def named_arguments(tool: ToolDescription, params: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the arguments of a call as the caller wrote them. Raises DeviceFault."""
     names = argument_names(tool)
     arguments = {}
@@ -175,7 +196,7 @@ def named_arguments(tool: Tool, params: Mapping[Any, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _positional(tool: Tool, arguments: Mapping[str, Any]) -> dict[int, Any]:
+def _positional(tool: ToolDescription, arguments: Mapping[str, Any]) -> dict[int, Any]:
     names = argument_names(tool)
     if len(names) > ARGUMENTS_MAX:
         raise DeviceFault("argument_invalid", f"more than {ARGUMENTS_MAX} arguments")
@@ -279,7 +300,9 @@ _PYTHON_TYPES: Final[dict[int, type]] = {2: bytes, 3: str, 4: list, 5: dict}
 
 
 def _is_of_major_type(value: Any, major: int) -> bool:
-    """Type 1 is any integer, type 7 any number, boolean or null (AX-8.2-7)."""
+    """Return whether a value has a CBOR major type. Type 1 is any integer, type 7 any number, boolean or null
+    (AX-8.2-7).
+    """
     if isinstance(value, bool) or value is None or isinstance(value, float):
         return major == 7
     if isinstance(value, int):

@@ -25,7 +25,7 @@ CborType = Annotated[int, msgspec.Meta(ge=0, le=7)]  # major types of CBOR
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One field of a layout, and one argument or member of a result."""
+    """A field of a layout, which is also an argument of a call or a member of a result."""
 
     name: str
     type: FieldType = "u8"
@@ -41,7 +41,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     description: str | None = None
 
 
-class Register(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModbusRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The register that a tool of a Modbus device reads or writes."""
 
     table: Literal["holding", "input", "coil", "discrete"]
@@ -52,7 +52,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     word_order: Order = "big"  # of the registers of one value
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ToolDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: ToolId
     name: str
     description: str | None = None
@@ -72,7 +72,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     status: dict[str, str] = {}  # names of the numbers other than 0, by the number as text
     input_schema: dict[str, object] | None = None
     output_schema: dict[str, object] | None = None
-    registers: tuple[Register, ...] = ()
+    registers: tuple[ModbusRegister, ...] = ()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,5 +143,5 @@ class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     profile: Profile
     link: LinkDescription
     description: str | None = None
-    tools: tuple[Tool, ...] = msgspec.field(default=(), name="tool")
+    tools: tuple[ToolDescription, ...] = msgspec.field(default=(), name="tool")
     events: tuple[Event, ...] = msgspec.field(default=(), name="event")

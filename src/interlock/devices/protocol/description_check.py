@@ -20,14 +20,14 @@ from interlock.devices.protocol.description import (
     Event,
     Field,
     LinkDescription,
+    ModbusRegister,
     Profile,
-    Register,
-    Tool,
+    ToolDescription,
 )
 from interlock.devices.protocol.frame_codec import HEAD_BYTES, STATUS_BYTES, message_max
+from interlock.devices.protocol.framing import framing_name
 from interlock.devices.protocol.layouts import is_number, layout_size, size_of, type_limits
 from interlock.devices.protocol.modbus_codec import register_faults
-from interlock.devices.protocol.wire_formats import framing_name
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.wire.schemas.validators import compile_schema
 
@@ -200,7 +200,7 @@ def _check_tools(description: DeviceDescription) -> Iterator[DescriptionFault]:
         )
 
 
-def _check_class(description: DeviceDescription, tool: Tool, at: Path) -> Iterator[DescriptionFault]:
+def _check_class(description: DeviceDescription, tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
     for key in ("mutable", "reversible"):  # AX-B.1-1: no default is safe for hardware
         if getattr(tool, key) is None and description.profile in ("a", "modbus"):
             hint = f"write {key} = true or {key} = false"
@@ -211,7 +211,7 @@ def _check_class(description: DeviceDescription, tool: Tool, at: Path) -> Iterat
         yield _fault(at, message, 'write crc = "crc16" in [link], or allow_unchecked = true')
 
 
-def _check_words(tool: Tool, at: Path) -> Iterator[DescriptionFault]:
+def _check_words(tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
     """Return the faults of a tool besides its layout: capability, status names, schemas."""
     declared = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
     present = {key: value for key, value in declared.items() if value is not None}
@@ -228,7 +228,7 @@ def _check_words(tool: Tool, at: Path) -> Iterator[DescriptionFault]:
             yield _fault((*at, key), f"{key} of {tool.name!r} is no JSON Schema of an object")
 
 
-def _check_names(kind: str, entries: Iterable[Tool | Event]) -> Iterator[DescriptionFault]:
+def _check_names(kind: str, entries: Iterable[ToolDescription | Event]) -> Iterator[DescriptionFault]:
     entries = tuple(entries)
     for key in ("id", "name"):
         seen: dict[Any, int] = {}
@@ -247,7 +247,7 @@ def _check_names(kind: str, entries: Iterable[Tool | Event]) -> Iterator[Descrip
 
 
 def _check_layout(
-    tool: Tool, fields: tuple[Field, ...], side: str, length: int | None, at: Path
+    tool: ToolDescription, fields: tuple[Field, ...], side: str, length: int | None, at: Path
 ) -> Iterator[DescriptionFault]:
     path = (*at, side)
     yield from _check_fields(fields, path, is_tlv=tool.payload == "tlv")
@@ -260,7 +260,7 @@ def _check_layout(
         yield _fault((*at, key), f"the {side} of {tool.name!r} is{some} {size} bytes long, and {key} says {length}")
 
 
-def _check_frame(description: DeviceDescription, tool: Tool, at: Path) -> Iterator[DescriptionFault]:
+def _check_frame(description: DeviceDescription, tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
     """Return the faults of a tool whose messages no frame of Profile A can carry."""
     most = message_max(description)
     for side, fields, beside in (
@@ -336,13 +336,13 @@ def _check_limits(field: Field, at: Path) -> Iterator[DescriptionFault]:
 
 _INSIDE: Final[Mapping[tuple[type, str], type]] = {
     (DeviceDescription, "link"): LinkDescription,
-    (DeviceDescription, "tool"): Tool,
+    (DeviceDescription, "tool"): ToolDescription,
     (DeviceDescription, "event"): Event,
-    (Tool, "request"): Field,
-    (Tool, "response"): Field,
-    (Tool, "registers"): Register,
+    (ToolDescription, "request"): Field,
+    (ToolDescription, "response"): Field,
+    (ToolDescription, "registers"): ModbusRegister,
     (Event, "response"): Field,
-    (Register, "field"): Field,
+    (ModbusRegister, "field"): Field,
 }
 
 

@@ -10,9 +10,16 @@ from typing import Any, Final
 import msgspec
 
 from interlock.devices.protocol.cbor_codec import CborCodec
-from interlock.devices.protocol.description import DeviceDescription, Tool
+from interlock.devices.protocol.description import DeviceDescription, ToolDescription
 from interlock.devices.protocol.layouts import decode_payload, encode_payload
-from interlock.devices.protocol.messages import Answer, DeviceFault, Notice, Received, Registration, without_metadata
+from interlock.devices.protocol.messages import (
+    AnnouncementFrame,
+    DeviceAnswer,
+    DeviceFault,
+    EventMessage,
+    Received,
+    without_metadata,
+)
 
 CALL: Final = 0x01
 RESPONSE: Final = 0x02
@@ -34,7 +41,7 @@ class FrameCodec:
         self._is_status_first = description.link.status == "first"
         self._events = {event.id: event for event in description.events}
 
-    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+    def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         payload = encode_payload(tool.payload, tool.order, tool.request, without_metadata(arguments))
         message = bytes((CALL, tool.id, request_id)) + payload
         if len(message) > self._max_bytes:
@@ -52,21 +59,21 @@ class FrameCodec:
         if kind == HEARTBEAT:
             if tool_id or payload or seq == UNASKED:
                 raise DeviceFault("malformed", "a heartbeat with an id or a payload, or without a SEQ")
-            return Answer(request_id=seq, is_heartbeat=True)
+            return DeviceAnswer(request_id=seq, is_heartbeat=True)
         if kind != RESPONSE:
             raise DeviceFault("unexpected", f"TYPE {kind} from a device of Profile A")
         if seq == UNASKED:
             if tool_id not in self._events:
                 raise DeviceFault("unexpected", f"an event {tool_id} that is not described")
-            return Notice(event_id=tool_id, payload=payload)
+            return EventMessage(event_id=tool_id, payload=payload)
         if not payload:
             raise DeviceFault("malformed", "a response without its status byte")
         status, payload = (
             (payload[0], payload[1:]) if self._is_status_first else (payload[-1], payload[:-1])
         )  # AX-B.1-8
-        return Answer(request_id=seq, tool_id=tool_id, payload=payload, status=status, is_heartbeat=False)
+        return DeviceAnswer(request_id=seq, tool_id=tool_id, payload=payload, status=status, is_heartbeat=False)
 
-    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+    def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
         return decode_payload(tool.payload, tool.order, tool.response, payload)
 
     def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
@@ -81,7 +88,7 @@ class FramedCborCodec:
         self._max_bytes = message_max(description)
         self._cbor = CborCodec(description, max_bytes=self._max_bytes - HEAD_BYTES)
 
-    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+    def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         return bytes((CALL, tool.id, request_id)) + self._cbor.encode_call(request_id, tool, arguments)
 
     def encode_heartbeat(self, request_id: int) -> bytes:
@@ -96,19 +103,19 @@ class FramedCborCodec:
             raise DeviceFault("unexpected", f"TYPE {kind} from a device")
         received = self._cbor.decode_untrusted(payload)
         match received:
-            case Registration():
+            case AnnouncementFrame():
                 agrees = kind == REGISTRATION
-            case Notice(event_id=event_id):
+            case EventMessage(event_id=event_id):
                 agrees = kind == RESPONSE and seq == UNASKED and tool_id == event_id
-            case Answer(request_id=request_id):
+            case DeviceAnswer(request_id=request_id):
                 agrees = kind != REGISTRATION and seq == request_id
         if not agrees:
             raise DeviceFault("malformed", "TYPE, TOOL_ID or SEQ differ from the CBOR message")
-        if isinstance(received, Answer) and kind == HEARTBEAT:
+        if isinstance(received, DeviceAnswer) and kind == HEARTBEAT:
             return msgspec.structs.replace(received, is_heartbeat=True)
         return received
 
-    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+    def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
         return self._cbor.result(tool, payload)
 
     def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
@@ -121,7 +128,7 @@ def message_max(description: DeviceDescription) -> int:
 
 
 def split_untrusted(message: bytes, max_bytes: int) -> tuple[int, int, int, bytes]:
-    """TYPE, TOOL_ID, SEQ and PAYLOAD. Raises DeviceFault (malformed, too_large)."""
+    """Return TYPE, TOOL_ID, SEQ and PAYLOAD of a message. Raises DeviceFault (malformed, too_large)."""
     if len(message) > max_bytes:
         raise DeviceFault("too_large", f"a message of {len(message)} bytes; the link takes {max_bytes}")
     if len(message) < HEAD_BYTES:

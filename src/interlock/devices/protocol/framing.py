@@ -1,13 +1,53 @@
-"""Framing: how messages are marked off in a stream of bytes. COBS, a length prefix, or the frame of Profile A."""
+"""The frame of a device message, and the CRC of frames: COBS, a length prefix, or the frame of Profile A.
 
+A framing marks off messages in a stream of bytes that may lose, change or invent some. Checksums are CRC-8 or
+CRC-16-CCITT (AX-B.1-4).
+"""
+
+import binascii
 from collections import Counter
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Final, Literal, Protocol
 
-from interlock.devices.protocol.crc import Crc, crc8_bytes, crc16_bytes
+from interlock.devices.protocol.description import LinkDescription, Profile
+
+CRC16_START = 0xFFFF
+
+Crc = Callable[[bytes], bytes]
+
+
+def _crc8_of_byte(value: int) -> int:
+    for _ in range(8):
+        value = (value << 1) ^ (0x107 if value & 0x80 else 0)
+    return value
+
+
+_CRC8 = bytes(_crc8_of_byte(value) for value in range(256))
+
+
+def crc8(data: bytes) -> int:
+    """Compute the CRC-8 with polynomial 0x07, starting at 0."""
+    value = 0
+    for byte in data:
+        value = _CRC8[value ^ byte]
+    return value
+
+
+def crc16(data: bytes) -> int:
+    """Compute the CRC-16 with polynomial 0x1021, starting at 0xFFFF."""
+    return binascii.crc_hqx(data, CRC16_START)
+
+
+def crc8_bytes(data: bytes) -> bytes:
+    return bytes((crc8(data),))
+
+
+def crc16_bytes(data: bytes) -> bytes:
+    return crc16(data).to_bytes(2, "big")
 
 
 class Framing(Protocol):
-    """Finds messages in a stream of bytes. Bytes that are no message are dropped and counted by reason."""
+    """A way to find messages in a stream of bytes. Bytes that are no message are dropped and counted by reason."""
 
     discarded: Counter[str]
     max_message: int
@@ -275,3 +315,36 @@ class SofFraming:
 
     def _checksum(self, checked: bytes, head_bytes: int) -> bytes:
         return crc16_bytes(checked) if self._is_crc16(head_bytes) else crc8_bytes(checked)
+
+
+GAP_CHARACTERS: Final = 20  # AX-B.1-2
+GAP_S_MIN: Final = 0.005
+SOCKET_GAP_S: Final = 0.1  # networks keep no times between bytes
+CHARACTER_BITS: Final = 10  # start, eight of data, stop
+
+
+def framing_name(link: LinkDescription, profile: Profile) -> str:
+    return link.framing or ("frame" if profile == "a" else "cobs")
+
+
+def framing_of(link: LinkDescription, profile: Profile) -> Framing:
+    """Return the framing of a link. Raises ValueError for a transport without framing, and for a frame without a
+    checksum.
+    """
+    if link.transport in ("ble_cbor", "spi_cbor"):
+        return LengthFraming(max_message=link.max_frame, gap_s=link.timeout_ms / 1000)
+    if link.transport != "uart_cbor":
+        raise ValueError(f"{link.transport} has no framing of ours")
+    if framing_name(link, profile) == "cobs":
+        return CobsFraming(max_message=link.max_frame, crc="none" if link.crc == "auto" else link.crc)
+    if link.crc == "none":
+        raise ValueError("a frame of Profile A has a checksum: crc8 or crc16")
+    return SofFraming(max_message=link.max_frame, gap_s=gap_s(link), sof=link.sof, len_form=link.len, crc=link.crc)
+
+
+def gap_s(link: LinkDescription) -> float:
+    if link.gap_ms is not None:
+        return link.gap_ms / 1000
+    if (link.port or "").startswith("socket://"):
+        return SOCKET_GAP_S
+    return max(GAP_S_MIN, GAP_CHARACTERS * CHARACTER_BITS / link.baud)

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from interlock.devices.protocol.description import DeviceDescription, Tool
-from interlock.devices.protocol.messages import Answer, DeviceFault, Notice, Received, without_metadata
-from interlock.devices.protocol.tool_schemas import object_schema
+from interlock.devices.protocol.description import DeviceDescription, ToolDescription
+from interlock.devices.protocol.device_tools import object_schema
+from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault, EventMessage, Received, without_metadata
 from interlock.wire.schemas.validators import compile_schema
 
 ONLINE: Final = b"online"
@@ -56,7 +56,7 @@ class JsonCodec:
             event.id: compile_schema(object_schema(event.response)) for event in description.events if event.response
         }
 
-    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+    def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         params = {"name": tool.name, "arguments": without_metadata(arguments)}
         return _encoded({"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params})
 
@@ -78,7 +78,7 @@ class JsonCodec:
         _check_depth(members, 0)
         return self._notice(members) if "method" in members else _answer(members)
 
-    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+    def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
         if isinstance(payload, dict):
             content = payload.get("structuredContent", payload)
             if isinstance(content, dict):
@@ -98,16 +98,16 @@ class JsonCodec:
             raise DeviceFault("response_invalid", wrong.reason, wrong.pointer)
         return payload
 
-    def _notice(self, members: dict[str, Any]) -> Notice:
+    def _notice(self, members: dict[str, Any]) -> EventMessage:
         method = members["method"]
         if "id" in members:
             raise DeviceFault("unexpected", "a request from a device")
         if not isinstance(method, str) or method not in self._events:
             raise DeviceFault("unexpected", "an event that is not described")
-        return Notice(event_id=self._events[method], payload=members.get("params", {}))
+        return EventMessage(event_id=self._events[method], payload=members.get("params", {}))
 
 
-def _answer(members: dict[str, Any]) -> Answer:
+def _answer(members: dict[str, Any]) -> DeviceAnswer:
     request_id = members.get("id")
     if isinstance(request_id, bool) or not isinstance(request_id, int) or not 1 <= request_id <= ID_MAX:
         raise DeviceFault("malformed", "an answer without an id")
@@ -116,11 +116,11 @@ def _answer(members: dict[str, Any]) -> Answer:
     if "result" in members:
         result = members["result"]
         has_failed = isinstance(result, dict) and result.get("isError") is True
-        return Answer(request_id=request_id, payload=result, status=TOOL_FAILED if has_failed else 0)
+        return DeviceAnswer(request_id=request_id, payload=result, status=TOOL_FAILED if has_failed else 0)
     code = members["error"].get("code") if isinstance(members["error"], dict) else None
     if isinstance(code, bool) or not isinstance(code, int) or code == 0 or abs(code) > STATUS_MAX:
         raise DeviceFault("malformed", "an error without a number")
-    return Answer(request_id=request_id, status=code)
+    return DeviceAnswer(request_id=request_id, status=code)
 
 
 def _encoded(members: dict[str, Any]) -> bytes:

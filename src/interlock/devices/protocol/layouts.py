@@ -199,7 +199,7 @@ def enum_name(field: Field, number: Any, code: Code = "response_invalid") -> str
 
 
 def bytes_of(field: Field, value: Any, code: Code = "argument_invalid") -> bytes:
-    """Base64, strictly, to bytes."""
+    """Decode strict base64. Raises DeviceFault."""
     if isinstance(value, str):
         try:
             data = base64.b64decode(value, validate=True)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.devices.protocol import cbor_codec, frame_codec
-from interlock.devices.protocol.cbor import read_untrusted
-from interlock.devices.protocol.description import DeviceDescription, Tool
+from interlock.devices.protocol.cbor_codec import read_untrusted
+from interlock.devices.protocol.description import DeviceDescription, ToolDescription
+from interlock.devices.protocol.framing import framing_name
 from interlock.devices.protocol.layouts import decode_payload
 from interlock.devices.protocol.messages import DeviceFault
-from interlock.devices.protocol.wire_formats import framing_name
 
 TEXT_MAX: Final = 200  # characters
 
@@ -20,7 +20,7 @@ TEXT_MAX: Final = 200  # characters
 class MessageTexts:
     """The texts of one line's messages, in their order."""
 
-    def __init__(self, description: DeviceDescription, tools: Mapping[int, Tool]) -> None:
+    def __init__(self, description: DeviceDescription, tools: Mapping[int, ToolDescription]) -> None:
         self._description = description
         self._tools = tools
         self._asked: dict[Any, Any] = {}  # the method of each id
@@ -77,11 +77,11 @@ class MessageTexts:
         return f"{named} #{request_id} {_pairs(result) if isinstance(result, dict) else result}".rstrip()
 
 
-def _name(tools: Mapping[int, Tool], tool_id: int) -> str:
+def _name(tools: Mapping[int, ToolDescription], tool_id: int) -> str:
     return tools[tool_id].name if tool_id in tools else f"tool {tool_id}"
 
 
-def _frame_text(description: DeviceDescription, tools: Mapping[int, Tool], message: bytes) -> str:
+def _frame_text(description: DeviceDescription, tools: Mapping[int, ToolDescription], message: bytes) -> str:
     kind, tool_id, seq, payload = frame_codec.split_untrusted(message, len(message))
     name, tool = _name(tools, tool_id), tools.get(tool_id)
     match kind:
@@ -102,7 +102,7 @@ def _frame_text(description: DeviceDescription, tools: Mapping[int, Tool], messa
             return f"TYPE {kind} {name} #{seq} {payload.hex(' ')}".rstrip()
 
 
-def _values(tool: Tool | None, payload: bytes, *, is_request: bool) -> str:
+def _values(tool: ToolDescription | None, payload: bytes, *, is_request: bool) -> str:
     if tool is None:
         return payload.hex(" ")
     try:
@@ -131,7 +131,9 @@ def _event_text(description: DeviceDescription, event_id: int, payload: Any) -> 
     return f"event {event.name} {_pairs(content)}".rstrip()
 
 
-def _asked_text(description: DeviceDescription, tools: Mapping[int, Tool], members: dict[Any, Any], method: Any) -> str:
+def _asked_text(
+    description: DeviceDescription, tools: Mapping[int, ToolDescription], members: dict[Any, Any], method: Any
+) -> str:
     number, params = f"#{members.get(cbor_codec.ID)}", members.get(cbor_codec.PARAMS)
     if method == cbor_codec.HEARTBEAT:
         return f"heartbeat {number}"

@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from interlock.devices.protocol.description import Tool
+from interlock.devices.protocol.description import DeviceDescription, ToolDescription
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer to a call or a heartbeat. `payload` is decoded as far as possible without the tool's description."""
 
     request_id: int
@@ -32,20 +32,20 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class AnnouncementFrame(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Announced, ...]
     more: bool = False  # further frames of the same announcement follow
     part: int = 0
 
 
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something said unasked, under the id of an event."""
+class EventMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a device sends on its own, under the id of an event."""
 
     event_id: int
     payload: Any = None
 
 
-Received = Answer | Registration | Notice
+Received = DeviceAnswer | AnnouncementFrame | EventMessage
 
 
 class DeviceFault(Exception):
@@ -72,7 +72,7 @@ class Codec(Protocol):
 
     id_max: int
 
-    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+    def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         """Return the message of a call. Raises DeviceFault (argument_invalid, too_large): nothing may be sent."""
 
     def encode_heartbeat(self, request_id: int) -> bytes: ...
@@ -83,11 +83,33 @@ class Codec(Protocol):
     def decode_untrusted(self, message: bytes) -> Received:
         """Decode a message. Raises DeviceFault (malformed, too_large, unexpected): it is dropped and counted."""
 
-    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+    def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
         """Return the structured content of a successful answer. Raises DeviceFault (response_invalid)."""
 
     def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
         """Return the content of an event, or None if no such event is described."""
+
+
+def codec_of(description: DeviceDescription) -> Codec:
+    """Return the codec of a description. The codecs import this module, so they are imported here when needed."""
+    if description.profile == "json":
+        from interlock.devices.protocol.json_codec import JsonCodec
+
+        return JsonCodec(description)
+    if description.profile == "modbus":
+        from interlock.devices.protocol.modbus_codec import ModbusCodec
+
+        return ModbusCodec(description)
+    from interlock.devices.protocol.frame_codec import FrameCodec, FramedCborCodec
+    from interlock.devices.protocol.framing import framing_name
+
+    if description.profile == "a":
+        return FrameCodec(description)
+    if description.link.transport == "uart_cbor" and framing_name(description.link, "b") == "frame":
+        return FramedCborCodec(description)
+    from interlock.devices.protocol.cbor_codec import CborCodec
+
+    return CborCodec(description)
 
 
 PREFIX = "x-mcpax-"

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from interlock.devices.protocol.description import DeviceDescription, Register, Tool
+from interlock.devices.protocol.description import DeviceDescription, ModbusRegister, ToolDescription
 from interlock.devices.protocol.layouts import decode_payload, encode_payload, size_of
-from interlock.devices.protocol.messages import Answer, DeviceFault, Received
+from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault, Received
 
 ID_MAX: Final = 0xFFFF
 UNIT_BYTES_MAX: Final = 253  # of one protocol data unit
@@ -45,7 +45,7 @@ class ModbusCodec:
         function = READ["holding"] if first is None else READ[first.table]
         self._heartbeat = struct.pack(">BHH", function, 0 if first is None else first.address, 1)
 
-    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+    def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         names = {register.field.name for register in tool.registers if register.write}
         for name in arguments:
             if name not in names:
@@ -63,12 +63,12 @@ class ModbusCodec:
         request_id, units = split_untrusted(message)
         last = units[-1]
         if not last[0] & EXCEPTION:
-            return Answer(request_id=request_id, payload=units)
+            return DeviceAnswer(request_id=request_id, payload=units)
         if len(last) != 2 or last[1] == 0:
             raise DeviceFault("malformed", "an exception without its number")
-        return Answer(request_id=request_id, status=last[1], name=EXCEPTIONS.get(last[1]))
+        return DeviceAnswer(request_id=request_id, status=last[1], name=EXCEPTIONS.get(last[1]))
 
-    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+    def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
         if len(payload) != len(tool.registers):
             raise DeviceFault("response_invalid", f"{len(payload)} answers instead of {len(tool.registers)}")
         content = {}
@@ -111,12 +111,12 @@ def is_answer(request: bytes, answer: bytes) -> bool:
     return answer[0] == function and len(answer) == 2 + size and answer[1] == size
 
 
-def word_count(register: Register) -> int:
+def word_count(register: ModbusRegister) -> int:
     """Return how many registers the value takes."""
     return ((size_of(register.field) or 1) + 1) // 2
 
 
-def register_faults(register: Register) -> Iterator[str]:
+def register_faults(register: ModbusRegister) -> Iterator[str]:
     """Return what is wrong with the description of a register, for people."""
     field = register.field
     if register.table in ("coil", "discrete"):
@@ -136,7 +136,7 @@ def _joined(request_id: int, units: list[bytes]) -> bytes:
     return request_id.to_bytes(2, "big") + b"".join(bytes((len(unit),)) + unit for unit in units)
 
 
-def _request(register: Register, arguments: Mapping[str, Any]) -> bytes:
+def _request(register: ModbusRegister, arguments: Mapping[str, Any]) -> bytes:
     is_bit = register.table in ("coil", "discrete")
     if not register.write:
         count = 1 if is_bit else word_count(register)
@@ -152,7 +152,7 @@ def _request(register: Register, arguments: Mapping[str, Any]) -> bytes:
     return struct.pack(">BHHB", WRITE_WORDS, register.address, len(words) // 2, len(words)) + words
 
 
-def _words(register: Register, data: bytes) -> bytes:
+def _words(register: ModbusRegister, data: bytes) -> bytes:
     """Return a value, high byte first, as the registers that hold it."""
     if len(data) % 2:
         if register.field.type in ("bytes", "text"):
@@ -162,7 +162,7 @@ def _words(register: Register, data: bytes) -> bytes:
     return _reordered(register, data)
 
 
-def _reordered(register: Register, data: bytes) -> bytes:
+def _reordered(register: ModbusRegister, data: bytes) -> bytes:
     """Convert between high byte first and the byte orders of a register. Both directions are the same."""
     words = [data[at : at + 2] for at in range(0, len(data), 2)]
     if register.order == "little":
@@ -172,7 +172,7 @@ def _reordered(register: Register, data: bytes) -> bytes:
     return b"".join(words)
 
 
-def _value(register: Register, unit: bytes) -> Any:
+def _value(register: ModbusRegister, unit: bytes) -> Any:
     field = register.field
     is_bit = register.table in ("coil", "discrete")
     length = 1 if is_bit else 2 * word_count(register)
@@ -193,7 +193,7 @@ def _value(register: Register, unit: bytes) -> Any:
     return decode_payload("struct", "big", (field,), data)[field.name]
 
 
-def _check_written(register: Register, unit: bytes) -> None:
+def _check_written(register: ModbusRegister, unit: bytes) -> None:
     function = WRITE_COIL if register.table == "coil" else WRITE_WORD if word_count(register) == 1 else WRITE_WORDS
     if len(unit) != 5 or unit[:3] != struct.pack(">BH", function, register.address):
         raise DeviceFault("response_invalid", "not the answer to what was written", register.field.name)

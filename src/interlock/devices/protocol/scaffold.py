@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from interlock.devices.protocol.cbor_codec import ARGUMENTS_MAX, MAP
-from interlock.devices.protocol.description import DeviceDescription, Event, Field, Tool
+from interlock.devices.protocol.description import DeviceDescription, Event, Field, ToolDescription
+from interlock.devices.protocol.device_tools import FIELD_TYPES
 from interlock.devices.protocol.layouts import layout_size, size_of
-from interlock.devices.protocol.tool_schemas import FIELD_TYPES
 
 UNFINISHED: Final = 252  # the greatest status that is not the stub's own (firmware/mcpax.h)
 FRAME_MAX: Final = 96  # MCPAX_B_FRAME_MAX of firmware/mcpax.h
@@ -81,7 +81,7 @@ def _completed(description: DeviceDescription) -> DeviceDescription:
     return msgspec.structs.replace(description, link=link, tools=tools)
 
 
-def _length(tool: Tool, fields: tuple[Field, ...], key: str) -> int:
+def _length(tool: ToolDescription, fields: tuple[Field, ...], key: str) -> int:
     declared: int | None = getattr(tool, key)
     length = declared if declared is not None else layout_size(tool.payload, fields)
     if length is None:
@@ -130,7 +130,7 @@ def _constants(description: DeviceDescription) -> Iterator[str]:
         yield from ("", "/* Goes when every handler is filled in. */", f"#define UNFINISHED {unfinished}")
 
 
-def _return(tool: Tool) -> list[str]:
+def _return(tool: ToolDescription) -> list[str]:
     if tool.mutable is False:
         return ["    return 0; /* TODO: write what was read in place of the zeros */"]
     return [
@@ -213,7 +213,7 @@ def _zero(field: Field) -> Iterator[str]:
             yield "    at = mcpax_put_head(at, CBOR_UINT, 0);"
 
 
-def _comment(tool: Tool) -> list[str]:
+def _comment(tool: ToolDescription) -> list[str]:
     order = tool.order if tool.payload == "struct" and tool.arg_types is None else None
     lines = [f"{tool.name}: {tool.description or 'no description'}"]
     lines += [*_layout("in", tool.request, order), *_layout("out", tool.response, order)]
@@ -252,7 +252,7 @@ def toml(description: DeviceDescription) -> str:
         for entry in entries:
             fields = {key: entry.pop(key) for key in ("request", "response") if key in entry}
             entry.pop("registers", None)
-            defaults = _defaults(Tool)
+            defaults = _defaults(ToolDescription)
             lines += ["", f"[[{kind}]]", *_pairs(entry, defaults)]
             for key, each in ((key, each) for key, many in fields.items() for each in many):
                 lines += ["", f"[[{kind}.{key}]]", *_pairs(each, _defaults(Field))]

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from interlock.devices.protocol import cbor_codec, frame_codec
-from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.cbor_codec import encoded, read_untrusted
 from interlock.devices.protocol.description import DeviceDescription, Event, Field
+from interlock.devices.protocol.framing import framing_name
 from interlock.devices.protocol.layouts import (
     INTEGERS,
     bytes_of,
@@ -26,7 +27,6 @@ from interlock.devices.protocol.layouts import (
     wire_number,
 )
 from interlock.devices.protocol.messages import DeviceFault
-from interlock.devices.protocol.wire_formats import framing_name
 
 BAD_REQUEST: Final = 1  # the status of a call that the device cannot read
 ENTRIES_PER_FRAME: Final = 8  # of an announcement

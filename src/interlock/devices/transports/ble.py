@@ -1,18 +1,20 @@
 """BLE: messages behind their length, cut to what fits one write or notification of a GATT characteristic.
 
-`Central` is what this needs of Bluetooth; bleak is the one that ships (BlueZ, CoreBluetooth, WinRT).
+Devices are connected one after the other, because each is found by a scan. A write waits for the confirmation of the
+device, so that messages queue here and an abandoned call can still be withdrawn.
 """
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+
+from bleak import BleakClient
+from bleak.exc import BleakError
 
 from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.protocol.framing import LengthFraming
-from interlock.devices.protocol.wire_formats import framing_of
-from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
+from interlock.devices.protocol.framing import LengthFraming, framing_of
+from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
 
 SERVICE = "4d435041-5800-4b1e-9c52-7f0a6b1d3e20"
 WRITE = "4d435041-5801-4b1e-9c52-7f0a6b1d3e20"  # gateway to device
@@ -20,6 +22,7 @@ NOTIFY = "4d435041-5802-4b1e-9c52-7f0a6b1d3e20"  # device to gateway
 MTU_LEAST = 23  # of ATT
 ATT_HEADER_BYTES = 3  # of a write or a notification
 CONNECT_S = 20.0
+FAILURES = (BleakError, OSError, EOFError)  # EOFError: the bus of BlueZ went away
 WRITE_S = 5.0  # for the answer to one write
 
 
@@ -27,36 +30,58 @@ class PeripheralError(Exception):
     """Bluetooth said no; the message says why."""
 
 
-class Peripheral(Protocol):
-    """A device that is connected. Both methods raise PeripheralError."""
+class Peripheral:
+    """A connected device. All methods raise PeripheralError."""
 
-    mtu: int
+    mtu = MTU_LEAST  # what bleak says of a larger one is not known before it is acquired, and differs by system
 
-    async def subscribe(self, characteristic: str, on_data: Callable[[bytes], None]) -> None: ...
+    def __init__(self, client: BleakClient) -> None:
+        self._client = client
+
+    async def subscribe(self, characteristic: str, on_data: Callable[[bytes], None]) -> None:
+        try:
+            await self._client.start_notify(characteristic, lambda _, data: on_data(bytes(data)))
+        except FAILURES as error:
+            raise PeripheralError(str(error)) from error
 
     async def write(self, characteristic: str, data: bytes) -> None:
         """Write to a characteristic and wait until the device has confirmed it."""
+        try:
+            await self._client.write_gatt_char(characteristic, data, response=True)
+        except FAILURES as error:
+            raise PeripheralError(str(error)) from error
 
-    async def disconnect(self) -> None: ...
+    async def disconnect(self) -> None:
+        try:
+            await self._client.disconnect()
+        except FAILURES as error:
+            raise PeripheralError(str(error)) from error
 
 
-class Central(Protocol):
+class Central:
+    """The Bluetooth of the operating system, through bleak (BlueZ, CoreBluetooth, WinRT)."""
+
     async def connect(self, address: str, service: str, on_disconnected: Callable[[], None]) -> Peripheral:
         """Connect to a peripheral. Raises PeripheralError."""
+        client = BleakClient(address, lambda _: on_disconnected(), services=[service])
+        try:
+            await client.connect()
+        except FAILURES as error:
+            raise PeripheralError(str(error)) from error
+        return Peripheral(client)
 
 
-class BleTransport:
-    is_reliable = False
+class BleTransport(Transport):
+    """The GATT connection to one peripheral."""
 
     def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
     ) -> None:
-        link = description.link
+        super().__init__(segment, description, owner, connections)
+        link = self._link
         framing = framing_of(link, description.profile)
         assert isinstance(framing, LengthFraming)  # noqa: S101  # for the type checker
         self._framing = framing
-        self._owner = owner
-        self._connections = connections
         self._address = link.address
         self._service, self._write, self._notify = link.service or SERVICE, link.write or WRITE, link.notify or NOTIFY
         self._radio: Radio | None = None
@@ -64,7 +89,6 @@ class BleTransport:
         self._to_write: deque[bytes] = deque()
         self._has_work = asyncio.Event()  # something to write, or the end
         self._writer: asyncio.Task[None] | None = None
-        self._is_open = False
 
     @property
     def discarded(self) -> dict[str, int]:
@@ -132,7 +156,7 @@ class BleTransport:
                     async with asyncio.timeout(WRITE_S):
                         await peripheral.write(self._write, chunk)
         except (PeripheralError, TimeoutError) as error:
-            self._lose(f"the device {self._address} takes no writes: {error or 'no answer'}")
+            self.lose(f"the device {self._address} takes no writes: {error or 'no answer'}")
 
     def _receive_untrusted(self, data: bytes) -> None:
         if not self._is_open:
@@ -141,15 +165,10 @@ class BleTransport:
         for message in self._framing.feed_untrusted(data, asyncio.get_running_loop().time()):
             self._owner.on_message(message)
         if self._framing.is_lost:
-            self._lose("the device announced a message above max_frame")
+            self.lose("the device announced a message above max_frame")
 
     def _disconnected(self) -> None:
-        self._lose(f"the device {self._address} disconnected")
-
-    def _lose(self, reason: str) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._owner.on_transport_lost(reason)
+        self.lose(f"the device {self._address} disconnected")
 
 
 class Radio:
@@ -168,7 +187,5 @@ class Radio:
 
 
 def make_central() -> Central:
-    """Return the Bluetooth of this machine. Raises TransportFailed if bleak finds none."""
-    from interlock.devices.transports.bleak_central import BleakCentral
-
-    return BleakCentral()
+    """Return the Bluetooth of this machine. Tests replace this function."""
+    return Central()

@@ -13,14 +13,14 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 
 import can
 import isotp
 
 from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
+from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
 
 MESSAGE_MAX = 4095  # bytes: what the 12 bits of a first frame count
 STANDARD_ID_MAX = 0x7FF  # above it: 29 bits
@@ -51,24 +51,21 @@ REASONS: dict[type[Exception], str] = {
 }
 
 
-class CanTransport:
-    is_reliable = False
+class CanTransport(Transport):
+    """The device with one pair of ids on a CAN bus, and the ISO-TP state between them."""
 
     def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
     ) -> None:
-        link = description.link
+        super().__init__(segment, description, owner, connections)
+        link = self._link
         self.rx_id, self.tx_id = link.rx_id, link.tx_id
-        self._link = link
-        self._owner = owner
-        self._connections = connections
         self._key = ("can", link.interface, link.channel)
         self._bus: CanBus | None = None
         self._layer: isotp.TransportLayerLogic | None = None
         self._frames: deque[isotp.CanMessage] = deque()
         self._to_send: deque[bytes] = deque()  # behind the one that is on its way
         self._timer: asyncio.TimerHandle | None = None
-        self._discarded: Counter[str] = Counter()
         self._answer_frames = frames_of(min(link.max_frame, MESSAGE_MAX))
         self._due_max = link.in_flight * 2 * self._answer_frames  # flow control for the longest request, and an answer
         self._frames_asked = 0  # of all messages sent
@@ -101,6 +98,7 @@ class CanTransport:
         except BaseException:
             await self.close()
             raise
+        self._is_open = True
 
     def send(self, message: bytes) -> None:
         if len(message) > MESSAGE_MAX:
@@ -114,6 +112,7 @@ class CanTransport:
         self._to_send = deque(each for each in self._to_send if each != message)
 
     async def close(self) -> None:
+        self._is_open = False
         bus, self._bus, self._layer = self._bus, None, None
         if self._timer is not None:
             self._timer.cancel()
@@ -147,10 +146,9 @@ class CanTransport:
         self._overruns += 1
         return False
 
-    def lose(self, reason: str) -> None:
-        if self._layer is not None:
-            self._layer = None
-            self._owner.on_transport_lost(reason)
+    def lose(self, reason: str, rest_s: float = 0.0) -> None:
+        self._layer = None
+        super().lose(reason, rest_s)
 
     def _next_frame(self, timeout: float) -> isotp.CanMessage | None:
         return self._frames.popleft() if self._frames else None
@@ -189,7 +187,7 @@ class CanTransport:
 
 
 class CanBus:
-    """One bus and the devices on it, by the id with which each of them sends."""
+    """The connection to a CAN bus and the devices on it, by the id with which each of them sends."""
 
     def __init__(self, interface: str, channel: str | None) -> None:
         self.is_lost = False

@@ -11,7 +11,6 @@ then it is asked nothing else.
 import asyncio
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Callable
 
 from pymodbus import FramerType, ModbusException
@@ -21,7 +20,7 @@ from pymodbus.pdu import DecodePDU, ModbusPDU
 from interlock.core.background import BackgroundTasks
 from interlock.devices.protocol.description import DeviceDescription, LinkDescription
 from interlock.devices.protocol.modbus_codec import EXCEPTION, is_answer, split_untrusted
-from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
+from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
 
 PORT = 502
 CONNECT_S = 5.0
@@ -34,30 +33,23 @@ _REQUESTS = DecodePDU(True)
 logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)  # what it says is an answer, a time or a loss here
 
 
-class ModbusTransport:
-    is_reliable = False
+class ModbusTransport(Transport):
+    """The unit with one number at a Modbus address or on a serial line."""
 
     def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
     ) -> None:
-        link = self._link = description.link
+        super().__init__(segment, description, owner, connections)
+        link = self._link
         self._unit = link.unit
         self._timeout_s = link.timeout_ms / 1000
-        self._owner = owner
-        self._connections = connections
         self._key = (
             (link.transport, link.host, link.tcp_port)
             if link.transport == "modbus_tcp"
             else (link.transport, link.port, link.baud, link.parity)
         )
         self._line: ModbusLine | None = None
-        self._is_open = False
         self._executing = BackgroundTasks()
-        self._discarded: Counter[str] = Counter()
-
-    @property
-    def discarded(self) -> dict[str, int]:
-        return dict(self._discarded)
 
     async def open(self) -> None:
         self._line = await self._connections.acquire(self._key, lambda: ModbusLine(self._link))
@@ -77,11 +69,6 @@ class ModbusTransport:
             line.stations.remove(self)
             await self._connections.release(line, self._key)
 
-    def lose(self, reason: str) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._owner.on_transport_lost(reason)
-
     async def _execute(self, line: "ModbusLine", message: bytes, ends: float) -> None:
         _, units = split_untrusted(message)
         answer = message[:2]
@@ -98,6 +85,8 @@ class ModbusTransport:
 
 
 class ModbusLine:
+    """The connection to one address or serial line, which its units share. One request is in flight at a time."""
+
     def __init__(self, link: LinkDescription) -> None:
         self.is_lost = False
         self.stations: list[ModbusTransport] = []
@@ -161,7 +150,9 @@ class ModbusLine:
             await asyncio.sleep(rest_s)
 
     async def _has_echoed(self, unit: int, ends: float, on_traffic: Callable[[bool, bytes], None]) -> bool:
-        """Whatever else it says meanwhile is late. Raises TimeoutError of the caller's time."""
+        """Ask a unit for an echo until it comes, dropping late answers. Raises TimeoutError at the end of the caller's
+        time.
+        """
         while True:
             wanted = ECHO + secrets.token_bytes(2)
             pdu = _REQUESTS.decode(wanted)

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +21,7 @@ from paho.mqtt.properties import Properties
 from interlock.core.background import BackgroundTasks
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.json_codec import MESSAGE_BYTES_MAX, is_online, topics_of
-from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
+from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
 from interlock.net.protocol.address_scope import is_loopback
 
 PACKET_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # an honest broker drops what is beyond it, as it is told
@@ -134,33 +133,31 @@ _LOGGER = logging.getLogger("interlock.devices.mqtt")
 _LOGGER.setLevel(logging.CRITICAL)  # what it says is told by `on_transport_lost`
 
 
-class MqttTransport:
+class MqttTransport(Transport):
+    """The topics of one device at a broker.
+
+    With QoS 1 the transport is reliable: the broker confirms a publication, or the connection is lost.
+    """
+
     is_reliable = True
 
     def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
     ) -> None:
-        link = description.link
+        super().__init__(segment, description, owner, connections)
+        link = self._link
         try:
             self.topics = topics_of(link.topic or segment)
         except ValueError as error:
             raise TransportFailed(str(error)) from error
-        self._owner = owner
-        self._connections = connections
         host = link.host or "localhost"
         tls = link.tls if link.tls is not None else not is_loopback(host)
         port = link.tcp_port or (PORT_TLS if tls else PORT)
-        self._address = Address(host, port, link.username, link.password, tls)
+        self._address = BrokerAddress(host, port, link.username, link.password, tls)
         self._broker: MqttBroker | None = None
-        self._is_open = False
         self._is_offline = False
         self._status_known = asyncio.Event()
-        self._discarded: Counter[str] = Counter()
         self._paid_until = 0.0
-
-    @property
-    def discarded(self) -> dict[str, int]:
-        return dict(self._discarded)
 
     async def open(self) -> None:
         self._is_offline = False
@@ -206,11 +203,6 @@ class MqttTransport:
             self._owner.on_traffic(False, payload)
             self._owner.on_message(payload)
 
-    def lose(self, reason: str, rest_s: float = 0.0) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._owner.on_transport_lost(reason, rest_s)
-
     def _receive_status(self, payload: bytes) -> None:
         online = is_online(payload)
         if online is None:
@@ -222,7 +214,7 @@ class MqttTransport:
             self.lose("the device says that it is offline")
 
 
-class Address(NamedTuple):
+class BrokerAddress(NamedTuple):
     """The address of a broker and the credentials for it. Devices with the same address share one connection."""
 
     host: str
@@ -233,7 +225,9 @@ class Address(NamedTuple):
 
 
 class MqttBroker:
-    def __init__(self, address: Address) -> None:
+    """The connection to one broker, which the devices with the same address share."""
+
+    def __init__(self, address: BrokerAddress) -> None:
         self.loss: str | None = None
         self._address = address
         self._stations: dict[str, MqttTransport] = {}  # by each topic

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.devices.protocol.description import DeviceDescription, Event
+from interlock.devices.protocol.framing import framing_of
 from interlock.devices.protocol.simulation import SimulatedDevice
-from interlock.devices.protocol.wire_formats import framing_of
 
 
 class SimulatedLine(asyncio.Transport):
@@ -84,7 +84,7 @@ class SimulatedPort:
         self.device = SimulatedDevice(description)
         self._descriptors: tuple[int, ...] = ()
         self._name: tuple[Path, str] | None = None  # and what it leads to
-        self._lines: set[_Line] = set()
+        self._lines: set[_DeviceEnd] = set()
         self._server: asyncio.Server | None = None
 
     async def open(self, port: str) -> str:
@@ -123,7 +123,7 @@ class SimulatedPort:
         path = os.ttyname(slave)
         name.symlink_to(path)
         self._name = (name, path)
-        line = _Line(self, lambda data: self._write(master, data))
+        line = _DeviceEnd(self, lambda data: self._write(master, data))
         self._lines.add(line)
         asyncio.get_running_loop().add_reader(master, lambda: line.receive(self._read(master)))
         line.boot()
@@ -140,7 +140,7 @@ class SimulatedPort:
             os.write(master, data)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = _Line(self, writer.write)
+        line = _DeviceEnd(self, writer.write)
         self._lines.add(line)
         line.boot()
         try:
@@ -182,7 +182,7 @@ def _clear(name: Path) -> None:
     name.unlink()
 
 
-class _Line:
+class _DeviceEnd:
     """The device's end of one connection."""
 
     def __init__(self, port: SimulatedPort, write: Callable[[bytes], None]) -> None:

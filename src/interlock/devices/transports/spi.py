@@ -13,48 +13,36 @@ polls only while that reads 1.
 import asyncio
 import queue
 import threading
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.protocol.framing import PREFIX_BYTES, LengthFraming
-from interlock.devices.protocol.wire_formats import framing_of
-from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
+from interlock.devices.protocol.framing import PREFIX_BYTES, LengthFraming, framing_of
+from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
+
+# An open `spidev.SpiDev`; the library has no types. `xfer2` exchanges as many bytes as are sent, with the chip selected
+# throughout, and raises OSError.
+SpiDevice = Any
 
 STUCK = 0xFFFF  # a data line that no device drives
 
 
-class SpiDevice(Protocol):
-    def xfer2(self, data: list[int]) -> list[int]:
-        """Exchange as many bytes as are sent, with the chip selected throughout. Raises OSError."""
-
-    def close(self) -> None: ...
-
-
-class SpiTransport:
-    is_reliable = False
+class SpiTransport(Transport):
+    """The device behind one chip select of an SPI bus."""
 
     def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
     ) -> None:
-        link = description.link
+        super().__init__(segment, description, owner, connections)
+        link = self._link
         framing = framing_of(link, description.profile)
         assert isinstance(framing, LengthFraming)  # noqa: S101  # for the type checker
         self._framing = framing
-        self._link = link
-        self._owner = owner
         self._poll_s = link.poll_ms / 1000
         self._ready = None if link.gpio is None else Path(link.gpio)
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._is_open = False
-        self._discarded: Counter[str] = Counter()
-
-    @property
-    def discarded(self) -> dict[str, int]:
-        return dict(self._discarded)
 
     async def open(self) -> None:
         link = self._link
@@ -98,7 +86,7 @@ class SpiTransport:
                     self._poll(device)
         except (OSError, _Unusable) as error:
             reason = f"the SPI device {self._link.bus}.{self._link.chip} failed: {error}"
-            self._call(lambda: self._lose(reason))
+            self._call(lambda: self.lose(reason))
         finally:
             device.close()
 
@@ -125,14 +113,9 @@ class SpiTransport:
             self._owner.on_traffic(False, prefix + message)
             self._owner.on_message(message)
 
-    def _lose(self, reason: str) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._owner.on_transport_lost(reason)
-
 
 class _Unusable(Exception):
-    pass
+    """The device shifted out what no working device would, so that the next message cannot be found."""
 
 
 def open_device(bus: int, chip: int, speed_hz: int) -> SpiDevice:
@@ -144,5 +127,4 @@ def open_device(bus: int, chip: int, speed_hz: int) -> SpiDevice:
     device = spidev.SpiDev(bus, chip)
     device.mode = 0
     device.max_speed_hz = speed_hz
-    opened: SpiDevice = device
-    return opened
+    return device

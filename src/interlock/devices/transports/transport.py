@@ -1,9 +1,11 @@
 """Transports of devices: their interface, the table of their names, and the connections that several devices share."""
 
 import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Hashable
 from importlib import import_module
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar
 
 from interlock.devices.protocol.description import DeviceDescription
 
@@ -13,50 +15,78 @@ class TransportFailed(Exception):
 
 
 class TransportOwner(Protocol):
+    """The receiver of what a transport delivers: the session of a device, or the command that watches a port."""
+
     def on_message(self, message: bytes) -> None:
         """Handle one whole message, which is untrusted."""
 
     def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
-        """Said once; what was sent and not answered may or may not have arrived. The transport is to be closed, and
-        opened again after `rest_s` at the earliest."""
+        """React to the loss of the transport, which is reported once.
+
+        Messages that were sent and not answered may or may not have arrived. The owner closes the transport, and opens
+        it again after `rest_s` seconds at the earliest.
+        """
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
         """Note bytes as they are on the wire, for operators who watch."""
 
 
-class Transport(Protocol):
-    is_reliable: bool  # False: what is sent may be lost without a word, so that it is worth sending again
+class Transport(ABC):
+    """The way of whole messages to one device and back.
 
+    A transport is opened once and closed once; `close` also works after a failed `open`. After a loss, the owner makes
+    a new transport. Subclasses set `_is_open`, and call `lose` when the line, bus or broker has failed.
+    """
+
+    # Whether a sent message arrives or the transport reports its loss. On the others a message may vanish without a
+    # trace, so that sending a call again is worthwhile.
+    is_reliable: ClassVar[bool] = False
+
+    def __init__(
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: "SharedConnections"
+    ) -> None:
+        self._segment = segment
+        self._description = description
+        self._link = description.link
+        self._owner = owner
+        self._connections = connections
+        self._is_open = False
+        self._discarded: Counter[str] = Counter()
+
+    @abstractmethod
     async def open(self) -> None:
         """Open the transport. Raises TransportFailed."""
 
+    @abstractmethod
     def send(self, message: bytes) -> None:
         """Send a message without waiting. If it cannot be sent, it is lost and the owner is informed."""
 
+    @abstractmethod
+    async def close(self) -> None:
+        """Release everything that `open` acquired."""
+
     @property
     def discarded(self) -> dict[str, int]:
-        """Return how many messages were dropped, by reason."""
+        """Return how many received frames and messages were dropped, by reason."""
+        return dict(self._discarded)
 
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class SendQueue(Protocol):
-    """A transport in which messages may wait for those before them."""
-
-    def withdraw(self, message: bytes) -> None:
-        """Remove a message from the queue, unless its first byte is already on its way."""
-
-
-@runtime_checkable
-class LineSignals(Protocol):
-    """A transport with a line that says whether a device is there (AX-B.3-1)."""
+    def withdraw(self, message: bytes) -> None:  # noqa: B027  (optional)
+        """Remove a message that still waits behind others. Transports without a queue have nothing to remove."""
 
     async def is_signalled(self) -> bool:
-        """Return whether the line signals a device. Raises OSError."""
+        """Return whether a presence line says that the device is there (AX-B.3-1). Raises OSError."""
+        return False
+
+    def lose(self, reason: str, rest_s: float = 0.0) -> None:
+        """Report the loss of an open transport to its owner, once."""
+        if self._is_open:
+            self._is_open = False
+            self._owner.on_transport_lost(reason, rest_s)
 
 
-class Connection(Protocol):
+class SharedConnection(Protocol):
+    """A connection that the transports of several devices use, such as a bus or the connection to a broker."""
+
     @property
     def is_lost(self) -> bool:
         """Return whether the connection is dead, so that the next device opens a new one."""
@@ -68,10 +98,10 @@ class Connection(Protocol):
         """Close the connection. This works after a failed `open`, and repeatedly."""
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=SharedConnection)
 
 
-class Connections:
+class SharedConnections:
     """Connections that several devices of one node share, such as a CAN bus, a broker or a line with several units."""
 
     def __init__(self) -> None:
@@ -93,7 +123,7 @@ class Connections:
             raise
         return connection
 
-    async def release(self, connection: Connection, key: Hashable) -> None:
+    async def release(self, connection: SharedConnection, key: Hashable) -> None:
         held = self._held.get(key)
         if held is None or held.connection is not connection:  # it was lost, and another has taken its place
             await connection.close()
@@ -109,7 +139,9 @@ class Connections:
 
 
 class _Held:
-    def __init__(self, key: Hashable, connection: Connection) -> None:
+    """A connection with the number of its users. The last one closes it."""
+
+    def __init__(self, key: Hashable, connection: SharedConnection) -> None:
         self.key = key
         self.connection = connection
         self.users = 0
@@ -123,6 +155,7 @@ class _Held:
                 self._is_open = True
 
 
+# The module and class of each transport. Modules are imported when a device needs them: their libraries are an extra.
 TRANSPORTS = {
     "uart_cbor": "uart:UartTransport",
     "ble_cbor": "ble:BleTransport",
@@ -135,7 +168,7 @@ TRANSPORTS = {
 
 
 def make_transport(
-    segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+    segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
 ) -> Transport:
     """Create the transport of a device without opening it. Raises TransportFailed if its library is not installed."""
     name = description.link.transport

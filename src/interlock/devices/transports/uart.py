@@ -10,9 +10,9 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 from interlock.devices.protocol.description import SIMULATED, DeviceDescription
-from interlock.devices.protocol.wire_formats import framing_of
+from interlock.devices.protocol.framing import framing_of
 from interlock.devices.transports.simulated_port import SimulatedLine
-from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
+from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
 
 OPEN_S: Final = 5.0
 SLICE_BYTES: Final = 1024  # handled at once; some milliseconds of work where every byte is noise
@@ -23,22 +23,19 @@ _PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
 _SOCKET: Final = "socket://"
 
 
-class UartTransport(asyncio.Protocol):
-    is_reliable = False  # noise loses frames without a word
+class UartTransport(Transport, asyncio.Protocol):
+    """A serial line to one device. Noise on the line loses frames without a trace."""
 
     def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
     ) -> None:
-        self._description = description
-        self._link = description.link
-        self._owner = owner
+        super().__init__(segment, description, owner, connections)
         self._framing = framing_of(description.link, description.profile)
         self._transport: asyncio.Transport | None = None
         self._unread = b""  # what is not handled yet; nothing more is read meanwhile
         self._turn: asyncio.TimerHandle | None = None
         self._gap: asyncio.TimerHandle | None = None
         self._paid_until = 0.0  # the time that what was read takes at BYTES_PER_S
-        self._is_over = False
 
     @property
     def discarded(self) -> dict[str, int]:
@@ -94,23 +91,23 @@ class UartTransport(asyncio.Protocol):
             return
         data = self._framing.encode(message)
         if transport.get_write_buffer_size() > SENT_BYTES_MAX:
-            self._lose("it does not read what is sent")
+            self.lose("it does not read what is sent")
             return
         self._owner.on_traffic(True, data)
         try:
             transport.write(data)
         except OSError as error:
-            self._lose(error.strerror or str(error))
+            self.lose(error.strerror or str(error))
 
     async def is_signalled(self) -> bool:
-        """CTS, or the GPIO that the description names. Raises OSError."""
+        """Read CTS, or the GPIO that the description names. Raises OSError."""
         if self._link.presence == "gpio" and self._link.gpio is not None:
             return await asyncio.to_thread(_is_high, Path(self._link.gpio))
         pins = getattr(self._transport, "get_modem_pins", None)
         return pins is not None and (await pins()).cts.to_bool() is True  # None: the line has none (AX-B.3-1)
 
     async def close(self) -> None:
-        self._is_over = True
+        self._is_open = False
         for timer in (self._turn, self._gap):
             if timer is not None:
                 timer.cancel()
@@ -122,9 +119,10 @@ class UartTransport(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop are of no class of asyncio
+        self._is_open = True
 
     def data_received(self, data: bytes) -> None:
-        if self._is_over:
+        if not self._is_open:
             return
         self._owner.on_traffic(False, data)
         self._unread += data
@@ -133,7 +131,7 @@ class UartTransport(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         why = getattr(error, "strerror", None) or (str(error) if error is not None else "")
-        self._lose(f"the line is gone: {why}" if why else "the line is gone")
+        self.lose(f"the line is gone: {why}" if why else "the line is gone")
 
     def _take_turn(self) -> None:
         """Handle one slice of the input. The rest, and what exceeds the rate, waits while nothing more is read."""
@@ -154,7 +152,7 @@ class UartTransport(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         for message in self._framing.feed_untrusted(data, asyncio.get_running_loop().time()):
-            if not self._is_over:
+            if self._is_open:
                 self._owner.on_message(message)
 
     def _await_silence(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -165,11 +163,6 @@ class UartTransport(asyncio.Protocol):
         if self._gap is not None:
             self._gap.cancel()
         self._gap = loop.call_later(gap_s * 1.01, self._feed, b"")
-
-    def _lose(self, reason: str) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._owner.on_transport_lost(reason)
 
 
 def _is_high(path: Path) -> bool:

@@ -1,1 +1,366 @@
 """Commands about rooms."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.wire.refusal import Refused
+
+if TYPE_CHECKING:
+    from interlock.cli.client.operator import Answer
+    from interlock.sdk.rooms import Participant
+
+app = verb_app(
+    "See rooms, make them, take part, and decide who may act in them.",
+    examples="""
+    interlock rooms create yard
+    interlock access token --for room --name ann --topic yard --participant ann
+    interlock rooms show yard
+    interlock rooms join yard
+    interlock rooms promote ann --reason "a week without a fault"
+    """,
+)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")]
+ParticipantId = Annotated[str, typer.Argument(metavar="PARTICIPANT", help="Its id in the room.")]
+InRoom = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="Which room, where it is in several.", show_default=False),
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock rooms list
+    interlock rooms list --json | jq -r '.rooms[].topic'
+    """,
+)
+def list_rooms(invocation: Invocation) -> None:
+    """List rooms, and how many are in each."""
+    from interlock.rooms.api import LIST_ROOMS
+
+    answer = invocation.node.call(LIST_ROOMS)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from rich.text import Text
+
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.rooms.api import Rooms
+
+    rooms = answer.as_(Rooms).rooms
+    if not rooms:
+        out.remark("there are no rooms; interlock rooms create TOPIC makes one")
+        return
+    rows = [[Text(head, style="dim") for head in ("ROOM", "MODE", "PRESENT", "ENVELOPES", "")]]
+    rows += [
+        [
+            Text(room.topic, style="bold"),
+            Text(room.mode, style="red" if room.mode == "open" else ""),
+            Text(str(room.participants)),
+            Text(str(room.envelopes)),
+            Text("" if room.is_configured else "created", style="dim"),
+        ]
+        for room in rooms
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12}))
+
+
+@verb(
+    app,
+    "create",
+    examples="""
+    interlock rooms create garden
+    """,
+)
+def create(invocation: Invocation, topic: Topic) -> None:
+    """Make a room. It keeps its history while it is empty."""
+    from interlock.rooms.api import CREATE_ROOM, CreateRoom
+
+    answer = invocation.node.call(CREATE_ROOM, body=CreateRoom(topic=topic))
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    out.line(f"made: {topic}")
+    out.remark(f"interlock access token --for room --topic {topic} --participant ID --name NAME lets somebody in")
+
+
+@verb(
+    app,
+    "show",
+    examples="""
+    interlock rooms show garden
+    """,
+)
+def show(invocation: Invocation, topic: Topic) -> None:
+    """Show who is connected to a room, and what they may do."""
+    from interlock.rooms.api import LIST_CONNECTIONS
+
+    answer = invocation.node.call(LIST_CONNECTIONS, topic=topic)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from rich.text import Text
+
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.text import local_time, one_line
+    from interlock.rooms.api import RoomConnections
+
+    shown = answer.as_(RoomConnections)
+    connections = shown.connections
+    for gone in shown.removed:
+        out.line(f"removed: {one_line(gone.participantId)} (by {one_line(gone.by)}, {local_time(gone.at)})")
+    if not connections:
+        out.remark("no participant is connected")
+        return
+    is_split = any(connection.isElsewhere for connection in connections)
+    heads = ("PARTICIPANT", "PRIVILEGE", "BY", "SINCE", "SPEAKS", "IS", *(("AT",) if is_split else ()))
+    rows = [[Text(head, style="dim") for head in heads]]
+    rows += [
+        [
+            Text(one_line(connection.participantId), style="bold"),
+            Text(connection.privilege),
+            Text(connection.source),
+            Text(local_time(connection.connectedAt, "%H:%M:%S")),
+            Text(connection.protocol),
+            Text(one_line(connection.principal)),
+            *([Text("elsewhere" if connection.isElsewhere else "", style="dim")] if is_split else []),
+        ]
+        for connection in connections
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 5: 12}))
+
+
+HISTORY = 50  # messages that a person sees on coming in
+TOKEN_DAYS = 1
+EXTRA = "interlock[rooms]"
+
+
+@verb(
+    app,
+    "join",
+    examples="""
+    interlock rooms join garden
+    interlock rooms join garden --as ann
+    INTERLOCK_TOKEN=… interlock rooms join garden --url https://node.example.com
+    """,
+)
+def join(
+    invocation: Invocation,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")],
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option("--as", metavar="PARTICIPANT", help="Your id in the room; by default your login name."),
+    ] = None,
+    restricted: Annotated[
+        bool, typer.Option("--restricted", help="Come in without the right to decide.", show_default=False)
+    ] = False,
+) -> None:
+    """Take part in a room: read, speak, and decide on proposals.
+
+    At this machine's node an operator comes in with a token for a day that ends with the visit. At another one, --url
+    is its public URL and the token in INTERLOCK_TOKEN is one for the room, or of a client that is a member.
+    """
+    from interlock.access.api import ISSUE_TOKEN, REVOKE_TOKEN
+    from interlock.operator.api import GET_STATUS
+
+    if invocation.out.as_json:
+        raise BadUsage("usage", "join is for people; programs use interlock.rooms, or the history over HTTP")
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
+        raise BadUsage("no_terminal", "join needs a terminal; interlock rooms show TOPIC needs none")
+    try:
+        import textual  # noqa: F401
+    except ImportError:
+        raise Refused(
+            "not_installed",
+            "the terminal client of rooms is not installed",
+            hint=f"{sys.executable} -m pip install '{EXTRA}'",
+        ) from None
+    if invocation.remote_url is not None:
+        _run(_remote(invocation.remote_url, topic))
+        return
+    from interlock.access.api import IssuedToken, IssueToken, TokenRoom
+    from interlock.operator.api import Status
+    from interlock.sdk.rooms import Participant
+
+    who = name or _login_name()
+    room = TokenRoom(topic=topic, participant=who, privilege="restricted" if restricted else "full")
+    wanted = IssueToken(name=f"join-{who}", audience="room", days=TOKEN_DAYS, room=room)
+    address = _address(invocation.node.call(GET_STATUS).as_(Status).node.url)
+    issued = invocation.node.call(ISSUE_TOKEN, body=wanted).as_(IssuedToken)
+    try:
+        _run(Participant(address, topic, token=issued.token, history=HISTORY, kind="human"))
+    finally:
+        invocation.node.call(REVOKE_TOKEN, ref=issued.id)
+
+
+def _remote(url: str, topic: str) -> "Participant":
+    from interlock.sdk.rooms import Participant, RoomInvalid
+
+    try:
+        return Participant(_address(url), topic, token=os.environ.get("INTERLOCK_TOKEN"), history=HISTORY, kind="human")
+    except RoomInvalid as wrong:
+        raise BadUsage("usage", str(wrong)) from None
+
+
+def _run(participant: "Participant") -> None:
+    import asyncio
+
+    from interlock.rooms.cli.client import join as run
+    from interlock.sdk.rooms import RoomRefused, RoomUnreachable
+
+    try:
+        code = asyncio.run(run(participant))
+    except RoomRefused as refused:
+        raise Refused(refused.code, refused.message) from None
+    except RoomUnreachable as away:
+        raise Unreachable("unreachable", f"no room: {away}") from None
+    if code:
+        raise typer.Exit(code)
+
+
+def _address(url: str) -> str:
+    """Return the address of the node, without a path."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _login_name() -> str:
+    import getpass
+    import re
+
+    try:
+        user = getpass.getuser()
+    except OSError:
+        user = ""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", user)[:64] or "operator"
+
+
+@verb(
+    app,
+    "promote",
+    examples="""
+    interlock rooms promote planner --reason "a week without a fault"
+    interlock rooms promote planner --topic garden
+    """,
+)
+def promote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None, reason: Reason = "") -> None:
+    """Let a participant send MCP messages, from its next one on."""
+    _change(invocation, participant, "promote", topic, reason)
+
+
+@verb(
+    app,
+    "demote",
+    examples="""
+    interlock rooms demote planner
+    """,
+)
+def demote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None, reason: Reason = "") -> None:
+    """Let a participant only propose, from its next message on."""
+    _change(invocation, participant, "demote", topic, reason)
+
+
+@verb(
+    app,
+    "disconnect",
+    examples="""
+    interlock rooms disconnect planner
+    """,
+)
+def disconnect(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None) -> None:
+    """Remove a participant from a room.
+
+    Its connections are closed, and it may come back when it is promoted or demoted.
+    """
+    from interlock.rooms.api import DISCONNECT, Disconnected
+
+    answer = invocation.node.call(DISCONNECT, id=participant, topic=topic)
+    closed = answer.as_(Disconnected).closedConnections
+    _say(invocation, answer, f"removed: {participant}" + ("" if closed else " (it had no connection)"))
+    if not invocation.out.as_json:
+        invocation.out.remark(f"interlock rooms demote {participant} lets it in again, restricted; promote, full")
+
+
+@verb(
+    app,
+    "migrate",
+    examples="""
+    interlock rooms migrate garden
+    interlock rooms migrate garden --apply
+    """,
+)
+def migrate(
+    invocation: Invocation,
+    topic: Topic,
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show it. This is the default.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Make those participants full.")] = False,
+) -> None:
+    """Show whom mode "mixed" would refuse something.
+
+    A room with mode = "observe" refuses nothing and records what it would. --apply makes the participants that it
+    names full, so that the mode can be changed to "mixed" without stopping them.
+    """
+    from interlock.rooms.api import MIGRATE, SHOW_OBSERVED
+
+    if plan and apply:
+        raise BadUsage("usage", "--plan shows and --apply changes: give one of them")
+    node = invocation.node
+    answer = node.call(MIGRATE, topic=topic) if apply else node.call(SHOW_OBSERVED, topic=topic)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.cli.terminal.text import local_time, one_line
+    from interlock.rooms.api import ObservedRoom
+
+    observed = answer.as_(ObservedRoom)
+    if not observed.participants:
+        out.remark(f"nothing was observed in {topic} that a mixed room would refuse (its mode is {observed.mode})")
+        return
+    for participant in observed.participants:
+        when = f"{local_time(participant.first, '%m-%d %H:%M')} to {local_time(participant.last, '%m-%d %H:%M')}"
+        out.line(
+            f"{one_line(participant.participant)} ({one_line(participant.principal)}): {participant.envelopes} of kind "
+            f"{', '.join(participant.kinds)} would be refused, {when}"
+        )
+        out.line(
+            "  is full by an admin's grant"
+            if participant.is_full
+            else f"  keeps working with: {one_line(participant.remedy)}"
+        )
+    if apply and not all(participant.is_full for participant in observed.participants):
+        out.remark("those whom an admin demoted or removed stay so")
+    if apply:
+        out.remark(f'now mode = "mixed" for {topic} in interlock.toml refuses nothing of those who are full')
+    else:
+        out.remark(f"interlock rooms migrate {topic} --apply makes them full")
+
+
+def _change(invocation: Invocation, participant: str, what: str, topic: str | None, reason: str) -> None:
+    from interlock.rooms.api import DEMOTE, PROMOTE, ChangePrivilege
+
+    operation = PROMOTE if what == "promote" else DEMOTE
+    answer = invocation.node.call(operation, id=participant, topic=topic, body=ChangePrivilege(reason=reason))
+    _say(invocation, answer, f"{participant} is now {'full' if what == 'promote' else 'restricted'}")
+
+
+def _say(invocation: Invocation, answer: "Answer", line: str) -> None:
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+    else:
+        invocation.out.line(line)

@@ -161,7 +161,7 @@ def proposal_title(proposal: Proposal) -> Text:
 
 
 def proposal_details(proposal: Proposal, now: datetime) -> Text:
-    """Everything that would be sent, as it was written: nothing of it is cut. And why, and how long there is."""
+    """Return everything that approving a proposal would send, uncut, with the reason and the time that is left."""
     why_not = find_reading_problem(proposal)
     lines = [Text(why_not, style="red")] if why_not is not None else []
     if len(proposal.params) <= READABLE_BYTES_MAX:
@@ -198,7 +198,7 @@ Keys: ^y approves and ^n denies the highlighted proposal, also a and d in the li
 
 
 class RoomApp(App[int]):
-    """Ends with 0, or 1 where the room was lost for good."""
+    """The application. It exits with 0, or with 1 if the room was lost for good."""
 
     CSS: ClassVar[str] = """
     #head { height: 1; background: $boost; padding: 0 1; }

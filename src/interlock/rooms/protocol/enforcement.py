@@ -13,20 +13,22 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.rooms.protocol.envelope import PROTOCOLS, Envelope
-from interlock.rooms.protocol.errors import VIOLATION_MESSAGE, EnvelopeRefusal
+from interlock.rooms.protocol.envelope import (
+    CHAT,
+    MCP,
+    PRESENCE,
+    PROPOSAL,
+    PROTOCOLS,
+    REJECT,
+    SYSTEM,
+    VIOLATION_MESSAGE,
+    WITHDRAW,
+    Envelope,
+    EnvelopeRefusal,
+)
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.settings import Rates, RoomSettings
 from interlock.wire.jsonrpc.codec import hide
-
-MCP: Final = "mcp"
-PROPOSAL: Final = "mcp/proposal"
-CHAT: Final = "chat"
-PRESENCE: Final = "presence"
-SYSTEM: Final = "system"
-# What a participant tells the tracker of proposals, which is not published: the room hears of it by an event (X-N-6).
-REJECT: Final = "mcp/reject"  # the words are those of MEW
-WITHDRAW: Final = "mcp/withdraw"
 
 CHAT_BYTES_MAX: Final = 64 * 1024
 CHAT_PAYLOAD_BYTES_MAX: Final = 512 * 1024  # with what else stands beside the text, however it is escaped
@@ -41,7 +43,7 @@ _decode_any = msgspec.json.Decoder().decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class Asked(msgspec.Struct, frozen=True):
+class OpenRequest(msgspec.Struct, frozen=True):
     """A stored `mcp` request that an answer refers to."""
 
     by: str
@@ -55,7 +57,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> EnvelopeRefusal | None:
-    """X-4-2."""
+    """Refuse an envelope that names a protocol which this gateway does not speak (X-4-2)."""
     protocol = envelope.protocol
     if (protocol is None and is_needed) or (protocol is not None and protocol not in PROTOCOLS):  # X-4-2
         return EnvelopeRefusal(
@@ -75,7 +77,11 @@ def sender_refusal(envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
 
 
 def kind_refusal(envelope: Envelope, settings: RoomSettings) -> EnvelopeRefusal | None:
-    """Closed, exact and case-sensitive: what the gateway does not know could pass for something else (X-3.2-4)."""
+    """Refuse a kind that the room does not have.
+
+    The comparison is exact and case-sensitive, and the list is closed: a kind that the gateway does not know could pass
+    for another one at a receiver (X-3.2-4).
+    """
     kind = envelope.kind
     if kind in _RESERVED:
         return EnvelopeRefusal("reserved_kind", f"only the gateway sends {kind!r}", id=envelope.id)
@@ -99,7 +105,7 @@ def is_decision(kind: str, settings: RoomSettings) -> bool:
 
 
 def privilege_refusal(
-    envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, request: Asked | None
+    envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, request: OpenRequest | None
 ) -> EnvelopeRefusal | None:
     """Block kind `mcp` from a restricted participant (MCPx 5.3). `request` is what `correlation_id` names."""
     if privilege is Privilege.FULL:  # X-3.1-2, X-3.2-3: whatever it holds
@@ -135,7 +141,7 @@ def rpc_id(payload: bytes) -> bytes:
     return raw if raw[:1] == b'"' or raw[:1].isdigit() or raw[:1] == b"-" else b"null"  # X-4.4.2-3
 
 
-def _is_answer(envelope: Envelope, sender: str, request: Asked) -> bool:
+def _is_answer(envelope: Envelope, sender: str, request: OpenRequest) -> bool:
     members = _decode_members_or_empty(envelope.payload)
     return (
         request.awaits(sender)

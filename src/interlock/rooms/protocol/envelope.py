@@ -9,17 +9,80 @@ import re
 from datetime import datetime
 from itertools import accumulate, count
 from operator import sub
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Raw
 
-from interlock.rooms.protocol.errors import Code, EnvelopeRefusal
+from interlock.rooms.protocol.participants import GATEWAY
 from interlock.wire.jsonrpc.codec import hide
+from interlock.wire.refusal import Refusal
+
+Code = Literal[
+    "invalid_json",
+    "invalid_envelope",
+    "invalid_proposal",
+    "invalid_chat",
+    "unsupported_protocol",
+    "unknown_kind",
+    "kind_not_allowed",
+    "reserved_kind",
+    "from_mismatch",
+    "duplicate_id",
+    "envelope_too_large",
+    "rate_limited",
+    "one_recipient",
+    "not_proposer",
+    "already_claimed",
+    "proposal_expired",
+    "unknown_proposal",
+    "self_approval",
+    "target_absent",
+    "privilege_violation",
+    "unavailable",
+    "unknown_topic",
+    "room_full",
+    "removed",
+    "history_gap",
+    "input_invalid",
+    "secret_found",
+]
+
+# MCPx 4.4.2, to the letter.
+VIOLATION_CODE: Final = -32001  # X-4.4.2-2
+VIOLATION_MESSAGE: Final = "Privilege violation"  # X-4.4.2-2
+VIOLATION_REASON: Final = "Restricted participants cannot send MCP messages directly"
+VIOLATION_SUGGESTION: Final = "Use kind: 'mcp/proposal' instead"
+
+
+class EnvelopeRefusal(Refusal, frozen=True, kw_only=True):
+    """The refusal of an envelope, or of a decision on a proposal. Its code is one of `Code`."""
+
+    id: str | None = None  # of the envelope, if it could be read
+    answers: bytes = b"null"  # the JSON-RPC id that a privilege violation is answered under
+
+
+def violation_error() -> dict[str, Any]:
+    return {
+        "code": VIOLATION_CODE,
+        "message": VIOLATION_MESSAGE,
+        "data": {"reason": VIOLATION_REASON, "suggestion": VIOLATION_SUGGESTION},
+    }
+
 
 V01: Final = "mcpx/v0.1"
 V0: Final = "mcp-x/v0"
 PROTOCOLS: Final = (V01, V0)  # X-6.3-2
+
+# The kinds of envelopes (MCPx 4). `mcp/reject` and `mcp/withdraw` are decisions for the tracker of proposals. They are
+# not published: the room learns about them by an event (X-N-6). Their names are those of MEW.
+MCP: Final = "mcp"
+PROPOSAL: Final = "mcp/proposal"
+CHAT: Final = "chat"
+PRESENCE: Final = "presence"
+SYSTEM: Final = "system"
+REJECT: Final = "mcp/reject"
+WITHDRAW: Final = "mcp/withdraw"
 
 ENVELOPE_BYTES_MAX: Final = 1024 * 1024
 NESTING_MAX: Final = 64
@@ -202,7 +265,7 @@ class _Fields:
         return kind
 
     def protocol(self) -> str | None:
-        """Judged later; what is no string names none that there is."""
+        """Return the protocol, or "" for a value that is no string. Enforcement refuses it later."""
         raw = self._members.get("protocol")
         return None if raw is None else _decode_text(raw) or ""
 
@@ -276,3 +339,58 @@ def _is_date(text: str) -> bool:
     except ValueError:
         return text[17:19] == "60"  # a leap second
     return True
+
+
+CHAT_METHOD: Final = "notifications/chat/message"
+
+
+class _Notification(msgspec.Struct):
+    method: str = ""
+    params: Raw = Raw(b"")
+    id: Raw = Raw(b"")
+
+
+def read_v0(envelope: Envelope) -> Envelope:
+    """Convert an envelope of a v0 client before it is checked: its chat gets the kind `chat`, so that restricted
+    clients may chat.
+    """
+    if envelope.kind != MCP or envelope.to:
+        return envelope
+    try:
+        notification = msgspec.json.decode(envelope.payload, type=_Notification)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return envelope
+    if notification.method != CHAT_METHOD or notification.id or bytes(notification.params)[:1] != b"{":
+        return envelope
+    return msgspec.structs.replace(envelope, kind=CHAT, payload=bytes(notification.params))  # X-4.1-2
+
+
+def encode_v0(envelope: Envelope) -> bytes:
+    """Return the bytes that a v0 connection receives."""
+    payload, kind, sender = envelope.payload, envelope.kind, envelope.sender
+    if kind == CHAT:
+        kind, payload = MCP, b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (CHAT_METHOD.encode(), payload)
+    elif kind == PROPOSAL:
+        event = {"event": "proposal", "type": "proposal", "proposer": sender, "proposal": Raw(payload)}
+        kind, payload, sender = SYSTEM, _encode(event), GATEWAY
+    elif kind == SYSTEM:
+        payload = _as_v0_event(payload)
+    elif kind not in (MCP, "presence"):
+        event = {"event": "message", "type": "message", "kind": kind, "sender": sender, "payload": Raw(payload)}
+        kind, payload, sender = SYSTEM, _encode(event), GATEWAY
+    return encode(msgspec.structs.replace(envelope, kind=kind, payload=payload, sender=sender), V0)
+
+
+def _as_v0_event(payload: bytes) -> bytes:
+    """Add the names that v0 and its published client use for members of an event, which differ from each other
+    (X-6.3-4).
+    """
+    if not payload.startswith((b'{"event":"welcome"', b'{"event":"error"')):
+        return payload  # as it is: what others sent may stand in it
+    event: dict[str, Any] = msgspec.json.decode(payload)
+    event["type"] = event["event"]
+    if event["event"] == "welcome":
+        event["participant_id"] = event["participant"]["id"]
+        event["protocol"] = V0
+        event["history"] = []
+    return _encode(event)

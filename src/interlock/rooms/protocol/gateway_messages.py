@@ -9,9 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.rooms.protocol.enforcement import MCP, PRESENCE, SYSTEM
-from interlock.rooms.protocol.envelope import V01, Envelope
-from interlock.rooms.protocol.errors import EnvelopeRefusal, violation_error
+from interlock.rooms.protocol.envelope import MCP, PRESENCE, SYSTEM, V01, Envelope, EnvelopeRefusal, violation_error
 from interlock.rooms.protocol.participants import GATEWAY, Participant, Privilege
 
 HISTORY_DEFAULT: Final = 100
@@ -107,7 +105,7 @@ def privilege_changed(stamp: Stamp, who: Participant, old: Privilege, by: str) -
 
 
 def history(stamp: Stamp, to: str, envelopes: Sequence[tuple[int, bytes]], *, more: bool) -> Envelope:
-    """Old envelopes are wrapped, so that no target takes yesterday's call for a new one (X-4.4.1-6)."""
+    """Return old envelopes, wrapped in an event, so that no target takes yesterday's call for a new one (X-4.4.1-6)."""
     payload = {
         "event": "history",
         "envelopes": [Raw(data) for _, data in envelopes],

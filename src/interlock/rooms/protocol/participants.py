@@ -48,7 +48,7 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
         return description
 
 
-class Settled(msgspec.Struct, frozen=True):
+class AssignedPrivilege(msgspec.Struct, frozen=True):
     """The privilege of a participant, and the rule that it follows from."""
 
     privilege: Privilege
@@ -87,21 +87,23 @@ def matches_any(principal: str, patterns: tuple[str, ...]) -> bool:
 
 def assign_privilege(
     mode: Mode, *, granted: Privilege | None, of_token: Privilege | None, is_known_full: bool
-) -> Settled:
+) -> AssignedPrivilege:
     """Determine a privilege: by an admin's decision, else by the token, else by the identity, else by the room's
     mode (X-5.1-4).
     """
     if granted is not None:
-        return Settled(granted, "grant")  # X-5.1-4
+        return AssignedPrivilege(granted, "grant")  # X-5.1-4
     if mode == "restricted":  # X-N-3: full only by an admin's grant
-        return Settled(Privilege.RESTRICTED, "mode")
+        return AssignedPrivilege(Privilege.RESTRICTED, "mode")
     if mode == "observe":  # X-8-1: all are full, and those who would not be in a mixed room are watched
-        return Settled(Privilege.FULL, "mode", not is_known_full if of_token is None else of_token != Privilege.FULL)
+        return AssignedPrivilege(
+            Privilege.FULL, "mode", not is_known_full if of_token is None else of_token != Privilege.FULL
+        )
     if of_token is not None:
-        return Settled(of_token, "token")  # X-5.1-4
+        return AssignedPrivilege(of_token, "token")  # X-5.1-4
     if is_known_full:
-        return Settled(Privilege.FULL, "identity")  # X-5.1-4
-    return Settled(Privilege.FULL if mode == "open" else Privilege.RESTRICTED, "mode")  # X-5.1-3, X-5.1-4
+        return AssignedPrivilege(Privilege.FULL, "identity")  # X-5.1-4
+    return AssignedPrivilege(Privilege.FULL if mode == "open" else Privilege.RESTRICTED, "mode")  # X-5.1-3, X-5.1-4
 
 
 def participant_of(principal: str) -> str:

@@ -21,8 +21,7 @@ import msgspec
 from interlock.mcp.methods import LATEST_LEGACY
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY, TOO_BIG, MessagePipe
 from interlock.net.websocket.dial import DialFailed, dial
-from interlock.rooms.protocol.envelope import V01, Envelope, decode_untrusted
-from interlock.rooms.protocol.errors import EnvelopeRefusal
+from interlock.rooms.protocol.envelope import V01, Envelope, EnvelopeRefusal, decode_untrusted
 from interlock.rooms.protocol.participants import GATEWAY
 from interlock.sdk.rooms.model import EnvelopeRefused, RoomRefused, RoomUnreachable
 from interlock.wire.jsonrpc.codec import decode_value

@@ -21,8 +21,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.mcp.methods import CANCELLED, INITIALIZE, INITIALIZED, LATEST_LEGACY
-from interlock.rooms.protocol.enforcement import MCP, PRESENCE, PROPOSAL
-from interlock.rooms.protocol.envelope import Envelope, encode
+from interlock.rooms.protocol.envelope import MCP, PRESENCE, PROPOSAL, Envelope, encode
 from interlock.sdk.rooms.connection import Connection, Place
 from interlock.sdk.rooms.model import Answer, CallFailed, Heard, NoAnswer, Peer, RoomError
 from interlock.sdk.rooms.proposals import Proposals

@@ -14,8 +14,7 @@ import msgspec
 
 from interlock.mcp.methods import TOOLS_CALL, TOOLS_CHANGED, TOOLS_LIST
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.rooms.protocol.enforcement import CHAT, MCP
-from interlock.rooms.protocol.envelope import ENVELOPE_BYTES_MAX
+from interlock.rooms.protocol.envelope import CHAT, ENVELOPE_BYTES_MAX, MCP
 from interlock.rooms.protocol.participants import is_topic
 from interlock.sdk.rooms.connection import Place, Ticket, get_json, post_json
 from interlock.sdk.rooms.conversation import Conversation, Listener, read_answer

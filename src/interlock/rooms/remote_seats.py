@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.replicas import Replicas
-from interlock.rooms.connections import RoomConnection
+from interlock.rooms.connections import ParticipantConnection
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.room import Connected, Room
 from interlock.rooms.timeline import Delivery
@@ -28,15 +28,15 @@ from interlock.store.ports import Change, Entry, Store, StoreError
 log = logging.getLogger("interlock.rooms")
 
 BUCKET: Final = "room-seats"  # topic, participant, connection, each after a line feed -> Seated
-ASKED: Final = "room-asks"  # replica, a random id, each after a line feed -> Asked
-ASKED_S: Final = 60.0
+REQUESTS: Final = "room-asks"  # replica, a random id, each after a line feed -> Asked
+REQUEST_S: Final = 60.0
 WRITE_AGAIN_S: Final = 1.0  # after the store was away
 
 Place = tuple[str, str]  # topic, participant
 
 
-class Seated(msgspec.Struct, frozen=True, kw_only=True):
-    """One connection, as its replica writes it down."""
+class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored entry of one connection, written by the replica that holds it."""
 
     replica: str
     participant: Participant
@@ -47,7 +47,7 @@ class Seated(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request to the replica that holds a connection."""
 
     what: Literal["close", "privilege"]
@@ -60,12 +60,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: str = ""
 
 
-class Elsewhere:
+class RemoteConnection:
     """A connection that another replica holds."""
 
     is_here = False
 
-    def __init__(self, place: Place, id: str, seated: Seated, seats: "SeatsElsewhere") -> None:
+    def __init__(self, place: Place, id: str, seated: ConnectionRecord, seats: "RemoteSeats") -> None:
         self.id = id
         self.since = 0
         self.seated = seated
@@ -81,13 +81,13 @@ class Elsewhere:
 
     def close(self, code: int, reason: str) -> None:
         topic, participant = self._place
-        request = Asked(
+        request = ReplicaRequest(
             what="close", topic=topic, participant=participant, connection=self.id, code=code, reason=reason
         )
         self._seats.ask(self.seated.replica, request)
 
 
-class SeatsElsewhere:
+class RemoteSeats:
     """The seats of participants that are connected to other replicas, and the requests between replicas."""
 
     def __init__(self, store: Store, replicas: Replicas, clock: Clock, rooms: Mapping[str, Room]) -> None:
@@ -96,15 +96,15 @@ class SeatsElsewhere:
         self._replicas = replicas
         self._clock = clock
         self._rooms = rooms
-        self._known: dict[str, Elsewhere] = {}  # by key
-        self._written: dict[Place, dict[str, Seated]] = {}  # of this replica, by connection
+        self._known: dict[str, RemoteConnection] = {}  # by key
+        self._written: dict[Place, dict[str, ConnectionRecord]] = {}  # of this replica, by connection
         self._revisions: dict[str, int] = {}  # of connections of this replica
         self._unwritten: dict[str, bytes | None] = {}
         self._writer: asyncio.Task[None] | None = None
         self._is_open = False
         self._work = BackgroundTasks()
         replicas.on_change(BUCKET, self._take_change)
-        replicas.on_change(ASKED, self._take_asked)
+        replicas.on_change(REQUESTS, self._take_asked)
         replicas.gone.subscribe(self._forget_replica)
 
     async def open(self) -> None:
@@ -151,14 +151,14 @@ class SeatsElsewhere:
         if self._writer is None or self._writer.done():
             self._writer = self._work.begin(self._write(), "rooms: who is connected here")
 
-    def _seated(self, connection: Connected, participant: Participant, principal: str) -> Seated:
-        seated = Seated(
+    def _seated(self, connection: Connected, participant: Participant, principal: str) -> ConnectionRecord:
+        seated = ConnectionRecord(
             replica=self._replicas.own_id,
             participant=participant,
             principal=principal,
             can_answer=connection.can_answer,
         )
-        if not isinstance(connection, RoomConnection):
+        if not isinstance(connection, ParticipantConnection):
             return seated
         return replace(
             seated, connected_at=connection.connected_at, protocol=connection.protocol, source=connection.source
@@ -210,7 +210,7 @@ class SeatsElsewhere:
             if room is not None:
                 room.set_privilege(participant, seated.participant.privilege, seated.replica)
         elif room is not None and change.entry is not None:
-            connection = Elsewhere((topic, participant), id, seated, self)
+            connection = RemoteConnection((topic, participant), id, seated, self)
             if room.join_elsewhere(
                 connection, seated.participant, seated.principal, is_newer=self._is_newest(room, change)
             ):
@@ -257,21 +257,21 @@ class SeatsElsewhere:
     def set_privilege(self, room: Room, participant: str, privilege: Privilege, by: str) -> None:
         """Ask the replicas that hold a participant's connections to change its privilege while it stays."""
         seat = room.seats.get(participant)
-        remote = [] if seat is None else [each for each in seat.connections if isinstance(each, Elsewhere)]
+        remote = [] if seat is None else [each for each in seat.connections if isinstance(each, RemoteConnection)]
         for replica in {each.seated.replica for each in remote}:
             self.ask(
                 replica,
-                Asked(what="privilege", topic=room.topic, participant=participant, privilege=privilege, by=by),
+                ReplicaRequest(what="privilege", topic=room.topic, participant=participant, privilege=privilege, by=by),
             )
 
-    def ask(self, replica: str, request: Asked) -> None:
+    def ask(self, replica: str, request: ReplicaRequest) -> None:
         self._work.begin(self._ask(replica, request), "rooms: another replica")
 
-    async def _ask(self, replica: str, request: Asked) -> None:
+    async def _ask(self, replica: str, request: ReplicaRequest) -> None:
         key, value = f"{replica}\n{uuid.uuid4()}", msgspec.json.encode(request)
         while self._replicas.is_alive(replica):
             try:
-                await self._kv.put(ASKED, key, value, self._clock.wall(), ttl_s=ASKED_S)
+                await self._kv.put(REQUESTS, key, value, self._clock.wall(), ttl_s=REQUEST_S)
             except StoreError as away:
                 log.warning("room %s: another replica cannot be asked yet: %s", request.topic, away)
                 await asyncio.sleep(WRITE_AGAIN_S)
@@ -280,9 +280,9 @@ class SeatsElsewhere:
 
     def _take_asked(self, change: Change) -> None:
         if change.entry is not None and change.key.startswith(f"{self._replicas.own_id}\n"):
-            self._do(msgspec.json.decode(change.entry.value, type=Asked))
+            self._do(msgspec.json.decode(change.entry.value, type=ReplicaRequest))
 
-    def _do(self, request: Asked) -> None:
+    def _do(self, request: ReplicaRequest) -> None:
         room = self._rooms.get(request.topic)
         seat = None if room is None else room.seats.get(request.participant)
         if room is None or seat is None:
@@ -303,9 +303,9 @@ def _connection_of(key: str) -> str:
     return key.rpartition("\n")[2]
 
 
-def _decode_seated(entry: Entry) -> Seated | None:
+def _decode_seated(entry: Entry) -> ConnectionRecord | None:
     try:
-        return msgspec.json.decode(entry.value, type=Seated)
+        return msgspec.json.decode(entry.value, type=ConnectionRecord)
     except msgspec.DecodeError as error:
         log.error("who is connected to another replica cannot be read: %s", error)
         return None
