@@ -5,7 +5,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from interlock.drivers.protocol.binding.outputs import Unknown, path_type
@@ -124,24 +124,51 @@ SCHEMAS = st.builds(
 
 
 def closed(schema: Any) -> Any:
-    """As the narrow side is read: a property that is not named does not occur."""
+    """Return a schema as the narrow side is read: a property that is not named does not occur.
+
+    What is below `not` stays open, also by reference: a closed schema there would make the whole wider, not narrower.
+    """
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: value if key in {"enum", "const"} else closed(value) for key, value in schema.items()}
-    if made.get("type") == "object" and "additionalProperties" not in made:
-        made["additionalProperties"] = False
-    return made
+    if "$defs" in schema:
+        unchanged = {f"open-{name}": open_references(each) for name, each in schema["$defs"].items()}
+        without = closed({key: value for key, value in schema.items() if key != "$defs"})
+        return {**without, "$defs": {**closed(schema["$defs"]), **unchanged}}
+    result = {
+        key: value if key in {"enum", "const"} else open_references(value) if key == "not" else closed(value)
+        for key, value in schema.items()
+    }
+    if result.get("type") == "object" and "additionalProperties" not in result:
+        result["additionalProperties"] = False
+    return result
+
+
+def open_references(schema: Any) -> Any:
+    """Return a schema whose references lead to the definitions as they were written."""
+    if isinstance(schema, list):
+        return [open_references(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value.replace("/$defs/", "/$defs/open-") if key == "$ref" else open_references(value)
+        for key, value in schema.items()
+    }
 
 
 def validator(schema: Any) -> Any:
     return jsonschema_rs.validator_for(schema, offline=True)
 
 
+NEGATED = {"not": {"type": "object", "properties": {"z": False}}}
+
+
 @pytest.mark.req("REG-8.1-4")
 @settings(max_examples=120)
 @given(SCHEMAS, SCHEMAS, st.lists(VALUES, max_size=25))
+@example(NEGATED, NEGATED, [{"x": None}])
+@example({"not": {"$ref": "#/$defs/d"}, "$defs": {"d": NEGATED["not"]}}, NEGATED, [{"x": None}])
 def test_whatever_the_narrower_accepts_the_wider_accepts(narrow: Any, wide: Any, values: list[Any]) -> None:
     if compare(narrow, wide).verdict is ACCEPTS:
         ours, theirs = validator(closed(narrow)), validator(wide)
