@@ -29,8 +29,8 @@ from interlock.aql.operation_names import LiveOperationNames
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.aql.surface import AqlSurface
 from interlock.config.plan import Plan
-from interlock.core.calls.client_request import ClientRequest
-from interlock.core.clock import SystemClock
+from interlock.core.calls.caller import ClientRequest
+from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 
 ADDED_MAX_US = 30.0
@@ -107,7 +107,7 @@ async def _measure(turns: int) -> dict[str, list[float]]:
     nobody: Any = Nobody()
     current, native, catalog = CurrentPlan(plan), NativeOperations(), way.catalog
     names = LiveOperationNames(current, catalog.live, native)
-    adapter = AqlAdapter(current, catalog, native, names, nobody, SystemClock(), loop, None)
+    adapter = AqlAdapter(current, catalog, native, names, nobody, Clock(), loop, None)
     surface = AqlSurface(dispatch, adapter, "single")
     every = {FLAT: _Turn(dispatch, caller, sink, b'"server__echo"', msgspec.json.encode(PARAMS))}
     for kind, text in _requests().items():

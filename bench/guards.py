@@ -25,10 +25,9 @@ from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Principal, ViewKey
-from interlock.core.calls.charge import Account
-from interlock.core.calls.client_request import ClientRequest
-from interlock.core.clock import SystemClock
+from interlock.core.calls.caller import Caller, ClientRequest, Principal, ViewKey
+from interlock.core.calls.check import Account
+from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
 from interlock.dispatch.dispatch import Dispatch, DispatchParts
@@ -138,7 +137,7 @@ class Way:
 
 
 async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
-    clock, nobody = SystemClock(), Nobody()
+    clock, nobody = Clock(), Nobody()
     plan = ServerPlan(segment="server", reach=Spawn(command=("true",)))
     offer = Offer(kind="leaf", scope=AuthScope.ADMIN)
     link = ServerLink(plan, nobody, clock, vendor_meta=True)

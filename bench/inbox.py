@@ -17,7 +17,7 @@ from msgspec import Raw
 from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.inbox import ApprovalStore, Inbox, Rules
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Proof, Source, What
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
 
@@ -30,7 +30,7 @@ PROOF = Proof(type="operator_signature", anchor="ops", jti="one-of-many")
 
 @asynccontextmanager
 async def opened(folder: Path, most: int) -> AsyncIterator[tuple[Inbox, Recorder]]:
-    clock, store, audit = SystemClock(), build_store("sqlite", folder), build_audit("sqlite", folder)
+    clock, store, audit = Clock(), build_store("sqlite", folder), build_audit("sqlite", folder)
     await store.open()
     await audit.open()
     recorder = Recorder(audit)

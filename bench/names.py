@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from bench import surfaces
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
 from interlock.names.protocol.entry import Entry, Revision, Status
@@ -61,7 +61,7 @@ async def _measure(folder: Path, count: int) -> NameFigures:
     recorder = Recorder(audit)
     seconds: dict[str, float] = {}
     document = publish(_publication(count), "json")
-    state = RegistryState(SqliteNamesLog(folder), recorder, SystemClock())
+    state = RegistryState(SqliteNamesLog(folder), recorder, Clock())
     await state.open()
     publisher = Publisher(state, lambda: ("eve",))
     begun = time.perf_counter()
@@ -69,7 +69,7 @@ async def _measure(folder: Path, count: int) -> NameFigures:
     seconds["import"] = time.perf_counter() - begun
     await recorder.flush()
     await state.close()
-    state = RegistryState(SqliteNamesLog(folder), recorder, SystemClock())
+    state = RegistryState(SqliteNamesLog(folder), recorder, Clock())
     begun = time.perf_counter()
     await state.open()
     seconds["start"] = time.perf_counter() - begun

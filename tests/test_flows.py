@@ -36,7 +36,7 @@ from tests.support.frozen_node import house, move, still, tool  # noqa: E402
 
 from interlock.approvals.protocol.approval import Status  # noqa: E402
 from interlock.config.load import load  # noqa: E402
-from interlock.core.clock import SystemClock  # noqa: E402
+from interlock.core.clock import Clock  # noqa: E402
 from interlock.drivers.api import AddDriver  # noqa: E402
 from interlock.node.node import Node  # noqa: E402
 from interlock.rooms.connections import Admission, ConnectionOptions, ParticipantConnection  # noqa: E402
@@ -185,7 +185,7 @@ async def add(folder: Path, trace: Trace) -> None:
     """An operator adds a server that is reached at an address."""
     config = folder / "interlock.toml"
     config.write_text("")
-    node = Node(load(config, {}, {"data": str(folder / "data")}).plan, lambda *_: None, SystemClock(), listen=False)
+    node = Node(load(config, {}, {"data": str(folder / "data")}).plan, lambda *_: None, Clock(), listen=False)
     await node.open()
     try:
         with serving(raw("all")) as url, trace.active():

@@ -19,7 +19,7 @@ from tests.conformance.shipping import DRIVERS, PLACE, SHIPPED
 from tests.conformance.test_shipped_servers import declared
 from tests.support.node_process import RunningNode, running_node, wait_for
 
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.drivers.install.installation import Locked, Locks
 from interlock.store.sqlite.secrets import Secrets
 from interlock.store.sqlite.store import SqliteStore
@@ -119,7 +119,7 @@ async def prepare(folder: Path, place: Path) -> None:
         for shipped in OFFLINE:
             driver = declared(shipped)
             lock: Locked = (await installed(driver)).lock
-            await Locks(store.kv, SystemClock()).put(driver.key, lock)
+            await Locks(store.kv, Clock()).put(driver.key, lock)
             source, target = (base / "packages" / "drivers" / driver.key for base in (HOME, data))
             shutil.copytree(source, target, symlinks=True, copy_function=os.link)
             kept = folder / "workspace" / ".drivers" / shipped.id
@@ -139,7 +139,7 @@ async def confide(folder: Path, data: Path) -> None:
     entry = "{slug: everything-mcp/marked, name: Marked, description: Told to nobody.}"
     (folder / "SECRETS.md").write_text(f"---\nsecrets:\n  - {entry}\n---\n")
     secrets = Secrets(data)
-    await secrets.put("secret", "everything-mcp/marked", MARKER.encode(), SystemClock.wall())
+    await secrets.put("secret", "everything-mcp/marked", MARKER.encode(), Clock.wall())
     await secrets.close()
 
 

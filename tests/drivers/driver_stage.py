@@ -15,7 +15,7 @@ from tests.drivers.driver_texts import as_contract, as_driver, as_secrets, bindi
 
 from interlock.config.load import load
 from interlock.core.calls.caller import Caller, Principal, ViewKey
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.drivers.install.installation import Installed, InstallFailed, Locked
 from interlock.drivers.protocol.files.inventory import secret_for
 from interlock.drivers.protocol.model import Contract, Driver
@@ -52,17 +52,17 @@ async def until(check: Callable[[], Any], seconds: float = SECONDS) -> Any:
             await asyncio.sleep(0.01)
 
 
-class AheadClock(SystemClock):
+class AheadClock(Clock):
     """The time it is, and some more."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
 
     def now(self) -> float:  # type: ignore[override]
-        return SystemClock.now() + self.ahead
+        return Clock.now() + self.ahead
 
     def wall(self) -> float:  # type: ignore[override]
-        return SystemClock.wall() + self.ahead
+        return Clock.wall() + self.ahead
 
 
 class Log:
@@ -216,7 +216,7 @@ async def asked(lease: InstanceLease, name: str = "echo", **arguments: Any) -> d
 
 
 @contextlib.asynccontextmanager
-async def staged(folder: Path, clock: SystemClock | None = None) -> AsyncIterator[Stage]:
+async def staged(folder: Path, clock: Clock | None = None) -> AsyncIterator[Stage]:
     config = folder / "interlock.toml"
     config.write_text("")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan

@@ -18,7 +18,7 @@ from tests.conformance.driver_places import HOME, installed, tools_of_node
 from tests.conformance.shipping import PLACE, SHIPPED
 from tests.support.node_process import RunningNode, running_node, wait_for
 
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.core.store_backends import build_store
 from interlock.drivers.install.installation import Locked, Locks
 from interlock.drivers.protocol.files.driver import read_driver
@@ -54,7 +54,7 @@ def furnish(data: Path, drivers: Sequence[Driver], record: str | None = None) ->
         await store.open()
         try:
             for key, lock in locks.items():
-                await Locks(store.kv, SystemClock()).put(key, lock)
+                await Locks(store.kv, Clock()).put(key, lock)
         finally:
             await store.close()
 

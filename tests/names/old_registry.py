@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.names.protocol.criteria import schema_digest
 from interlock.names.protocol.entry import Entry, Revision, Status
@@ -63,7 +63,7 @@ ENTRIES = (
 
 
 async def _register(data: Path, entries: tuple[Entry, ...]) -> None:
-    state = RegistryState(SqliteNamesLog(data), Recorder(None), SystemClock())  # type: ignore[arg-type]
+    state = RegistryState(SqliteNamesLog(data), Recorder(None), Clock())  # type: ignore[arg-type]
     await state.open()
     steps = (Step(at=state.now, by="expert:eve", what="accept", subject=one.surface_name, entry=one) for one in entries)
     await state.change(lambda registry: Change(tuple(steps)))

@@ -12,7 +12,7 @@ import msgspec
 
 from interlock.config.plan import LimitsPlan, SandboxPlan, ServerPlan
 from interlock.core.audit_record import AuditRecord
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.process.child import Child
 from interlock.process.sandbox.sandbox import Command, Sandboxes
 from interlock.process.stderr import StderrRing
@@ -47,7 +47,7 @@ class House:
             state=self.state,
             workspace=self.workspace,
             user_home=self.home,
-            clock=SystemClock(),
+            clock=Clock(),
             record=self.records.append,
             limits=lambda: LimitsPlan(**limits),
             servers=lambda: self.servers,

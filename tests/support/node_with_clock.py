@@ -19,7 +19,7 @@ from tests.support.asking_server import command
 from interlock.config.load import load
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Principal
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.mcp.request_validation import validate_request
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Request
@@ -44,17 +44,17 @@ def limit_calls(node: Node, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(availability, "calls_max", most)
 
 
-class AheadClock(SystemClock):
+class AheadClock(Clock):
     """The time it is, and some more."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
 
     def now(self) -> float:  # type: ignore[override]
-        return SystemClock.now() + self.ahead
+        return Clock.now() + self.ahead
 
     def wall(self) -> float:  # type: ignore[override]
-        return SystemClock.wall() + self.ahead
+        return Clock.wall() + self.ahead
 
 
 class Asked:

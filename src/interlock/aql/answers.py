@@ -23,9 +23,8 @@ from interlock.aql.protocol.families import Mode
 from interlock.aql.protocol.field_selection import Selection, known_fields, select, unmatched
 from interlock.aql.protocol.model import Category
 from interlock.aql.protocol.results import Read, maybe_envelope_data, read_error, read_result
-from interlock.core.calls.caller import Caller
-from interlock.core.calls.charge import Account
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import Caller, ClientRequest
+from interlock.core.calls.check import Account
 from interlock.core.clock import rfc3339
 from interlock.guard.budgets import Budgets
 from interlock.mcp.methods import MODERN

@@ -19,8 +19,7 @@ from interlock.aql.protocol.model import JSON_TYPES, AqlOperation, AqlParameter,
 from interlock.aql.protocol.results import maybe_envelope_data, read_result
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.caller import Caller, Principal, view_key
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import Caller, ClientRequest, Principal, view_key
 from interlock.dispatch.dispatch import Dispatch
 from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, TOOLS_CALL, Era
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value

@@ -15,7 +15,7 @@ from interlock.aql.protocol.families import EndpointTool
 from interlock.aql.protocol.requests import BatchRequest, read_item
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import ClientRequest
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import META_CAPABILITIES, MODERN, PROGRESS, TOOLS_CALL
 from interlock.wire.jsonrpc.codec import (
@@ -172,7 +172,7 @@ class BatchCall(OwnCall):
             tool=tool,
             items=batch.items,
             results=[],
-            item_caller=caller if caller.asker is None else caller.unasking(),
+            item_caller=caller if caller.channel is None else caller.unasking(),
         )
         whole.on_cancel = whole.cancel_item
         whole.advance()

@@ -50,8 +50,7 @@ from interlock.aql.protocol.validation import Arguments
 from interlock.catalog.catalog import View
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, ViewKey
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import Caller, ClientRequest, ViewKey
 from interlock.dispatch.arrivals import ArrivingCall
 from interlock.dispatch.dispatch import Dispatch
 from interlock.mcp.meta import PROGRESS_TOKEN

@@ -56,7 +56,7 @@ from interlock.catalog.routes import LinkItems
 from interlock.config.plan import AccessRule, Plan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.charge import Account
+from interlock.core.calls.check import Account
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.core.link_state import LinkState

@@ -13,10 +13,11 @@ from typing import Final
 
 from msgspec import Raw
 
+from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refused, Verdict
+from interlock.core.calls.check import CheckNumber, Refused
 from interlock.drivers.protocol.binding.results import error_result
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.mcp.meta import RAW_EMPTY
@@ -54,7 +55,7 @@ class ArgumentsCheck:
                 return _schema_refusal(call, route) or self._operation_refusal(call, route)
         return None if refusal is None else Refused(self.number, refusal)
 
-    def explain(self, route: Route, caller: Principal) -> Verdict:
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         strict = route.is_held  # for `Hold.identify` names the call, whatever it waits for
         has_contract = route.link.find_outlook(route.original) is not None
         reason = "the server's"
@@ -62,8 +63,8 @@ class ArgumentsCheck:
             reason = "checked when you call: they must match the schema and be unambiguous JSON"
         if has_contract:
             reason = "checked against the contract" + (f"; {reason}" if strict else "")
-        return Verdict(
-            check=self.number, name=self.name, verdict="later" if strict or has_contract else "pass", reason=reason
+        return CheckVerdict(
+            number=self.number, name=self.name, verdict="later" if strict or has_contract else "pass", reason=reason
         )
 
 

@@ -46,7 +46,7 @@ from interlock.catalog.routes import (
 )
 from interlock.catalog.surface import NO_SURFACES, Surfaces, is_provided
 from interlock.config.plan import Plan
-from interlock.core.calls.call import Members
+from interlock.core.calls.call import AccessList
 from interlock.core.calls.caller import ViewKey
 from interlock.core.feed import Feed
 from interlock.links.link import Link
@@ -432,7 +432,7 @@ class Namespace:
         return view
 
     @cached_property
-    def members(self) -> dict[str, Members]:
+    def members(self) -> dict[str, AccessList]:
         """Return the access lists of links that are not open to every client."""
         return {items.link.members.name: items.link.members for items in self.link_items if items.link.members}
 

@@ -41,8 +41,7 @@ from interlock.catalog.api import (
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import LinkItems, Route, era_of
 from interlock.catalog.unlisted_tools import CHANGED
-from interlock.core.calls.caller import Principal, ViewKey
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import ClientRequest, Principal, ViewKey
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import refused_as
 from interlock.dispatch.dispatch import Dispatch

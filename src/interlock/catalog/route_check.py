@@ -7,11 +7,12 @@ from typing import Final
 
 import msgspec
 
+from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import SCOPES, LiveNamespace
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink, CallRoute
 from interlock.core.calls.caller import Caller, Principal, ViewKey, view_key
-from interlock.core.calls.check import CheckNumber, Refused, Said, Verdict
+from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.calls.incoming_route import OUT_OF_SCOPE
 from interlock.core.calls.refusals import NOT_FOUND, RELISTED, not_found_refusal
 from interlock.wire.refusal import SCOPE_DENIED, Refusal, ax_refusal
@@ -62,7 +63,7 @@ class RouteCheck:
             return None
         return Refused(CheckNumber.ROUTE, RELISTED)
 
-    def explain(self, route: Route, caller: Principal) -> Verdict:
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         key = view_key(caller, only=None, names="auto", declares_extension=False)
         namespace = self._live.current
         if self.maybe_route(key, route.qualified) is not None:
@@ -76,8 +77,8 @@ class RouteCheck:
             return self._verdict("refuse", why)
         return self._verdict("refuse", f"tool_not_found: [[access]] of {caller.name} does not name it")
 
-    def _verdict(self, verdict: Said, reason: str) -> Verdict:
-        return Verdict(check=self.number, name=self.name, verdict=verdict, reason=reason)
+    def _verdict(self, verdict: str, reason: str) -> CheckVerdict:
+        return CheckVerdict(number=self.number, name=self.name, verdict=verdict, reason=reason)
 
 
 def _has_no_person_to_ask(route: CallRoute | None, principal: Principal) -> bool:

@@ -2,23 +2,17 @@
 
 import time
 from datetime import UTC, datetime
-from typing import Protocol
 
 
-class Clock(Protocol):
-    def now(self) -> float:
-        """Return monotonic seconds, for deadlines, windows and ages."""
+class Clock:
+    """The two clocks of the machine. Tests put a class with the same two methods in its place."""
 
-    def wall(self) -> float:
-        """Return seconds since 1970, for displayed times and token validity only."""
-
-
-class SystemClock:
-    now = staticmethod(time.monotonic)
-    wall = staticmethod(time.time)
+    now = staticmethod(time.monotonic)  # for deadlines, windows and ages; it never goes back
+    wall = staticmethod(time.time)  # seconds since 1970, for displayed times and the validity of tokens only
 
 
 def rfc3339(wall: float) -> str:
+    """Format a time in UTC with whole seconds."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # AX-7.1-2
 
 

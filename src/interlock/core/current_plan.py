@@ -1,13 +1,29 @@
-"""The plan that is in effect: a changed configuration replaces it while the node runs."""
+"""What is true of a node only while it runs: the plan in effect, and the URLs of its bound sockets."""
 
-from interlock.config.plan import Plan
+from interlock.config.plan import NodePlan, Plan
 
 
 class CurrentPlan:
-    """Holds the plan for parts that have to see the newest one whenever they look."""
+    """The plan in effect, for parts that must see a changed configuration. They read `plan` each time they need it."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
     def replace(self, plan: Plan) -> None:
         self.plan = plan
+
+
+class Addresses:
+    """The public URL and the operator's URL, for parts that pass them on. They are final once sockets are bound."""
+
+    def __init__(self, node: NodePlan) -> None:
+        self._node = node
+        self.is_bound = False  # before that no browser can come back to this node
+        self.public = node.public_url or f"http://{node.listen}"
+        self.operator = node.operator_url or f"http://{node.operator_listen}"
+
+    def take_bound(self, *, public: str, operator: str) -> None:
+        """Store the URLs of the bound sockets; a URL in the configuration takes precedence."""
+        self.is_bound = True
+        self.public = self._node.public_url or public
+        self.operator = self._node.operator_url or operator

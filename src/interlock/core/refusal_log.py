@@ -6,7 +6,8 @@ written as one (of a caller that was recognised, by method); and no more than a 
 altogether, with the number of refusals that have no entry. An admitted call touches nothing of this.
 """
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -19,11 +20,7 @@ CALLERS_MAX: Final = 1024  # callers and reasons kept apart at a time
 ANY_PEER: Final = "peer:*"  # of refusals that are not written one by one
 
 
-class Log(Protocol):
-    def add(self, record: AuditRecord) -> None: ...
-
-
-class Place(msgspec.Struct, frozen=True):
+class RefusalPlace(msgspec.Struct, frozen=True):
     """Place where a recognised caller was refused: an existing room, and the caller's participant there."""
 
     room: str
@@ -31,7 +28,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 # Who, reason, target; of a caller that was recognised also where, and the method, of which it has few.
-_Key = tuple[str, str, str, Place | None, str]
+_Key = tuple[str, str, str, RefusalPlace | None, str]
 
 
 class _Repeats:
@@ -45,9 +42,10 @@ class _Repeats:
 
 
 class Refusals:
-    def __init__(self, log: Log, clock: Clock) -> None:
+    def __init__(self, add: Callable[[AuditRecord], None], clock: Clock) -> None:
+        """Create an empty log; `add` appends a record to the audit log."""
         self.total = 0
-        self._log = log
+        self._add = add
         self._clock = clock
         self._repeats: dict[_Key, _Repeats] = {}  # the oldest first
         self._left = ENTRIES_PER_S
@@ -55,7 +53,7 @@ class Refusals:
         self._unwritten = 0
 
     def note(
-        self, who: str, via: str, method: str, reason: str, target: str = "", *, place: Place | None = None
+        self, who: str, via: str, method: str, reason: str, target: str = "", *, place: RefusalPlace | None = None
     ) -> None:
         """Record a refusal.
 
@@ -103,8 +101,8 @@ class Refusals:
         return self._left > 0
 
     def _write(
-        self, who: str, via: str, method: str, reason: str, target: str = "", place: Place | None = None
+        self, who: str, via: str, method: str, reason: str, target: str = "", place: RefusalPlace | None = None
     ) -> None:
         self._left -= 1
         at, details = self._clock.wall(), None if place is None else msgspec.structs.asdict(place)
-        self._log.add(AuditRecord(at, who, via, method, target, None, "refused", "refused", 0.0, reason, details))
+        self._add(AuditRecord(at, who, via, method, target, None, "refused", "refused", 0.0, reason, details))

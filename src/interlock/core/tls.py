@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from interlock.config.plan import NodePlan, ParentPlan, Plan
-from interlock.core.start_errors import TlsInvalid
+from interlock.core.part import TlsInvalid
 from interlock.net.tls import tls_1_3
 
 

@@ -5,7 +5,7 @@ What an issuer gave is used with that issuer alone.
 """
 
 from interlock.config.plan import OAuthPlan
-from interlock.core.addresses import Addresses
+from interlock.core.current_plan import Addresses
 from interlock.credentials.authorization_server import AuthorizationServers, printable
 from interlock.credentials.errors import TokenRefused, Unobtainable
 from interlock.credentials.protocol.client import CALLBACK_PATH, DOCUMENT_PATH, Client, Method, method_for

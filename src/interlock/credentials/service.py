@@ -10,8 +10,8 @@ from typing import Literal
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.config.value_types import is_slug
-from interlock.core.addresses import Addresses
 from interlock.core.clock import Clock
+from interlock.core.current_plan import Addresses
 from interlock.credentials.client_registration import ClientIdentity, Clients
 from interlock.credentials.consents import Consents, Page, PendingConsent
 from interlock.credentials.protocol.client import DOCUMENT_PATH, client_document, client_metadata

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from interlock.config.plan import Plan
-from interlock.core.clock import Clock, SystemClock
+from interlock.core.clock import Clock
 from interlock.core.store_backends import BACKENDS, build_store, load_class
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver
@@ -26,11 +26,11 @@ ALL_NODES: Final = " "  # stands where else a node's name does, and is none
 
 
 def build_shared_store(plan: Plan, data: Path, clock: Clock | None = None) -> Store:
-    return build_store(plan.store.backend, data, _maybe_place(plan, data, clock or SystemClock()))
+    return build_store(plan.store.backend, data, _maybe_place(plan, data, clock or Clock()))
 
 
 def build_names_log(plan: Plan, data: Path, clock: Clock | None = None) -> NamesLog:
-    place = _maybe_place(plan, data, clock or SystemClock())
+    place = _maybe_place(plan, data, clock or Clock())
     names_log: NamesLog = load_class(BACKENDS[plan.store.backend].names_log)(data if place is None else place)
     return names_log
 
@@ -47,7 +47,7 @@ def maybe_tree_store(plan: Plan, clock: Clock) -> Store | None:
 
 async def maybe_trouble(plan: Plan, data: Path) -> str | None:
     """Return why the servers of the store do not accept this node, or None. Nothing is written."""
-    place = _maybe_place(plan, data, SystemClock())
+    place = _maybe_place(plan, data, Clock())
     if place is None:
         return None
     try:

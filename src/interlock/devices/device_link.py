@@ -18,7 +18,7 @@ from msgspec import Raw
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.config.plan import DevicePlan
-from interlock.core.calls.call import Call, Members, Outcome, Pending
+from interlock.core.calls.call import AccessList, Call, Outcome, Pending
 from interlock.core.calls.check import Admitted
 from interlock.core.calls.refusals import BUSY
 from interlock.core.clock import Clock, rfc3339
@@ -60,7 +60,7 @@ class DeviceLink(Link):
     gone = "device_absent"
 
     def __init__(
-        self, plan: DevicePlan, events: LinkEvents, clock: Clock, session: DeviceSession, members: Members | None
+        self, plan: DevicePlan, events: LinkEvents, clock: Clock, session: DeviceSession, members: AccessList | None
     ) -> None:
         super().__init__(
             plan.segment,
@@ -221,7 +221,7 @@ class DeviceKeeper(Keeper):
         connections: SharedConnections,
         stock: StockCatalog,
         events: LinkEvents,
-        members: Members | None = None,
+        members: AccessList | None = None,
     ) -> None:
         self.standings = Feed[Link]()  # the link, whenever its state has changed
         self.losses = Feed[DeviceLink]()  # the link, when a device that was present has become absent

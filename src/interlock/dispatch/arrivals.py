@@ -12,8 +12,7 @@ import msgspec
 
 from interlock.catalog.catalog import View
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call
-from interlock.core.calls.failures import answer_failures
+from interlock.core.calls.call import Call, answer_failures
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.links.keeper import Keeper

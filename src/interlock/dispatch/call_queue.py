@@ -1,8 +1,8 @@
-"""The queue of calls that wait for room: their links have as many calls under way as they may.
+"""The queue of calls that wait for capacity at a link, which has as many calls under way as it may have.
 
-In: calls that were refused for want of room alone. Out: a call at a time, with its room taken, whenever another ends.
-Principals take turns, so that the thousand calls of one do not keep the single call of another waiting. What waits is
-bounded in number, in bytes and in time, for each principal and for all; beyond that a call is refused, as it was.
+A call that was refused only for lack of capacity joins. It leaves, with its place at the link booked, when another call
+ends. Principals take turns, so that a thousand calls of one principal do not delay the single call of another. The
+number, the bytes and the time of waiting calls are bounded, per principal and in total; beyond that a call is refused.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.core.calls.call import Call, CallLink, WaitingCalls
+from interlock.core.calls.call import Call, CallLink
 
 WAIT_S: Final = 30.0
 CALLS_MAX: Final = 16_384
@@ -22,116 +22,119 @@ SHARES: Final = 2  # how many principals it takes to fill the queue
 IsFull = Callable[[CallLink], bool]
 
 
-class Place:
-    """A call in the queue, until it leaves or gets its room."""
+class WaitingCall:
+    """A call in the queue. `is_booked` is done once the call has its place at the link, or has left."""
 
-    __slots__ = ("_line", "_queue", "call", "has_room", "principal", "size")
+    __slots__ = ("call", "is_booked", "is_counted", "line", "principal", "size")
 
-    def __init__(self, call: Call, queue: "CallQueue") -> None:
+    def __init__(self, call: Call) -> None:
         self.call = call
-        self._queue: CallQueue | None = queue
-        self._line: WaitingCalls | None = None
         self.principal = call.caller.principal.name
         self.size = sum(len(value) for value in call.params.values() if isinstance(value, Raw))
-        self.has_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def join(self, line: WaitingCalls) -> None:
-        self._line = line
-        line.join(self)
-
-    def leave(self) -> None:
-        queue, self._queue = self._queue, None
-        if queue is not None:
-            queue.change(self, -1)
-        if self._line is not None and self.has_room.done():
-            self._line.forget_left(self.principal)
+        self.is_booked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_counted = True  # against the limits of the queue
+        self.line: LinkQueue | None = None
 
 
 class LinkQueue:
-    """Queue of the calls that wait for one link."""
+    """The calls that wait for one link. While there are some, `link.on_room` is the method `serve_next`."""
 
-    __slots__ = ("_is_full", "_link", "_turns")
+    __slots__ = ("_link", "_queue", "_turns")
 
-    def __init__(self, link: CallLink, is_full: IsFull) -> None:
+    def __init__(self, link: CallLink, queue: "CallQueue") -> None:
         self._link = link
-        self._is_full = is_full
-        self._turns: OrderedDict[str, deque[Place]] = OrderedDict()  # principal -> its calls; the next one is first
+        self._queue = queue
+        self._turns: OrderedDict[str, deque[WaitingCall]] = OrderedDict()  # principal -> its calls; the next is first
+        link.on_room = self.serve_next
 
-    def join(self, place: Place) -> None:
-        self._turns.setdefault(place.principal, deque()).append(place)
+    def append(self, waiting: WaitingCall) -> None:
+        waiting.line = self
+        self._turns.setdefault(waiting.principal, deque()).append(waiting)
 
     def forget_left(self, principal: str) -> None:
         """Remove a principal's first calls that no longer wait; nothing else releases them while the link is full."""
-        places = self._turns.get(principal)
-        if places is None:
+        calls = self._turns.get(principal)
+        if calls is None:
             return
-        while places and places[0].has_room.done():
-            places.popleft()
-        if not places:
+        while calls and calls[0].is_booked.done():
+            calls.popleft()
+        if not calls:
             del self._turns[principal]
-        if not self._turns and self._link.queue is self:
-            self._link.queue = None
+        self._end_if_empty()
 
-    def on_room(self) -> None:
-        """Give the capacity of a call that has ended to the next waiting call, before any new call can take it."""
-        while self._turns and not self._is_full(self._link):
-            principal, places = self._turns.popitem(last=False)
-            place = places.popleft()
-            place.leave()
-            if places:
-                self._turns[principal] = places
-            if place.call.done:  # its client left meanwhile
-                place.has_room.cancel()
-            elif not place.has_room.done():
-                place.call.booked = self._link
+    def serve_next(self) -> None:
+        """Give the place of a call that has ended to the next waiting call, before any new call can take it."""
+        while self._turns and not self._queue.is_full(self._link):
+            principal, calls = self._turns.popitem(last=False)
+            waiting = calls.popleft()
+            self._queue.leave(waiting)
+            if calls:
+                self._turns[principal] = calls
+            if waiting.call.done:  # its client left meanwhile
+                waiting.is_booked.cancel()
+            elif not waiting.is_booked.done():
+                waiting.call.booked = self._link
                 self._link.booked += 1
-                place.has_room.set_result(None)
-        if not self._turns:
-            self._link.queue = None
+                waiting.is_booked.set_result(None)
+        self._end_if_empty()
+
+    def _end_if_empty(self) -> None:
+        if not self._turns and self._queue.lines.get(self._link) is self:
+            del self._queue.lines[self._link]
+            self._link.on_room = None
 
 
 class CallQueue:
-    """All calls that wait for room."""
+    """All calls of a node that wait for capacity."""
 
     def __init__(self, is_full: IsFull) -> None:
-        """Create an empty queue; `is_full` returns whether a link has as many calls as it may."""
-        self._is_full = is_full
+        """Create an empty queue; `is_full` returns whether a link has as many calls as it may have."""
+        self.is_full = is_full
         self.count = 0
+        self.lines: dict[CallLink, LinkQueue] = {}
         self._bytes = 0
-        self._of: dict[str, tuple[int, int]] = {}  # principal -> calls and bytes
+        self._usage: dict[str, tuple[int, int]] = {}  # principal -> calls and bytes
 
-    def maybe_join(self, call: Call, link: CallLink) -> Place | None:
+    def join(self, call: Call, link: CallLink) -> WaitingCall | None:
         """Add a call to the queue of a link, or return None if a limit is reached."""
-        place = Place(call, self)
-        calls, size = self._of.get(place.principal, (0, 0))
+        waiting = WaitingCall(call)
+        calls, size = self._usage.get(waiting.principal, (0, 0))
         if (
             self.count >= CALLS_MAX
-            or self._bytes + place.size > BYTES_MAX
+            or self._bytes + waiting.size > BYTES_MAX
             or calls >= CALLS_MAX // SHARES
-            or size + place.size > BYTES_MAX // SHARES
+            or size + waiting.size > BYTES_MAX // SHARES
         ):
             return None
-        self.change(place, 1)
-        queue = link.queue
-        if queue is None:
-            queue = link.queue = LinkQueue(link, self._is_full)
-        place.join(queue)
-        return place
+        self._count(waiting, 1)
+        line = self.lines.get(link)
+        if line is None:
+            line = self.lines[link] = LinkQueue(link, self)
+        line.append(waiting)
+        return waiting
 
-    async def wait(self, place: Place) -> bool:
+    async def wait(self, waiting: WaitingCall) -> bool:
         """Wait for capacity and return whether it became available in time."""
         try:
-            await asyncio.wait((place.has_room,), timeout=WAIT_S)
-            return place.has_room.done()
+            await asyncio.wait((waiting.is_booked,), timeout=WAIT_S)
+            return waiting.is_booked.done()
         finally:
-            place.has_room.cancel()
-            place.leave()
+            waiting.is_booked.cancel()
+            self.leave(waiting)
 
-    def change(self, place: Place, by: int) -> None:
+    def leave(self, waiting: WaitingCall) -> None:
+        """Take a call out of the limits, and out of its line if it no longer waits."""
+        if waiting.is_counted:
+            waiting.is_counted = False
+            self._count(waiting, -1)
+        if waiting.line is not None and waiting.is_booked.done():
+            waiting.line.forget_left(waiting.principal)
+
+    def _count(self, waiting: WaitingCall, by: int) -> None:
         self.count += by
-        self._bytes += by * place.size
-        calls, size = self._of.get(place.principal, (0, 0))
+        self._bytes += by * waiting.size
+        calls, size = self._usage.get(waiting.principal, (0, 0))
         if calls + by:
-            self._of[place.principal] = (calls + by, size + by * place.size)
+            self._usage[waiting.principal] = (calls + by, size + by * waiting.size)
         else:
-            self._of.pop(place.principal, None)
+            self._usage.pop(waiting.principal, None)

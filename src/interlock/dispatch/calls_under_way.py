@@ -17,7 +17,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.call import OK, REFUSED, Call, CallLink, Outcome, Timing
-from interlock.core.calls.caller import Asked
+from interlock.core.calls.caller import AnswerReceiver
 from interlock.core.clock import Clock
 from interlock.core.recorder import LARGE_BYTES, Recorder
 from interlock.dispatch.legacy_questions import Interview
@@ -98,7 +98,7 @@ class CallsUnderWay:
     def prepare_server(self, call: Call) -> Heard | None:
         return None if call.link is None else self.set_log_level(call, call.link)
 
-    def ask_client(self, call: Call, link: Asked, request: Request) -> None:
+    def ask_client(self, call: Call, link: AnswerReceiver, request: Request) -> None:
         self.parking.asked(call, link, request)
 
     def withdraw_question(self, call: Call, upstream_id: bytes) -> None:
@@ -110,8 +110,8 @@ class CallsUnderWay:
             if call.link is not None:
                 call.link.suspend(call)
             call.booked.booked -= 1
-            if call.booked.queue is not None:
-                call.booked.queue.on_room()
+            if call.booked.on_room is not None:
+                call.booked.on_room()
             call.booked = None
 
     def resume(self, call: Call) -> None:
@@ -204,8 +204,8 @@ class CallsUnderWay:
         booked = call.booked
         if booked is not None:
             booked.booked -= 1
-            if booked.queue is not None:
-                booked.queue.on_room()
+            if booked.on_room is not None:
+                booked.on_room()
         link = call.link
         if link is not None:
             link.latencies.append(seconds)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.core.calls.call import Call, Pending
-from interlock.core.calls.caller import Asked, Caller, Sink
+from interlock.core.calls.caller import AnswerReceiver, Caller, Sink
 from interlock.links.connected_link import ConnectedLink
 from interlock.mcp.methods import LATEST_MODERN, TASK_STATUS, Era
 from interlock.mcp.tasks import TASK_UNKNOWN, Rename, read_made, rename_related, renamed_answer, takes_as_task
@@ -36,11 +36,11 @@ class Background:
 
     @property
     def reachable(self) -> bool:
-        return self._sink is not None or (self.caller.asker is not None and self.caller.asker.reachable)
+        return self._sink is not None or (self.caller.channel is not None and self.caller.channel.reachable)
 
-    def on_request(self, link: Asked, request: Request) -> None:
-        if self.caller.asker is not None:
-            self.caller.asker.ask(link, request.id, request.method, request.params, self._sink)
+    def on_request(self, link: AnswerReceiver, request: Request) -> None:
+        if self.caller.channel is not None:
+            self.caller.channel.ask(link, request.id, request.method, request.params, self._sink)
 
 
 class AskedTask:

@@ -24,11 +24,9 @@ from interlock.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call, CallHold, Outcome
-from interlock.core.calls.caller import ViewKey
+from interlock.core.calls.call import Call, CallHold, Outcome, answer_failures
+from interlock.core.calls.caller import ClientRequest, ViewKey
 from interlock.core.calls.check import HELD, Admitted, CheckNumber, Held, Refused
-from interlock.core.calls.client_request import ClientRequest
-from interlock.core.calls.failures import answer_failures
 from interlock.core.calls.incoming_route import Followed
 from interlock.core.calls.refusals import BUSY, is_not_found, own_links_full
 from interlock.core.clock import Clock
@@ -37,7 +35,7 @@ from interlock.core.recorder import Recorder
 from interlock.credentials.consents import Consent
 from interlock.credentials.errors import Unobtainable
 from interlock.dispatch.arrivals import Arrivals, ArrivingCall
-from interlock.dispatch.call_queue import CallQueue, Place
+from interlock.dispatch.call_queue import CallQueue, WaitingCall
 from interlock.dispatch.calls_under_way import CallsUnderWay
 from interlock.dispatch.link_checks import AvailabilityCheck, forbid_resending
 from interlock.dispatch.task_table import Tasks
@@ -466,7 +464,7 @@ class Dispatch:
 
     def send(self, call: Call, link: Link) -> Call:
         """Send a call over its link, at once where the guard admits it, else as soon as it may be sent."""
-        if link.own is not None or call.caller.asker is not None:
+        if link.own is not None or call.caller.channel is not None:
             own_links = link.own if link.own is not None else link.own_of_legacy
             if own_links is not None:
                 own = own_links.ready(call.caller, call.meta.get(META_CAPABILITIES))
@@ -481,9 +479,9 @@ class Dispatch:
                 link.send(verdict)
                 return call
         elif isinstance(verdict, Refused) and not self._availability.may_wait(verdict, link):
-            place = self._queue.maybe_join(call, link) if verdict.refusal is BUSY else None
-            if place is not None:
-                return self._enqueue(call, link, place)
+            waiting = self._queue.join(call, link) if verdict.refusal is BUSY else None
+            if waiting is not None:
+                return self._enqueue(call, link, waiting)
             if link.standing.state is LinkState.DEGRADED:
                 self._availability.wake(link)
             return self._refuse(call, verdict)
@@ -492,16 +490,16 @@ class Dispatch:
         self._delayed.begin(answer_failures(call, self._send_later(call, link, is_held=verdict is HELD)))
         return call
 
-    def _enqueue(self, call: Call, link: Link, place: Place) -> Call:
+    def _enqueue(self, call: Call, link: Link, waiting: WaitingCall) -> Call:
         self._register(call, link)
         link.booked -= 1  # not yet
         call.booked = None
         call.deadline = inf
-        self._delayed.begin(answer_failures(call, self._send_in_turn(call, link, place)))
+        self._delayed.begin(answer_failures(call, self._send_in_turn(call, link, waiting)))
         return call
 
-    async def _send_in_turn(self, call: Call, link: Link, place: Place) -> None:
-        has_place = await self._queue.wait(place)
+    async def _send_in_turn(self, call: Call, link: Link, waiting: WaitingCall) -> None:
+        has_place = await self._queue.wait(waiting)
         if call.done:
             return
         refused = self._route_check.find_relisted(call) if has_place else _NO_PLACE
@@ -583,8 +581,8 @@ class Dispatch:
             return
         verdict = self.guard.admit(call, opened)
         link.booked -= 1
-        if link.queue is not None:
-            link.queue.on_room()
+        if link.on_room is not None:
+            link.on_room()
         opened.booked += 1
         call.booked = opened
         heard = self.under_way.set_log_level(call, opened)

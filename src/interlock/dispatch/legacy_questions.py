@@ -34,18 +34,19 @@ class Interview:
 
     def start(self) -> None:
         call = self._call
-        asker = call.caller.asker
+        channel = call.caller.channel
         dialogue = call.open_dialogue()
         dialogue.rounds += 1
-        if asker is None or dialogue.rounds > ROUNDS_MAX:
-            reason = "the client cannot be asked" if asker is None else f"the server asked more than {ROUNDS_MAX} times"
+        if channel is None or dialogue.rounds > ROUNDS_MAX:
+            too_often = f"the server asked more than {ROUNDS_MAX} times"
+            reason = "the client cannot be asked" if channel is None else too_often
             call.on_failed(Refusal(INTERNAL_ERROR, reason, {"reason": "input_required"}), Outcome.ERROR)
             return
         for question in self._wanted.questions.values():
             if not may_be_asked(call.caller.modern_capabilities, question.method, question.params):
                 self._on_unanswered(f"it does not support {question.method}")
                 return
-        dialogue.interviewer = self
+        dialogue.abandon = self.abandon
         call.asking += 1  # people take their time: no deadline while they are asked
         if not self._open:
             pause_s = min(PAUSE_MAX_S, PAUSE_S * 2 ** (dialogue.rounds - 1))
@@ -54,10 +55,10 @@ class Interview:
         for key, name in list(self._open.items()):
             if not self._ended:
                 question = self._wanted.questions[key]
-                asker.ask(self, name, question.method, _for_legacy(question), call.sink)
+                channel.ask(self, name, question.method, _for_legacy(question), call.sink)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        """Handle a client's answer to one question (`Asked`)."""
+        """Handle a client's answer to one question (`AnswerReceiver`)."""
         key = next((key for key, name in self._open.items() if name == upstream_id), None)
         if key is None or self._ended:
             return
@@ -72,10 +73,10 @@ class Interview:
     def abandon(self) -> None:
         """Withdraw the open questions because the call has ended."""
         self._ended = True
-        asker = self._call.caller.asker
-        if asker is not None:
+        channel = self._call.caller.channel
+        if channel is not None:
             for name in self._open.values():
-                asker.withdraw(self, name, RAW_EMPTY)
+                channel.withdraw(self, name, RAW_EMPTY)
 
     def _on_refused(self, payload: bytes) -> None:
         """End the call of a client that answers a question with an error; the server cannot be notified of it."""
@@ -91,7 +92,7 @@ class Interview:
             return
         self._ended = True
         call = self._call
-        call.open_dialogue().interviewer = None
+        call.open_dialogue().abandon = None
         call.asking -= 1
         if self._answers:
             call.params["inputResponses"] = self._answers

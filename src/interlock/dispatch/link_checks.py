@@ -6,16 +6,19 @@ which are never sent twice.
 
 from collections.abc import Mapping
 
+from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refused, Said, Verdict
+from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.calls.refusals import BUSY, maybe_unusable
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link, Own
 
 
 class AvailabilityCheck:
+    """Check 8: is the link there, and has it capacity for another call?"""
+
     number = CheckNumber.AVAILABILITY
     name = "availability"
     is_common = True
@@ -59,9 +62,8 @@ class AvailabilityCheck:
         if keeper is not None:
             keeper.wake()
 
-    def explain(self, route: Route, caller: Principal) -> Verdict:
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         link = route.link
-        verdict: Said
         own = link.own.find_usable(caller.name) if link.own is not None else None
         if own is not None:
             link = own
@@ -78,24 +80,23 @@ class AvailabilityCheck:
             verdict, reason = "pass" if outlook.available else "refuse", outlook.reason
         else:
             verdict, reason = "pass", standing.reason or standing.state.value
-        return Verdict(check=self.number, name=self.name, verdict=verdict, reason=reason)
+        return CheckVerdict(number=self.number, name=self.name, verdict=verdict, reason=reason)
 
     def is_full(self, link: CallLink) -> bool:
         return link.booked >= self.calls_max
 
 
 class SendCheck:
+    """The explanation of check 12, whether the link is still there when a released call leaves. The guard asks it."""
+
     number = CheckNumber.SEND
     name = "send"
 
-    def check(self, call: Call, link: CallLink) -> Refused | None:
-        return maybe_unusable(link.standing)
-
-    def explain(self, route: Route, caller: Principal) -> Verdict:
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         outlook = route.link.find_outlook(route.original)
         timeout_s = route.timeout_s if outlook is None else outlook.timeout_s
         reason = f"timeout {timeout_s:g} s" if timeout_s is not None else "no timeout (batch)"
-        return Verdict(check=self.number, name=self.name, verdict="later", reason=reason)
+        return CheckVerdict(number=self.number, name=self.name, verdict="later", reason=reason)
 
 
 def _explain_own(own: Own, caller: str) -> str:

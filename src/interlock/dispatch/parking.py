@@ -19,8 +19,7 @@ from msgspec import Raw
 
 from interlock.core.audit_record import digest_of
 from interlock.core.calls.call import PARKED_MAX, Call
-from interlock.core.calls.caller import Asked
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import AnswerReceiver, ClientRequest
 from interlock.core.clock import Clock
 from interlock.mcp.capabilities import declares, may_be_asked, question_capability
 from interlock.mcp.meta import RAW_EMPTY
@@ -96,7 +95,7 @@ class Space:
         self.bytes = 0  # of what is kept here
         self.round = 0
         self.expires_at = 0.0
-        self.questions: dict[str, tuple[Asked, bytes, Question]] = {}
+        self.questions: dict[str, tuple[AnswerReceiver, bytes, Question]] = {}
         self.next_key = 0
         self.waiting = False  # the client has been told and has not come back
         self.away = _Away()
@@ -128,7 +127,7 @@ class Parking:
 
     # The server asks
 
-    def asked(self, call: Call, link: Asked, request: Request) -> None:
+    def asked(self, call: Call, link: AnswerReceiver, request: Request) -> None:
         capabilities = call.meta.get(META_CAPABILITIES, RAW_EMPTY)
         able = may_be_asked(capabilities, request.method, request.params)
         if call.method not in RESUMABLE or not able:
@@ -370,7 +369,9 @@ def _lighten(call: Call) -> None:
         call.params = {"arguments": digest_of(call.params.get("arguments"))}
 
 
-def _answer_after(first: asyncio.Future[Any] | None, call: Call, answers: list[tuple[Asked, bytes, bytes]]) -> None:
+def _answer_after(
+    first: asyncio.Future[Any] | None, call: Call, answers: list[tuple[AnswerReceiver, bytes, bytes]]
+) -> None:
     if first is not None:
         first.add_done_callback(lambda _: _answer_after(None, call, answers))
     else:
@@ -381,7 +382,7 @@ def _answer_after(first: asyncio.Future[Any] | None, call: Call, answers: list[t
                 _decline(link, upstream_id, "the call of this question has ended")
 
 
-def _decline(link: Asked, upstream_id: bytes, why: str) -> None:
+def _decline(link: AnswerReceiver, upstream_id: bytes, why: str) -> None:
     link.respond(upstream_id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, why)))
 
 

@@ -10,8 +10,7 @@ from interlock.catalog.catalog import View
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import Caller, ClientRequest
 from interlock.core.calls.refusals import BUSY
 from interlock.core.clock import Clock
 from interlock.core.link_state import USABLE

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 
 from interlock.core.calls.call import Call, Pending, passes_level
-from interlock.core.calls.caller import Asked, Asking, Caller, Sink
+from interlock.core.calls.caller import AnswerReceiver, Caller, QuestionOrigin, Sink
 from interlock.dispatch.client_tasks import AskedTasks, Background
 from interlock.dispatch.task_calls import TaskAsking, TaskMaking, make_taskless
 from interlock.dispatch.task_table import Task, Tasks
@@ -100,8 +100,8 @@ class TaskNews(TaskEvents):
 
         Otherwise the message is dropped, as MCP allows.
         """
-        asker = task.caller.asker
-        if asker is not None and not asker.tell(message):
+        channel = task.caller.channel
+        if channel is not None and not channel.tell(message):
             waiting = self._waiting(task)
             if waiting is not None and waiting.caller is task.caller:
                 waiting.sink.emit(message)
@@ -152,7 +152,7 @@ class TaskNews(TaskEvents):
 
     def _find_asking(
         self, link: ConnectedLink, params: Raw, theirs: str | None, origin: Pending | None
-    ) -> tuple[Asking | str, Raw]:
+    ) -> tuple[QuestionOrigin | str, Raw]:
         """Return on whose behalf the server asks, or why no client can be asked, and the params with that client's
         ids.
         """
@@ -173,7 +173,7 @@ class TaskNews(TaskEvents):
             return _OfTask(self, task, task.caller, None), named
         return _OfTask(self, task, call.caller, call.sink), named
 
-    def hold(self, task: Task, link: Asked, request: Request, asking: Background) -> None:
+    def hold(self, task: Task, link: AnswerReceiver, request: Request, asking: Background) -> None:
         wanted = {
             of: [entry for entry in held if of.link.questions.is_open(entry[0].id, entry[1])]
             for of, held in self._held.items()
@@ -229,7 +229,7 @@ class _OfTask(Background):
         self._news = news
         self._task = task
 
-    def on_request(self, link: Asked, request: Request) -> None:
+    def on_request(self, link: AnswerReceiver, request: Request) -> None:
         if self.reachable:
             super().on_request(link, request)
         else:

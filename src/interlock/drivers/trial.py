@@ -15,10 +15,10 @@ from typing import Any, Final, Self
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.core.addresses import Addresses
 from interlock.core.audit_record import AuditRecord
-from interlock.core.calls.caller import Asking
-from interlock.core.clock import SystemClock
+from interlock.core.calls.caller import QuestionOrigin
+from interlock.core.clock import Clock
+from interlock.core.current_plan import Addresses
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.service import CredentialService
@@ -70,7 +70,7 @@ class TrialRunner:
         """Prepare to try servers out. `anew`: install the newest release whatever is on record, and record nothing."""
         self.plan = plan
         self._anew = anew
-        self.clock = SystemClock()
+        self.clock = Clock()
         self.store = build_store("sqlite", plan.data)
         self._credentials = CredentialService(plan.data, self.clock, plan.node.name, Addresses(plan.node))
         self._audit = build_audit(plan.store.backend, plan.data)
@@ -173,7 +173,7 @@ class TrialRunner:
 class _TrialEvents(LinkEvents):
     """Link events of a trial, which has no client: no question is answered, and every message is dropped."""
 
-    def on_question(self, link: ConnectedLink, asking: Asking) -> Refusal | None:
+    def on_question(self, link: ConnectedLink, asking: QuestionOrigin) -> Refusal | None:
         return Refusal(METHOD_NOT_FOUND, "no client can be asked during a trial run")
 
 

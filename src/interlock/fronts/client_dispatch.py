@@ -7,8 +7,7 @@ from msgspec import Raw
 
 from interlock.catalog.catalog import View
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import ViewKey
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import ClientRequest, ViewKey
 from interlock.mcp.methods import Era
 from interlock.wire.refusal import Refusal
 

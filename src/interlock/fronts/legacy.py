@@ -9,8 +9,7 @@ from interlock.ax.protocol.messages import CONFIRM
 from interlock.config.plan import NameForm
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Principal, Sink, view_key
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import Caller, ClientRequest, Principal, Sink, view_key
 from interlock.dispatch.client_notifications import ClientNotifications
 from interlock.dispatch.client_tasks import AskedTasks
 from interlock.dispatch.dispatch import resource_not_found

@@ -12,8 +12,7 @@ from interlock.ax.protocol.notifications import Notice
 from interlock.config.plan import NameForm
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Principal, Sink, ViewKey, view_key
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import Caller, ClientRequest, Principal, Sink, ViewKey, view_key
 from interlock.dispatch.client_notifications import ClientNotifications
 from interlock.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.fronts.audience import Audience

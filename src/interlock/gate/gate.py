@@ -19,9 +19,8 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.catalog.routes import ChangedDefinition, Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.call import Call, Outcome, answer_failures
 from interlock.core.calls.caller import Caller
-from interlock.core.calls.failures import answer_failures
 from interlock.core.clock import Clock
 from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.hold import GateHold, draft_question, requester_of

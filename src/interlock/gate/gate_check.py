@@ -9,10 +9,11 @@ from collections.abc import Callable
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Status
 from interlock.approvals.trust.anchors import Anchors
+from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, Held, Refused, Release, Verdict
+from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, Held, Refused, Release
 from interlock.core.current_plan import CurrentPlan
 from interlock.gate.hold import GateHold, hold_reason
 from interlock.gate.protocol.policy import Hold
@@ -41,14 +42,14 @@ class GateCheck:
             return CONFIRMATION_REQUIRED if call.route is not None and call.route.is_held else None
         return (hold.find_refusal(call) or HELD) if hold.is_waiting else None
 
-    def explain(self, route: Route, caller: Principal) -> Verdict:
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         members = route.link.members
         if members is not None and members.maybe_refusal(caller.name) is not None:
             why = f"{caller.name} is restricted in the room {members.name}: the call becomes a proposal there"
-            return Verdict(check=self.number, name=self.name, verdict="hold", reason=why)
+            return CheckVerdict(number=self.number, name=self.name, verdict="hold", reason=why)
         held = route.is_held
         reason = self._why_held(route, caller) if held else self._why_not(route)
-        return Verdict(check=self.number, name=self.name, verdict="hold" if held else "pass", reason=reason)
+        return CheckVerdict(number=self.number, name=self.name, verdict="hold" if held else "pass", reason=reason)
 
     def _why_held(self, route: Route, caller: Principal) -> str:
         if route.gate is not None and route.gate.hold is Hold.DEFINITION:
@@ -100,6 +101,8 @@ class CommitCheck:
         self._on_committed(call)
         return None
 
-    def explain(self, route: Route, caller: Principal) -> Verdict:
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         reason = "the approval is used up, on disk, before the first byte" if route.is_held else "nothing to use up"
-        return Verdict(check=self.number, name=self.name, verdict="later" if route.is_held else "pass", reason=reason)
+        return CheckVerdict(
+            number=self.number, name=self.name, verdict="later" if route.is_held else "pass", reason=reason
+        )

@@ -8,11 +8,11 @@ Nothing here waits, so that calls side by side never overshoot. Where nothing is
 from typing import Final
 
 from interlock.ax.protocol.budget import Limits, Over, Price, Scope, budget_exceeded
+from interlock.catalog.api import CheckVerdict
 from interlock.config.plan import Plan
 from interlock.core.calls.call import Call, CallLink, CallRoute
 from interlock.core.calls.caller import Caller, Principal
-from interlock.core.calls.charge import Account, Charge
-from interlock.core.calls.check import CheckNumber, Refused, Verdict
+from interlock.core.calls.check import Account, Charge, CheckNumber, Refused
 from interlock.core.clock import Clock
 from interlock.guard.api import Budget, Spent
 from interlock.wire.refusal import Refusal
@@ -173,13 +173,13 @@ class BudgetCheck:
         refusal = self._budgets.room(call, link) if is_held else self._budgets.charge(call, link)
         return None if refusal is None else Refused(self.number, refusal)
 
-    def explain(self, route: CallRoute, caller: Principal) -> Verdict:
+    def explain(self, route: CallRoute, caller: Principal) -> CheckVerdict:
         over = self._budgets.outlook(route.link, route.qualified, route.price, caller)
         if over is not None:
             reason = f"{over.budget}: {over.used} of {over.limit} used"
-            return Verdict(check=self.number, name=self.name, verdict="refuse", reason=reason)
+            return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason=reason)
         costs = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")
-        return Verdict(check=self.number, name=self.name, verdict="pass", reason=costs)
+        return CheckVerdict(number=self.number, name=self.name, verdict="pass", reason=costs)
 
 
 def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from interlock.core.calls.check import Check, Commit, Send
+from interlock.core.calls.check import Check, Commit, Explained
 
 R = TypeVar("R")
 
@@ -24,8 +24,8 @@ class GuardChecks(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     availability: Check[R]  # 8: is the link there, and has it a place?
     budget: Check[R]  # 9: is there room in every budget?
     gate: Check[R]  # 10: must a person agree first?
-    commit: Commit[R]  # 11: charge the call and use up its approval
-    send: Send[R]  # 12: is the link still there?
+    commit: Commit  # 11: use up the approval of a released call, and charge the call
+    explained_later: tuple[Explained[R], ...]  # 11, and 12: is the link still there? For operators only.
     is_agent_checked: bool
 
     def admission(self) -> tuple[Check[R], ...]:

@@ -9,6 +9,7 @@ approval is used, on disk, before the command exists.
 from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
+from interlock.catalog.api import CheckVerdict
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import (
@@ -21,7 +22,6 @@ from interlock.core.calls.check import (
     Explained,
     Held,
     Refused,
-    Verdict,
 )
 from interlock.core.calls.refusals import maybe_unusable
 from interlock.core.link_state import LinkState
@@ -48,7 +48,7 @@ _CONTENDED: Final = Refused(
 class Guard(Generic[R]):
     """The guard of a node: passes a call through the checks in their order, and admits, refuses or holds it."""
 
-    __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_own", "_quick_max", "_send", "checks")
+    __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_explained_later", "_own", "_quick_max", "checks")
 
     def __init__(self, checks: GuardChecks[R], *, budgets: Budgets, calls_max: int) -> None:
         """Create the guard; `calls_max` limits the calls under way per link, so that a silent server cannot starve
@@ -57,7 +57,7 @@ class Guard(Generic[R]):
         self.checks: tuple[Check[R], ...] = ()
         self._list(checks.admission())
         self._commit = checks.commit
-        self._send = checks.send
+        self._explained_later = checks.explained_later
         self._budgets = budgets
         self._calls_max = self._quick_max = calls_max
 
@@ -81,10 +81,10 @@ class Guard(Generic[R]):
             return ()
         return tuple(check for check in self.checks if check.is_common or check.applies_to(route))
 
-    def explain(self, route: R, caller: Principal) -> list[Verdict]:
+    def explain(self, route: R, caller: Principal) -> tuple[CheckVerdict, ...]:
         """Return what each check would say of a call over this route by this caller now."""
-        every: tuple[Explained[R], ...] = (*self.checks, self._commit, self._send)
-        return [check.explain(route, caller) for check in every]
+        every: tuple[Explained[R], ...] = (*self.checks, *self._explained_later)
+        return tuple(check.explain(route, caller) for check in every)
 
     def admit(self, call: Call, link: CallLink) -> Admitted[Call] | Refused | Held:
         """Admit a call and charge it, refuse it, or hold it until `release`."""
@@ -132,10 +132,10 @@ class Guard(Generic[R]):
                 return release
             refused = self.find_refusal(call, link, CheckNumber.GATE)
             if refused is None:
-                refused = await self._commit.check(call, link, release)
+                refused = await self._commit(call, link, release)
             if refused is None:
                 # The link, or the caller, may have gone meanwhile: nothing is sent, and the approval is spent.
-                refused = CONFIRMATION_REQUIRED if call.done else self._send.check(call, link)
+                refused = CONFIRMATION_REQUIRED if call.done else maybe_unusable(link.standing)
                 return Admitted(call, _ADMISSION_KEY) if refused is None else refused
             if refused.check is not CheckNumber.COMMIT or refused.refusal.code not in _TAKEN:
                 return refused

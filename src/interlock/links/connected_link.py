@@ -30,9 +30,8 @@ from msgspec import Raw
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.core.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
-from interlock.core.calls.caller import Caller
+from interlock.core.calls.caller import Caller, add_note
 from interlock.core.calls.check import Admitted
-from interlock.core.calls.noted_sink import add_note
 from interlock.core.clock import Clock
 from interlock.links.link import Link, LinkEvents, Own, ServerFacts
 from interlock.links.link_requests import FailedRequests, WaitingRequests

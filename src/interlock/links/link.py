@@ -17,7 +17,6 @@ A link names the type of the calls made for it (`call_type`), so that a call is 
 calls but does not keep them: what is under way is kept where it can be answered, in `ConnectedLink.in_flight`.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,9 +25,8 @@ from msgspec import Raw
 
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.config.plan import ToolClass
-from interlock.core.calls.call import Call, CallFactory, Members, Pending, WaitingCalls
-from interlock.core.calls.caller import Asking, Caller
-from interlock.core.calls.charge import Account
+from interlock.core.calls.call import Call, CallFactory, CallLink, Pending
+from interlock.core.calls.caller import Caller, QuestionOrigin
 from interlock.core.calls.check import Admitted
 from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Outlook, Standing
@@ -106,7 +104,7 @@ class LinkEvents:
     def on_log(self, link: "Link", params: Raw) -> None:
         """Pass on a log message that belongs to no known call."""
 
-    def on_question(self, link: "ConnectedLink", asking: Asking) -> Refusal | None:
+    def on_question(self, link: "ConnectedLink", asking: QuestionOrigin) -> Refusal | None:
         """Return why the server may not ask the client of this call or task, or None if it may."""
         return None
 
@@ -170,7 +168,7 @@ class PassedOnEvents(LinkEvents):
     def on_log(self, link: "Link", params: Raw) -> None:
         self._events.on_log(link, params)
 
-    def on_question(self, link: "ConnectedLink", asking: Asking) -> Refusal | None:
+    def on_question(self, link: "ConnectedLink", asking: QuestionOrigin) -> Refusal | None:
         return self._events.on_question(link, asking)
 
     def on_orphan_request(self, link: "ConnectedLink", request: Request) -> bool:
@@ -187,7 +185,6 @@ class PassedOnEvents(LinkEvents):
 
 
 TIMEOUT_S = 300.0  # as of [servers.SEGMENT] timeout_s
-LATENCIES_MAX = 100  # calls of which a link remembers how long they took
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +232,7 @@ class Own(Protocol):
     def links(self) -> "Sequence[Link]": ...
 
 
-class Link:
+class Link(CallLink):
     """A segment of the namespace and what answers its calls. The base of all links."""
 
     call_type: CallFactory = Call  # of a tools/call
@@ -245,10 +242,8 @@ class Link:
     retry_after_ms = RETRY_AFTER_MS
     gone = UNREACHABLE  # what a caller hears while its server is away
     timeout_s = TIMEOUT_S  # of a call whose tool declares no latency class, and of other requests
-    account: Account | None = None  # the budget of a registration
     classes: Mapping[str, ToolClass] = {}  # what the configuration says of tools, by their own names
     asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
-    members: Members | None = None  # whom it is for; None: everybody
     tells_updates = False  # of its resources, without being asked to
     owner: str | None = None  # the only principal that may use it; None: it is shared
     client: Caller | None = None  # the only session that may use it
@@ -260,22 +255,16 @@ class Link:
     def __init__(
         self, segment: str, events: LinkEvents, clock: Clock, *, kind: str, transport: str, offer: Offer = ADOPTED
     ) -> None:
-        self.segment = segment
+        super().__init__(segment, offer, Standing(LinkState.CONNECTING, None, clock.wall()))
         self.path: tuple[str, ...] = (segment,)  # of which `segment` is joined
         self.kind = kind
         self.transport = transport
-        self.offer = offer
         self.events = events  # its keeper, for as long as there is one
-        self.standing = Standing(LinkState.CONNECTING, None, clock.wall())
         self.facts: ServerFacts | None = None
         self.era = Era.LEGACY
         self.modern = False
         self.tasks = False  # it makes tasks of calls
-        self.booked = 0  # clients' calls under way; our own questions do not count
-        self.queue: WaitingCalls | None = None  # for room here; None: no call waits
         self.calls = 0
-        self.errors = 0
-        self.latencies: deque[float] = deque(maxlen=LATENCIES_MAX)
         self.own: Own | None = None  # other links of clients to the same server, where they have such
         self.own_of_legacy: Own | None = None  # the same, of legacy clients at a modern server that may speak their era
         self.shared: Link | None = None  # of a link beside it: the one that the catalog shows
@@ -326,18 +315,6 @@ class Link:
     def is_connected(self) -> bool:
         """Return whether a message sent now leaves the node. `standing` follows a little later."""
         return True
-
-    def cancel(self, pending: Pending, reason: str) -> None:
-        """Stop a request for which no call waits any more."""
-
-    def send_again(self, call: Call) -> None:
-        """Send the same call in its next round, with what its client answered."""
-
-    def suspend(self, call: Call) -> None:
-        """Note that the server waits for an answer of the call's client."""
-
-    def resume(self, call: Call) -> None:
-        """Note that the client has answered, and that the server works on the call again."""
 
     def find_outlook(self, tool: str) -> Outlook | None:
         """Return what a call of a tool would meet beyond this link, or None if there is only its server."""

@@ -116,7 +116,7 @@ class WaitingRequests:
         several questions at once).
         """
         calls, suspended = self.calls_in_flight, self.suspended
-        clients = {id(call.caller) if call.caller.asker is not None else id(call): call for call in calls}
+        clients = {id(call.caller) if call.caller.channel is not None else id(call): call for call in calls}
         if len(clients) + len(suspended) <= 1:
             return calls[-1] if calls else suspended.first()
         if len(self.principals) > 1:

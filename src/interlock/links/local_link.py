@@ -13,9 +13,8 @@ from msgspec import Raw
 
 from interlock.ax.protocol.capability import AuthScope, Capability, CostClass, LatencyClass
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call, Members, Outcome
+from interlock.core.calls.call import AccessList, Call, Outcome, answer_failures
 from interlock.core.calls.check import Admitted
-from interlock.core.calls.failures import answer_failures
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.links.link import Link, LinkEvents, ServerFacts
@@ -105,7 +104,7 @@ class LocalLink(Link):
         *,
         tools: tuple[LocalTool, ...] = (),
         resources: tuple[LocalResource, ...] = (),
-        members: Members | None = None,
+        members: AccessList | None = None,
         is_root: bool = False,
     ) -> None:
         """Create a link to the node itself. `is_root`: its tools are named directly under the root of the tree."""

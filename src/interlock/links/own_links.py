@@ -288,11 +288,11 @@ class OwnLinks:
         principal = caller.principal.name
         if not self._per_session:
             return principal, b"", 0
-        offered = caller.capabilities if caller.asker is not None else decode_object(declared_raw or RAW_EMPTY) or {}
+        offered = caller.capabilities if caller.channel is not None else decode_object(declared_raw or RAW_EMPTY) or {}
         if self.asked is not None and self.asked.isdisjoint(offered):
             declaration = _declared({**offered, "roots": _ROOTS}) if self._is_exact else _EVERYTHING
             return None if declaration == _EVERYTHING else (None, declaration, 0)
-        if caller.asker is not None:
+        if caller.channel is not None:
             return caller
         declaration, number = _declared(offered) if self._is_exact else b"", 0
         while self._asks and (keeper := self._keepers.get((principal, declaration, number))) and keeper.is_serving:

@@ -22,8 +22,7 @@ from interlock.ax.protocol.registration.registrations import Liveness, Session
 from interlock.ax.protocol.route import CURSOR, ROUTE
 from interlock.config.plan import Dial
 from interlock.core.calls.call import Call, Pending
-from interlock.core.calls.charge import Account
-from interlock.core.calls.check import Admitted
+from interlock.core.calls.check import Account, Admitted
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Raw
 
 from interlock.core.calls.call import Call, Outcome, Pending
-from interlock.core.calls.caller import Asked, Asking
+from interlock.core.calls.caller import AnswerReceiver, QuestionOrigin
 from interlock.links.link_requests import LinkPart
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY
 from interlock.mcp.methods import (
@@ -76,7 +76,7 @@ class Listener:
     def on_log(self, params: Raw) -> None:
         pass
 
-    def on_request(self, link: Asked, request: Request) -> None:
+    def on_request(self, link: AnswerReceiver, request: Request) -> None:
         pass
 
 
@@ -205,7 +205,7 @@ class ServerQuestions(LinkPart):
 
     def __init__(self, link: "ConnectedLink") -> None:
         super().__init__(link)
-        self._open: dict[bytes, Asking] = {}  # by the server's ids
+        self._open: dict[bytes, QuestionOrigin] = {}  # by the server's ids
         self._for_roots: set[bytes] = set()  # the ids of questions for roots
 
     def receive(self, request: Request, origin: Pending | None) -> None:
@@ -230,7 +230,7 @@ class ServerQuestions(LinkPart):
             elif not link.events.on_orphan_request(link, request):
                 self.refuse(request, "the client this is for cannot be told from others with calls under way")
 
-    def ask_client(self, request: Request, asking: Asking) -> None:
+    def ask_client(self, request: Request, asking: QuestionOrigin) -> None:
         """Pass a question to the client of `asking`, whose answer arrives at `respond`."""
         link = self.link
         refusal = link.events.on_question(link, asking)
@@ -244,7 +244,7 @@ class ServerQuestions(LinkPart):
             asking.open_dialogue().questions += (request.id,)
         asking.on_request(self, request)
 
-    def is_open(self, question_id: bytes, asking: Asking) -> bool:
+    def is_open(self, question_id: bytes, asking: QuestionOrigin) -> bool:
         """Return whether the server still waits for this answer."""
         return self._open.get(question_id) is asking
 
@@ -257,7 +257,7 @@ class ServerQuestions(LinkPart):
         asking = self._close(upstream_id)
         if is_for_roots and asking is not None and payload.startswith(_RESULT):
             payload = self._limit_roots(asking, Raw(payload[len(_RESULT) :]))
-        if asking is not None and asking.caller.asker is not None:
+        if asking is not None and asking.caller.channel is not None:
             asking.asking -= 1
             asking.progressed = True
         if link.pipe is not None:
@@ -279,7 +279,7 @@ class ServerQuestions(LinkPart):
         if held:
             link.events.on_client_roots(link, call.caller, held)
 
-    def _limit_roots(self, asking: Asking, answer: Raw) -> bytes:
+    def _limit_roots(self, asking: QuestionOrigin, answer: Raw) -> bytes:
         link = self.link
         result, held = hold_roots_untrusted(answer, link.allowed_folders(), os.path.realpath)
         if held:
@@ -291,9 +291,9 @@ class ServerQuestions(LinkPart):
         asking = self._close(question_id)
         if asking is None:
             return
-        if asking.caller.asker is not None:
+        if asking.caller.channel is not None:
             asking.asking -= 1
-            asking.caller.asker.withdraw(self, question_id, params)
+            asking.caller.channel.withdraw(self, question_id, params)
         elif isinstance(asking, Call):
             asking.handler.withdraw_question(asking, question_id)
 
@@ -311,7 +311,7 @@ class ServerQuestions(LinkPart):
         for question_id in list(self._open):
             self.withdraw(question_id)
 
-    def _close(self, question_id: bytes) -> Asking | None:
+    def _close(self, question_id: bytes) -> QuestionOrigin | None:
         """Remove a question and return on whose behalf it was asked."""
         asking = self._open.pop(question_id, None)
         self._for_roots.discard(question_id)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.core.calls.call import Inquiry, Outcome
-from interlock.core.calls.caller import Asked
+from interlock.core.calls.caller import AnswerReceiver
 from interlock.core.calls.refusals import degraded_refusal
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import MODERN_META, TASKS_META, modern_head
@@ -289,7 +289,7 @@ class _Listening:
     def on_log(self, params: Raw) -> None:
         pass
 
-    def on_request(self, link: Asked, request: Request) -> None:
+    def on_request(self, link: AnswerReceiver, request: Request) -> None:
         pass
 
 

@@ -3,10 +3,11 @@
 It is judged when the list of its server arrives. A route carries this check only if its verdict refuses every call.
 """
 
+from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refused, Verdict
+from interlock.core.calls.check import CheckNumber, Refused
 from interlock.names.protocol.judgement import SurfaceVerdict
 
 
@@ -22,11 +23,11 @@ class NamesCheck:
         refusal = call.route.refusal if call.route is not None else None
         return None if refusal is None else Refused(self.number, refusal)
 
-    def explain(self, route: Route, caller: Principal) -> Verdict:
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         if route.refusal is not None:
             detail = (route.refusal.details or {}).get("detail", route.refusal.message)
-            return Verdict(check=self.number, name=self.name, verdict="refuse", reason=str(detail))
-        return Verdict(check=self.number, name=self.name, verdict="pass", reason=_explain_pass(route))
+            return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason=str(detail))
+        return CheckVerdict(number=self.number, name=self.name, verdict="pass", reason=_explain_pass(route))
 
 
 def _explain_pass(route: Route) -> str:

@@ -140,6 +140,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
     safety = make_safety_parts(plan, stores, approvals, live, operation_names)
     agent_check = AgentCheck(safety.watch)
+    commit = CommitCheck(budgets, on_committed=agent_check.use)
     checks = GuardChecks[Route](
         route=route_check,
         agent=agent_check,
@@ -148,8 +149,8 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         availability=availability,
         budget=BudgetCheck(budgets),
         gate=GateCheck(inbox, approvals.anchors, stores.current),
-        commit=CommitCheck(budgets, on_committed=agent_check.use),
-        send=SendCheck(),
+        commit=commit.check,
+        explained_later=(commit, SendCheck()),
         is_agent_checked=plan.safety.mode != "disabled",
     )
     guard = Guard(checks, budgets=budgets, calls_max=plan.limits.calls_in_flight)

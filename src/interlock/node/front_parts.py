@@ -20,7 +20,7 @@ from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.lists import ListCache
 from interlock.fronts.modern import ModernFront
 from interlock.fronts.public import PublicEndpoint
-from interlock.fronts.sessions import Session, Sessions
+from interlock.fronts.sessions import GRACEFUL, Session, Sessions
 from interlock.fronts.stdio import LineFront
 from interlock.fronts.surfaces import FrontPair, ServedSurface, Surfaces
 from interlock.node.call_parts import CallParts
@@ -92,8 +92,8 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     session_ended = Feed[EndedSession]()
     credentials_changed = Feed[None]()
 
-    def on_session_ended(caller: Caller, session: Session | None, reason: str, *, is_graceful: bool) -> None:
-        session_ended.publish(EndedSession(caller=caller, reason=reason, is_graceful=is_graceful))
+    def on_session_ended(caller: Caller, session: Session | None, reason: str) -> None:
+        session_ended.publish(EndedSession(caller=caller, reason=reason, is_graceful=reason in GRACEFUL))
         if session is not None:
             calls.audience.leave(session)
             calls.client_tasks.forget(caller)

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from interlock.catalog.catalog import Catalog
 from interlock.core.audit_record import AuditRecord
-from interlock.core.calls.caller import Asking, Caller
+from interlock.core.calls.caller import Caller, QuestionOrigin
 from interlock.core.clock import Clock
 from interlock.core.link_state import AWAY, LinkState
 from interlock.core.recorder import Recorder
@@ -71,7 +71,7 @@ class NodeLinkEvents(LinkEvents):
     def on_log(self, link: Link, params: Raw) -> None:
         self._audience.log(link, params, self._tasks.principals(link))
 
-    def on_question(self, link: ConnectedLink, asking: Asking) -> Refusal | None:
+    def on_question(self, link: ConnectedLink, asking: QuestionOrigin) -> Refusal | None:
         return self._budgets.charge_questions(link, asking.caller)
 
     def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:

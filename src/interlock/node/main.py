@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from interlock.config.load import Loaded
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.fronts.stdio import stdio_front
 from interlock.fronts.stdio_bridge import SOCKET, bridge
 from interlock.node.endpoints import OperatorApp
@@ -86,7 +86,7 @@ async def _run(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    await adopt_shared_identity(plan, SystemClock())
+    await adopt_shared_identity(plan, Clock())
     node = Node(plan, operator_app, files=loaded.paths, read=read, listen=not stdio)
     try:
         await node.open()

@@ -27,7 +27,7 @@ from interlock.approvals.inbox import Inbox
 from interlock.approvals.trust import approval_proofs
 from interlock.ax.parts import AxParts
 from interlock.config.plan import Plan
-from interlock.core.clock import Clock, SystemClock
+from interlock.core.clock import Clock
 from interlock.core.part import Part, PartStack
 from interlock.dispatch.dispatch import Dispatch
 from interlock.fronts.public import PublicEndpoint
@@ -173,7 +173,7 @@ class Node:
         `files` are what the plan was read from; no sandboxed server may write to them. `read` reads them again after
         they changed. Without `listen` there are no sockets.
         """
-        self.stores = make_store_parts(plan, clock or SystemClock())
+        self.stores = make_store_parts(plan, clock or Clock())
         self.approvals = make_approval_parts(plan, self.stores)
         self.calls = make_call_parts(plan, self.stores, self.approvals)
         self.links = make_link_parts(plan, files, self.stores, self.approvals, self.calls)

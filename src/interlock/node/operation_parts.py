@@ -54,10 +54,7 @@ def make_operations(parts: NodeParts, reload: Reload | None) -> Operations:
     fronts, ax, drivers = parts.fronts, parts.get(AxParts), parts.get(DriverParts)
 
     def explain(route: Route, caller: str) -> tuple[CheckVerdict, ...]:
-        return tuple(
-            CheckVerdict(number=check.check, name=check.name, verdict=check.verdict, reason=check.reason)
-            for check in calls.dispatch.guard.explain(route, stores.tokens.as_it_would_be(caller))
-        )
+        return calls.dispatch.guard.explain(route, stores.tokens.as_it_would_be(caller))
 
     link_operations = LinkOperations(calls.keepers, calls.catalog, ax.registrar, ax.children, calls.budgets)
     audit = AuditOperations(stores.audit, stores.recorder)

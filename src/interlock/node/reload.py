@@ -21,7 +21,7 @@ from interlock.config.difference import as_written, differences, section_of, wit
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock, rfc3339
-from interlock.core.start_errors import CannotStart
+from interlock.core.part import CannotStart
 from interlock.operator.api import ConfigurationState
 from interlock.store.ports import StoreError
 

@@ -19,7 +19,7 @@ import uvicorn
 
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.config.plan import Address, Plan
-from interlock.core.addresses import Addresses
+from interlock.core.current_plan import Addresses
 
 # Sockets that a node listens on, and the servers behind them.
 

@@ -4,9 +4,8 @@ import msgspec
 
 from interlock.access.tokens import TokenRegistry
 from interlock.config.plan import Plan
-from interlock.core.addresses import Addresses
 from interlock.core.clock import Clock
-from interlock.core.current_plan import CurrentPlan
+from interlock.core.current_plan import Addresses, CurrentPlan
 from interlock.core.metrics import Metrics
 from interlock.core.node_identity import Identity, adopt_identity, own_identity
 from interlock.core.recorder import Recorder
@@ -72,7 +71,7 @@ def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
         names_log=build_names_log(plan, plan.data, clock),
         audit=audit,
         recorder=recorder,
-        refusals=Refusals(recorder, clock),
+        refusals=Refusals(recorder.add, clock),
         retention=Retention(audit, recorder, clock, plan.store.audit_days),
         tokens=TokenRegistry(TokenTable(store.kv), clock, plan.access, plan.auth.token_days),
     )

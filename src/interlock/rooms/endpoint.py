@@ -21,7 +21,7 @@ from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.trust.registrant import ClientCertificate
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock, rfc3339, rfc3339_ms
-from interlock.core.refusal_log import Place, Refusals
+from interlock.core.refusal_log import RefusalPlace, Refusals
 from interlock.fronts.exchange import Head
 from interlock.fronts.http_protocol import UPGRADED
 from interlock.fronts.public import PROXY_HEADERS, Bearers
@@ -484,7 +484,7 @@ class RoomsEndpoint:
                 peer = scope["client"][0] if scope["client"] else None
                 self._refusals.note(f"peer:{peer}", "rooms", method, refusal.code)
             elif topic in self._rooms.by_topic:  # a name that is none is not written: callers have any number of them
-                place = Place(topic, caller.participant or participant_of(caller.principal))
+                place = RefusalPlace(topic, caller.participant or participant_of(caller.principal))
                 self._refusals.note(caller.principal, "rooms", method, refusal.code, f"rooms.{topic}", place=place)
             else:
                 self._refusals.note(caller.principal, "rooms", method, refusal.code)

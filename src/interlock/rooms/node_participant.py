@@ -14,8 +14,7 @@ from msgspec import Raw
 
 from interlock.catalog.catalog import View
 from interlock.catalog.routes import Route
-from interlock.core.calls.caller import Caller, Principal, ViewKey
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import Caller, ClientRequest, Principal, ViewKey
 from interlock.core.calls.refusals import NOT_FOUND
 from interlock.dispatch.dispatch import Dispatch
 from interlock.links.handshake import OUR_INFO

@@ -16,7 +16,7 @@ from interlock.access.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S
 from interlock.approvals.trust.anchors import FILE_BYTES_MAX, Anchors
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor, unverified_refusal
 from interlock.config.plan import AnchorPlan
-from interlock.core.start_errors import AnchorInvalid
+from interlock.core.part import AnchorInvalid
 from interlock.crypto.jose import Jwk, thumbprint
 from interlock.net.fetch import FetchFailed
 from interlock.wire.refusal import UNAVAILABLE, Refusal

@@ -14,7 +14,7 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.authority_proofs import Proofs
 from interlock.ax.protocol.messages import Proof, Register
 from interlock.config.plan import AnchorPlan
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.core.store_backends import build_store
 from interlock.wire.refusal import Refusal
 
@@ -30,7 +30,7 @@ def _anchor() -> AnchorPlan:
 
 
 def _request(key: Any = KEY, **claims: Any) -> Register:
-    now = SystemClock.wall()
+    now = Clock.wall()
     said = {"sub": f"dns:{AUTHORITY}", "aud": OWN_ID, "iat": now, "exp": now + 60, "jti": uuid.uuid4().hex, **claims}
     token = jwt.encode(said, key, algorithm="EdDSA", headers={"kid": "k1"})
     return Register(
@@ -51,9 +51,9 @@ async def _judge(proofs: Proofs, request: Register) -> Refusal | None:
 async def test_a_proof_holds_once_and_only_under_an_anchor(tmp_path: Path, anchored: bool) -> None:
     store = build_store("sqlite", tmp_path)
     await store.open()
-    anchors = Anchors((_anchor(),) if anchored else (), SystemClock())
+    anchors = Anchors((_anchor(),) if anchored else (), Clock())
     anchors.load()
-    proofs = Proofs(store.kv, SystemClock(), anchors, audiences=lambda: (OWN_ID,))
+    proofs = Proofs(store.kv, Clock(), anchors, audiences=lambda: (OWN_ID,))
     try:
         request = _request()
         first, again = await _judge(proofs, request), await _judge(proofs, request)

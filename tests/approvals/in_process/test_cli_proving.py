@@ -17,7 +17,7 @@ from interlock.approvals.protocol.digests import shown_digest, signed_digest
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.cli.client.operator import Answer
 from interlock.cli.terminal.errors import BadUsage
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.crypto import operator_keys as sealing
 from interlock.crypto.jose import read_key_untrusted
 from interlock.crypto.jwt_verification import check_signature
@@ -71,7 +71,7 @@ def judged(proof: dict[str, Any], public: str, call_digest: str) -> Any:
         Presented(**proof),
         Asked(confirmation_id="c1", call_digest=call_digest, nonce="", tool="files.delete", aggregator_id=OWN_ID),
         anchors=(Anchor(name="ada", keys=read_key_untrusted(public), approves=("*",)),),
-        now=SystemClock.wall(),
+        now=Clock.wall(),
         verify=check_signature,
     )
 

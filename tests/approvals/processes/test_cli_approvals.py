@@ -18,7 +18,7 @@ from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.classification import ClassEntry, classification_digest
 from interlock.approvals.protocol.digests import signed_digest
 from interlock.ax.protocol.registration.authority import Anchor
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.crypto.jose import read_key_untrusted
 from interlock.crypto.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import CONFIRMATION, call_digest
@@ -41,7 +41,7 @@ def verified(proof: Any, key: str, id: str, tool: str, digest: str) -> Verified:
         proof,
         Asked(confirmation_id=id, call_digest=digest, nonce="", tool=tool, aggregator_id=OWN_ID),
         anchors=(Anchor(name="ada", keys=read_key_untrusted(key), approves=("*",)),),
-        now=SystemClock.wall(),
+        now=Clock.wall(),
         verify=check_signature,
     )
     assert isinstance(judged, Verified), judged

@@ -21,7 +21,7 @@ from interlock.ax.protocol.registration.authority import Proved
 from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
 from interlock.ax.registrar import Registrar
 from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, DevicesPlan, McpPlan
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.store_backends import build_store
 from interlock.guard.budgets import Budgets
@@ -54,7 +54,7 @@ class _Once(Proofs):
     """Every signature holds."""
 
     async def judge(self, request: Register) -> Proved | Refusal | None:
-        return Proved(authority=AUTHORITY, anchor="plant", jti="j1", expires_at=SystemClock.wall() + 60)
+        return Proved(authority=AUTHORITY, anchor="plant", jti="j1", expires_at=Clock.wall() + 60)
 
 
 class _Away(Owners):
@@ -72,7 +72,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owners] = Owners) -> Registrar:
     quiet = cast(Any, _Quiet())
-    clock = SystemClock()
+    clock = Clock()
     connector_parts = ConnectorParts(
         packages=Path(), message_bytes=MESSAGE_BYTES_MAX, reaper=None, eras=quiet, clock=clock, revealer=quiet
     )
@@ -132,7 +132,7 @@ async def test_a_proof_is_not_spent_on_a_registration_that_is_refused_anyway(sto
 
 
 async def test_a_lease_is_given_up_when_the_registration_fails_after_it(store: Store) -> None:
-    clock = SystemClock()
+    clock = Clock()
     ours, theirs = (Leases(store.kv, clock, one, "default") for one in (OWN_ID, ELSEWHERE_ID))
     registrar = _registrar(store, leases=ours)
     connection, _ = _connection(registrar)

@@ -12,7 +12,7 @@ from interlock.ax import children
 from interlock.ax.children import ChildSupervisor
 from interlock.ax.registrar import Registrar
 from interlock.config.plan import ChildPlan
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.links.connector import ConnectorParts
 from interlock.process.child import Child
 
@@ -37,7 +37,7 @@ def _supervisor(tmp_path: Path) -> ChildSupervisor:
         message_bytes=100_000,
         reaper=None,
         eras=cast(Any, None),
-        clock=SystemClock(),
+        clock=Clock(),
         revealer=cast(Any, None),
     )
     return ChildSupervisor(cast(Any, _Plan()), cast(Registrar, None), connector_parts)

@@ -17,7 +17,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import LinkItems, Route, _NoRulings
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
 from interlock.core.calls.caller import ViewKey
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.links.connected_link import ServerLink
 from interlock.links.link import LinkEvents
 from interlock.links.listing import Items, Listing
@@ -48,7 +48,7 @@ class House:
 
     def link(self, segment: str, offer: Offer = ADOPTED, **classes: Any) -> ServerLink:
         plan = ServerPlan(segment=segment, reach=Spawn(command=("true",)), classes=classes)
-        link = ServerLink(plan, LinkEvents(), SystemClock(), vendor_meta=True)
+        link = ServerLink(plan, LinkEvents(), Clock(), vendor_meta=True)
         link.offer = offer
         return link
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from interlock.core.audit_record import AuditRecord
-from interlock.core.refusal_log import ANY_PEER, CALLERS_MAX, ENTRIES_PER_S, REPEATS_S, Place, Refusals
+from interlock.core.refusal_log import ANY_PEER, CALLERS_MAX, ENTRIES_PER_S, REPEATS_S, RefusalPlace, Refusals
 
 
 class FakeClock:
@@ -51,7 +51,7 @@ def kept() -> Kept:
 
 @pytest.fixture
 def refusals(kept: Kept, clock: FakeClock) -> Refusals:
-    return Refusals(kept, clock)
+    return Refusals(kept.add, clock)
 
 
 def test_a_refusal_is_written_at_once(refusals: Refusals, kept: Kept, clock: FakeClock) -> None:
@@ -115,7 +115,7 @@ def test_nothing_that_was_counted_is_lost_at_the_end(refusals: Refusals, kept: K
 def test_who_was_recognised_is_told_apart_by_place_and_method_and_counted_as_others(
     refusals: Refusals, kept: Kept, clock: FakeClock
 ) -> None:
-    ann, bea = Place("garden", "ann"), Place("garden", 'b"ea')
+    ann, bea = RefusalPlace("garden", "ann"), RefusalPlace("garden", 'b"ea')
     for method, place in [("GET", ann), ("POST", ann), ("GET", bea)] * 3:
         refusals.note("room:x", "rooms", method, "removed", "rooms.garden", place=place)
     assert [(one["method"], one["participant"]) for one in kept.lines] == [

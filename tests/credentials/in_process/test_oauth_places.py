@@ -9,7 +9,7 @@ import pytest
 from tests.drivers import driver_texts
 
 from interlock.config.plan import Dial
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.credentials.authorization_server import AuthorizationServers
 from interlock.credentials.errors import NoOAuth, Unobtainable
 from interlock.credentials.protocol.www_authenticate import Challenge
@@ -118,7 +118,7 @@ async def test_where_a_server_stands(
 async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Knocked() as knocked:
         names_lead_to(monkeypatch, "93.184.215.14")
-        authority = AuthorizationServers("https://mcp.example.com/mcp", None, SystemClock())
+        authority = AuthorizationServers("https://mcp.example.com/mcp", None, Clock())
         await authority._fetcher_for("https://mcp.example.com/mcp")
         names_lead_to(monkeypatch, "127.0.0.1")  # from now on the name leads here
         for named in (f"http://127.0.0.1:{knocked.port}/", f"https://mcp.example.com:{knocked.port}/"):
@@ -131,7 +131,7 @@ async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch:
 
 
 async def test_no_token_is_asked_for_where_others_could_read_it() -> None:
-    authority = AuthorizationServers("http://mcp.example.com/mcp", None, SystemClock())
+    authority = AuthorizationServers("http://mcp.example.com/mcp", None, Clock())
     with pytest.raises(Unobtainable, match="plain http"):
         await authority.find(Challenge(resource_metadata="https://mcp.example.com/x"))
     await authority.close()
@@ -142,7 +142,7 @@ async def test_a_driver_that_lists_its_hosts_has_no_others_asked_for_tokens(monk
     async with Knocked() as knocked:
         names_lead_to(monkeypatch, "127.0.0.1")
         here = f"http://127.0.0.1:{knocked.port}/mcp"
-        authority = AuthorizationServers(here, None, SystemClock(), egress=("127.0.0.1", "*.example.com"))
+        authority = AuthorizationServers(here, None, Clock(), egress=("127.0.0.1", "*.example.com"))
         for named in ("https://login.example.org/", "https://example.com/", f"http://localhost:{knocked.port}/"):
             with pytest.raises(Unobtainable, match="egress_denied"):
                 await authority.find(Challenge(resource_metadata=named))

@@ -7,7 +7,7 @@ import pytest
 from tests.devices.in_process.test_device_session import TEXT, Memory, Owner, described
 
 from interlock.config.plan import DevicePlan
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.devices.device_link import DeviceLink
 from interlock.devices.protocol.cbor_codec import encoded
 from interlock.devices.protocol.device_tools import device_tool
@@ -49,7 +49,7 @@ def test_hints_of_mcp_say_what_a_tool_does() -> None:
 
 
 def linked(text: str) -> DeviceLink:
-    description, clock = described(text), SystemClock()
+    description, clock = described(text), Clock()
     session = DeviceSession("board", description, clock, Owner(), SharedConnections())
     events: Any = type("Events", (), {"on_standing": lambda *_: None})()
     return DeviceLink(DevicePlan(segment="board", description=description), events, clock, session, None)
@@ -78,7 +78,7 @@ async def test_why_an_announcement_was_refused_is_said(monkeypatch: pytest.Monke
     ):
         said = encoded({1: "r", 3: entries})
         memory.reply = lambda message, said=said: [said]  # type: ignore[misc]
-        session = DeviceSession("board", described(ALONE), SystemClock(), Owner(), SharedConnections())
+        session = DeviceSession("board", described(ALONE), Clock(), Owner(), SharedConnections())
         session.open()
         try:
             assert not await session.present_within(0.05)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.devices.device_descriptions import described
 
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.devices import session as runtime_session
 from interlock.devices.protocol.cbor_codec import encoded, read_untrusted
 from interlock.devices.protocol.description import DeviceDescription
@@ -120,7 +120,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 async def opened(owner: Owner, text: str = TEXT) -> DeviceSession:
-    session = DeviceSession("board", described(text), SystemClock(), owner, SharedConnections())
+    session = DeviceSession("board", described(text), Clock(), owner, SharedConnections())
     session.open()
     assert await session.present_within(2.0)
     return session
@@ -230,7 +230,7 @@ async def test_a_missing_library_is_the_failure_of_that_link_and_names_the_extra
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "interlock.devices.protocol.framing", raising=False)
-    session = DeviceSession("board", described(text), SystemClock(), Owner(), SharedConnections())
+    session = DeviceSession("board", described(text), Clock(), Owner(), SharedConnections())
     session.open()
     assert not await session.present_within(2.0)
     assert missing in (session.reason or "")
@@ -266,7 +266,7 @@ async def test_a_device_that_does_not_register_is_asked_again_every_five_seconds
 
     memory.reply = hear
     session = DeviceSession(
-        "board", described(f"{SELF_DESCRIBING}heartbeat_ms = 30000\n"), SystemClock(), Owner(), SharedConnections()
+        "board", described(f"{SELF_DESCRIBING}heartbeat_ms = 30000\n"), Clock(), Owner(), SharedConnections()
     )
     session.open()
     async with asyncio.timeout(2.0):
@@ -309,7 +309,7 @@ async def test_a_heartbeat_answers_no_call_and_a_result_that_cannot_be_read_ends
 
 
 def test_the_first_id_of_a_process_is_not_that_of_every_process() -> None:
-    sessions = [DeviceSession("board", described(TEXT), SystemClock(), Owner(), SharedConnections()) for _ in range(8)]
+    sessions = [DeviceSession("board", described(TEXT), Clock(), Owner(), SharedConnections()) for _ in range(8)]
     assert len({session._requests._next_id() for session in sessions}) > 1
 
 
@@ -375,7 +375,7 @@ tool = [{ id = 1, name = "x" }]
 event = [{ id = 9, name = "pressed", response = [{ name = "n", type = "u8" }] }]
 """
     owner = Owner()
-    session = DeviceSession("board", described(text), SystemClock(), owner, SharedConnections())
+    session = DeviceSession("board", described(text), Clock(), owner, SharedConnections())
     session._arrive()
     for said in (params, '{"n": 3}'):
         session.on_message(b'{"jsonrpc":"2.0","method":"pressed","params":%b}' % said.encode())
@@ -451,7 +451,7 @@ async def test_a_device_that_fell_silent_has_its_transport_opened_anew(memory: M
 
 async def test_whatever_opening_a_transport_raises_it_is_tried_again(memory: Memory) -> None:
     memory.failures = [OverflowError("port must be 0-65535"), UnicodeError("label too long")]
-    session = DeviceSession("board", described(TEXT), SystemClock(), Owner(), SharedConnections())
+    session = DeviceSession("board", described(TEXT), Clock(), Owner(), SharedConnections())
     session.open()
     for said in ("label too long", "port must be 0-65535"):
         await until(lambda said=said: said in (session.reason or ""))  # type: ignore[misc]
@@ -480,7 +480,7 @@ def test_addresses_that_no_transport_has_are_refused_where_they_are_written(link
 
 
 async def test_an_announcement_is_compiled_once_and_a_device_that_never_settles_is_absent(memory: Memory) -> None:
-    now = SystemClock().now()
+    now = Clock().now()
     announcements = Announcements("board", described(SELF_DESCRIBING))
     same = AnnouncementFrame(tools=(Announced(id=1, arg_types=(), ret_type=5),))
     tools = announcements.take(same, now)

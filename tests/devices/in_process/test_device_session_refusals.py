@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.devices.pure.test_device_cbor import REFUSED_CBOR
 
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.devices.protocol.cbor_codec import encoded
 from interlock.devices.protocol.description import DeviceDescription, Event, LinkDescription
 from interlock.devices.session import DeviceSession
@@ -35,7 +35,7 @@ async def test_what_devices_may_not_write_is_counted_and_nothing_else_happens() 
     owner = Owner()
     link = LinkDescription(transport="uart_cbor", port="socket://127.0.0.1:1")
     description = DeviceDescription(profile="b", link=link, events=(Event(id=9, name="pressed"),))
-    session = DeviceSession("chip", description, SystemClock(), owner, SharedConnections())
+    session = DeviceSession("chip", description, Clock(), owner, SharedConnections())
     for count, name in enumerate(REFUSED_CBOR, 1):
         session.on_message(REFUSED_CBOR[name])
         assert session.counters.discarded["malformed"] == count, name

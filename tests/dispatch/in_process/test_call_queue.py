@@ -51,7 +51,7 @@ async def slow(here: House, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sl
     yield server
     assert here.node.calls.dispatch._queue.count == 0
     assert here.node.calls.keepers["slow"].link.booked == 0
-    assert here.node.calls.keepers["slow"].link.queue is None
+    assert here.node.calls.keepers["slow"].link.on_room is None
     leaf.hang_up()
     await until(lambda: "slow" not in here.node.calls.keepers or not here.node.calls.keepers["slow"].link.is_connected)
 
@@ -112,7 +112,7 @@ async def test_a_call_waits_for_no_longer_than_the_limit(
     assert [one.verdict for one in told if one.name == "availability"] == ["later"]
     error = await last.error()
     assert (error["message"], error["data"]["reason"]) == ("tool_degraded", "link_busy")
-    assert route is not None and route.link.queue is None  # nothing of it is kept while the link stays busy
+    assert route is not None and route.link.on_room is None  # nothing of it is kept while the link stays busy
     slow.answer_all()
     await assert_answered(first)
     assert slow.began == MOST

@@ -10,7 +10,7 @@ from tests.drivers.driver_workspace import MACHINE, Workspace, binding, contract
 
 from interlock.config.plan import DriversPlan, Plan
 from interlock.core.calls.caller import Caller
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.core.store_backends import build_store
 from interlock.drivers.contracts.contract import ContractTable
 from interlock.drivers.interfaces import DriverState, Lease
@@ -65,7 +65,7 @@ class Fake:
 class House:
     def __init__(self, workspace: Workspace, kv: KeyValue) -> None:
         self.workspace = workspace
-        self.memory = Memory(kv, SystemClock())
+        self.memory = Memory(kv, Clock())
         self.made: list[Fake] = []
         self.tables: list[ContractTable] = []
         self.told = asyncio.Event()

@@ -15,7 +15,7 @@ from tests.process.sandboxed_program import House
 from tests.servers.caging import needs_sandbox
 
 from interlock.config.plan import DriversPlan, SandboxPlan
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.drivers.install.installation import CommandRunner, sandboxed_runner
 from interlock.net import download as downloads
 from interlock.net.download import DownloadFailed, check_address, download, take_program
@@ -152,7 +152,7 @@ async def test_a_shell_installer_in_a_sandbox_writes_its_home_and_reads_nothing_
     wanted = fetching("curl", f"{files.url}/file", verify_sha256=sha256(files.at["/file"]))
 
     def caged(plan: SandboxPlan) -> CommandRunner:
-        return sandboxed_runner(house.sandboxes, "one", plan, clock=SystemClock(), reaper=None)
+        return sandboxed_runner(house.sandboxes, "one", plan, clock=Clock(), reaper=None)
 
     place.caged = caged
     done = await place.done(wanted)

@@ -21,9 +21,8 @@ from interlock.catalog.catalog import EVERYTHING
 from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
-from interlock.core.calls.caller import Caller, Principal, view_key
-from interlock.core.calls.check import CheckNumber, Refused, Verdict
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import Caller, ClientRequest, Principal, view_key
+from interlock.core.calls.check import CheckNumber, Refused
 from interlock.dispatch.dispatch import Dispatch
 from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import encode_value
@@ -80,7 +79,7 @@ def route_of(node: House, name: str) -> Route:
 def explained(node: House, name: str, who: Principal) -> CheckNumber | None:
     """The first check that would not let the call pass."""
     verdicts = node.node.calls.dispatch.guard.explain(route_of(node, name), who)
-    return next((one.check for one in verdicts if one.verdict in ("refuse", "hold")), None)
+    return next((one.number for one in verdicts if one.verdict in ("refuse", "hold")), None)
 
 
 @pytest.fixture
@@ -176,7 +175,7 @@ async def test_a_plain_tool_carries_no_check_and_others_those_that_apply_in_orde
         await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         carried = {name: [one.number for one in route_of(node, f"plant.{name}").checks] for name in ("look", "fire")}
         assert carried == {"look": [], "fire": [4, 7, 8, 9, 10]}
-        told = [one.check for one in node.node.calls.dispatch.guard.explain(route_of(node, "plant.look"), LOCAL)]
+        told = [one.number for one in node.node.calls.dispatch.guard.explain(route_of(node, "plant.look"), LOCAL)]
         assert told == [4, 6, 7, 8, 9, 10, 11, 12]
 
 
@@ -195,10 +194,10 @@ class AgentCheck:
             return None
         return Refused(self.number, Refusal(EXECUTION_REFUSED, "agent_blocked", {"reason": "agent_blocked"}))
 
-    def explain(self, route: Route, caller: Principal) -> Verdict:
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         refused = self.applies_to(route) and self._is_blocked(caller)
         reason = "agent_blocked" if refused else "nothing is known against it"
-        return Verdict(check=self.number, name=self.name, verdict="refuse" if refused else "pass", reason=reason)
+        return CheckVerdict(number=self.number, name=self.name, verdict="refuse" if refused else "pass", reason=reason)
 
     def _is_blocked(self, principal: Principal) -> bool:
         return principal.name == BLOCKED.name
@@ -287,9 +286,9 @@ async def test_a_server_that_is_started_again_is_explained_as_the_call_finds_it(
         route = here.node.calls.catalog.namespace.view(EVERYTHING).find_tool("old.echo")
         assert route is not None
 
-        def availability() -> Verdict:
+        def availability() -> CheckVerdict:
             verdicts = here.node.calls.dispatch.guard.explain(route, LOCAL)
-            return next(one for one in verdicts if one.check is CheckNumber.AVAILABILITY)
+            return next(one for one in verdicts if one.number is CheckNumber.AVAILABILITY)
 
         assert availability().verdict == "pass"
         assert keeper.link.pid is not None

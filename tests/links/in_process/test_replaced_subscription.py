@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.links import subscriptions
 from interlock.links.connected_link import ServerLink
 from interlock.links.link import LinkEvents, ServerFacts
@@ -49,7 +49,7 @@ class Stage:
     def __init__(self) -> None:
         self.events, self.pipe = Heard(), Pipe()
         plan = ServerPlan(segment="s", reach=Dial(url="http://127.0.0.1:1/mcp"))
-        self.link = ServerLink(plan, self.events, SystemClock(), vendor_meta=True)
+        self.link = ServerLink(plan, self.events, Clock(), vendor_meta=True)
         self.link.pipe = self.pipe  # type: ignore[assignment]
         self.link.greeted(ServerFacts(era=Era.MODERN, version="2026-07-28", capabilities=CAPABILITIES))
         self.subscriptions = subscriptions.Subscriptions(self.link, lambda: None)

@@ -152,7 +152,7 @@ async def test_a_call_meets_the_users_own_link_as_it_was_explained(here: Place, 
 
     def availability() -> str:
         verdicts = here.node.calls.dispatch.guard.explain(route, Principal("zoe"))
-        return next(one.verdict for one in verdicts if one.check is CheckNumber.AVAILABILITY)
+        return next(one.verdict for one in verdicts if one.number is CheckNumber.AVAILABILITY)
 
     assert availability() == "later"
     await here.call("web__open", {"gate": "explained"}, who="zoe").result()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.names import documents as documents_module
 from interlock.names.documents import DOCUMENT_BYTES_MAX, DocumentFetcher
 from interlock.names.protocol.criteria import read_reference
@@ -59,7 +59,7 @@ async def origin() -> AsyncIterator[str]:
 
 @pytest.mark.req("REG-5-4")
 async def test_a_document_is_fetched_over_at_most_three_redirects(origin: str) -> None:
-    documents = DocumentFetcher(SystemClock(), within=Scope.MACHINE)
+    documents = DocumentFetcher(Clock(), within=Scope.MACHINE)
     try:
         for path in ("/document", "/moved3"):
             found = await documents.fetch_at(f"{origin}{path}")
@@ -88,7 +88,7 @@ async def test_a_document_that_does_not_come_is_waited_for_ten_seconds_and_no_lo
 ) -> None:
     assert documents_module.FETCH_S == 10.0
     monkeypatch.setattr(documents_module, "FETCH_S", 0.1)
-    documents = DocumentFetcher(SystemClock(), within=Scope.MACHINE)
+    documents = DocumentFetcher(Clock(), within=Scope.MACHINE)
     try:
         async with asyncio.timeout(9):  # sooner than without the limit that was set
             found = await documents.fetch_at(f"{origin}/silent")
@@ -104,7 +104,7 @@ async def test_nothing_near_is_reached_and_an_unknown_host_is_offline(
     async def find_nothing(*_: Any, **__: Any) -> None:
         raise OSError("no name server")
 
-    documents = DocumentFetcher(SystemClock())
+    documents = DocumentFetcher(Clock())
     try:
         near = await documents.fetch_at(f"{origin}/document")
         assert near.outcome == "failed" and "private address" in near.detail

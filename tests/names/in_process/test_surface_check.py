@@ -32,7 +32,7 @@ from interlock.catalog.surface import LIST_STEPS_MAX
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn
 from interlock.core.calls.caller import ViewKey
 from interlock.core.calls.check import CheckNumber
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.links.connected_link import ServerLink
 from interlock.links.link import LinkEvents
 from interlock.links.listing import Items, Listing
@@ -90,7 +90,7 @@ class Bound:
 
     async def lists(self, *tools: dict[str, Any], segment: str = "one", offer: Offer = ADOPTED) -> None:
         server = ServerPlan(segment=segment, reach=Spawn(command=("true",)))
-        link = self.links.setdefault(segment, ServerLink(server, LinkEvents(), SystemClock(), vendor_meta=True))
+        link = self.links.setdefault(segment, ServerLink(server, LinkEvents(), Clock(), vendor_meta=True))
         link.offer = offer
         texts = tuple(json.dumps(tool).encode() for tool in tools)
         items = tuple(

@@ -10,8 +10,8 @@ from tests.ax.levels import until
 from interlock.config.keys import live_keys
 from interlock.config.load import Loaded, load
 from interlock.config.plan import Plan
-from interlock.core.clock import SystemClock
-from interlock.core.start_errors import CannotStart
+from interlock.core.clock import Clock
+from interlock.core.part import CannotStart
 from interlock.node.node import Node
 from interlock.node.reload import Reload
 from interlock.node.reload_parts import ReloadSteps
@@ -49,7 +49,7 @@ async def test_a_part_that_cannot_be_taken_up_keeps_no_other_back_and_is_tried_a
     config.write_text(BEFORE)
     names = ("access", "anchors", "budget")
     parts = Parts(broken)
-    reload = Reload(read, (config,), read().plan, {name: parts.take(name) for name in names}, SystemClock())
+    reload = Reload(read, (config,), read().plan, {name: parts.take(name) for name in names}, Clock())
     config.write_text(AFTER)
     with pytest.raises(CannotStart):
         await reload.take_up()
@@ -79,7 +79,7 @@ async def test_a_file_that_is_written_while_it_is_read_is_read_again(
     monkeypatch.setattr("interlock.node.reload.LOOK_S", 0.01)
     parts = Parts(None)
     takes = {name: parts.take(name) for name in ("access", "anchors", "budget", "gate")}
-    reload = Reload(read, (config,), read().plan, takes, SystemClock())
+    reload = Reload(read, (config,), read().plan, takes, Clock())
     config.write_text("")
     await reload.open()
     try:

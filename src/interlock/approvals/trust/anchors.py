@@ -16,7 +16,7 @@ from interlock.access.key_sets import Get, KeyRing, Unavailable
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
 from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock
-from interlock.core.start_errors import AnchorInvalid
+from interlock.core.part import AnchorInvalid
 from interlock.crypto.jose import BadKey, Jwk, find_pem_label, read_key_untrusted, thumbprint
 from interlock.crypto.webauthn import read_passkey_untrusted
 from interlock.net.fetch import Fetcher

@@ -23,7 +23,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from interlock.approvals.trust.registrant import ClientCertificate
 from interlock.ax.protocol.registration.authority import unverified_refusal
 from interlock.core.clock import Clock
-from interlock.core.start_errors import CertificatesInvalid
+from interlock.core.part import CertificatesInvalid
 from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.ax")

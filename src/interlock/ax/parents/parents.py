@@ -39,8 +39,8 @@ from interlock.config.plan import ParentPlan, Plan, Scope
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock, rfc3339
+from interlock.core.part import TlsInvalid
 from interlock.core.recorder import Recorder
-from interlock.core.start_errors import TlsInvalid
 from interlock.core.tls import parent_context
 from interlock.guard.api import Spent
 from interlock.guard.budgets import Budgets

@@ -14,8 +14,8 @@ from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.node_identity import NODE_KEY
+from interlock.core.part import CannotStart
 from interlock.core.recorder import Recorder
-from interlock.core.start_errors import CannotStart
 from interlock.core.tls import check_parents
 from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront

@@ -16,8 +16,8 @@ import msgspec
 from interlock.access.tokens import TokenRegistry
 from interlock.cli.client.operator import Answer, refused_with_hint
 from interlock.config.plan import Plan
-from interlock.core.addresses import Addresses
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
+from interlock.core.current_plan import Addresses
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_audit_reader
 from interlock.credentials.api import LIST_SECRETS, REMOVE_SECRET, SET_SECRET
@@ -67,7 +67,7 @@ class OfflineNode:
     async def _tokens(self) -> AsyncIterator[object]:
         from interlock.access.operations import TokenOperations
 
-        store, clock = build_shared_store(self._plan, self._folder), SystemClock()
+        store, clock = build_shared_store(self._plan, self._folder), Clock()
         try:
             await store.open()
             registry = TokenRegistry(TokenTable(store.kv), clock, self._plan.access, self._plan.auth.token_days)
@@ -79,7 +79,7 @@ class OfflineNode:
     async def _secrets(self) -> AsyncIterator[object]:
         from interlock.credentials.operations import SecretOperations
 
-        clock = SystemClock()
+        clock = Clock()
         service = CredentialService(self._folder, clock, self._plan.node.name, Addresses(self._plan.node))
         try:
             await service.open()

@@ -9,7 +9,7 @@ from interlock.approvals.enrolments import BUCKET as APPROVERS
 from interlock.cli.client.offline import run_stored
 from interlock.cli.client.operator import Answer
 from interlock.config.plan import Plan
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.shared_store import build_shared_store
 from interlock.drivers.registry.operations import DriverService
@@ -54,7 +54,7 @@ class StoredDrivers:
         self, job: Callable[[DriverService], Awaitable[object]], *, needs_no_approver: bool = False
     ) -> Answer:
         async def with_service() -> Answer:
-            clock = SystemClock()
+            clock = Clock()
             store = build_store("sqlite", self._folder)
             audit = build_audit(self._plan.store.backend, self._folder)
 

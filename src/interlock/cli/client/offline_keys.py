@@ -10,8 +10,8 @@ from interlock.approvals.trust.approval_proofs import ProofVerifier, revocation_
 from interlock.cli.client.offline import LOCAL, record_stored, run_stored
 from interlock.cli.client.operator import Answer
 from interlock.config.plan import Plan
-from interlock.core.clock import SystemClock
-from interlock.core.start_errors import CannotStart
+from interlock.core.clock import Clock
+from interlock.core.part import CannotStart
 from interlock.credentials.shared_store import build_shared_store
 from interlock.wire.refusal import Refused
 
@@ -21,13 +21,13 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
 
     async def revoke() -> Answer:
         store = build_shared_store(plan, folder)
-        anchors = Anchors(plan.anchors, SystemClock())
+        anchors = Anchors(plan.anchors, Clock())
         try:
             anchors.load()
             await store.open()
-            revoked = await ProofVerifier(store.kv, SystemClock(), anchors).revoke(ref)
+            revoked = await ProofVerifier(store.kv, Clock(), anchors).revoke(ref)
             if revoked:
-                line = revocation_line(revoked, ref, LOCAL, SystemClock().wall())
+                line = revocation_line(revoked, ref, LOCAL, Clock().wall())
                 await record_stored(plan, folder, [line])
         except CannotStart as error:
             raise Refused("key_unusable", str(error)) from None

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.core.clock import SystemClock
+from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
 from interlock.credentials.shared_store import build_names_log
@@ -61,7 +61,7 @@ class StoredNames:
 
         async def read() -> Mapping[str, Entry]:
             recorder = Recorder(build_audit(self._plan.store.backend, self._data))  # never opened
-            state = RegistryState(build_names_log(self._plan, self._data), recorder, SystemClock())
+            state = RegistryState(build_names_log(self._plan, self._data), recorder, Clock())
             await state.open()
             await state.close()
             return state.registry.entries
@@ -91,7 +91,7 @@ class StoredNames:
         recorder = Recorder(audit)
         try:
             await audit.open()
-            state = RegistryState(build_names_log(self._plan, self._data), recorder, SystemClock())
+            state = RegistryState(build_names_log(self._plan, self._data), recorder, Clock())
             await state.open()
             try:
                 return await work(state)

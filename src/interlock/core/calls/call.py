@@ -5,8 +5,10 @@ itself (handshake, lists). A call ends exactly once, whatever arrives later.
 """
 
 import asyncio
+import logging
+import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import Enum
 from math import inf
 from typing import Any, Final, Protocol
@@ -16,10 +18,8 @@ from msgspec import Raw
 
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
-from interlock.core.calls.caller import Asked, Caller, Sink
-from interlock.core.calls.charge import Account, Charge
-from interlock.core.calls.check import Admitted, Check, Refused, Release
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import AnswerReceiver, Caller, ClientRequest, Sink
+from interlock.core.calls.check import Account, Admitted, Charge, Check, Refused, Release
 from interlock.core.link_state import Standing
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
 from interlock.mcp.meta import PROGRESS_TOKEN
@@ -87,7 +87,7 @@ class Pending(Protocol):
 
     def on_log(self, params: Raw) -> None: ...
 
-    def on_request(self, link: Asked, request: Request) -> None: ...
+    def on_request(self, link: AnswerReceiver, request: Request) -> None: ...
 
 
 class CallHandler(Protocol):
@@ -98,7 +98,7 @@ class CallHandler(Protocol):
     def finish(self, call: "Call", outcome: Outcome) -> None:
         """Free what the call took up, and record how it ended."""
 
-    def ask_client(self, call: "Call", link: Asked, request: Request) -> None:
+    def ask_client(self, call: "Call", link: AnswerReceiver, request: Request) -> None:
         """Ask a modern client a question of its call's legacy server."""
 
     def withdraw_question(self, call: "Call", upstream_id: bytes) -> None:
@@ -135,8 +135,8 @@ class CallHandler(Protocol):
 Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
 
 
-class Members(Protocol):
-    """Access list of a link that only members of a room may use."""
+class AccessList(Protocol):
+    """The principals that may use a link which is not for everybody, such as the link of a room."""
 
     @property
     def name(self) -> str:
@@ -149,39 +149,38 @@ class Members(Protocol):
         """Return why a principal that sees the link may not call over it, or None if it may."""
 
 
-class CallLink(Protocol):
-    """A link, as far as calls, the guard and budgets need it."""
-
-    segment: str
-    standing: Standing
-    offer: Offer
-    account: Account | None  # the budget of a registration
-    booked: int  # clients' calls under way
-    queue: "WaitingCalls | None"  # for room here
-    latencies: deque[float]
-    errors: int
-
-    @property
-    def members(self) -> "Members | None":
-        """Return the access list of the link, or None if everybody may use it."""
-
-    def cancel(self, pending: Pending, reason: str) -> None: ...
-
-    def send_again(self, call: "Call") -> None: ...
-
-    def suspend(self, call: "Call") -> None: ...
-
-    def resume(self, call: "Call") -> None: ...
+LATENCIES_MAX: Final = 100  # calls of which a link remembers how long they took
 
 
-class WaitingCalls(Protocol):
-    """Calls that wait until a link has room for them."""
+class CallLink:
+    """The part of a link that calls, the guard and budgets use: its state, its load and its budget.
 
-    def join(self, place: Any) -> None: ...
+    The whole link is `links.link.Link`.
+    """
 
-    def forget_left(self, principal: str) -> None: ...
+    account: Account | None = None  # the budget of a registration
+    members: AccessList | None = None  # None: everybody may use it
 
-    def on_room(self) -> None: ...
+    def __init__(self, segment: str, offer: Offer, standing: Standing) -> None:
+        self.segment = segment
+        self.offer = offer
+        self.standing = standing
+        self.booked = 0  # clients' calls under way; the link's own questions do not count
+        self.on_room: Callable[[], None] | None = None  # serves the next call that waits for this link, if one waits
+        self.errors = 0
+        self.latencies: deque[float] = deque(maxlen=LATENCIES_MAX)
+
+    def cancel(self, pending: Pending, reason: str) -> None:
+        """Stop a request for which no call waits any more."""
+
+    def send_again(self, call: "Call") -> None:
+        """Send the same call in its next round, with the answers of its client."""
+
+    def suspend(self, call: "Call") -> None:
+        """Note that the server waits for an answer of the call's client."""
+
+    def resume(self, call: "Call") -> None:
+        """Note that the client has answered, and that the server works on the call again."""
 
 
 class CallRoute(Protocol):
@@ -218,13 +217,6 @@ class CallRoute(Protocol):
         """Return the guard's checks that apply to calls of this route, in order; empty if only the common ones do."""
 
 
-class Interviewer(Protocol):
-    """Asks a legacy client what the modern server of its call wants to know."""
-
-    def abandon(self) -> None:
-        """Withdraw the open questions because the call has ended."""
-
-
 class Dialogue(msgspec.Struct, eq=False):
     """Questions of a call's server to its client; few servers ask, so a call has no dialogue before the first
     question.
@@ -235,7 +227,7 @@ class Dialogue(msgspec.Struct, eq=False):
     lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
     request_digest: bytes = b""  # what a retry must repeat, once one is asked for
     rounds: int = 0  # of input_required
-    interviewer: Interviewer | None = None
+    abandon: Callable[[], None] | None = None  # withdraws the questions that a legacy client is being asked
 
 
 CallFactory = Callable[..., "Call"]  # takes the first fields of a call, in their order
@@ -469,9 +461,9 @@ class Call(msgspec.Struct, eq=False):
 
     def _let_go(self) -> None:
         self.ticket = self.handle = None  # they hold the call: without this every call would wait for the collector
-        if self.dialogue is not None and self.dialogue.interviewer is not None:
-            self.dialogue.interviewer.abandon()
-            self.dialogue.interviewer = None
+        if self.dialogue is not None and self.dialogue.abandon is not None:
+            self.dialogue.abandon()
+            self.dialogue.abandon = None
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         self.progressed = True
@@ -499,16 +491,16 @@ class Call(msgspec.Struct, eq=False):
         if not self.done and era is self.caller.era and self.caller.hop is None:
             self.sink.emit(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
 
-    def on_request(self, link: Asked, request: Request) -> None:
-        asker = self.caller.asker
+    def on_request(self, link: AnswerReceiver, request: Request) -> None:
+        channel = self.caller.channel
         if self.done:
             fault = Refusal(METHOD_NOT_FOUND, f"the client of this call cannot be asked for {request.method}")
             link.respond(request.id, b'"error":' + error_body(fault))
-        elif asker is None:
+        elif channel is None:
             self.handler.ask_client(self, link, request)
         else:
             self.asking += 1
-            asker.ask(link, request.id, request.method, request.params, self.sink)
+            channel.ask(link, request.id, request.method, request.params, self.sink)
 
     def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
         """Replace the client's params and `_meta` by those that are to be sent."""
@@ -558,7 +550,7 @@ class Inquiry:
     def on_log(self, params: Raw) -> None:
         pass
 
-    def on_request(self, link: Asked, request: Request) -> None:
+    def on_request(self, link: AnswerReceiver, request: Request) -> None:
         fault = Refusal(METHOD_NOT_FOUND, f"no client can be asked for {request.method} now")
         link.respond(request.id, b'"error":' + error_body(fault))
 
@@ -595,3 +587,16 @@ def _was_not_sent(fault: Refusal) -> bool:
 
 def internal(ref: str) -> Refusal:
     return Refusal(INTERNAL_ERROR, "internal error", {"ref": ref})
+
+
+_log: Final = logging.getLogger("interlock.calls")
+
+
+async def answer_failures(call: Call, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` on behalf of `call`; any exception ends the call."""
+    try:
+        await work
+    except Exception:
+        ref = secrets.token_hex(6)
+        _log.exception("%s: a call of it failed inside the node (ref %s)", call.target, ref)
+        call.on_failed(internal(ref), Outcome.ERROR)

@@ -1,6 +1,11 @@
-"""Who is calling: the principal behind a credential, and the caller a request comes from."""
+"""Who is calling: the principal behind a credential, the client of a request, and how the client is reached.
+
+A `Sink` receives the answer to one request. A `ClientChannel` reaches a legacy client outside its requests: there the
+node sends it notifications, and passes on the questions of servers.
+"""
 
 import copy
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
 
@@ -12,8 +17,18 @@ from interlock.config.plan import AccessRule, NameForm, Scope, Surface
 from interlock.core.audit_record import SessionVia
 from interlock.core.calls.incoming_route import Hop
 from interlock.mcp.meta import stamp_modern
-from interlock.mcp.methods import Era
-from interlock.wire.jsonrpc.codec import Request, encode_value
+from interlock.mcp.methods import ASKED_OF_CLIENT, CANCELLED, TASKS_CANCEL, TASKS_GET, TASKS_RESULT, Era
+from interlock.mcp.results import with_note
+from interlock.wire.jsonrpc.codec import (
+    Request,
+    Response,
+    decode_object,
+    encode_notification,
+    encode_request,
+    encode_value,
+)
+from interlock.wire.jsonrpc.errors import error_body
+from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -75,38 +90,116 @@ class Sink(Protocol):
         """End the request without an answer, because it was cancelled."""
 
 
-class Asker(Protocol):
-    """A client that a server may ask (legacy: its session)."""
+class AnswerReceiver(Protocol):
+    """A server's end of a question: the link on which it asked, or an interview that asks on its behalf."""
 
-    @property
-    def reachable(self) -> bool:
-        """Return whether the client can receive messages that belong to no call."""
-
-    def tell(self, message: bytes) -> bool:
-        """Send a message to the client and return whether it was sent."""
-
-    def ask(self, link: "Asked", upstream_id: bytes, method: str, params: Raw, sink: Sink | None) -> None: ...
-
-    def withdraw(self, link: "Asked", upstream_id: bytes, params: Raw) -> None:
-        """Withdraw a question whose answer the server no longer wants."""
+    def respond(self, upstream_id: bytes, payload: bytes) -> None:
+        """Pass on the client's answer. `payload` is the member `result` or `error` of a response, with its name."""
 
 
-class Asked(Protocol):
-    """A link that waits for a client's answer."""
+class QuestionOrigin(Protocol):
+    """The reason why a server may ask a client: a call under way, or a task that continues without one."""
 
-    def respond(self, upstream_id: bytes, payload: bytes) -> None: ...
-
-
-class Asking(Protocol):
-    """Call under way, or task that continues without one, on whose behalf a server asks."""
-
-    asking: int
+    asking: int  # questions under way
     progressed: bool
 
     @property
     def caller(self) -> "Caller": ...
 
-    def on_request(self, link: Asked, request: Request) -> None: ...
+    def on_request(self, link: AnswerReceiver, request: Request) -> None:
+        """Ask the client, and pass its answer to `link`."""
+
+
+class ClientChannel:
+    """The streams on which a legacy client is reached, and the questions that servers ask it there.
+
+    Servers number their questions themselves, so each question gets an id of ours on its way to the client.
+    """
+
+    def __init__(self, caller: "Caller") -> None:
+        self.caller = caller
+        self.is_closed = False
+        self.streams: list[Sink] = []  # for messages that belong to no call; the newest is used
+        self._questions: dict[bytes, tuple[AnswerReceiver, bytes, Sink | None]] = {}  # by our id
+        self._last_question = 0
+        caller.channel = self
+
+    def attach(self, stream: Sink) -> None:
+        """Use a stream that the client opened from now on."""
+        self.streams.append(stream)
+
+    def detach(self, stream: Sink) -> None:
+        if stream in self.streams:
+            self.streams.remove(stream)
+
+    @property
+    def reachable(self) -> bool:
+        """Return whether the client can receive messages that belong to no call."""
+        return bool(self.streams) and not self.is_closed
+
+    def tell(self, message: bytes) -> bool:
+        """Send a message to the client and return whether it was sent."""
+        if not self.reachable:
+            return False
+        self.streams[-1].emit(message)
+        return True
+
+    def ask(self, link: AnswerReceiver, upstream_id: bytes, method: str, params: Raw, sink: Sink | None) -> None:
+        """Ask the client a question of a server. `sink`: of the call that the question belongs to, if there is one."""
+        needed = _ASKABLE.get(method)
+        if needed is None or needed not in self.caller.capabilities:
+            _refuse_question(link, upstream_id, f"the client does not support {method}")
+            return
+        stream = self._stream_for(sink)
+        if stream is None:
+            _refuse_question(link, upstream_id, "the client cannot be reached")
+            return
+        self._last_question += 1
+        our_id = b'"il-%d"' % self._last_question
+        self._questions[our_id] = (link, upstream_id, sink)
+        stream.emit(encode_request(our_id, method.encode(), bytes(params)))
+
+    def withdraw(self, link: AnswerReceiver, upstream_id: bytes, params: Raw) -> None:
+        """Withdraw a question whose answer the server no longer wants."""
+        for our_id, (asking_link, theirs, sink) in list(self._questions.items()):
+            if asking_link is link and theirs == upstream_id:
+                del self._questions[our_id]
+                cancellation: dict[str, Raw] = decode_object(params) or {}
+                cancellation["requestId"] = Raw(our_id)
+                stream = self._stream_for(sink)
+                if stream is not None:
+                    stream.emit(encode_notification(CANCELLED.encode(), encode_value(cancellation)))
+
+    def take_answer(self, response: Response) -> bool:
+        """Pass a client's answer to the server that asked, and return False if no server asked."""
+        question = self._questions.pop(response.id, None)
+        if question is None:
+            return False
+        link, upstream_id, _ = question
+        if response.error:
+            link.respond(upstream_id, b'"error":' + bytes(response.error))
+        else:
+            link.respond(upstream_id, b'"result":' + bytes(response.result))
+        return True
+
+    def close(self) -> None:
+        """Answer the open questions for a client that is gone."""
+        self.is_closed = True
+        questions, self._questions = self._questions, {}
+        for link, upstream_id, _ in questions.values():
+            _refuse_question(link, upstream_id, "the client has gone")
+        self.caller.channel = None  # no reference cycle: a session must not wait for the garbage collector
+
+    def _stream_for(self, sink: Sink | None) -> Sink | None:
+        return sink if sink is not None else (self.streams[-1] if self.streams else None)
+
+
+def _refuse_question(link: AnswerReceiver, upstream_id: bytes, why: str) -> None:
+    link.respond(upstream_id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, why)))
+
+
+# What a client can be asked, and the capability it needs. A client that keeps tasks for servers is asked about them.
+_ASKABLE: Final = {**ASKED_OF_CLIENT, **dict.fromkeys((TASKS_GET, TASKS_RESULT, TASKS_CANCEL), "tasks")}
 
 
 class Caller:
@@ -116,9 +209,9 @@ class Caller:
         "_stamp",
         "_stamped_level",
         "aql",
-        "asker",
         "calls",
         "capabilities",
+        "channel",
         "client",
         "era",
         "front",
@@ -143,7 +236,7 @@ class Caller:
         self.hop: Hop | None = (
             None  # of a parent: what it says of routes is read, and refusals have the draft's numbers
         )
-        self.asker: Asker | None = None
+        self.channel: ClientChannel | None = None  # of a legacy client: where servers may ask it
         self.calls: dict[bytes, Any] | None = None  # by the client's id, where a client can cancel by id
         self.client: Raw | None = None
         self.capabilities: dict[str, Raw] = {}  # of a legacy client
@@ -178,7 +271,7 @@ class Caller:
         """Return a copy of this client that cannot be asked anything."""
         caller = copy.copy(self)
         caller.whole = self
-        caller.asker, caller.capabilities, caller.modern_capabilities = None, {}, Raw(b"{}")
+        caller.channel, caller.capabilities, caller.modern_capabilities = None, {}, Raw(b"{}")
         return caller
 
     def begin_aql_session(self, id: str) -> None:
@@ -207,3 +300,47 @@ def view_key(
     upward = via == VIA_AX
     full = declares_extension or upward
     return ViewKey(dotted, only, principal.scope, principal.tools, full=full, upward=upward, who=principal.name)
+
+
+class ClientRequest(msgspec.Struct, frozen=True):
+    """One request of a client, as a front hands it to a surface or to the dispatcher.
+
+    The members of `params` are raw JSON. Dispatch changes `params` in place: the request belongs to its handler.
+    """
+
+    caller: Caller
+    client_id: bytes  # the JSON-RPC id, as the client wrote it
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Raw]  # the members of `_meta`
+    sink: Sink
+    headers: Mapping[bytes, bytes] | None = None  # of an HTTP request
+
+
+NOTES_MAX = 3  # in one answer; `interlock links logs` has all
+
+
+class NotedSink:
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._notes: dict[str, None] = {}
+
+    def add(self, note: str) -> None:
+        if len(self._notes) < NOTES_MAX:
+            self._notes[note] = None
+
+    def emit(self, message: bytes) -> None:
+        self._sink.emit(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self._sink.answer(with_note(message, "\n".join(self._notes)), status)
+
+    def drop(self) -> None:
+        self._sink.drop()
+
+
+def add_note(sink: Sink, note: str) -> Sink:
+    """Return a sink that adds the note to the answer."""
+    noted = sink if isinstance(sink, NotedSink) else NotedSink(sink)
+    noted.add(note)
+    return noted

@@ -1,14 +1,18 @@
-"""What a check of the guard is: its number and name, what it says of a call, what it tells an operator beforehand.
+"""The checks of the guard: their numbers, their verdicts on a call, and the budgets that a call is charged to.
 
-The order and the numbers are those of SURFACE 8. A refusal is a value, and names the check that made it. The type of
-routes is a parameter, because routes are made further up.
+The order and the numbers are those of SURFACE 8. A refusal is a value and names the check that made it. The type of
+routes is a parameter, because the catalog, which makes routes, imports this module.
 """
 
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from interlock.ax.protocol.budget import BudgetUsage, Limits, Price, Scope, Slice
+from interlock.catalog.api import CheckVerdict
+from interlock.guard.api import Spent
 from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 if TYPE_CHECKING:
@@ -32,9 +36,9 @@ class CheckNumber(IntEnum):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A verdict of the guard: a check refuses the call.
+    """The refusal of a call by one check.
 
-    `result`: what the caller is answered instead of the refusal, where a tool's result says it.
+    `result` is the answer where the caller gets the result of a tool instead of an error.
     """
 
     check: CheckNumber
@@ -43,7 +47,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A verdict of the guard: the call waits until a person agrees, and passes by `Guard.release` alone."""
+    """The verdict on a call that waits until a person agrees. It is sent only through `Guard.release`."""
 
 
 HELD: Final = Held()
@@ -52,25 +56,12 @@ CONFIRMATION_REQUIRED: Final = Refused(
 )
 
 
-Said = Literal["pass", "refuse", "hold", "later"]
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict of a check on a call that is not made; `later` means that only the call itself can show it."""
-
-    check: CheckNumber
-    name: str
-    verdict: Said
-    reason: str
-
-
 class Release(msgspec.Struct, frozen=True):
-    """A person's yes to one call. `is_used`: by an earlier round of the same call. `grant_id`: of the standing grant
-    that says it, where no approval of this very call does."""
+    """The agreement of a person to one call."""
 
     approval_id: str
-    is_used: bool = False
-    grant_id: str | None = None
+    is_used: bool = False  # by an earlier round of the same call
+    grant_id: str | None = None  # of the standing grant that applies, where nobody approved this very call
 
 
 C = TypeVar("C")
@@ -92,17 +83,21 @@ R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class Explained(Protocol[R_contra]):
+    """A step of the guard that can tell an operator beforehand what it would say of a call."""
+
     @property
     def number(self) -> CheckNumber: ...
 
     @property
     def name(self) -> str: ...
 
-    def explain(self, route: R_contra, caller: "Principal") -> Verdict:
+    def explain(self, route: R_contra, caller: "Principal") -> CheckVerdict:
         """Return the verdict on a call over this route by this caller now, by the predicate that decides the call."""
 
 
 class Check(Explained[R_contra], Protocol[R_contra]):
+    """A check that a call passes when it comes in: steps 4 to 10."""
+
     @property
     def is_common(self) -> bool:
         """Return whether the check applies to every request, including those for prompts and resources."""
@@ -113,10 +108,35 @@ class Check(Explained[R_contra], Protocol[R_contra]):
     def check(self, call: "Call", link: "CallLink") -> Refused | Held | None: ...
 
 
-class Commit(Explained[R_contra], Protocol[R_contra]):
-    async def check(self, call: "Call", link: "CallLink", release: Release) -> Refused | None:
-        """Exactly one call wins; what it won is on disk, and charged."""
+# Step 11: use up the approval of a call and charge the call. Exactly one call wins, and that is on disk.
+Commit = Callable[["Call", "CallLink", Release], Awaitable[Refused | None]]
 
 
-class Send(Explained[R_contra], Protocol[R_contra]):
-    def check(self, call: "Call", link: "CallLink") -> Refused | None: ...
+# Budgets (MCP-AX 11.4)
+
+
+class Account:
+    """A budget and how much of it is used."""
+
+    __slots__ = ("limits", "scope", "usage", "used_at")
+
+    def __init__(self, scope: Scope, limits: Limits, now: float) -> None:
+        self.scope: Scope = scope
+        self.limits = limits
+        self.usage = BudgetUsage()
+        self.used_at = now
+
+    def shown(self, now: float) -> dict[str, Spent]:
+        limits = self.limits.shown(self.usage, now)
+        return {name: Spent(limit=spent["limit"], used=spent["used"]) for name, spent in limits.items()}
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """The price of a call and the budgets that it was charged to."""
+
+    price: Price
+    parts: list[tuple[BudgetUsage, Slice]]
+
+    def refund(self) -> None:
+        for usage, charged in self.parts:
+            usage.refund(self.price, charged)

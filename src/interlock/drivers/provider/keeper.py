@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Dial, DriversPlan, ServerPlan
 from interlock.core.calls.call import Pending
-from interlock.core.calls.caller import Asking, Caller
+from interlock.core.calls.caller import Caller, QuestionOrigin
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.credentials.secret_references import SecretResolver
@@ -249,7 +249,7 @@ class DriverKeeper(ServerKeeper):
 
     # What the link says (LinkEvents). A server behind contracts is shared, and knows no client: AIP-proto-6
 
-    def on_question(self, link: ConnectedLink, asking: Asking) -> Refusal | None:
+    def on_question(self, link: ConnectedLink, asking: QuestionOrigin) -> Refusal | None:
         return super().on_question(link, asking) if self._may_ask else _MAY_NOT_ASK  # AIP-proto-6
 
     def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.catalog.catalog import EVERYTHING, Catalog
-from interlock.core.calls.caller import Principal
-from interlock.core.calls.client_request import ClientRequest
+from interlock.core.calls.caller import ClientRequest, Principal
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import DriverExamples, ExampleOutcome
 from interlock.drivers.contracts.lazy import LazyContracts

@@ -59,7 +59,7 @@ def serve(
         log_warnings(loaded.warnings)
     if only is not None:
         _look_for_segment(invocation, only, _segments(plan))
-    from interlock.core.start_errors import CannotStart
+    from interlock.core.part import CannotStart
     from interlock.node.main import NodeGone
     from interlock.node.main import serve as run_node
     from interlock.node.sockets import NodeRunning
