@@ -40,7 +40,7 @@ from interlock.links.connected_link import ServerLink
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Items, Listing
 from interlock.mcp.methods import LATEST_MODERN, Era
-from interlock.names.names_check import NamesCheck
+from interlock.names.surface_check import NamesCheck
 from interlock.safety.agent_check import AgentCheck
 
 UNGUARDED, GUARDED, BUDGETED = "no guard at all", "the guard", "the guard and two budgets"

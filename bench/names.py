@@ -19,7 +19,7 @@ from bench import surfaces
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
-from interlock.names.protocol.entry import Entry, Revision, Status
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.publication import Form, Publication, publish
 from interlock.names.publisher import Publisher
 from interlock.names.state import RegistryState
@@ -101,13 +101,13 @@ def _publication(count: int) -> Publication:
         semantics="section 2",
     )
     entries = tuple(
-        Entry(
+        RegistryEntry(
             surface_name=f"vendor{number}_tool",
             specification_reference="RFC 9999",
             authentication_scope="member-recognition",
             vendor_prefix=f"vendor{number}_",
             change_controller=f"Vendor {number}",
-            status=Status.ACTIVE,
+            status=EntryStatus.ACTIVE,
             first_registered="2026-11-17",
             revisions=(revision,),
         )

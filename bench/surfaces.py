@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.catalog.surface import LIST_STEPS_MAX
-from interlock.names.protocol.entry import Entry, Revision, Status
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import SurfacePolicy, SurfaceVerdict
 from interlock.names.surface_check import SurfaceChecks, UndecidedPair
@@ -27,14 +27,14 @@ Item = dict[str, Raw]
 
 
 class Registry:
-    def __init__(self, entries: dict[str, Entry]) -> None:
+    def __init__(self, entries: dict[str, RegistryEntry]) -> None:
         self._entries = entries
         self.near = Lookalikes(entries).near
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> RegistryEntry | None:
         return self._entries.get(name)
 
-    def is_trusted(self, entry: Entry) -> bool:
+    def is_trusted(self, entry: RegistryEntry) -> bool:
         return True
 
 
@@ -80,7 +80,7 @@ def raw(value: Any) -> Raw:
     return Raw(msgspec.json.encode(value))
 
 
-def entry(number: int) -> Entry:
+def entry(number: int) -> RegistryEntry:
     wanted = argument(number)
     revision = Revision(
         revision=1,
@@ -93,13 +93,13 @@ def entry(number: int) -> Entry:
         return_digest=RETURN_DIGEST,
         schema_source="registrant",
     )
-    return Entry(
+    return RegistryEntry(
         surface_name=name_of(number),
         specification_reference="RFC 9999",
         authentication_scope="member-recognition",
         vendor_prefix="bench_",
         change_controller="Bench",
-        status=Status.ACTIVE,
+        status=EntryStatus.ACTIVE,
         first_registered="2026-11-17",
         revisions=(revision,),
     )

@@ -11,9 +11,9 @@ import msgspec
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.names.protocol.criteria import schema_digest
-from interlock.names.protocol.entry import Entry, Revision, Status
-from interlock.names.protocol.registry import Step
-from interlock.names.state import Change, RegistryState
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
+from interlock.names.protocol.registry import RegistryStep
+from interlock.names.state import RegistryChange, RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 
 ARGUMENT: dict[str, Any] = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
@@ -25,7 +25,7 @@ def before(days: int) -> str:
     return (TODAY - datetime.timedelta(days=days)).isoformat()
 
 
-def entry(name: str, scope: str = "member-recognition", **members: Any) -> Entry:
+def entry(name: str, scope: str = "member-recognition", **members: Any) -> RegistryEntry:
     """`argument`, `returned`: its schemas."""
     first = members.pop("first_registered", before(400))
     schemas = members.pop("argument", ARGUMENT), members.pop("returned", RETURN)
@@ -41,8 +41,8 @@ def entry(name: str, scope: str = "member-recognition", **members: Any) -> Entry
         return_digest=schema_digest(msgspec.Raw(returned)),
         schema_source="registrant",
     )
-    given: dict[str, Any] = {"status": Status.ACTIVE, **members}
-    return Entry(
+    given: dict[str, Any] = {"status": EntryStatus.ACTIVE, **members}
+    return RegistryEntry(
         surface_name=name,
         specification_reference="draft-acme-search-03",
         authentication_scope=scope,
@@ -55,21 +55,24 @@ def entry(name: str, scope: str = "member-recognition", **members: Any) -> Entry
 
 
 ENTRIES = (
-    entry("acme_draft", status=Status.PROVISIONAL, review_due=before(35)),
+    entry("acme_draft", status=EntryStatus.PROVISIONAL, review_due=before(35)),
     entry("acme_fire", "public"),
     entry("acme_read", "public", public_confirmed_on=before(10)),
     entry("acme_search"),
 )
 
 
-async def _register(data: Path, entries: tuple[Entry, ...]) -> None:
+async def _register(data: Path, entries: tuple[RegistryEntry, ...]) -> None:
     state = RegistryState(SqliteNamesLog(data), Recorder(None), Clock())  # type: ignore[arg-type]
     await state.open()
-    steps = (Step(at=state.now, by="expert:eve", what="accept", subject=one.surface_name, entry=one) for one in entries)
-    await state.change(lambda registry: Change(tuple(steps)))
+    steps = (
+        RegistryStep(at=state.now, by="expert:eve", what="accept", subject=one.surface_name, entry=one)
+        for one in entries
+    )
+    await state.change(lambda registry: RegistryChange(tuple(steps), None))
     await state.close()
 
 
-def register(data: Path, *entries: Entry) -> None:
+def register(data: Path, *entries: RegistryEntry) -> None:
     """Into the data folder, as another process does."""
     asyncio.run(_register(data, entries or ENTRIES))

@@ -14,13 +14,12 @@ from interlock.approvals.protocol.approval import Approval, Status
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified
 from interlock.names.actions import ControllerChanges, NamesActions, Sightings
-from interlock.names.actors import Actor
 from interlock.names.documents import DocumentWatch
-from interlock.names.protocol.entry import Entry
-from interlock.names.protocol.registry import Proposal, Request, Retrieval
+from interlock.names.protocol.entry import RegistryEntry
+from interlock.names.protocol.registry import NameProposal, NameRequest, Retrieval
 from interlock.names.requests import RequestDecisions, RequestService
 from interlock.names.reviews import Reminders
-from interlock.names.state import RegistryState
+from interlock.names.state import Actor, RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 from interlock.wire.refusal import Refusal
 
@@ -30,7 +29,7 @@ ARGUMENTS = Raw(b'{"type":"object","properties":{"q":{"type":"string"}},"require
 RETURNS = Raw(b'{"type":"object","properties":{"hits":{"type":"integer"}},"required":["hits"]}')
 
 
-def proposal(name: str = "acme_search", **members: Any) -> Proposal:
+def proposal(name: str = "acme_search", **members: Any) -> NameProposal:
     given: dict[str, Any] = {
         "surface_name": name,
         "change_controller": "Acme",
@@ -42,7 +41,7 @@ def proposal(name: str = "acme_search", **members: Any) -> Proposal:
         "semantics": "section 2",
         **members,
     }
-    return Proposal(**given)
+    return NameProposal(**given)
 
 
 class Signatures:
@@ -83,26 +82,28 @@ class NamesHere:
     def set_day(self, day: str) -> None:
         self.clock.wall_at = datetime.datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
 
-    def entry(self, name: str = "acme_search") -> Entry:
+    def entry(self, name: str = "acme_search") -> RegistryEntry:
         entry = self.state.entry(name)
         assert entry is not None, name
         return entry
 
-    def waiting(self, request: Request) -> Approval:
+    def waiting(self, request: NameRequest) -> Approval:
         (found,) = [one for one in self.inbox.listed() if one.target == request.id]
         return found
 
     async def accept(
-        self, request: Request, by: str = "eve", reason: str | None = "looked at", answer: str | None = None
+        self, request: NameRequest, by: str = "eve", reason: str | None = "looked at", answer: str | None = None
     ) -> Approval | Refusal:
         return await self.deciding.approve(
             self.waiting(request).id, Presented(token=by), by=f"operator:{by}", reason=reason, answer=answer
         )
 
-    async def deny(self, request: Request, reason: str | None = "no", answer: str | None = None) -> Approval | Refusal:
+    async def deny(
+        self, request: NameRequest, reason: str | None = "no", answer: str | None = None
+    ) -> Approval | Refusal:
         return await self.deciding.deny(self.waiting(request).id, by="operator:eve", reason=reason, answer=answer)
 
-    async def registered(self, name: str = "acme_search", actor: Actor = ACME, **members: Any) -> Entry:
+    async def registered(self, name: str = "acme_search", actor: Actor = ACME, **members: Any) -> RegistryEntry:
         done = await self.accept(await self.requests.file(actor, proposal(name, **members)))
         assert isinstance(done, Approval), done
         assert done.status is Status.DONE, done.outcome

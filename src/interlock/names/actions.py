@@ -1,9 +1,9 @@
-"""Actions on the registry of names, each by its name: what the CLI, the operator API, HTTP and MCP have in common.
+"""Actions on the registry of names, each by its name: the common part of the CLI, the operator API, HTTP and MCP.
 
-An action takes the actor, the name or prefix it is about, and a JSON body. It returns what changed, or raises Refused.
-A change controller can deprecate, withdraw and transfer an entry, confirm that it stays public, and consent to the use
-of a prefix. `Sightings` remembers which servers of this node offer a name, because a name with implementations cannot
-be withdrawn (REG-7.3-4).
+An action takes the actor, the name or prefix that it is about, and a JSON body. It returns what changed, or raises
+Refused. A change controller can deprecate, withdraw and transfer an entry, confirm that it stays public, and consent to
+the use of a prefix. `Sightings` remembers which servers of this node offer a name, because a name with implementations
+cannot be withdrawn (REG-7.3-4).
 """
 
 import uuid
@@ -12,10 +12,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, astuple, replace
 
 from interlock.core.clock import Clock
-from interlock.names.actors import Actor, check_controller, step_by
 from interlock.names.api import NameCheck, NameCriterion, NameFinding, NameVerification
 from interlock.names.protocol.criteria import criteria_document, has_schema
 from interlock.names.protocol.entry import (
@@ -23,9 +22,9 @@ from interlock.names.protocol.entry import (
     NO_SCHEMA,
     PUBLIC,
     SEEN_DAYS,
-    Entry,
     EntryMove,
-    Status,
+    EntryStatus,
+    RegistryEntry,
     is_day,
     withdrawable_on,
 )
@@ -33,18 +32,18 @@ from interlock.names.protocol.grammar import is_name
 from interlock.names.protocol.judgement import VERIFIED, Specification, absent_verdict, judge, read_claim
 from interlock.names.protocol.registry import (
     TEXT_CHARS_MAX,
-    Consent,
+    CheckFinding,
     Evidence,
-    Finding,
     Implementation,
-    Proposal,
-    Registry,
-    Request,
-    Step,
+    NameProposal,
+    NameRequest,
+    NamesRegistry,
+    PrefixConsent,
+    RegistryStep,
     Transfer,
 )
 from interlock.names.requests import RequestService
-from interlock.names.state import Change, RegistryState, own_entry
+from interlock.names.state import Actor, RegistryChange, RegistryState, check_controller, own_entry, step_by
 from interlock.store.ports import KeyValue
 from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.refusal import NotFound, Refused
@@ -107,7 +106,7 @@ class ControllerChanges:
         self._state = state
         self._sightings = sightings
 
-    async def deprecate(self, actor: Actor, name: str, successor: str = "") -> Entry:
+    async def deprecate(self, actor: Actor, name: str, successor: str = "") -> RegistryEntry:
         if successor and not is_name(successor):
             raise Refused("name_syntax", "the successor is no surface name")
         today = self._state.today
@@ -118,22 +117,23 @@ class ControllerChanges:
             lambda entry: replace(entry, deprecated_on=today, successor=successor or None, review_due=None),
         )
 
-    async def reinstate(self, actor: Actor, name: str) -> Entry:
-        """Back to Active, which clears the period of deprecation."""
+    async def reinstate(self, actor: Actor, name: str) -> RegistryEntry:
+        """Make a deprecated name active again, which ends the period of deprecation."""
         return await self._move(
             actor, name, EntryMove.REINSTATE, lambda entry: replace(entry, deprecated_on=None, successor=None)
         )
 
-    async def withdraw(self, actor: Actor, name: str) -> Entry:
-        """Withdraw a name after twelve months of deprecation, if it has no known implementation. Nobody can shorten
-        that.
+    async def withdraw(self, actor: Actor, name: str) -> RegistryEntry:
+        """Withdraw a name after twelve months of deprecation, if it has no known implementation.
+
+        No override shortens the period.
         """
         today = self._state.today
         seen = await self._sightings.of(name)
 
-        def check(entry: Entry) -> Entry:
+        def check(entry: RegistryEntry) -> RegistryEntry:
             day = withdrawable_on(entry.deprecated_on or today)
-            if entry.status is not Status.DEPRECATED or today < day:  # REG-7.3-3
+            if entry.status is not EntryStatus.DEPRECATED or today < day:  # REG-7.3-3
                 raise Refused("deprecation_too_short", f"{name} can be withdrawn on {day} at the earliest")
             left = [implementation.who for implementation in self._state.registry.remaining_implementations(name)]
             left += seen
@@ -143,11 +143,11 @@ class ControllerChanges:
 
         return await self._move(actor, name, EntryMove.WITHDRAW, check)
 
-    async def transfer(self, actor: Actor, name: str, to: str) -> Entry:
-        """Offered by the controller, done when the other side asks for the same: both have to agree."""
+    async def transfer(self, actor: Actor, name: str, to: str) -> RegistryEntry:
+        """Offer an entry to another controller, or accept the offer: both sides have to ask for the same transfer."""
         state = self._state
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[RegistryEntry]:
             entry = own_entry(registry, name)
             if not to.strip() or to == entry.change_controller:
                 raise Refused("bad_controller", "say to which other controller")
@@ -155,39 +155,38 @@ class ControllerChanges:
             if registry.transfers.get(name) == Transfer(surface_name=name, to=to):
                 check_controller(actor, registry.controller(to), registry)
                 entry = replace(entry, change_controller=to)
-                return Change((replace(step, entry=entry),), entry)
+                return RegistryChange((replace(step, entry=entry),), entry)
             check_controller(actor, registry.controller(entry.change_controller), registry)
             if not registry.controller(to).is_proven:
                 raise Refused(
                     "unknown_controller", f"no one acts for {to} yet; it has to have an entry of its own first"
                 )
             offered = replace(step, what="offer_transfer", transfer=Transfer(surface_name=name, to=to))
-            return Change((offered,), entry)
+            return RegistryChange((offered,), entry)
 
-        entry: Entry = await state.change(decide)
-        return entry
+        return await state.change(decide)
 
-    async def confirm_public(self, actor: Actor, name: str) -> Entry:
+    async def confirm_public(self, actor: Actor, name: str) -> RegistryEntry:
         """Confirm, for the controller or as an operator of this node, that a name is still meant to be public
         (REG-8.4-2).
         """
         state = self._state
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[RegistryEntry]:
             entry = own_entry(registry, name)
             if entry.authentication_scope != PUBLIC:
                 raise Refused("not_public", f"{name} asks for {entry.authentication_scope}")
             controller, by = registry.controller(entry.change_controller), actor
             if actor.is_operator and not actor.override and actor.principal not in controller.principals:
-                by = replace(actor, override=_LOOKED)  # on record as that: it changes nothing but a date
+                # An operator may confirm in the controller's place: that changes nothing but a date, and is recorded.
+                by = replace(actor, override=_LOOKED)
             check_controller(by, controller, registry)
             entry = replace(entry, public_confirmed_on=state.today)
-            return Change((replace(step_by(by, state.now, "confirm_public", name), entry=entry),), entry)
+            return RegistryChange((replace(step_by(by, state.now, "confirm_public", name), entry=entry),), entry)
 
-        entry: Entry = await state.change(decide)
-        return entry
+        return await state.change(decide)
 
-    async def consent(self, actor: Actor, prefix: str, controller: str, until: str) -> Consent:
+    async def consent(self, actor: Actor, prefix: str, controller: str, until: str) -> PrefixConsent:
         """Let another controller register names under a prefix, on behalf of its holder (REG-7.2-2)."""
         state = self._state
         if not is_day(until) or until < state.today:
@@ -195,16 +194,15 @@ class ControllerChanges:
         if not controller.strip():
             raise Refused("bad_controller", "say which controller may register under the prefix")
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[PrefixConsent]:
             holder = registry.holders.get(prefix)
             if holder is None:
                 raise NotFound("prefix", prefix, list(registry.holders))
             check_controller(actor, registry.controller(holder.controller), registry)
-            granted = Consent(prefix=prefix, controller=controller, until=until)
-            return Change((replace(step_by(actor, state.now, "consent", prefix), consent=granted),), granted)
+            granted = PrefixConsent(prefix=prefix, controller=controller, until=until)
+            return RegistryChange((replace(step_by(actor, state.now, "consent", prefix), consent=granted),), granted)
 
-        consent: Consent = await state.change(decide)
-        return consent
+        return await state.change(decide)
 
     async def declare(self, actor: Actor, name: str, who: str) -> Implementation:
         """Declare that somebody implements a surface. Everybody may do that."""
@@ -212,16 +210,15 @@ class ControllerChanges:
         if not who.strip() or len(who) > 200 or not who.isprintable():
             raise Refused("bad_implementation", "say who implements it, in 1 to 200 printable characters")
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[Implementation]:
             own_entry(registry, name)
             if any(implementation.who == who for implementation in registry.remaining_implementations(name)):
                 raise Refused("exists", f"{who} is declared to implement {name}")
             declared = Implementation(id=id, surface_name=name, who=who, declared_on=state.today)
             step = replace(step_by(actor, state.now, "declare_implementation", name), implementation=declared)
-            return Change((step,), declared)
+            return RegistryChange((step,), declared)
 
-        declared: Implementation = await state.change(decide)
-        return declared
+        return await state.change(decide)
 
     async def end_implementation(self, actor: Actor, name: str, who: str, evidence: str) -> Implementation:
         """Record, with evidence, that an implementation has ended. It is never overridden without evidence
@@ -231,7 +228,7 @@ class ControllerChanges:
         if not evidence.strip() or len(evidence) > REASON_CHARS_MAX:
             raise Refused("evidence_required", "say what shows that the implementation has ended")
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[Implementation]:
             entry = own_entry(registry, name)
             implementations = {
                 implementation.who: implementation for implementation in registry.remaining_implementations(name)
@@ -241,28 +238,29 @@ class ControllerChanges:
             check_controller(actor, registry.controller(entry.change_controller), registry)
             ended = replace(implementations[who], ended_on=state.today, evidence=evidence)
             step = replace(step_by(actor, state.now, "end_implementation", name), implementation=ended, reason=evidence)
-            return Change((step,), ended)
+            return RegistryChange((step,), ended)
 
-        ended: Implementation = await state.change(decide)
-        return ended
+        return await state.change(decide)
 
-    async def _move(self, actor: Actor, name: str, move: EntryMove, fill: Callable[[Entry], Entry]) -> Entry:
+    async def _move(
+        self, actor: Actor, name: str, move: EntryMove, fill: Callable[[RegistryEntry], RegistryEntry]
+    ) -> RegistryEntry:
+        """Change the status of an entry as the table of moves allows. `fill` sets the dates that belong to it."""
         state = self._state
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[RegistryEntry]:
             entry = own_entry(registry, name)
             check_controller(actor, registry.controller(entry.change_controller), registry)
-            if move is EntryMove.WITHDRAW and entry.status in (Status.ACTIVE, Status.PROVISIONAL):
-                fill(entry)  # says on which day at the earliest, had it been deprecated today
+            if move is EntryMove.WITHDRAW and entry.status in (EntryStatus.ACTIVE, EntryStatus.PROVISIONAL):
+                fill(entry)  # raises Refused, with the earliest day if the name were deprecated today
             if (entry.status, move) not in ENTRY_MOVES:  # REG-7.3-1
                 raise Refused("illegal_transition", f"what is {entry.status.value} cannot be {_PAST[move]}")
             after = ENTRY_MOVES[entry.status, move]
             moved = replace(fill(entry), status=after or entry.status)
-            step: Step = replace(step_by(actor, state.now, move.value, name), entry=moved)
-            return Change((step,), moved)
+            step: RegistryStep = replace(step_by(actor, state.now, move.value, name), entry=moved)
+            return RegistryChange((step,), moved)
 
-        entry: Entry = await state.change(decide)
-        return entry
+        return await state.change(decide)
 
 
 _PAST: Final = {
@@ -274,12 +272,12 @@ _PAST: Final = {
 
 ACTIONS_PER_DAY_MAX: Final = 200  # of one client
 
-Result = Request | Entry | Consent | Implementation
+Result = NameRequest | RegistryEntry | PrefixConsent | Implementation
 T = TypeVar("T")
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
+    """The body of an action. Members that the action does not know are refused."""
 
 
 class Amendment(_Body, frozen=True, kw_only=True):
@@ -302,7 +300,7 @@ class TransferTo(_Body, frozen=True, kw_only=True):
     to: str
 
 
-class Declaration(_Body, frozen=True, kw_only=True):
+class NewImplementation(_Body, frozen=True, kw_only=True):
     who: str
 
 
@@ -316,13 +314,13 @@ class ConsentTo(_Body, frozen=True, kw_only=True):
     until: str
 
 
-class Claim(_Body, frozen=True, kw_only=True):
+class DisputeClaim(_Body, frozen=True, kw_only=True):
     controller: str
     evidence: tuple[Evidence, ...]
 
 
 class NamesActions:
-    """The actions by name."""
+    """The table of actions by name, and the limit on how many of them a client may perform."""
 
     def __init__(self, state: RegistryState, requests: RequestService, changes: ControllerChanges) -> None:
         self._state = state
@@ -341,10 +339,14 @@ class NamesActions:
             "withdraw": lambda actor, name, body: changes.withdraw(actor, name),
             "transfer": lambda actor, name, body: changes.transfer(actor, name, _decoded(body, TransferTo).to),
             "confirm-public": lambda actor, name, body: changes.confirm_public(actor, name),
-            "declare": lambda actor, name, body: changes.declare(actor, name, _decoded(body, Declaration).who),
-            "end": self._end,
-            "consent": self._consent,
-            "dispute": self._dispute,
+            "declare": lambda actor, name, body: changes.declare(actor, name, _decoded(body, NewImplementation).who),
+            "end": lambda actor, name, body: changes.end_implementation(
+                actor, name, *astuple(_decoded(body, EndedImplementation))
+            ),
+            "consent": lambda actor, prefix, body: changes.consent(actor, prefix, *astuple(_decoded(body, ConsentTo))),
+            "dispute": lambda actor, prefix, body: requests.dispute(
+                actor, prefix, *astuple(_decoded(body, DisputeClaim))
+            ),
         }
 
     async def act(self, actor: Actor, action: str, subject: str, body: Raw) -> Result:
@@ -371,53 +373,37 @@ class NamesActions:
             raise Refused("too_many_actions", f"at most {ACTIONS_PER_DAY_MAX} actions of one client in a day")
         self._counts[actor.principal] = done + 1
 
-    async def _request(self, actor: Actor, name: str, body: Raw) -> Request:
-        proposal = _decoded(body, Proposal)
+    async def _request(self, actor: Actor, name: str, body: Raw) -> NameRequest:
+        proposal = _decoded(body, NameProposal)
         if proposal.surface_name != name:
             raise Refused("invalid_body", f"the request is for {proposal.surface_name[:100]}")
         return await self._requests.file(actor, proposal)
 
-    async def _amend(self, actor: Actor, name: str, body: Raw) -> Request:
+    async def _amend(self, actor: Actor, name: str, body: Raw) -> NameRequest:
         change = _decoded(body, Amendment)
         entry = own_entry(self._state.registry, name)
         current = entry.specification
         scope = change.authentication_scope or entry.authentication_scope
         stays_public = entry.authentication_scope == scope == PUBLIC
-        return await self._requests.amend(
-            actor,
-            Proposal(
-                surface_name=name,
-                change_controller=entry.change_controller,
-                specification_reference=change.specification_reference or entry.specification_reference,
-                authentication_scope=scope,
-                vendor_prefix=entry.vendor_prefix,
-                argument_schema=_either(change.argument_schema, current.argument_schema),
-                return_schema=_either(change.return_schema, current.return_schema),
-                semantics=change.semantics or current.semantics,
-                breaking=change.breaking,
-                no_authentication_planned=change.no_authentication_planned or stays_public,
-            ),
+        amended = NameProposal(
+            surface_name=name,
+            change_controller=entry.change_controller,
+            specification_reference=change.specification_reference or entry.specification_reference,
+            authentication_scope=scope,
+            vendor_prefix=entry.vendor_prefix,
+            argument_schema=_either(change.argument_schema, current.argument_schema),
+            return_schema=_either(change.return_schema, current.return_schema),
+            semantics=change.semantics or current.semantics,
+            breaking=change.breaking,
+            no_authentication_planned=change.no_authentication_planned or stays_public,
         )
-
-    async def _end(self, actor: Actor, name: str, body: Raw) -> Implementation:
-        ended = _decoded(body, EndedImplementation)
-        return await self._changes.end_implementation(actor, name, ended.who, ended.evidence)
-
-    async def _consent(self, actor: Actor, prefix: str, body: Raw) -> Consent:
-        consent = _decoded(body, ConsentTo)
-        return await self._changes.consent(actor, prefix, consent.controller, consent.until)
-
-    async def _dispute(self, actor: Actor, prefix: str, body: Raw) -> Request:
-        claim = _decoded(body, Claim)
-        return await self._requests.dispute(actor, prefix, claim.controller, claim.evidence)
-
-
-_NOTHING: Final = (b"", b"null")
+        return await self._requests.amend(actor, amended)
 
 
 def _decoded(body: Raw, shape: type[T]) -> T:
+    """Decode the body of an action, which may be missing. Raises Refused."""
     try:
-        return msgspec.json.decode(b"{}" if bytes(body) in _NOTHING else body, type=shape)
+        return msgspec.json.decode(b"{}" if bytes(body) in (b"", b"null") else body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused("invalid_body", str(error)) from None
 
@@ -428,21 +414,22 @@ def _either(new: Raw, old: Raw) -> Raw:
 
 def outcome_document(result: Result) -> dict[str, Any]:
     """Return the outcome of an action in the form that every surface uses."""
-    if isinstance(result, Request):
+    if isinstance(result, NameRequest):
         shown = msgspec.to_builtins(replace(result, proposal=None))
         judged = {} if result.proposal is None else {"criteria": criteria_document(result.findings)}  # REG-5-2
         return {"kind": "request", "state": result.state.value, **judged, "request": shown}
-    if isinstance(result, Entry):
+    if isinstance(result, RegistryEntry):
         return {
             "kind": "entry",
             "state": result.status.value,
             "entry": msgspec.to_builtins(replace(result, revisions=())),
         }
-    kind = "consent" if isinstance(result, Consent) else "implementation"
+    kind = "consent" if isinstance(result, PrefixConsent) else "implementation"
     return {"kind": kind, "state": "recorded", kind: msgspec.to_builtins(result)}
 
 
-def name_check(name: str, findings: tuple[Finding, ...]) -> NameCheck:
+def name_check(name: str, findings: tuple[CheckFinding, ...]) -> NameCheck:
+    """Return the findings of the machine checks in the form of the operator API."""
     return NameCheck(
         surface_name=name,
         criteria=tuple(msgspec.convert(criteria_document(findings), list[NameCriterion])),
@@ -450,7 +437,8 @@ def name_check(name: str, findings: tuple[Finding, ...]) -> NameCheck:
     )
 
 
-def name_verification(entry: Entry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:
+def name_verification(entry: RegistryEntry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:
+    """Compare the definition of a tool with the entry of its name. Raises Refused for schemas that are too large."""
     if entry is None:
         word = absent_verdict(name).value
         return NameVerification(surface_name=name, verdict=word, is_verified=False, differences=(), notes=())

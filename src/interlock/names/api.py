@@ -63,7 +63,7 @@ class Names(Struct, frozen=True, kw_only=True):
 
 
 class NameDetails(Struct, frozen=True, kw_only=True):
-    """One entry in full."""
+    """An entry in full."""
 
     surface_name: Annotated[str, Meta(description="The name.")]
     entry: Annotated[Raw, Meta(description="The entry as the published JSON has it; null: there is none.")]
@@ -73,7 +73,7 @@ class NameDetails(Struct, frozen=True, kw_only=True):
 
 
 class NameFinding(Struct, frozen=True, kw_only=True):
-    """What a machine check found."""
+    """A finding of a machine check."""
 
     criterion: Annotated[int, Meta(description="1 to 5; 0: beside them.")]
     verdict: Annotated[str, Meta(description="fail, revise, needs_expert or note.")]
@@ -82,7 +82,7 @@ class NameFinding(Struct, frozen=True, kw_only=True):
 
 
 class NameCriterion(Struct, frozen=True, kw_only=True):
-    """One of the five criteria, and what it came to."""
+    """A criterion, and its outcome."""
 
     criterion: Annotated[int, Meta(description="1 to 5.")]
     says: Annotated[str, Meta(description="What must hold.")]
@@ -98,7 +98,7 @@ class NameCheck(Struct, frozen=True, kw_only=True):
 
 
 class NameOutcome(Struct, frozen=True, kw_only=True):
-    """What an action on the registry came to."""
+    """The outcome of an action on the registry."""
 
     action: Annotated[str, Meta(description="The action.")]
     subject: Annotated[str, Meta(description="The name, prefix or request it is about.")]
@@ -110,7 +110,7 @@ class NameOutcome(Struct, frozen=True, kw_only=True):
 
 
 class NameVerification(Struct, frozen=True, kw_only=True):
-    """Whether a tool keeps to the registered specification of its name."""
+    """The result of comparing a tool with the registered specification of its name."""
 
     surface_name: Annotated[str, Meta(description="The name.")]
     verdict: Annotated[
@@ -176,14 +176,14 @@ class VerifyName(RequestBody, frozen=True, kw_only=True):
 
 
 class PinName(RequestBody, frozen=True, kw_only=True):
-    """Which tools are held to what they are now."""
+    """The tools to pin to what they are now, or to pin no longer."""
 
     name: Annotated[str, Meta(description="A surface name, or a tool's qualified name.", min_length=1, max_length=500)]
     remove: Annotated[bool, Meta(description="Take the pins away instead.")] = False
 
 
 class TrustSource(RequestBody, frozen=True, kw_only=True):
-    """Whether what an imported registry says is enforced."""
+    """The trust in an imported registry: whether what it says is enforced."""
 
     source: Annotated[str, Meta(description="Where it was imported from.", min_length=1, max_length=500)]
     trusted: Annotated[bool, Meta(description="Whether it is trusted.")]
@@ -204,12 +204,7 @@ PUBLIC: Final = FlagParameter(
 STATUS: Final = ChoiceParameter(
     name="status",
     description="Only entries of this status.",
-    choices=(
-        "Active",
-        "Provisional",
-        "Deprecated",
-        "Withdrawn",
-    ),
+    choices=("Active", "Provisional", "Deprecated", "Withdrawn"),
 )
 SEARCH: Final = TextParameter(
     name="search", description="Only entries with this in their name, controller or reference."
@@ -221,12 +216,7 @@ LOG: Final = FlagParameter(name="log", argument="with_log", description="yes: wi
 FORM: Final = ChoiceParameter(
     name="form",
     description="The form.",
-    choices=(
-        "xml",
-        "csv",
-        "txt",
-        "json",
-    ),
+    choices=("xml", "csv", "txt", "json"),
     default="xml",
 )
 
@@ -240,12 +230,7 @@ LIST_NAMES: Final = Operation(
     path="/admin/names",
     summary="The registry of tool surface names.",
     output=Names,
-    query=(
-        PUBLIC,
-        STATUS,
-        SEARCH,
-        LIMIT,
-    ),
+    query=(PUBLIC, STATUS, SEARCH, LIMIT),
 )
 LIST_PREFIXES: Final = Operation(
     name="list_prefixes",
@@ -305,10 +290,7 @@ ACT: Final = Operation(
     role="admin",
     input=ActOnName,
     output=NameOutcome,
-    errors=(
-        NOT_FOUND,
-        NAMES_REFUSED,
-    ),
+    errors=(NOT_FOUND, NAMES_REFUSED),
 )
 TRUST: Final = Operation(
     name="trust",
@@ -319,10 +301,7 @@ TRUST: Final = Operation(
     role="admin",
     input=TrustSource,
     output=Names,
-    errors=(
-        NOT_FOUND,
-        NAMES_REFUSED,
-    ),
+    errors=(NOT_FOUND, NAMES_REFUSED),
 )
 REPIN: Final = Operation(
     name="repin",

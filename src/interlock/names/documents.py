@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from interlock.core.clock import Clock, rfc3339
 from interlock.crypto.signing import write_once
 from interlock.names.protocol.criteria import read_reference
-from interlock.names.protocol.entry import Entry, Status, days_between
-from interlock.names.protocol.registry import Finding, Registry, Request, Retrieval, Step
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry, days_between
+from interlock.names.protocol.registry import CheckFinding, NameRequest, NamesRegistry, RegistryStep, Retrieval
 from interlock.names.requests import REGISTRY, Fetch
-from interlock.names.state import Change, RegistryState
+from interlock.names.state import RegistryChange, RegistryState
 from interlock.net.fetch import Fetcher, FetchFailed
 from interlock.net.protocol.address_scope import Scope
 from interlock.store.ports import KeyValue, Unavailable
@@ -71,7 +71,7 @@ class DocumentFetcher:
 DOCUMENTS_BUCKET: Final = "names-documents"
 EVERY_DAYS: Final = 7
 LOST_AFTER: Final = 3  # failures, a week apart
-AT_ONCE_MAX: Final = 50  # in one look
+AT_ONCE_MAX: Final = 50  # documents that one hourly look fetches; the others wait for the next
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     day: str
     failures: int = 0
-    told: str = ""  # the digest of the change that was noted
+    noted: str = msgspec.field(default="", name="told")  # the digest of the change that was noted; stored under `told`
 
 
 class DocumentWatch:
@@ -102,11 +102,11 @@ class DocumentWatch:
             seen = seen_by_name.get(entry.surface_name) or Seen(day=state.today)
             await self._look_at(entry, seen)
 
-    async def _look_at(self, entry: Entry, seen: Seen) -> None:
+    async def _look_at(self, entry: RegistryEntry, seen: Seen) -> None:
         retrieval = await self._fetch(entry.specification_reference)
         if retrieval.outcome == "skipped_offline":
             return
-        failures, noted = seen.failures + 1, seen.told
+        failures, noted = seen.failures + 1, seen.noted
         if retrieval.digest is not None:
             failures = 0
             if retrieval.digest not in (entry.specification.document_digest, noted):  # REG-8.2-4
@@ -114,24 +114,25 @@ class DocumentWatch:
                 await self._note(entry.surface_name, "document_changed", f"{entry.specification_reference}: {noted}")
         elif failures == LOST_AFTER:  # REG-8.2-4
             await self._note(entry.surface_name, "reference_lost", retrieval.detail)
-        seen = Seen(day=self._state.today, failures=failures, told=noted)
+        seen = Seen(day=self._state.today, failures=failures, noted=noted)
         await self._kv.put(DOCUMENTS_BUCKET, entry.surface_name, msgspec.json.encode(seen), self._clock.wall())
 
     async def _note(self, name: str, what: str, reason: str) -> None:
         at = self._state.now
 
-        def decide(registry: Registry) -> Change:
-            return Change((Step(at=at, by=REGISTRY, what=what, subject=name, reason=reason),))
+        def decide(registry: NamesRegistry) -> RegistryChange[None]:
+            return RegistryChange((RegistryStep(at=at, by=REGISTRY, what=what, subject=name, reason=reason),), None)
 
         await self._state.change(decide)
 
 
-def _is_document_watched(entry: Entry) -> bool:
-    is_kept = entry.status is not Status.WITHDRAWN and not entry.source
-    return is_kept and entry.specification.document_digest is not None
+def _is_document_watched(entry: RegistryEntry) -> bool:
+    """Return whether the document of an entry is watched: the entry is current, registered here, and was fetched."""
+    is_current = entry.status is not EntryStatus.WITHDRAWN and not entry.source
+    return is_current and entry.specification.document_digest is not None
 
 
-def _is_due(entry: Entry, seen: Seen | None, today: str) -> bool:
+def _is_due(entry: RegistryEntry, seen: Seen | None, today: str) -> bool:
     last = seen.day if seen is not None else entry.specification.registered
     return days_between(last, today) >= EVERY_DAYS  # REG-8.2-4
 
@@ -148,7 +149,7 @@ class DocumentCopies:
         self._state = state
         self._folder = data / FOLDER
 
-    async def attach(self, by: str, subject: str, document: bytes) -> tuple[Request, Path]:
+    async def attach(self, by: str, subject: str, document: bytes) -> tuple[NameRequest, Path]:
         """Store a copy for the request `subject`, or for the open request of the name `subject`.
 
         Return the changed request and the path of the copy. Raises NotFound, Refused, StoreError.
@@ -157,7 +158,7 @@ class DocumentCopies:
             raise Refused("bad_document", f"a document has 1 to {DOCUMENT_BYTES_MAX} bytes")
         digest = hashlib.sha256(document).hexdigest()
         path = self._folder / digest
-        _waiting(self._state.registry, subject)  # before anything is kept
+        _waiting(self._state.registry, subject)  # refuse before anything is stored
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             write_once(path, document)
@@ -165,23 +166,26 @@ class DocumentCopies:
             raise Unavailable(f"the copy cannot be kept: {error.strerror}") from None
         now = self._state.now
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
             request = _waiting(registry, subject)
             copy = Retrieval(outcome="attached", at=now, digest=f"sha256:{digest}", detail=f"a copy: {path.name}")
             reason = f"the document was not reached; compare the copy {FOLDER}/{path.name}"
-            attached = Finding(criterion=2, verdict="needs_expert", code="copy_attached", reason=reason)
+            attached = CheckFinding(criterion=2, verdict="needs_expert", code="copy_attached", reason=reason)
             findings = tuple(attached if finding.code in _CODES else finding for finding in request.findings)
             after = replace(request, retrieval=copy, findings=findings)
-            step = Step(at=now, by=by, what="attach", subject=request.subject, reason=f"sha256:{digest}", request=after)
-            return Change((step,), after)
+            step = RegistryStep(
+                at=now, by=by, what="attach", subject=request.subject, reason=f"sha256:{digest}", request=after
+            )
+            return RegistryChange((step,), after)
 
         return await self._state.change(decide), path
 
 
-_CODES: Final = ("skipped_offline", "copy_attached")
+_CODES: Final = ("skipped_offline", "copy_attached")  # findings about a document that the node could not reach
 
 
-def _waiting(registry: Registry, subject: str) -> Request:
+def _waiting(registry: NamesRegistry, subject: str) -> NameRequest:
+    """Return the open request to which a copy can be attached. Raises NotFound, Refused."""
     requests = [each for each in registry.open_requests() if subject in (each.id, each.id[:8], each.subject)]
     if len(requests) != 1:
         raise NotFound("request", subject, [each.subject for each in registry.open_requests()])

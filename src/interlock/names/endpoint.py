@@ -23,31 +23,24 @@ from interlock.fronts.public import PROXY_HEADERS, Bearers
 from interlock.fronts.request_head import HeadInspector
 from interlock.fronts.trusted_proxies import address_of, source_of
 from interlock.names.actions import outcome_document
-from interlock.names.actors import UNNAMED, Actor
 from interlock.names.protocol.publication import (
+    COLUMNS,
     GROUP,
     MEDIA_TYPES,
     published_entry,
     published_schema,
     row_of,
 )
-from interlock.names.protocol.registry import Request
+from interlock.names.protocol.registry import NameRequest
 from interlock.names.protocol.statements import CHARS_MAX, BadStatement, read_statement_untrusted
 from interlock.names.registry_parts import NameParts
+from interlock.names.state import UNNAMED, Actor
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import HttpRefusal, NotFound, Refused
 
 BODY_BYTES_MAX: Final = CHARS_MAX
-_FIELDS: Final = (
-    "surface_name",
-    "specification_reference",
-    "authentication_scope",
-    "vendor_prefix",
-    "change_controller",
-    "status",
-    "first_registered",
-)
+_FIELDS: Final = tuple(field for _, field in COLUMNS)
 _NAME_ACTIONS: Final = frozenset(
     ["amend", "deprecate", "reinstate", "withdraw", "transfer", "confirm-public", "declare", "end"]
 )
@@ -65,6 +58,8 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class NamesEndpoint:
+    """The ASGI application of the registry."""
+
     def __init__(
         self,
         current: CurrentPlan,
@@ -75,7 +70,7 @@ class NamesEndpoint:
         parts: NameParts,
         registry_id: str,
     ) -> None:
-        """Create the endpoint. `registry_id`: the audience of statements for this registry."""
+        """Create the endpoint. `registry_id` is the audience of statements for this registry."""
         self._current = current
         self._tokens = tokens
         self._refusals = refusals
@@ -125,6 +120,7 @@ class NamesEndpoint:
         await _say(send, 200, document.body, headers, is_head=scope["method"] == "HEAD")
 
     def _document(self, parts: list[str]) -> Document:
+        """Return the document at a path. Raises NotFound."""
         registry, today = self._state.registry, self._state.today
         match parts:
             case ["assignments", folder, file] if folder == GROUP:
@@ -177,7 +173,7 @@ class NamesEndpoint:
             raise Refused("statement_required", "a change is signed by the controller; send application/jose")
         action, subject = self._action(parts, actor, body)
         result = await self._actions.act(actor, action, subject, Raw(body))
-        waits = isinstance(result, Request) and result.state.value == "in_review"
+        waits = isinstance(result, NameRequest) and result.state.value == "in_review"
         await _say(send, 202 if waits else 200, msgspec.json.encode(outcome_document(result)), [_JSON])
 
     def _statement(self, body: bytes) -> Any:
@@ -187,11 +183,12 @@ class NamesEndpoint:
             raise Refused(bad.code, str(bad)) from None
 
     def _action(self, parts: list[str], actor: Actor, body: bytes) -> tuple[str, str]:
+        """Return the action that a path stands for, and the name, prefix or request that it is about."""
         match parts:
             case ["registry", "requests"]:
                 raw = actor.statement.body if actor.statement is not None else body
                 try:
-                    return "request", msgspec.json.decode(raw, type=_Named).surface_name
+                    return "request", msgspec.json.decode(raw, type=_NamedBody).surface_name
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise Refused("invalid_body", str(error)) from None
             case ["registry", "requests", id, "cancel"]:
@@ -206,6 +203,7 @@ class NamesEndpoint:
     # Who asks
 
     async def _admit(self, scope: Scope, *, is_read: bool) -> Principal | HttpRefusal:
+        """Return who asks, or the refusal. Reading is open to everybody if `registry.public_read` is set."""
         head = Head(scope["method"].encode(), scope["path"].encode(), list(scope["headers"]), False, True)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -235,6 +233,7 @@ class NamesEndpoint:
     async def _refuse(
         self, scope: Scope, send: Send, refusal: HttpRefusal, details: dict[str, Any] | None = None
     ) -> None:
+        # Refused credentials and hosts are recorded, because they may be an attack; other refusals are not.
         if refusal.status in (401, 403, 421):
             peer = scope["client"][0] if scope["client"] else None
             self._refusals.note(f"peer:{peer}", "registry", str(scope["method"])[:20], refusal.code)
@@ -247,7 +246,7 @@ class NamesEndpoint:
         await _say(send, refusal.status, msgspec.json.encode(body), headers)
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _NamedBody(msgspec.Struct, frozen=True):
     surface_name: str
 
 

@@ -14,7 +14,6 @@ from interlock.core.feed import AsyncFeed
 from interlock.core.recorder import Recorder
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.names.actions import name_check, name_verification, outcome_document
-from interlock.names.actors import Actor
 from interlock.names.api import (
     ACT,
     CHECK_NAME,
@@ -41,12 +40,13 @@ from interlock.names.api import (
     TrustSource,
     VerifyName,
 )
-from interlock.names.protocol.entry import PUBLIC, Entry
+from interlock.names.protocol.entry import PUBLIC, RegistryEntry
 from interlock.names.protocol.judgement import SchemaPair
 from interlock.names.protocol.publication import MEDIA_TYPES, Form, is_overdue, published_entry
-from interlock.names.protocol.registry import Proposal, Request
+from interlock.names.protocol.registry import NameProposal, NameRequest
 from interlock.names.registry_parts import NameParts
 from interlock.names.reviews import is_unconfirmed
+from interlock.names.state import Actor
 from interlock.names.surface_check import ANY, NONE, Pin, SurfacePins
 from interlock.operator.operation import File, handles
 from interlock.store.ports import AuditReader
@@ -57,11 +57,11 @@ from interlock.wire.refusal import NotFound, Refused
 _NONE: Final = Raw(b"null")
 
 
-RECORDS_MAX: Final = 200_000  # of a log that was not read yet: its newest
+RECORDS_MAX: Final = 200_000  # of the audit log that are counted at first: the newest
 PAGE: Final = 10_000  # records that are read at a time
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _AuditedCall(msgspec.Struct, frozen=True):
     """The members of an audit record that tell whether it is of an admitted call of a tool."""
 
     method: str = ""
@@ -69,7 +69,7 @@ class _Record(msgspec.Struct, frozen=True):
     verdict: str = ""
 
 
-_decode_record = msgspec.json.Decoder(_Record).decode
+_decode_record = msgspec.json.Decoder(_AuditedCall).decode
 
 
 class AdmittedCalls:
@@ -202,7 +202,7 @@ class NameOperations:
     async def check(self, body: CheckName) -> NameCheck:
         """Run the machine checks of a request. Raises Refused."""
         try:
-            proposal = msgspec.json.decode(body.proposal, type=Proposal)
+            proposal = msgspec.json.decode(body.proposal, type=NameProposal)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Refused("invalid_body", str(error)) from None
         if proposal.surface_name != body.name:
@@ -231,8 +231,8 @@ class NameOperations:
             subject=body.subject,
             kind=outcome["kind"],
             state=outcome["state"],
-            reason=result.reason if isinstance(result, Request) else "",
-            approval=self._requests.find_approval_id(result) if isinstance(result, Request) else None,
+            reason=result.reason if isinstance(result, NameRequest) else "",
+            approval=self._requests.find_approval_id(result) if isinstance(result, NameRequest) else None,
             document=_raw(outcome[outcome["kind"]]),
         )
 
@@ -259,9 +259,9 @@ class NameOperations:
             await self._state.refresh()
 
     def _summary(
-        self, entry: Entry, today: str, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
+        self, entry: RegistryEntry, today: str, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
     ) -> NameSummary:
-        """Summarise an entry. `offers` are the segments of its servers with the qualified names of its tools."""
+        """Summarize an entry. `offers` are the segments of its servers with the qualified names of its tools."""
         return NameSummary(
             surface_name=entry.surface_name,
             specification_reference=entry.specification_reference,
@@ -280,7 +280,7 @@ class NameOperations:
         )
 
 
-def _fits(entry: Entry, words: str) -> bool:
+def _fits(entry: RegistryEntry, words: str) -> bool:
     texts = (entry.surface_name, entry.change_controller, entry.specification_reference)
     return any(words in text.lower() for text in texts)
 

@@ -17,6 +17,8 @@ from interlock.store.ports import Change
 
 
 class RegistryParts(CapabilityParts):
+    """The part of the node that serves the registry: endpoint, tools, operations, and checks of listed tools."""
+
     def __init__(self, node: NodeParts) -> None:
         stores, approvals, calls = node.stores, node.approvals, node.calls
         names = approvals.names

@@ -6,32 +6,35 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from interlock.names.protocol.entry import Entry
+from interlock.names.protocol.entry import RegistryEntry
 from interlock.names.protocol.publication import BadDocument, Form, Publication, publish, read_published_untrusted
-from interlock.names.protocol.registry import Registry, SourceRegistry, Step
-from interlock.names.state import Change, RegistryState
+from interlock.names.protocol.registry import NamesRegistry, RegistryStep, SourceRegistry
+from interlock.names.state import RegistryChange, RegistryState
 from interlock.wire.refusal import NotFound, Refused
 
 SOURCE_CHARS_MAX: Final = 500
 
 
 class Publisher:
+    """The publication of the registry in all forms, and the import of other registries."""
+
     def __init__(self, state: RegistryState, experts: Callable[[], tuple[str, ...]]) -> None:
+        """Create the publisher. `experts` returns the names of those who decide on requests, which are published."""
         self._state = state
         self._experts = experts
-        self._made: dict[Form, tuple[tuple[str, ...], bytes]] = {}
+        self._published: dict[Form, tuple[tuple[str, ...], bytes]] = {}
 
     def published(self, form: Form) -> bytes:
         """Return the bytes of a form, computed again only after a change."""
         experts = self._experts()
         key = (self._state.version, self._state.today, *experts)
-        cached = self._made.get(form)
+        cached = self._published.get(form)
         if cached is None or cached[0] != key:
             registry = self._state.registry
             publication = Publication(
                 entries=tuple(registry.in_order()), updated=registry.updated, today=self._state.today, experts=experts
             )
-            cached = self._made[form] = key, publish(publication, form)
+            cached = self._published[form] = key, publish(publication, form)
         return cached[1]
 
     async def import_(
@@ -53,25 +56,26 @@ class Publisher:
             raise Refused("bad_document", str(bad)) from None
         state = self._state
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[SourceRegistry]:
             taken = [each.surface_name for each in entries if _is_taken(registry, each, source)]
             if taken:
                 shown = ", ".join(taken[:5])
                 raise Refused("name_taken", f"{shown}: registered here or by another source", {"names": taken[:100]})
             imported = SourceRegistry(url=source, digest=digest, imported_on=state.today, is_trusted=is_trusted)
             at = state.now
-            steps = [Step(at=at, by=by, what="import", subject=source, source=imported)]
+            steps = [RegistryStep(at=at, by=by, what="import", subject=source, source=imported)]
             names = {each.surface_name for each in entries}
             for old in registry.entries.values():
                 if old.source == source and old.surface_name not in names:
                     steps.append(
-                        Step(at=at, by=by, what="import", subject=old.surface_name, entry=old, is_removed=True)
+                        RegistryStep(at=at, by=by, what="import", subject=old.surface_name, entry=old, is_removed=True)
                     )
             for entry in entries:
                 new = replace(entry, source=source)  # REG-9-4
-                if registry.entries.get(entry.surface_name) not in (new, _own(entry, source)):
-                    steps.append(Step(at=at, by=by, what="import", subject=entry.surface_name, entry=new))
-            return Change(tuple(steps), imported)
+                # Every registry has the initial entries. An equal one that is registered here stays as it is.
+                if registry.entries.get(entry.surface_name) not in (new, replace(entry, source="")):
+                    steps.append(RegistryStep(at=at, by=by, what="import", subject=entry.surface_name, entry=new))
+            return RegistryChange(tuple(steps), imported)
 
         return len(entries), await state.change(decide)
 
@@ -79,25 +83,20 @@ class Publisher:
         """Start or stop enforcing what an imported registry says (REG-N-5)."""
         state = self._state
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[SourceRegistry]:
             current = registry.sources.get(source)
             if current is None:
                 raise NotFound("source", source, list(registry.sources))
             changed = replace(current, is_trusted=is_trusted)
             what = "trust" if is_trusted else "distrust"
-            return Change((Step(at=state.now, by=by, what=what, subject=source, source=changed),), changed)
+            return RegistryChange(
+                (RegistryStep(at=state.now, by=by, what=what, subject=source, source=changed),), changed
+            )
 
-        changed: SourceRegistry = await state.change(decide)
-        return changed
-
-
-def _own(entry: Entry, source: str) -> Entry:
-    """Return an entry as if it were registered here. Every registry has the initial entries, so a foreign one says
-    nothing new.
-    """
-    return replace(entry, source="")
+        return await state.change(decide)
 
 
-def _is_taken(registry: Registry, entry: Entry, source: str) -> bool:
+def _is_taken(registry: NamesRegistry, entry: RegistryEntry, source: str) -> bool:
+    """Return whether a name has another entry, registered here or imported from another source."""
     standing = registry.entries.get(entry.surface_name)
     return standing is not None and standing.source != source and standing != replace(entry, source="")

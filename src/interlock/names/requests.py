@@ -21,44 +21,55 @@ from interlock.approvals.protocol.digests import NAMES_REVIEW
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.core.clock import rfc3339
 from interlock.crypto.jose import BadKey, read_key_untrusted, thumbprint
-from interlock.names.actors import UNNAMED, Actor, check_controller, check_statement, step_by
-from interlock.names.protocol.criteria import criteria_document, judge_proposal
+from interlock.names.protocol.criteria import (
+    amended_entry,
+    controller_after,
+    criteria_document,
+    judge_proposal,
+    proposal_of,
+    registered_entry,
+    takes_effect,
+)
 from interlock.names.protocol.entry import (
     ANSWER_DAYS,
     ENTRY_MOVES,
     NONE,
     NOTICE_DAYS,
     REQUEST_MOVES,
-    Entry,
     EntryMove,
+    EntryStatus,
+    RegistryEntry,
     RequestMove,
     RequestState,
     days_after,
     days_between,
 )
-from interlock.names.protocol.entry import Status as EntryStatus
-from interlock.names.protocol.entry_changes import (
-    amended_entry,
-    controller_after,
-    proposal_of,
-    registered_entry,
-    takes_effect,
-)
 from interlock.names.protocol.registry import (
     EVIDENCE_MAX,
+    CheckFinding,
     Evidence,
-    Finding,
     Holder,
-    Proposal,
-    Registry,
-    Request,
+    NameProposal,
+    NameRequest,
+    NamesRegistry,
+    RegistryStep,
     RequestKind,
     Retrieval,
-    Step,
 )
-from interlock.names.state import Change, RegistryState, own_entry
+from interlock.names.state import (
+    UNNAMED,
+    Actor,
+    RegistryChange,
+    RegistryState,
+    check_controller,
+    check_statement,
+    own_entry,
+    step_by,
+)
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import INVALID_PARAMS, NotFound, Refusal, Refused
+
+log = logging.getLogger("interlock.names")
 
 RETURN: Final = "return"  # the answer of a denial that asks for revision
 _UNREAD: Final = (
@@ -104,7 +115,7 @@ class RequestDecisions:
             return approval
         try:
             if approval.status is Status.DENIED:
-                await self._state.change(lambda registry: self._deny(registry, approval, decision))
+                await self._state.change(lambda registry: self._refuse(registry, approval, decision))
                 return approval
             used = await self._inbox.use(approval.id)
             if isinstance(used, Refusal):
@@ -113,47 +124,42 @@ class RequestDecisions:
                 await self._state.change(lambda registry: self._accept(registry, approval, decision))
             except Refused as refused:
                 why = f"{refused.code}: {refused.message}"
-                await self._state.change(lambda registry: self._reject(registry, approval, decision, why))
+                await self._state.change(lambda registry: self._refuse(registry, approval, decision, why))
                 return await self._inbox.finish(approval.id, Move.FAIL, why)
             return await self._inbox.finish(approval.id, Move.SUCCEED, "accepted")
-        except StoreError as refused_:
-            log.error("a decision on %s cannot be carried out: %s", approval.tool, refused_)
+        except StoreError as error:
+            log.error("a decision on %s cannot be carried out: %s", approval.tool, error)
             return UNAVAILABLE_NOW
 
-    def _deny(self, registry: Registry, approval: Approval, decision: Decision) -> Change:
+    def _refuse(
+        self, registry: NamesRegistry, approval: Approval, decision: Decision, failure: str = ""
+    ) -> RegistryChange[None]:
+        """Return or reject a request, as an expert decided; or reject it because accepting it failed (`failure`)."""
         request = found_request(registry, approval.target or "")
         if request.state is not RequestState.IN_REVIEW:
-            return Change(())
-        is_returned = decision.answer == RETURN or request.kind == "review"  # to remove takes a proof
+            return RegistryChange((), None)
+        # A denied review is returned to the registrant. To remove the entry takes the proof of an expert.
+        is_returned = not failure and (decision.answer == RETURN or request.kind == "review")
         move = RequestMove.RETURN if is_returned else RequestMove.REJECT
-        day, by = rfc3339(decision.at)[:10], _decided_by(decision)
-        moved = moved_request(request, move, day, by, decision.reason or "")
-        step = Step(
+        day, by = self._state.today if failure else rfc3339(decision.at)[:10], _decided_by(decision)
+        moved = moved_request(request, move, day, by, failure or decision.reason or "")
+        step = RegistryStep(
             at=self._state.now, by=by, what=move.value, subject=request.subject, reason=moved.reason, request=moved
         )
         entry = registry.entry(request.subject)
-        if request.kind == "review" and entry is not None:
+        if request.kind == "review" and entry is not None and not failure:
             step = replace(step, entry=replace(entry, answer_due=days_after(day, ANSWER_DAYS)))
-        return Change((step,))
+        return RegistryChange((step,), None)
 
-    def _reject(self, registry: Registry, approval: Approval, decision: Decision, why: str) -> Change:
-        request = found_request(registry, approval.target or "")
-        if request.state is not RequestState.IN_REVIEW:
-            return Change(())
-        by = _decided_by(decision)
-        moved = moved_request(request, RequestMove.REJECT, self._state.today, by, why)
-        return Change(
-            (Step(at=self._state.now, by=by, what="reject", subject=request.subject, reason=why, request=moved),)
-        )
-
-    def _accept(self, registry: Registry, approval: Approval, decision: Decision) -> Change:
+    def _accept(self, registry: NamesRegistry, approval: Approval, decision: Decision) -> RegistryChange[None]:
+        """Carry out what a request asks for. Raises Refused if that is no longer possible."""
         state = self._state
         request = found_request(registry, approval.target or "")
         if request.state is RequestState.ACCEPTED:  # carried out before the node stopped
-            return Change(())
+            return RegistryChange((), None)
         by = _decided_by(decision)
         moved = moved_request(request, RequestMove.ACCEPT, state.today, by, decision.reason or "")
-        step = Step(
+        step = RegistryStep(
             at=state.now, by=by, what="accept", subject=request.subject, reason=decision.reason or "", request=moved
         )
         key = decision.proof.key if decision.proof is not None else None
@@ -165,10 +171,10 @@ class RequestDecisions:
                 prefix=request.subject,
                 controller=request.controller,  # REG-7.2-3
                 first_entry=holder.first_entry,
-                since=min(finding.date for finding in request.evidence),
+                since=min(evidence.date for evidence in request.evidence),
                 ruling=request.id,
             )
-            return Change((replace(step, holder=ruled),))
+            return RegistryChange((replace(step, holder=ruled),), None)
         if request.proposal is None:
             raise Refused("incomplete", "the request proposes nothing")
         amends = None if request.kind == "request" else own_entry(registry, request.subject)
@@ -177,7 +183,9 @@ class RequestDecisions:
             if (amends.status, move) not in ENTRY_MOVES:  # REG-7.3-6: its controller has changed it meanwhile
                 raise Refused("illegal_transition", f"{amends.surface_name} is {amends.status.value} by now")
             if move is EntryMove.REMOVE:
-                return Change((replace(step, what=move.value, entry=amends, is_removed=True),))  # REG-5-14
+                return RegistryChange(
+                    (replace(step, what=move.value, entry=amends, is_removed=True),), None
+                )  # REG-5-14
         proposal = proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
         findings = judge_proposal(proposal, registry, state.today, request.retrieval, amends=amends)
         barred = [finding for finding in findings if finding.verdict in ("fail", "revise")]
@@ -187,17 +195,18 @@ class RequestDecisions:
             entry = replace(
                 amends, status=EntryStatus.ACTIVE, review_due=None, answer_due=None, self_reviewed=self_reviewed
             )
-            return Change((replace(step, what=EntryMove.PROMOTE.value, entry=entry),))
+            return RegistryChange((replace(step, what=EntryMove.PROMOTE.value, entry=entry),), None)
         if amends is not None:
             entry = amended_entry(amends, proposal, request.retrieval, state.today, is_breaking=True)
-            return Change((replace(step, what="amend", entry=entry),))
-        controller = registry.controller(request.controller)
-        if controller.is_proven and not request.is_proven and request.filed_by not in controller.principals:
-            raise Refused("not_change_controller", f"{request.filed_by} does not act for {controller.name}")
+            return RegistryChange((replace(step, what="amend", entry=entry),), None)
+        current = registry.controller(request.controller)
+        if current.is_proven and not request.is_proven and request.filed_by not in current.principals:
+            raise Refused("not_change_controller", f"{request.filed_by} does not act for {current.name}")
+        controller = controller_after(registry, request, UNNAMED)
         entry = registered_entry(proposal, request.retrieval, state.today, self_reviewed=self_reviewed)
-        return Change((replace(step, entry=entry, controller=controller_after(registry, request, UNNAMED)),))
+        return RegistryChange((replace(step, entry=entry, controller=controller),), None)
 
-    def _is_party(self, request: Request, decision: Decision, key: str | None) -> bool:
+    def _is_party(self, request: NameRequest, decision: Decision, key: str | None) -> bool:
         """Return whether the person who decides filed the request or acts for its controller."""
         who = decision.proof.anchor if decision.proof is not None else None
         controller = self._state.registry.controller(request.controller)
@@ -209,18 +218,20 @@ class RequestDecisions:
             in _thumbprints((*controller.keys, request.proposal.controller_key if request.proposal is not None else ""))
         )
 
-    def _is_sole(self, request: Request) -> bool:
+    def _is_sole(self, request: NameRequest) -> bool:
         return len(self._experts(f"names.{request.subject}")) <= 1
 
 
-def found_request(registry: Registry, id: str) -> Request:
+def found_request(registry: NamesRegistry, id: str) -> NameRequest:
+    """Return a request by its id. Raises NotFound."""
     request = registry.requests.get(id)
     if request is None:
         raise NotFound("request", id)
     return request
 
 
-def moved_request(request: Request, move: RequestMove, day: str, by: str, reason: str = "") -> Request:
+def moved_request(request: NameRequest, move: RequestMove, day: str, by: str, reason: str = "") -> NameRequest:
+    """Return a request in its next state. Raises Refused for a change that the table does not have."""
     after = REQUEST_MOVES.get((request.state, move))
     if after is None:
         raise Refused("illegal_transition", f"a request that is {request.state.value} does not {move.value}")
@@ -232,6 +243,7 @@ def _decided_by(decision: Decision) -> str:
 
 
 def _thumbprints(keys: tuple[str, ...]) -> set[str | None]:
+    """Return the thumbprints of the keys that can be read."""
     thumbprints: set[str | None] = set()
     for text in filter(None, keys):
         try:
@@ -241,9 +253,7 @@ def _thumbprints(keys: tuple[str, ...]) -> set[str | None]:
     return thumbprints
 
 
-log = logging.getLogger("interlock.names")
-
-REGISTRY: Final = "registry"  # who raises reviews
+REGISTRY: Final = "registry"  # the author of steps that the registry takes by itself
 
 Fetch = Callable[[str], Awaitable[Retrieval]]
 
@@ -277,41 +287,40 @@ class RequestService:
             await self._bring(request)
         await self.look()
 
-    async def check(self, proposal: Proposal, *, amends: Entry | None = None) -> tuple[Finding, ...]:
+    async def check(self, proposal: NameProposal, *, amends: RegistryEntry | None = None) -> tuple[CheckFinding, ...]:
         """Run the machine checks without filing or fetching anything."""
         state = self._state
         return judge_proposal(proposal, state.registry, state.today, None, amends=amends)
 
-    async def file(self, actor: Actor, proposal: Proposal) -> Request:
-        """File a request. Raises Refused if no expert could accept it, and StoreError."""
-        return await self._file(actor, proposal, "request", None)
+    async def file(self, actor: Actor, proposal: NameProposal, *, amends: RegistryEntry | None = None) -> NameRequest:
+        """Submit a request for a name, or for a new revision of the entry `amends`.
 
-    async def amend(self, actor: Actor, proposal: Proposal) -> Request:
-        """File a new revision. A compatible one takes effect at once; any other needs an expert."""
-        entry = own_entry(self._state.registry, proposal.surface_name)
-        return await self._file(actor, proposal, "amendment", entry)
-
-    async def _file(self, actor: Actor, proposal: Proposal, kind: RequestKind, amends: Entry | None) -> Request:
+        A compatible revision takes effect at once; everything else needs an expert. Raises Refused if no expert could
+        accept the request, and StoreError.
+        """
+        kind: RequestKind = "request" if amends is None else "amendment"
         state, id = self._state, str(uuid.uuid4())
-        _check_key(proposal)
+        if proposal.controller_key:
+            try:
+                read_key_untrusted(proposal.controller_key)
+            except BadKey as bad:
+                raise Refused("bad_key", f"controller_key: {bad}") from None
         self._check_filing(state.registry, actor, proposal, amends)
         reference = proposal.specification_reference
         unchanged = amends is not None and amends.specification_reference == reference
         retrieval = None if unchanged else await self._fetch(reference)
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
             self._check_filing(registry, actor, proposal, amends)
             findings = judge_proposal(proposal, registry, state.today, retrieval, amends=amends)
             findings += self._observed_use(registry, proposal)
             failed = [finding for finding in findings if finding.verdict == "fail"]
             if failed:  # REG-5-3, REG-5-7
-                details = {
-                    "criteria": criteria_document(findings),
-                    "findings": msgspec.to_builtins(findings),
-                }  # REG-5-2
+                # REG-5-2
+                details = {"criteria": criteria_document(findings), "findings": msgspec.to_builtins(findings)}
                 raise Refused(failed[0].code, "; ".join(finding.reason for finding in failed), details)
             returned = [finding.reason for finding in findings if finding.verdict == "revise"]
-            request = Request(
+            request = NameRequest(
                 id=id,
                 kind=kind,
                 subject=proposal.surface_name,
@@ -330,17 +339,17 @@ class RequestService:
             filed = replace(step_by(actor, state.now, kind, proposal.surface_name), request=request)
             entry = registry.entry(proposal.surface_name)
             if amends is None or returned or entry is None or not takes_effect(entry, request):
-                return Change((filed,), request)
+                return RegistryChange((filed,), request)
             accepted = replace(request, state=RequestState.ACCEPTED, decided_on=state.today)
             amended = amended_entry(entry, proposal, retrieval, state.today, is_breaking=False)
-            return Change((replace(filed, what="amend", request=accepted, entry=amended),), accepted)
+            return RegistryChange((replace(filed, what="amend", request=accepted, entry=amended),), accepted)
 
-        request: Request = await state.change(decide)
-        return await self._bring(request)
+        return await self._bring(await state.change(decide))
 
-    def _observed_use(self, registry: Registry, proposal: Proposal) -> tuple[Finding, ...]:
-        """Return a finding if servers here use a prefix that nobody holds: evidence for the expert, no veto
-        (REG-8.3-1).
+    def _observed_use(self, registry: NamesRegistry, proposal: NameProposal) -> tuple[CheckFinding, ...]:
+        """Return a finding if servers here use a prefix that has no holder (REG-8.3-1).
+
+        It is evidence for the expert, and refuses nothing.
         """
         prefix = proposal.vendor_prefix
         offered = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}  # REG-8.3-1
@@ -350,9 +359,12 @@ class RequestService:
         reason = (
             f"{len(servers)} servers here offer names under {prefix}, on {self._state.today}: {', '.join(servers[:5])}"
         )
-        return (Finding(criterion=5, verdict="needs_expert", code="observed_use", reason=reason),)
+        return (CheckFinding(criterion=5, verdict="needs_expert", code="observed_use", reason=reason),)
 
-    def _check_filing(self, registry: Registry, actor: Actor, proposal: Proposal, amends: Entry | None) -> None:
+    def _check_filing(
+        self, registry: NamesRegistry, actor: Actor, proposal: NameProposal, amends: RegistryEntry | None
+    ) -> None:
+        """Raise Refused unless the actor may file this proposal for its controller."""
         controller = registry.controller(proposal.change_controller)
         if amends is not None:
             if proposal.change_controller != amends.change_controller:
@@ -366,14 +378,18 @@ class RequestService:
         if proposal.previous and (previous is None or previous.subject != proposal.surface_name):
             raise NotFound("request", proposal.previous)
 
-    async def dispute(self, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]) -> Request:
-        """File a claim on a prefix that another controller holds, with documented first use (REG-7.2-3)."""
+    async def amend(self, actor: Actor, proposal: NameProposal) -> NameRequest:
+        """Submit a request for a new revision of the entry that has the proposed name."""
+        return await self.file(actor, proposal, amends=own_entry(self._state.registry, proposal.surface_name))
+
+    async def dispute(self, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]) -> NameRequest:
+        """Submit a claim on a prefix that another controller holds, with documented first use (REG-7.2-3)."""
         state, id = self._state, str(uuid.uuid4())
         if not evidence or len(evidence) > EVIDENCE_MAX:
             # REG-7.2-3
             raise Refused("evidence_required", f"a dispute has 1 to {EVIDENCE_MAX} items of first-use evidence")
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
             holder = registry.holders.get(prefix)
             if holder is None:
                 raise NotFound("prefix", prefix, list(registry.holders))
@@ -381,7 +397,7 @@ class RequestService:
                 raise Refused("not_disputed", f"{controller} holds {prefix} already")
             if registry.controller(controller).is_proven or actor.statement is not None:
                 check_controller(actor, registry.controller(controller), registry)
-            request = Request(
+            request = NameRequest(
                 id=id,
                 kind="dispute",
                 subject=prefix,
@@ -391,29 +407,29 @@ class RequestService:
                 controller=controller,
                 evidence=evidence,
             )
-            return Change((replace(step_by(actor, state.now, "dispute", prefix), request=request),), request)
+            return RegistryChange((replace(step_by(actor, state.now, "dispute", prefix), request=request),), request)
 
         return await self._bring(await state.change(decide))
 
-    async def cancel(self, actor: Actor, id: str) -> Request:
+    async def cancel(self, actor: Actor, id: str) -> NameRequest:
         state = self._state
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
             request = found_request(registry, id)
             if request.filed_by != actor.shown:
                 check_controller(actor, registry.controller(request.controller), registry)
             cancelled = moved_request(request, RequestMove.CANCEL, state.today, actor.shown)
-            return Change(
+            return RegistryChange(
                 (replace(step_by(actor, state.now, "cancel", request.subject), request=cancelled),), cancelled
             )
 
-        request: Request = await state.change(decide)
+        request = await state.change(decide)
         approval = self._inbox.find(request.filed_by, request_digest(request))
         if approval is not None and approval.status is Status.PENDING:
             await self._inbox.withdraw(approval.id)
         return request
 
-    def find_approval_id(self, request: Request) -> str | None:
+    def find_approval_id(self, request: NameRequest) -> str | None:
         """Return the id of the approval that waits for an expert because of the request, or None."""
         approval = self._inbox.find(request.filed_by, request_digest(request))
         return approval.id if approval is not None and approval.status is Status.PENDING else None
@@ -436,13 +452,13 @@ class RequestService:
                 retrieval = await self._fetch(entry.specification_reference)
                 await self._bring(await state.change(self._review(entry.surface_name, retrieval)))
 
-    def _review(self, name: str, retrieval: Retrieval) -> Callable[[Registry], Change]:
+    def _review(self, name: str, retrieval: Retrieval) -> Callable[[NamesRegistry], RegistryChange[NameRequest]]:
         state, id = self._state, str(uuid.uuid4())
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
             entry = own_entry(registry, name)
             proposal = proposal_of(entry)
-            request = Request(
+            request = NameRequest(
                 id=id,
                 kind="review",
                 subject=name,
@@ -455,11 +471,13 @@ class RequestService:
                 findings=judge_proposal(proposal, registry, state.today, retrieval, amends=entry),
                 reason=f"its review is due on {entry.answer_due or entry.review_due}",
             )
-            return Change((Step(at=state.now, by=REGISTRY, what="review", subject=name, request=request),), request)
+            return RegistryChange(
+                (RegistryStep(at=state.now, by=REGISTRY, what="review", subject=name, request=request),), request
+            )
 
         return decide
 
-    async def _bring(self, request: Request) -> Request:
+    async def _bring(self, request: NameRequest) -> NameRequest:
         """Put a request into the inbox, unless it is there already."""
         if request.state not in (RequestState.SUBMITTED, RequestState.IN_REVIEW):
             return request
@@ -484,19 +502,20 @@ class RequestService:
         if request.state is RequestState.IN_REVIEW:
             return request
 
-        def decide(registry: Registry) -> Change:
+        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
             standing = found_request(registry, request.id)
             if standing.state is not RequestState.SUBMITTED:
-                return Change((), standing)
+                return RegistryChange((), standing)
             moved = replace(standing, state=RequestState.IN_REVIEW)
-            step = Step(at=self._state.now, by=REGISTRY, what="in_review", subject=request.subject, request=moved)
-            return Change((step,), moved)
+            step = RegistryStep(
+                at=self._state.now, by=REGISTRY, what="in_review", subject=request.subject, request=moved
+            )
+            return RegistryChange((step,), moved)
 
-        moved: Request = await self._state.change(decide)
-        return moved
+        return await self._state.change(decide)
 
 
-def request_digest(request: Request) -> str:
+def request_digest(request: NameRequest) -> str:
     """Return the digest that an expert signs: of everything requested, and of nothing that a later step adds."""
     requested = replace(
         request, state=RequestState.SUBMITTED, retrieval=None, findings=(), decided_by="", decided_on="", reason=""
@@ -504,7 +523,7 @@ def request_digest(request: Request) -> str:
     return hashlib.sha256(b"names/" + msgspec.json.encode(requested)).hexdigest()
 
 
-def _reason(request: Request) -> str:
+def _reason(request: NameRequest) -> str:
     match request.kind:
         case "dispute":
             return f"{request.controller} claims the prefix {request.subject}"
@@ -514,11 +533,3 @@ def _reason(request: Request) -> str:
             return f"{request.controller} changes {request.subject} in a way that breaks its callers"
         case _:
             return f"{request.controller} asks for the name {request.subject}"
-
-
-def _check_key(proposal: Proposal) -> None:
-    if proposal.controller_key:
-        try:
-            read_key_untrusted(proposal.controller_key)
-        except BadKey as bad:
-            raise Refused("bad_key", f"controller_key: {bad}") from None

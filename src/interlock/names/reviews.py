@@ -15,13 +15,15 @@ import msgspec
 from interlock.core.metrics import Metrics, Sample
 from interlock.names.actions import Sightings
 from interlock.names.documents import DocumentFetcher, DocumentWatch
-from interlock.names.protocol.entry import PUBLIC, PUBLIC_DAYS, Entry, Status, days_after, reached_notice
+from interlock.names.protocol.entry import PUBLIC, PUBLIC_DAYS, EntryStatus, RegistryEntry, days_after, reached_notice
 from interlock.names.protocol.publication import is_overdue
-from interlock.names.protocol.registry import Registry, Step
+from interlock.names.protocol.registry import NamesRegistry, RegistryStep
 from interlock.names.requests import REGISTRY, RequestService
-from interlock.names.state import Change, RegistryState
+from interlock.names.state import RegistryChange, RegistryState
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refused
+
+log = logging.getLogger("interlock.names")
 
 REVIEW: Final = "review_notice"
 CONFIRM: Final = "public_notice"
@@ -49,7 +51,7 @@ class Reminders:
         state = self._state
         key = (state.version, state.today)
         if self._counted is None or self._counted[0] != key:
-            statuses = dict.fromkeys((status.value for status in Status), 0)
+            statuses = dict.fromkeys((status.value for status in EntryStatus), 0)
             for entry in state.registry.entries.values():
                 statuses[entry.status.value] += 1
             own = [each for each in state.registry.entries.values() if not each.source]
@@ -66,62 +68,63 @@ class Reminders:
             if await self._give(step) and step.what == REVIEW:
                 self._remind(step.subject)
 
-    async def _give(self, step: Step) -> bool:
+    async def _give(self, step: RegistryStep) -> bool:
         """Record a notice, and return whether it is new."""
 
-        def decide(registry: Registry) -> Change:
-            return Change((), False) if _is_given(registry, step) else Change((step,), True)
+        def decide(registry: NamesRegistry) -> RegistryChange[bool]:
+            return RegistryChange((), False) if _is_given(registry, step) else RegistryChange((step,), True)
 
-        is_new: bool = await self._state.change(decide)
+        is_new = await self._state.change(decide)
         if is_new:
             log.warning("%s: %s", step.subject, step.reason)
         return is_new
 
 
-def confirmation_due(entry: Entry) -> str | None:
+def confirmation_due(entry: RegistryEntry) -> str | None:
     """Return the day on which somebody has to confirm again that a surface is public (REG-8.4-2), or None."""
-    if entry.authentication_scope != PUBLIC or entry.source or entry.status is Status.WITHDRAWN:
+    if entry.authentication_scope != PUBLIC or entry.source or entry.status is EntryStatus.WITHDRAWN:
         return None
     return days_after(entry.public_confirmed_on or entry.first_registered, PUBLIC_DAYS)
 
 
-def is_unconfirmed(entry: Entry, today: str) -> bool:
+def is_unconfirmed(entry: RegistryEntry, today: str) -> bool:
     due = confirmation_due(entry)
     return due is not None and today >= due  # REG-8.4-2
 
 
-def _is_watched(entry: Entry) -> bool:
-    return entry.status is Status.PROVISIONAL or entry.authentication_scope == PUBLIC
+def _is_watched(entry: RegistryEntry) -> bool:
+    return entry.status is EntryStatus.PROVISIONAL or entry.authentication_scope == PUBLIC
 
 
-def _is_given(registry: Registry, step: Step) -> bool:
+def _is_given(registry: NamesRegistry, step: RegistryStep) -> bool:
     return registry.notices.get((step.subject, step.what)) == step.notice
 
 
-def _notices(entry: Entry, now: str) -> Iterator[Step]:
+def _notices(entry: RegistryEntry, now: str) -> Iterator[RegistryStep]:
+    """Yield the notices about an entry that are due now, whether they were given or not."""
     yield from filter(None, (_find_review_notice(entry, now), _find_public_notice(entry, now)))
 
 
-def _find_review_notice(entry: Entry, now: str) -> Step | None:
+def _find_review_notice(entry: RegistryEntry, now: str) -> RegistryStep | None:
     due = entry.answer_due or entry.review_due
-    if entry.status is not Status.PROVISIONAL or due is None:
+    if entry.status is not EntryStatus.PROVISIONAL or due is None:
         return None
     days = reached_notice(now[:10], due)
     if days is None:
         return None
     reason = f"its review is due on {due}" if days else f"its review was due on {due}, and is overdue"
-    return Step(at=now, by=REGISTRY, what=REVIEW, subject=entry.surface_name, reason=reason, notice=f"{due} {days}")
+    return RegistryStep(
+        at=now, by=REGISTRY, what=REVIEW, subject=entry.surface_name, reason=reason, notice=f"{due} {days}"
+    )
 
 
-def _find_public_notice(entry: Entry, now: str) -> Step | None:
+def _find_public_notice(entry: RegistryEntry, now: str) -> RegistryStep | None:
     due = confirmation_due(entry)
     if due is None or now[:10] < due:  # REG-8.4-2
         return None
     reason = f"it is public, and no one has confirmed that for {PUBLIC_DAYS} days"
-    return Step(at=now, by=REGISTRY, what=CONFIRM, subject=entry.surface_name, reason=reason, notice=due)
+    return RegistryStep(at=now, by=REGISTRY, what=CONFIRM, subject=entry.surface_name, reason=reason, notice=due)
 
-
-log = logging.getLogger("interlock.names")
 
 EVERY_S: Final = 3600.0
 
@@ -176,6 +179,7 @@ class Reviews:
 
 
 def define_name_metrics(metrics: Metrics, due: Callable[[], DueNames]) -> None:
+    """Define the metrics of the registry, which are counted when they are read."""
     metrics.gauge(
         "interlock_names_entries",
         "Entries of the registry of names, by status.",

@@ -1,9 +1,12 @@
-"""The state of the registry, rebuilt from its log: a decision is on disk before it counts, in an order that all
-processes share.
+"""The state of the registry, rebuilt from its log, and the actor that asks for a change.
 
-A change is a function of the state. It is decided and appended after the last record that was read. If another process
-appended first, the change is decided again; so of two requests for one name only one is accepted, whichever processes
-received them. An empty log starts with the entries of `initial.json`, which is table 2 of the draft.
+A decision is on disk before it counts, in an order that all processes share. A change is a function of the state: it is
+decided and appended after the last record that was read. If another process appended first, the change is decided
+again; so of two requests for one name only one is accepted, whichever processes received them. An empty log starts with
+the entries of `initial.json`, which is table 2 of the draft.
+
+Every change is made by an `Actor`. `check_controller` demands that it acts for the change controller (REG-4.1-8): as
+one of its principals, by a statement that one of its keys signed, or as an admin who overrides it on record.
 """
 
 import asyncio
@@ -11,7 +14,7 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -20,9 +23,10 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
-from interlock.names.protocol.entry import Entry, Revision, Status
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.grammar import is_name
-from interlock.names.protocol.registry import BadStep, Controller, Registry, Step, decode_step, encode_step
+from interlock.names.protocol.registry import BadStep, Controller, NamesRegistry, RegistryStep, decode_step, encode_step
+from interlock.names.protocol.statements import Statement, is_signed_by
 from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
 from interlock.store.ports import Conflict, Following, NamedRecord, NamesLog, StoreError, StoreRefused
 from interlock.wire.refusal import NotFound, Refused
@@ -36,13 +40,13 @@ class _Initial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     names: tuple[str, ...]
     authentication_scope: str
     vendor_prefix: str
-    status: Status
+    status: EntryStatus
     specification_reference: str
     first_registered: str
 
 
 @cache
-def initial_steps() -> tuple[Step, ...]:
+def initial_steps() -> tuple[RegistryStep, ...]:
     """Return the first steps of every log, which are the same on every installation (REG-6-3)."""
     read = msgspec.json.decode(_FILE.read_bytes(), type=_Initial)
     revision = Revision(
@@ -52,13 +56,13 @@ def initial_steps() -> tuple[Step, ...]:
         registered=read.first_registered,
     )
     return tuple(
-        Step(
+        RegistryStep(
             at=f"{read.first_registered}T00:00:00Z",
             by=DRAFT,
             what="initial",
             subject=name,
             controller=Controller(name=read.controller) if name == read.names[0] else None,
-            entry=Entry(
+            entry=RegistryEntry(
                 surface_name=name,
                 specification_reference=read.specification_reference,  # REG-6-1
                 authentication_scope=read.authentication_scope,
@@ -75,23 +79,24 @@ def initial_steps() -> tuple[Step, ...]:
 
 log = logging.getLogger("interlock.names")
 
-TRIES_MAX: Final = 20
+TRIES_MAX: Final = 20  # decisions about one change, while other processes append first
+T = TypeVar("T")
 PAGE: Final = 10_000
 
 
-class Change(msgspec.Struct, frozen=True):
+class RegistryChange(msgspec.Struct, Generic[T], frozen=True):
     """The result of a decision: the steps to append, and the answer once they are on disk."""
 
-    steps: tuple[Step, ...]
-    answer: Any = None
+    steps: tuple[RegistryStep, ...]
+    answer: T
 
 
 class RegistryState:
     """The registry of this node, with its log."""
 
     def __init__(self, names_log: NamesLog, recorder: Recorder, clock: Clock) -> None:
-        self.registry = Registry(initial_steps())
-        self.changed = Feed[None]()  # something in the registry is another
+        self.registry = NamesRegistry(initial_steps())
+        self.changed = Feed[None]()  # published after every change, also of another process
         self.trouble: str | None = None  # why the registry cannot be used
         self._log = names_log
         self._recorder = recorder
@@ -102,7 +107,7 @@ class RegistryState:
 
     @property
     def version(self) -> str:
-        """Return a text that differs after every change."""
+        """A text that differs after every change."""
         return f"{self._last.sequence}-{self._last.hash.hex()[:16]}"
 
     @property
@@ -113,10 +118,10 @@ class RegistryState:
     def today(self) -> str:
         return self.now[:10]
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> RegistryEntry | None:
         return self.registry.entry(name)
 
-    def is_trusted(self, entry: Entry) -> bool:
+    def is_trusted(self, entry: RegistryEntry) -> bool:
         return self.registry.is_trusted(entry)
 
     async def open(self) -> None:
@@ -150,7 +155,7 @@ class RegistryState:
             except StoreError as away:
                 log.warning("what other replicas changed in the registry of names is not known yet: %s", away)
 
-    async def steps_of(self, name: str) -> list[Step]:
+    async def steps_of(self, name: str) -> list[RegistryStep]:
         """Return the steps about a name. Raises StoreError."""
         self._check_usable()
         records = await self._log.read_of(name) if self._log.is_begun else []
@@ -158,7 +163,7 @@ class RegistryState:
             return [step for step in initial_steps() if step.subject == name]
         return [decode_step(record.data) for record in records]
 
-    async def change(self, decide: Callable[[Registry], Change]) -> Any:
+    async def change(self, decide: Callable[[NamesRegistry], RegistryChange[T]]) -> T:
         """Decide on the current state and append the steps; repeat if another process was first.
 
         Raises StoreError, and what `decide` raises.
@@ -183,9 +188,10 @@ class RegistryState:
         raise Refused("unavailable", "other processes keep changing the registry")
 
     async def _catch_up(self) -> None:
+        """Read and apply the records behind the last one, after checking their hash chain. Raises StoreError."""
         while page := await self._log.read(self._last.sequence, PAGE):
             if self._last == ORIGIN:
-                self.registry = Registry()  # the log begins with the initial contents
+                self.registry = NamesRegistry()  # the log begins with the initial contents
             check = ChainCheck(self._last)
             for record in page:
                 check.add(record)
@@ -210,7 +216,7 @@ class RegistryState:
             raise Refused("unavailable", f"the registry cannot be used: {self.trouble}")
 
 
-def own_entry(registry: Registry, name: str) -> Entry:
+def own_entry(registry: NamesRegistry, name: str) -> RegistryEntry:
     """Return the entry of a name that is registered here. Raises NotFound, Refused."""
     entry = registry.entry(name)
     if entry is None:
@@ -220,11 +226,11 @@ def own_entry(registry: Registry, name: str) -> Entry:
     return entry
 
 
-def _record(step: Step) -> NamedRecord:
+def _record(step: RegistryStep) -> NamedRecord:
     return NamedRecord(step.subject if is_name(step.subject) else "", encode_step(step))
 
 
-def _audit_line(step: Step, mark: Mark) -> bytes:
+def _audit_line(step: RegistryStep, mark: Mark) -> bytes:
     """Return the audit record of a step, with the hash that the registry's own log had afterwards."""
     details: dict[str, Any] = {"record": mark.sequence, "record_hash": mark.hash.hex()}
     if step.reason:
@@ -238,4 +244,61 @@ def _audit_line(step: Step, mark: Mark) -> bytes:
         verdict="override" if step.is_override else "recorded",
         outcome=step.what,
         **details,
+    )
+
+
+UNNAMED = frozenset(("local", "anonymous"))  # any program on the machine: never the principal of a controller
+
+
+class Actor(msgspec.Struct, frozen=True, kw_only=True):
+    """The person or program that asks for a change.
+
+    `override` is the reason of an admin who acts in the place of a controller; it is recorded.
+    """
+
+    principal: str
+    statement: Statement | None = None
+    override: str = ""
+    is_operator: bool = False  # at the operator endpoint
+
+    @property
+    def shown(self) -> str:
+        return f"controller:{self.statement.controller}" if self.statement is not None else self.principal
+
+
+def check_controller(actor: Actor, controller: Controller, registry: NamesRegistry) -> None:
+    """Raise Refused, unless the actor acts for the controller or overrides it on record."""
+    statement = actor.statement
+    if statement is not None:
+        check_statement(statement, controller, registry)
+        return
+    if actor.principal in controller.principals or actor.override:
+        return
+    raise Refused("not_change_controller", f"{actor.principal} does not act for {controller.name}")
+
+
+def check_statement(statement: Statement, controller: Controller, registry: NamesRegistry) -> None:
+    """Raise Refused unless one of the controller's keys signed the statement, and it is used for the first time."""
+    from interlock.crypto.jwt_verification import check_signature  # rarely needed, and slow to load
+
+    if statement_id(statement) in registry.used_statements:
+        raise Refused("statement_replayed", "the statement was used before; sign one for each change")
+    if statement.controller != controller.name or not is_signed_by(statement, controller.keys, check_signature):
+        raise Refused("not_change_controller", f"the statement is not signed by a key of {controller.name}")
+
+
+def statement_id(statement: Statement) -> str:
+    return f"{statement.controller}/{statement.jti}"
+
+
+def step_by(actor: Actor, at: str, what: str, subject: str) -> RegistryStep:
+    """Return a step of this actor that its caller completes."""
+    return RegistryStep(
+        at=at,
+        by=actor.shown,
+        what=what,
+        subject=subject,
+        is_override=bool(actor.override),
+        reason=actor.override,
+        statement=statement_id(actor.statement) if actor.statement is not None else "",
     )

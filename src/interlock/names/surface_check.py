@@ -1,8 +1,8 @@
 """The session-bind check: tools are compared with the registered specifications of their names when they are listed.
 
-A call of a tool checks none of this again. The result of the check stays with the route until the list, the registry or
-the configuration changes. Operators can pin the schemas of a tool (`SurfacePins`), and a person decides where no
-program can (`SurfaceQuestions`).
+The result of the check stays with the route until the list, the registry or the configuration changes; a call of the
+tool checks none of this again (`NamesCheck`). Operators can pin the schemas of a tool (`SurfacePins`), and a person
+decides where no program can (`SurfaceQuestions`).
 """
 
 import logging
@@ -18,15 +18,19 @@ from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.approvals.protocol.digests import ACCEPT, SURFACE, surface_pair_digest
 from interlock.approvals.tool_definitions import NODE
+from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import Namespace
 from interlock.catalog.routes import Route
 from interlock.catalog.surface import Surface
 from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call, CallLink
+from interlock.core.calls.caller import Principal
+from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed, Feed
 from interlock.mcp.items import Item
-from interlock.names.protocol.entry import Entry, Lookup
+from interlock.names.protocol.entry import Lookup, RegistryEntry
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import (
     Judgement,
@@ -46,10 +50,13 @@ from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import SPECIFICATION_DRIFT, SURFACE_MISMATCH, Refusal
 from interlock.wire.schemas.inclusion import Effort
 
-ANY: Final = msgspec.Raw(b'{"type":"object"}')  # the arguments of a tool that says nothing
+log = logging.getLogger("interlock.names")
+
+ANY: Final = msgspec.Raw(b'{"type":"object"}')  # the arguments of a tool that declares no schema
 NONE: Final = msgspec.Raw(b"null")
 KNOWN_MAX: Final = 10_000  # entries whose specifications are kept prepared
 _VERDICTS: Final = list(SurfaceVerdict)
+# The sentences for the notes of a judgement.
 _WORDS: Final = {
     "behind": "it keeps to revision {behind}; {revision} is current",
     "unknown_revision": "it keeps to no revision of the specification to the letter",
@@ -62,7 +69,7 @@ _WORDS: Final = {
 
 
 class UndecidedPair(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool and a specification of which a person has to say whether the one keeps to the other."""
+    """A tool and a specification that no program can compare; a person decides whether the tool conforms."""
 
     segment: str
     tool: str
@@ -133,10 +140,8 @@ class SurfacePins:
         return True
 
 
-log = logging.getLogger("interlock.names")
-
 WAITING_MAX: Final = 50  # questions about one segment; more are asked when some are decided
-SHOWN_BYTES_MAX: Final = 256 * 1024
+SHOWN_BYTES_MAX: Final = 256 * 1024  # of schemas that a person can be shown
 _REASON: Final = "nobody can compute whether the tool keeps to the specification of its name"
 
 
@@ -196,7 +201,8 @@ class SurfaceQuestions:
             if isinstance(raised, Refusal):
                 log.error("link %s: %s is undecided, and cannot be put into the inbox", pair.segment, pair.tool)
             else:
-                log.warning("link %s: is %s what %s means? interlock approvals show %.8s", *_words(pair), raised.id)
+                message = "link %s: is %s what %s means? interlock approvals show %.8s"
+                log.warning(message, pair.segment, pair.tool, pair.name, raised.id)
         finally:
             self._asking.discard((pair.tool, pair.digest))
 
@@ -210,11 +216,8 @@ class SurfaceQuestions:
         await self._inbox.void_where("superseded: the tool or its specification is another by now", is_outdated)
 
 
-def _words(pair: UndecidedPair) -> tuple[str, str, str]:
-    return pair.segment, pair.tool, pair.name
-
-
 def _shown(pair: UndecidedPair) -> bytes:
+    """Return what a person is shown: both pairs of schemas, and where they may differ."""
     shown = {
         "name": pair.name,
         "registered": _schemas(pair.registered),
@@ -245,11 +248,16 @@ class SurfaceChecks:
         self._questions = questions
         self._pins = pins
         self._near = near
-        self._prepared: dict[str, tuple[Entry, tuple[Specification, ...]]] = {}
+        self._prepared: dict[str, tuple[RegistryEntry, tuple[Specification, ...]]] = {}
 
     def judge(
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
     ) -> Surface | None:
+        """Judge a listed tool by the entries of all its names, and return the worst result.
+
+        `names` are the name that the server gave the tool, and others under which it is known. Return None if none of
+        them is registered and none looks like a registered one.
+        """
         policy = self._policy()
         worst: Surface | None = None
         for name in names:
@@ -264,7 +272,7 @@ class SurfaceChecks:
 
     def _judge_entry(
         self,
-        entry: Entry,
+        entry: RegistryEntry,
         policy: SurfacePolicy,
         segment: str,
         tool: str,
@@ -303,7 +311,8 @@ class SurfaceChecks:
         warn = partial(_warning, judged, entry, is_trusted=is_trusted) if consequence == "warn" else None
         return Surface(judgement=judged, warn=warn)
 
-    def _specifications(self, entry: Entry) -> tuple[Specification, ...]:
+    def _specifications(self, entry: RegistryEntry) -> tuple[Specification, ...]:
+        """Return the revisions of an entry, prepared for comparing. They are kept until the entry changes."""
         prepared = self._prepared.get(entry.surface_name)
         if prepared is None or prepared[0] is not entry:
             if len(self._prepared) >= KNOWN_MAX:
@@ -330,17 +339,18 @@ def pair_digest(name: str, registered: SchemaPair, offered: SchemaPair) -> str:
 
 
 def _is_worse(surface: Surface, other: Surface) -> bool:
+    """Return whether a result is worse than another: refused, or with a verdict that comes later in the order."""
     if surface.is_refused is not other.is_refused:
         return surface.is_refused
     return _VERDICTS.index(surface.judgement.verdict) > _VERDICTS.index(other.judgement.verdict)
 
 
-def _told(differences: tuple[SurfaceDifference, ...]) -> str:
+def _listed(differences: tuple[SurfaceDifference, ...]) -> str:
     return "; ".join(map(str, differences))
 
 
 def _detail(judged: Judgement, tool: str) -> str:
-    why = _told(judged.differences) or "its server declares no output schema, and registry.strict wants one"
+    why = _listed(judged.differences) or "its server declares no output schema, and registry.strict wants one"
     kind = "is not what the registry says of" if judged.verdict is not SurfaceVerdict.UNDECIDED else "may not be"
     return f"{tool} {kind} {judged.name}: {why}"
 
@@ -359,7 +369,7 @@ def _refusal(judged: Judgement, tool: str) -> Refusal:
     return Refusal(SURFACE_MISMATCH, "surface_mismatch", data)
 
 
-def _warning(judged: Judgement, entry: Entry, *, is_trusted: bool) -> str:
+def _warning(judged: Judgement, entry: RegistryEntry, *, is_trusted: bool) -> str:
     words = {
         "behind": judged.behind,
         "revision": judged.revision,
@@ -371,7 +381,7 @@ def _warning(judged: Judgement, entry: Entry, *, is_trusted: bool) -> str:
     if judged.verdict is SurfaceVerdict.UNVERIFIABLE:
         parts.append("the registry has no schemas of it")
     if judged.differences:
-        parts.append(_told(judged.differences))
+        parts.append(_listed(judged.differences))
     if not is_trusted:
         parts.append(f"the registry {entry.source} is not trusted yet")
     return f"{judged.name} {judged.verdict.value}: {'; '.join(parts)}" if parts else ""
@@ -395,7 +405,7 @@ def _held_to_pin(
         warning = _WORDS["pin_differs"].format(name=name)
         text = "; ".join(filter(None, (surface.warning if surface is not None else "", warning)))
         return Surface(judgement=judged, warn=lambda: text)
-    detail = f"{pin.tool} is not what is pinned: {_told(compared.differences) or 'its schemas are others'}"
+    detail = f"{pin.tool} is not what is pinned: {_listed(compared.differences) or 'its schemas are others'}"
     data: Mapping[str, Any] = {
         "name": name,
         "pinned": pin.digest,
@@ -408,6 +418,8 @@ def _held_to_pin(
 
 
 class SurfaceParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the session-bind check."""
+
     checks: SurfaceChecks
     questions: SurfaceQuestions
     pins: SurfacePins
@@ -433,14 +445,14 @@ class _LazyLookalikes:
     def __init__(self, state: RegistryState) -> None:
         self._state = state
         self._version = ""
-        self._found = Lookalikes()
+        self._lookalikes = Lookalikes()
 
     def near(self, name: str) -> str | None:
         if self._version != self._state.version:
             self._version = self._state.version
-            if self._found.names != self._state.registry.entries.keys():
-                self._found = Lookalikes(self._state.registry.entries)
-        return self._found.near(name)
+            if self._lookalikes.names != self._state.registry.entries.keys():
+                self._lookalikes = Lookalikes(self._state.registry.entries)
+        return self._lookalikes.near(name)
 
 
 class Rejudgement:
@@ -471,7 +483,7 @@ class Rejudgement:
 
     def _on_change(self, _: None) -> None:
         if not self._is_open:
-            return  # what is listed later is judged by the registry as it is then
+            return  # tools that are listed later are judged by the registry as it is then
         is_working, self._is_due = self._is_due or len(self._work) > 0, True
         if not is_working:
             self._work.begin(self._judge_again(), name="tools judged by the registry")
@@ -491,3 +503,37 @@ class Rejudgement:
         if route.surface is not None:
             return True
         return self._lookup.entry(route.original) is not None or self._lookup.entry(route.local) is not None
+
+
+class NamesCheck:
+    """Check 6 of the guard: is a tool with a registered name what the registry says about it?
+
+    The tool was judged when the list of its server arrived. A route has this check only if the verdict refuses every
+    call, so that calls of other tools pay nothing.
+    """
+
+    number = CheckNumber.NAMES
+    name = "names"
+    is_common = False
+
+    def applies_to(self, route: Route) -> bool:
+        return route.is_refused
+
+    def check(self, call: Call, link: CallLink) -> Refused | None:
+        refusal = call.route.refusal if call.route is not None else None
+        return None if refusal is None else Refused(self.number, refusal)
+
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
+        if route.refusal is not None:
+            detail = (route.refusal.details or {}).get("detail", route.refusal.message)
+            return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason=str(detail))
+        return CheckVerdict(number=self.number, name=self.name, verdict="pass", reason=_explain_pass(route))
+
+
+def _explain_pass(route: Route) -> str:
+    surface = route.surface
+    if surface is None:
+        return "its name is not registered"
+    if surface.judgement.verdict is SurfaceVerdict.IDENTICAL and not surface.warning:
+        return "it is what the registry says of its name"
+    return surface.warning or f"{surface.judgement.name}: {surface.judgement.verdict.value}"

@@ -16,10 +16,10 @@ from interlock.core.clock import Clock
 from interlock.links.link import LinkEvents
 from interlock.links.local_link import LocalLink, LocalTool, ToolHandler, ToolResult
 from interlock.names.actions import name_check, name_verification, outcome_document
-from interlock.names.actors import Actor
 from interlock.names.protocol.publication import published_entry
-from interlock.names.protocol.registry import Proposal
+from interlock.names.protocol.registry import NameProposal
 from interlock.names.registry_parts import NameParts
+from interlock.names.state import Actor
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import NotFound, Refused
 
@@ -89,6 +89,7 @@ class NamesTools:
                 yield from ((route.original, items.link.segment) for route in items.tools)
 
     def replan(self, plan: Plan) -> None:
+        """List or remove the tools, as a new configuration says."""
         if plan.registry.tools == self._is_shown:
             return
         self._is_shown = plan.registry.tools
@@ -156,11 +157,11 @@ class NamesTools:
         return name_verification(self._state.entry(tool.name), tool.name, tool.definition)
 
     async def _check(self, principal: str, arguments: bytes) -> object:
-        proposal = _decode(arguments, Proposal)
+        proposal = _decode(arguments, NameProposal)
         return name_check(proposal.surface_name, await self._requests.check(proposal))
 
     async def _request(self, principal: str, arguments: bytes) -> object:
-        proposal = _decode(arguments, Proposal)
+        proposal = _decode(arguments, NameProposal)
         actor = Actor(principal=principal)
         return outcome_document(await self._actions.act(actor, "request", proposal.surface_name, Raw(arguments)))
 

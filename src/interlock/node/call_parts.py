@@ -29,7 +29,7 @@ from interlock.guard.budgets import BudgetCheck, Budgets, is_limited
 from interlock.guard.checks import GuardChecks
 from interlock.guard.guard import Guard
 from interlock.links.keeper import Keeper
-from interlock.names.names_check import NamesCheck
+from interlock.names.surface_check import NamesCheck
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.link_events import NodeLinkEvents
 from interlock.node.store_parts import StoreParts

@@ -11,7 +11,7 @@ from tests.cli.program import Inline, Interlock
 from tests.drivers.driver_files import contract, driver, text, write
 from tests.names.old_registry import entry, register
 
-from interlock.names.protocol.entry import Status
+from interlock.names.protocol.entry import EntryStatus
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_name_that_is_deprecated_is_warned_of_with_its_successor(
     (folder / "tools" / "fs-read" / "TOOL.md").write_text(text(listed))
     register(interlock.data, entry(name))
     assert inline("check", str(folder), "--json").json["warnings"] == []
-    old = {"status": Status.DEPRECATED, "deprecated_on": "2026-11-01"}
+    old = {"status": EntryStatus.DEPRECATED, "deprecated_on": "2026-11-01"}
     register(interlock.data, entry(name, **old, successor="read_document"))
     for named in ((), (str(folder),)):
         done = inline("check", *named, "--json")

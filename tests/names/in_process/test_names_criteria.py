@@ -9,11 +9,10 @@ from msgspec import Raw
 from tests.names.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.names.actors import Actor
 from interlock.names.protocol.criteria import judge_proposal, outcome_of
-from interlock.names.protocol.entry import RequestState
-from interlock.names.protocol.entry import Status as EntryStatus
-from interlock.names.protocol.registry import Registry
+from interlock.names.protocol.entry import EntryStatus, RequestState
+from interlock.names.protocol.registry import NamesRegistry
+from interlock.names.state import Actor
 from interlock.wire.refusal import Refusal, Refused
 
 
@@ -146,7 +145,7 @@ async def test_a_new_class_of_credential_needs_its_definition_in_the_specificati
     public = proposal(authentication_scope="public", no_authentication_planned=True)
     assert codes(await here.requests.check(public)) == set()
     for each in (*(proposal(authentication_scope=scope) for scope in known), public):  # also where no entry has them
-        assert "scope_class_new" not in codes(judge_proposal(each, Registry(), "2026-11-17", None))
+        assert "scope_class_new" not in codes(judge_proposal(each, NamesRegistry(), "2026-11-17", None))
     request = await here.requests.file(ACME, proposal(authentication_scope="acme-badge:gold"))
     (found,) = request.findings
     assert (found.criterion, found.verdict, found.code) == (4, "needs_expert", "scope_class_new")

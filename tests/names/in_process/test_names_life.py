@@ -8,18 +8,18 @@ from tests.names.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.approval import Status as ApprovalStatus
-from interlock.names.actors import Actor
 from interlock.names.protocol.entry import (
     ENTRY_MOVES,
     REQUEST_MOVES,
     EntryMove,
+    EntryStatus,
     RequestState,
-    Status,
     free_on,
     review_due,
     withdrawable_on,
 )
 from interlock.names.protocol.registry import Retrieval
+from interlock.names.state import Actor
 from interlock.wire.refusal import NotFound, Refusal, Refused
 
 
@@ -42,16 +42,16 @@ def test_the_moves_of_an_entry_are_these_and_no_others() -> None:
         ("Deprecated", "withdraw", "Withdrawn"),
         ("Withdrawn", "register", "Active"),
     }
-    assert len(Status) * len(EntryMove) == 24
+    assert len(EntryStatus) * len(EntryMove) == 24
 
 
-async def entry_that_is(here: NamesHere, status: Status) -> None:
+async def entry_that_is(here: NamesHere, status: EntryStatus) -> None:
     """acme_search, brought there as it is in life."""
     provisional = {"status": "Provisional", "specification_reference": "draft-acme-later"}
-    await here.registered(**(provisional if status is Status.PROVISIONAL else {}))
-    if status in (Status.DEPRECATED, Status.WITHDRAWN):
+    await here.registered(**(provisional if status is EntryStatus.PROVISIONAL else {}))
+    if status in (EntryStatus.DEPRECATED, EntryStatus.WITHDRAWN):
         await here.changes.deprecate(ACME, "acme_search")
-    if status is Status.WITHDRAWN:
+    if status is EntryStatus.WITHDRAWN:
         here.set_day("2027-11-17")
         await here.changes.withdraw(ACME, "acme_search")
     assert here.entry().status is status
@@ -61,14 +61,14 @@ async def entry_that_is(here: NamesHere, status: Status) -> None:
 @pytest.mark.parametrize(
     ("status", "answers"),
     [  # of deprecate, reinstate, withdraw, and asking for the name again
-        (Status.PROVISIONAL, ("Deprecated", "illegal_transition", "deprecation_too_short", "name_taken")),
-        (Status.ACTIVE, ("Deprecated", "illegal_transition", "deprecation_too_short", "name_taken")),
-        (Status.DEPRECATED, ("illegal_transition", "Active", "deprecation_too_short", "name_taken")),
-        (Status.WITHDRAWN, ("illegal_transition", "illegal_transition", "illegal_transition", "submitted")),
+        (EntryStatus.PROVISIONAL, ("Deprecated", "illegal_transition", "deprecation_too_short", "name_taken")),
+        (EntryStatus.ACTIVE, ("Deprecated", "illegal_transition", "deprecation_too_short", "name_taken")),
+        (EntryStatus.DEPRECATED, ("illegal_transition", "Active", "deprecation_too_short", "name_taken")),
+        (EntryStatus.WITHDRAWN, ("illegal_transition", "illegal_transition", "illegal_transition", "submitted")),
     ],
 )
 async def test_every_move_that_is_not_in_the_table_is_refused(
-    tmp_path: Path, status: Status, answers: tuple[str, ...]
+    tmp_path: Path, status: EntryStatus, answers: tuple[str, ...]
 ) -> None:
     for number, wanted in enumerate(answers):
         async with names_at(tmp_path / str(number)) as here:
@@ -80,7 +80,7 @@ async def test_every_move_that_is_not_in_the_table_is_refused(
                 assert (await work).status.value == wanted  # type: ignore[union-attr]
             elif wanted == "submitted":
                 await here.accept(await work)  # type: ignore[arg-type]
-                assert here.entry().status is Status.ACTIVE
+                assert here.entry().status is EntryStatus.ACTIVE
             else:
                 with pytest.raises(Refused) as refused:
                     await work
@@ -105,7 +105,7 @@ async def test_a_review_of_what_is_provisional_no_more_changes_nothing(tmp_path:
             ApprovalStatus.FAILED,
             "illegal_transition: acme_search is Deprecated by now",
         )
-        assert here.entry().status is Status.DEPRECATED
+        assert here.entry().status is EntryStatus.DEPRECATED
 
 
 @pytest.mark.req("REG-N-2", "REG-5-2")
@@ -232,7 +232,7 @@ async def test_a_public_name_is_to_be_confirmed_every_ninety_days(tmp_path: Path
 async def _play_provisional(here: NamesHere) -> None:
     for name in ("acme_one", "acme_two", "acme_three"):
         entry = await here.registered(name, status="Provisional", specification_reference="draft-acme-later")
-        assert (entry.status, entry.review_due) == (Status.PROVISIONAL, "2027-11-17")
+        assert (entry.status, entry.review_due) == (EntryStatus.PROVISIONAL, "2027-11-17")
     await here.requests.look()
     assert not here.inbox.waiting(Kind.REQUEST)
     here.set_day("2027-09-18")  # sixty days before
@@ -244,9 +244,9 @@ async def _play_provisional(here: NamesHere) -> None:
     promoted = await here.accept(reviews["acme_one"], answer="promote")
     assert isinstance(promoted, Approval)
     assert promoted.status is ApprovalStatus.DONE, promoted.outcome
-    assert (here.entry("acme_one").status, here.entry("acme_one").review_due) == (Status.ACTIVE, None)
+    assert (here.entry("acme_one").status, here.entry("acme_one").review_due) == (EntryStatus.ACTIVE, None)
     await here.deny(reviews["acme_two"], "name a revision")
-    assert (here.entry("acme_two").status, here.entry("acme_two").answer_due) == (Status.PROVISIONAL, "2027-12-17")
+    assert (here.entry("acme_two").status, here.entry("acme_two").answer_due) == (EntryStatus.PROVISIONAL, "2027-12-17")
     await here.accept(reviews["acme_three"], answer="remove", reason="abandoned")
     assert here.state.entry("acme_three") is None
     assert here.state.registry.holders["acme_"].controller == "Acme"
@@ -266,11 +266,11 @@ async def _play_withdrawal(here: NamesHere) -> None:
     await changes.declare(ZEBRA, "acme_search", "Zebra's server")
     assert await refusal(changes.declare(ZEBRA, "acme_search", "Zebra's server")) == "exists"
     await changes.deprecate(ACME, "acme_search", "acme_one")
-    assert (here.entry().status, here.entry().deprecated_on) == (Status.DEPRECATED, "2028-02-29")
+    assert (here.entry().status, here.entry().deprecated_on) == (EntryStatus.DEPRECATED, "2028-02-29")
     assert here.entry().successor == "acme_one"
     assert await refusal(changes.deprecate(ACME, "acme_search")) == "illegal_transition"
     await changes.reinstate(ACME, "acme_search")
-    assert (here.entry().status, here.entry().deprecated_on, here.entry().successor) == (Status.ACTIVE, None, None)
+    assert (here.entry().status, here.entry().deprecated_on, here.entry().successor) == (EntryStatus.ACTIVE, None, None)
     await changes.deprecate(ACME, "acme_search", "acme_one")
     here.set_day("2029-02-28")
     admin = Actor(principal="operator:ann", override="the vendor is gone")
@@ -284,7 +284,7 @@ async def _play_withdrawal(here: NamesHere) -> None:
     )
     await changes.end_implementation(ACME, "acme_search", "Zebra's server", "switched off, 2029-02-01")
     await changes.withdraw(admin, "acme_search")
-    assert (here.entry().status, here.entry().withdrawn_on) == (Status.WITHDRAWN, "2029-03-01")
+    assert (here.entry().status, here.entry().withdrawn_on) == (EntryStatus.WITHDRAWN, "2029-03-01")
     (last,) = [step for step in await here.state.steps_of("acme_search") if step.what == "withdraw"]
     assert (last.is_override, last.reason) == (True, "the vendor is gone")
     for work in (changes.withdraw, changes.reinstate, changes.deprecate):
@@ -317,7 +317,10 @@ async def _play_same_registrant(here: NamesHere) -> None:
         "name_in_quarantine"
     )
     await here.registered("acme_again")
-    assert (here.entry("acme_again").status, here.entry("acme_again").first_registered) == (Status.ACTIVE, "2035-02-28")
+    assert (here.entry("acme_again").status, here.entry("acme_again").first_registered) == (
+        EntryStatus.ACTIVE,
+        "2035-02-28",
+    )
     here.set_day("2034-02-28")
 
 
@@ -333,7 +336,7 @@ async def test_a_review_judges_all_criteria_again_and_ends_in_one_of_three_ways(
         failed = await here.accept(review, answer="promote")
         assert isinstance(failed, Approval)
         assert failed.status is ApprovalStatus.FAILED and "which credential" in (failed.outcome or "")
-        assert here.state.registry.entries["acme_one"].status is Status.PROVISIONAL
+        assert here.state.registry.entries["acme_one"].status is EntryStatus.PROVISIONAL
     async with names_at(tmp_path / "other") as here:
         before = await here.registered("acme_one", status="Provisional", specification_reference="draft-acme-later-00")
         here.set_day("2027-09-18")
@@ -341,9 +344,9 @@ async def test_a_review_judges_all_criteria_again_and_ends_in_one_of_three_ways(
         (review,) = here.state.registry.open_requests()
         odd = await here.accept(review, answer="adopt")
         assert isinstance(odd, Refusal)
-        assert here.entry("acme_one").status is Status.PROVISIONAL
+        assert here.entry("acme_one").status is EntryStatus.PROVISIONAL
         await here.accept(review, answer="promote")
-        assert here.entry("acme_one").status is Status.ACTIVE
+        assert here.entry("acme_one").status is EntryStatus.ACTIVE
         assert here.entry("acme_one").first_registered == before.first_registered
 
 
@@ -391,7 +394,7 @@ async def test_servers_that_offer_a_name_count_as_its_implementations_for_ninety
         here.set_day("2028-02-14")
         assert await refusal(here.changes.withdraw(ACME, "acme_search")) == "implementations_remain"
         here.set_day("2028-02-16")
-        assert (await here.changes.withdraw(ACME, "acme_search")).status is Status.WITHDRAWN
+        assert (await here.changes.withdraw(ACME, "acme_search")).status is EntryStatus.WITHDRAWN
 
 
 @pytest.mark.req("REG-8.2-4")

@@ -15,14 +15,12 @@ from tests.names.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesHere, n
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.names import actions, state
-from interlock.names.actors import Actor
-from interlock.names.protocol.entry import Entry, RequestState
-from interlock.names.protocol.entry import Status as EntryStatus
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry, RequestState
 from interlock.names.protocol.publication import Publication, publish, published_entry
-from interlock.names.protocol.registry import BadStep, Evidence, Proposal, Step, decode_step
+from interlock.names.protocol.registry import BadStep, Evidence, NameProposal, RegistryStep, decode_step
 from interlock.names.publisher import Publisher
 from interlock.names.requests import request_digest
-from interlock.names.state import initial_steps
+from interlock.names.state import Actor, initial_steps
 from interlock.store.sqlite.names_log import NAMES_FILE
 from interlock.wire.refusal import NotFound, Refusal, Refused
 
@@ -94,7 +92,7 @@ async def test_what_an_expert_signs_covers_all_that_is_asked_and_no_later_findin
 @pytest.mark.req("REG-4.1-1", "REG-4.1-9")
 async def test_what_lacks_a_field_or_has_another_status_is_no_record(here: NamesHere) -> None:
     entry = msgspec.to_builtins(await here.registered(), enc_hook=lambda raw: bytes(raw).decode())
-    whole = msgspec.json.encode(Step(at="2026-11-17T00:00:00Z", by="x", what="accept", entry=here.entry()))
+    whole = msgspec.json.encode(RegistryStep(at="2026-11-17T00:00:00Z", by="x", what="accept", entry=here.entry()))
     assert decode_step(whole).entry == here.entry()
     seven = ["surface_name", "specification_reference", "authentication_scope", "vendor_prefix", "change_controller"]
     for field in (*seven, "status", "first_registered"):
@@ -130,7 +128,7 @@ def test_the_status_of_initial_entries_is_what_their_file_says(
 def test_a_request_does_not_say_when_it_was_first_registered() -> None:
     said = msgspec.json.encode({"surface_name": "a", "change_controller": "A", "first_registered": "2020-01-01"})
     with pytest.raises(msgspec.ValidationError, match="first_registered"):
-        msgspec.json.decode(said, type=Proposal)
+        msgspec.json.decode(said, type=NameProposal)
 
 
 @pytest.mark.req("REG-9-4", "REG-5-7")
@@ -139,7 +137,7 @@ async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) 
     foreign = replace(await here.registered(), surface_name="zoo_feed", vendor_prefix="zoo_", change_controller="Zoo")
     publisher = Publisher(here.state, tuple)
 
-    async def import_(entry: Entry) -> None:
+    async def import_(entry: RegistryEntry) -> None:
         data = publish(Publication(entries=(entry,), updated="2026-11-17", today="2026-11-17"), "json")
         await publisher.import_("operator:ada", data, source, is_trusted=False)
 
@@ -174,7 +172,7 @@ async def test_a_denial_has_a_reason_and_a_resubmission_names_the_request_before
     request = await here.requests.file(ACME, proposal())
     refused = await here.deny(request, reason=" ")
     assert isinstance(refused, Refusal) and refused.details is not None
-    assert (refused.message, refused.details["detail"]) == ("reason_required", "say why: the registrant is told")
+    assert (refused.message, refused.details["detail"]) == ("reason_required", "give a reason: the registrant gets it")
     plain = await here.requests.file(ACME, proposal("acme_plain"))
     assert isinstance(await here.accept(plain, reason=None), Approval)  # where nothing is open, it needs no words
     await here.deny(request, "the schema is not the document's", "return")

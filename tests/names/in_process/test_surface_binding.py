@@ -12,8 +12,8 @@ from tests.support.frozen_node import House, Leaf, house, move, still, tool, tur
 from interlock.names.api import PinName
 from interlock.names.parts import RegistryParts
 from interlock.names.protocol.publication import Publication, publish
-from interlock.names.protocol.registry import Step
-from interlock.names.state import Change
+from interlock.names.protocol.registry import RegistryStep
+from interlock.names.state import RegistryChange
 from interlock.store.sqlite.names_log import NAMES_FILE
 from interlock.wire.refusal import NotFound
 
@@ -28,8 +28,8 @@ def offered(argument: Any = ARGUMENT, returned: Any = RETURN, name: str = "searc
 
 async def register(node: House, made: Any) -> None:
     state = node.node.approvals.names.state
-    step = Step(at=state.now, by="operator:ada", what="registered", subject=made.surface_name, entry=made)
-    await state.change(lambda registry: Change((step,)))
+    step = RegistryStep(at=state.now, by="operator:ada", what="registered", subject=made.surface_name, entry=made)
+    await state.change(lambda registry: RegistryChange((step,), None))
     await node.node.get(RegistryParts).rejudgement.settle()
 
 

@@ -37,11 +37,10 @@ from interlock.links.connected_link import ServerLink
 from interlock.links.link import LinkEvents
 from interlock.links.listing import Items, Listing
 from interlock.mcp.methods import Era
-from interlock.names.names_check import NamesCheck
-from interlock.names.protocol.entry import Entry, Status
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import SchemaPair, SurfacePolicy, SurfaceVerdict
-from interlock.names.surface_check import Pin, SurfaceChecks, SurfacePins, SurfaceQuestions
+from interlock.names.surface_check import NamesCheck, Pin, SurfaceChecks, SurfacePins, SurfaceQuestions
 
 EVERYTHING = ViewKey(scope="admin", dotted=True)
 BAD = with_property(ARGUMENT, query=INTEGER)
@@ -52,14 +51,14 @@ WIDER = with_property(ARGUMENT, extra=STRING)
 class Names:
     """A registry in memory."""
 
-    def __init__(self, *entries: Entry) -> None:
+    def __init__(self, *entries: RegistryEntry) -> None:
         self.entries = {one.surface_name: one for one in entries}
         self.distrusted: set[str] = set()
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> RegistryEntry | None:
         return self.entries.get(name)
 
-    def is_trusted(self, entry: Entry) -> bool:
+    def is_trusted(self, entry: RegistryEntry) -> bool:
         return entry.source not in self.distrusted
 
 
@@ -257,7 +256,7 @@ def _effort() -> Any:
 @pytest.mark.req("REG-7.3-2")
 async def test_a_deprecated_name_is_warned_of_with_its_successor_and_still_held_to(bound: Bound) -> None:
     bound.names.entries["search"] = entry(
-        revision(), status=Status.DEPRECATED, deprecated_on="2026-11-01", successor="find"
+        revision(), status=EntryStatus.DEPRECATED, deprecated_on="2026-11-01", successor="find"
     )
     await bound.lists(tool())
     surface = bound.route("one.search").surface
@@ -372,7 +371,7 @@ async def test_an_entry_without_schemas_hides_nothing(bound: Bound) -> None:
     bound.names.entries["search"] = entry(bare)
     await bound.lists(tool(argument=BAD))
     assert surface_of(bound.listed()["one.search"])["verdict"] == "unverifiable"
-    bound.names.entries["search"] = entry(revision(), status=Status.WITHDRAWN)
+    bound.names.entries["search"] = entry(revision(), status=EntryStatus.WITHDRAWN)
     bound.catalog.reconsider("one")
     await bound.lists(tool())
     assert bound.listed().keys() == {"one.search"}

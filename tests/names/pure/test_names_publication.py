@@ -11,14 +11,14 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.names.protocol.criteria import schema_digest
-from interlock.names.protocol.entry import Entry, Revision, Status
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.publication import BadDocument, Form, Publication, publish, read_published_untrusted
 from interlock.names.state import initial_steps
 
 SCHEMA = Raw(b'{"type":"object","properties":{"q":{"type":"string"}}}')
 
 
-def entry(name: str = "acme_search", **members: object) -> Entry:
+def entry(name: str = "acme_search", **members: object) -> RegistryEntry:
     revision = Revision(
         revision=1,
         specification_reference="RFC 9999",
@@ -28,13 +28,13 @@ def entry(name: str = "acme_search", **members: object) -> Entry:
         argument_digest=schema_digest(SCHEMA),
         schema_source="registrant",
     )
-    made = Entry(
+    made = RegistryEntry(
         surface_name=name,
         specification_reference="RFC 9999",
         authentication_scope="public",
         vendor_prefix="acme_",
         change_controller="=cmd|' /C calc'!A0 <b>&\"Acme\", Inc.",
-        status=Status.PROVISIONAL,
+        status=EntryStatus.PROVISIONAL,
         first_registered="2026-11-17",
         revisions=(revision,),
         review_due="2027-11-17",
@@ -42,7 +42,7 @@ def entry(name: str = "acme_search", **members: object) -> Entry:
     return replace(made, **members)
 
 
-def publication(*entries: Entry, today: str = "2026-11-17") -> Publication:
+def publication(*entries: RegistryEntry, today: str = "2026-11-17") -> Publication:
     initial = [step.entry for step in initial_steps() if step.entry is not None]
     made = sorted((*initial, *entries), key=lambda one: one.surface_name)
     return Publication(entries=tuple(made), updated="2026-11-17", today=today, experts=("eve & co",))
@@ -52,7 +52,7 @@ SEVEN: tuple[str, ...] = ("surface_name", "specification_reference", "authentica
 SEVEN += ("change_controller", "status", "first_registered")
 
 
-def seven(entries: tuple[Entry, ...]) -> list[list[object]]:
+def seven(entries: tuple[RegistryEntry, ...]) -> list[list[object]]:
     return [[getattr(one, name) for name in SEVEN] for one in entries]
 
 
@@ -118,7 +118,7 @@ def test_the_text_is_a_table_that_marks_what_is_overdue() -> None:
 
 @pytest.mark.req("REG-9-1", "REG-9-3", "REG-6-2", "REG-6-3", "REG-4.1-7", "REG-7.3-2")
 def test_the_forms_list_the_same_names_in_the_order_of_their_octets() -> None:
-    shared = entry("search", vendor_prefix="none", status=Status.DEPRECATED, review_due=None, successor="find")
+    shared = entry("search", vendor_prefix="none", status=EntryStatus.DEPRECATED, review_due=None, successor="find")
     whole = publication(shared, entry(), entry("acme2_x", vendor_prefix="acme2_"))
     names = sorted((one.surface_name for one in whole.entries), key=str.encode)
     told = msgspec.json.decode(publish(whole, "json"))
@@ -162,7 +162,7 @@ def test_every_form_has_the_seven_fields_of_every_entry(form: Form) -> None:
         "authentication_scope": "trust-tier:keepers",
         "vendor_prefix": "zoo_",
         "change_controller": "Zoo of Ghent",
-        "status": Status.DEPRECATED,
+        "status": EntryStatus.DEPRECATED,
         "first_registered": "2026-07-01",
     }
     assert tuple(told) == SEVEN
@@ -173,14 +173,14 @@ def test_every_form_has_the_seven_fields_of_every_entry(form: Form) -> None:
     end = {"json": b"surface_name", "xml": b"</record>", "csv": b"\r\n", "txt": b"\n"}[form]
     record = (data.rpartition(b"zoo_feed")[0].splitlines() or [b""])[-1] + place.split(end, 1)[0]
     for value in told.values():
-        shown = value.value if isinstance(value, Status) else value
+        shown = value.value if isinstance(value, EntryStatus) else value
         assert value == "zoo_feed" or shown.encode() in (data if form == "xml" else record), (form, shown)
 
 
 @pytest.mark.req("REG-9-3", "REG-9-4")
 @pytest.mark.parametrize("form", ["json", "xml", "csv"])
 def test_what_is_published_is_read_back_and_is_the_same_each_time(form: Form) -> None:
-    whole = publication(entry(), entry("acme_list", self_reviewed=True, status=Status.ACTIVE, review_due=None))
+    whole = publication(entry(), entry("acme_list", self_reviewed=True, status=EntryStatus.ACTIVE, review_due=None))
     data = publish(whole, form)
     assert data == publish(whole, form)
     read = read_published_untrusted(data)

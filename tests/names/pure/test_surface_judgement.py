@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.names.protocol.entry import Entry, Revision, Status
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.judgement import (
     NO_CLAIM,
     VERIFIED,
-    Claim,
     Judgement,
+    RevisionClaim,
     Specification,
     SurfacePolicy,
     SurfaceVerdict,
@@ -53,8 +53,8 @@ def revision(number: int = 1, argument: Any = ARGUMENT, returned: Any = RETURN) 
     )
 
 
-def entry(*revisions: Revision, status: Status = Status.ACTIVE, **more: Any) -> Entry:
-    return Entry(
+def entry(*revisions: Revision, status: EntryStatus = EntryStatus.ACTIVE, **more: Any) -> RegistryEntry:
+    return RegistryEntry(
         surface_name="search",
         specification_reference=revisions[-1].specification_reference,
         authentication_scope="public",
@@ -67,7 +67,9 @@ def entry(*revisions: Revision, status: Status = Status.ACTIVE, **more: Any) -> 
     )
 
 
-def judged(argument: Any, returned: Any, one: Entry | None = None, claim: Claim = NO_CLAIM) -> Judgement:
+def judged(
+    argument: Any, returned: Any, one: RegistryEntry | None = None, claim: RevisionClaim = NO_CLAIM
+) -> Judgement:
     one = one or entry(revision())
     return judge(
         one,
@@ -328,7 +330,7 @@ def test_a_name_without_an_entry_is_unregistered_where_its_letters_could_be_one(
 
 @pytest.mark.req("REG-7.3-2", "REG-8.4-4")
 def test_what_changed_of_an_entry_is_said_at_every_binding() -> None:
-    one = entry(revision(), status=Status.DEPRECATED, scope_tightened_on="2026-11-01")
+    one = entry(revision(), status=EntryStatus.DEPRECATED, scope_tightened_on="2026-11-01")
     assert judged(ARGUMENT, RETURN, one).notes == ("deprecated", "scope_tightened")
 
 
@@ -339,21 +341,21 @@ BAD = with_property(ARGUMENT, query=INTEGER)
 @pytest.mark.parametrize(
     ("policy", "status", "trusted", "consequence"),
     [
-        (SurfacePolicy(), Status.ACTIVE, True, "reject"),
-        (SurfacePolicy(), Status.DEPRECATED, True, "reject"),
-        (SurfacePolicy(), Status.PROVISIONAL, True, "warn"),
-        (SurfacePolicy(), Status.WITHDRAWN, True, "warn"),
-        (SurfacePolicy(), Status.ACTIVE, False, "warn"),
-        (SurfacePolicy(enforce="session"), Status.ACTIVE, True, "session"),
-        (SurfacePolicy(enforce="warn"), Status.ACTIVE, True, "warn"),
-        (SurfacePolicy(enforce="off"), Status.ACTIVE, True, "off"),
-        (SurfacePolicy(enforce="off", per_name={"search": "reject"}), Status.ACTIVE, True, "reject"),
-        (SurfacePolicy(per_name={"search": "warn"}), Status.ACTIVE, True, "warn"),
+        (SurfacePolicy(), EntryStatus.ACTIVE, True, "reject"),
+        (SurfacePolicy(), EntryStatus.DEPRECATED, True, "reject"),
+        (SurfacePolicy(), EntryStatus.PROVISIONAL, True, "warn"),
+        (SurfacePolicy(), EntryStatus.WITHDRAWN, True, "warn"),
+        (SurfacePolicy(), EntryStatus.ACTIVE, False, "warn"),
+        (SurfacePolicy(enforce="session"), EntryStatus.ACTIVE, True, "session"),
+        (SurfacePolicy(enforce="warn"), EntryStatus.ACTIVE, True, "warn"),
+        (SurfacePolicy(enforce="off"), EntryStatus.ACTIVE, True, "off"),
+        (SurfacePolicy(enforce="off", per_name={"search": "reject"}), EntryStatus.ACTIVE, True, "reject"),
+        (SurfacePolicy(per_name={"search": "warn"}), EntryStatus.ACTIVE, True, "warn"),
     ],
     ids=str,
 )
 def test_what_follows_is_the_operators_choice(
-    policy: SurfacePolicy, status: Status, trusted: bool, consequence: str
+    policy: SurfacePolicy, status: EntryStatus, trusted: bool, consequence: str
 ) -> None:
     one = entry(revision(), status=status)
     found = judged(BAD, RETURN, one)

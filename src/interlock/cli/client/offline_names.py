@@ -13,7 +13,7 @@ from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
 from interlock.credentials.shared_store import build_names_log
 from interlock.names.documents import DocumentCopies
-from interlock.names.protocol.entry import Entry
+from interlock.names.protocol.entry import RegistryEntry
 from interlock.names.protocol.publication import Form
 from interlock.names.protocol.registry import SourceRegistry
 from interlock.names.publisher import Publisher
@@ -51,7 +51,7 @@ class StoredNames:
 
         return asyncio.run(self._with_state(work))
 
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, RegistryEntry]:
         """Return the entries by name. Raise Refused if they cannot be read.
 
         Write nothing and do not contact a store on other machines: a shared registry has no entries here.
@@ -59,7 +59,7 @@ class StoredNames:
         if self._plan.store.backend != "sqlite":
             return {}
 
-        async def read() -> Mapping[str, Entry]:
+        async def read() -> Mapping[str, RegistryEntry]:
             recorder = Recorder(build_audit(self._plan.store.backend, self._data))  # never opened
             state = RegistryState(build_names_log(self._plan, self._data), recorder, Clock())
             await state.open()

@@ -26,7 +26,7 @@ from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import FoundFolder as Folder
 from interlock.drivers.workspace.scan import Root, mark_of, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor, this_machine, ungranted_secrets
-from interlock.names.protocol.entry import Entry
+from interlock.names.protocol.entry import RegistryEntry
 from interlock.wire.refusal import Refused
 
 
@@ -99,7 +99,7 @@ def _raised_problems(declared: Declared, declaration: Declaration) -> Iterator[F
         yield msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
 
 
-def _deprecated_names(declared: Declared, entries: Mapping[str, Entry]) -> Iterator[Found]:
+def _deprecated_names(declared: Declared, entries: Mapping[str, RegistryEntry]) -> Iterator[Found]:
     """Yield a warning for each deprecated name that a tool of the driver's server has or is listed under
     (REG-7.3-2).
     """

@@ -1,19 +1,21 @@
-"""The machine checks of a request: the five criteria of the draft's section 5, and notes for the expert.
+"""The machine checks of a request, and what an accepted request changes.
 
-Machine checks refuse what no expert may accept (criterion 1, and criterion 5 by exact match or prefix), return what is
-unclear, and otherwise leave the decision to a person. They never accept. Criterion 2 is about the specification
-reference, criterion 3 about the precision of the schemas.
+The checks are the five criteria of the draft's section 5, and notes for the expert. They refuse what no expert may
+accept (criterion 1, and criterion 5 by exact match or prefix), return what is unclear, and otherwise leave the decision
+to a person. They never accept. Criterion 2 is about the specification reference, criterion 3 about the precision of the
+schemas. The last part of this module builds the entry and the controller's record that follow from an accepted request.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
-from interlock.names.protocol.entry import NO_SCHEMA, NONE, PUBLIC, Entry, Revision, Status
+from interlock.names.protocol.entry import NO_SCHEMA, NONE, PUBLIC, EntryStatus, RegistryEntry, Revision, review_due
 from interlock.names.protocol.grammar import (
     AMBIGUOUS_SCOPES,
     SCOPE_CLASSES,
@@ -27,7 +29,16 @@ from interlock.names.protocol.grammar import (
     scope_class,
 )
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX, SchemaPair, SurfaceVerdict, compare
-from interlock.names.protocol.registry import TEXT_CHARS_MAX, Finding, Proposal, Registry, Retrieval, Verdict
+from interlock.names.protocol.registry import (
+    TEXT_CHARS_MAX,
+    CheckFinding,
+    Controller,
+    NameProposal,
+    NameRequest,
+    NamesRegistry,
+    Retrieval,
+    Verdict,
+)
 from interlock.net.protocol.address_scope import Scope, maybe_scope
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
@@ -36,8 +47,8 @@ from interlock.wire.schemas import digest
 from interlock.wire.schemas.inclusion import Effort, EffortSpent
 from interlock.wire.schemas.validators import compile_schema
 
-PLACES_MAX: Final = 20  # named of one schema
-DEPTH_MAX: Final = 64
+PLACES_MAX: Final = 20  # imprecise places that are named for one schema
+DEPTH_MAX: Final = 64  # of a schema; what is nested deeper counts as imprecise
 _SAYS_TYPE: Final = frozenset(["type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"])
 
 
@@ -67,6 +78,7 @@ def imprecise_places(raw: Raw, *, is_argument: bool) -> list[str]:
 
 
 def _untyped(schema: Any, place: str, depth: int) -> Iterator[str]:
+    """Yield the places of a schema, as JSON pointers, at which it does not restrict the type of the value."""
     if not isinstance(schema, Mapping) or depth > DEPTH_MAX or _SAYS_TYPE.isdisjoint(schema):
         yield place
         return
@@ -119,8 +131,8 @@ _SHARED_HOSTS: Final = frozenset([*_CODE_HOSTS, "datatracker.ietf.org", "doi.org
 _PRIVATE_ENDS: Final = (".local", ".internal", ".localhost", ".lan", ".home.arpa")
 
 
-class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """`unstable` says why it may move; `url` is where the document can be fetched."""
+class DocumentReference(msgspec.Struct, frozen=True, kw_only=True):
+    """A specification reference. `unstable` says why the document may change; `url` is where it can be fetched."""
 
     kind: Literal["rfc", "draft", "doi", "uri", "unknown"]
     data: str  # as a cross-reference of a published registry has it
@@ -129,47 +141,50 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None  # the host, where it belongs to one organisation
 
 
-def read_reference(text: str) -> Reference:
+def read_reference(text: str) -> DocumentReference:
+    """Read a reference to an RFC, a draft, a DOI or a web page. Any other text is of kind `unknown`."""
     if (rfc := _RFC.fullmatch(text)) is not None:
-        return Reference(kind="rfc", data=f"rfc{rfc[1]}", url=f"https://www.rfc-editor.org/rfc/rfc{rfc[1]}.txt")
+        return DocumentReference(kind="rfc", data=f"rfc{rfc[1]}", url=f"https://www.rfc-editor.org/rfc/rfc{rfc[1]}.txt")
     if (datatracker := _DATATRACKER.fullmatch(text)) is not None:
         return _draft(datatracker[1], datatracker[2])
     if _DRAFT.fullmatch(text) is not None:
         revised = _REVISED.fullmatch(text)
         return _draft(revised[1], revised[2]) if revised is not None else _draft(text, None)
     if (doi := _DOI.fullmatch(text)) is not None:
-        return Reference(kind="doi", data=f"https://doi.org/{doi[1]}", url=f"https://doi.org/{doi[1]}")
+        return DocumentReference(kind="doi", data=f"https://doi.org/{doi[1]}", url=f"https://doi.org/{doi[1]}")
     return _uri(text)
 
 
-def _draft(name: str, revision: str | None) -> Reference:
+def _draft(name: str, revision: str | None) -> DocumentReference:
     if revision is None:  # REG-4.1-4
         url = f"https://datatracker.ietf.org/doc/{name}/"
-        return Reference(kind="draft", data=name, url=url, unstable="it names no revision of the draft")
+        return DocumentReference(kind="draft", data=name, url=url, unstable="it names no revision of the draft")
     full = f"{name}-{revision}"
-    return Reference(kind="draft", data=full, url=f"https://www.ietf.org/archive/id/{full}.txt")
+    return DocumentReference(kind="draft", data=full, url=f"https://www.ietf.org/archive/id/{full}.txt")
 
 
-def _uri(text: str) -> Reference:
+def _uri(text: str) -> DocumentReference:
     try:
         parts = urlsplit(text)
         host = (parts.hostname or "").lower()
     except ValueError:
         parts, host = urlsplit(""), ""
     if parts.scheme not in ("http", "https") or not host or len(text) > REFERENCE_CHARS_MAX or not text.isprintable():
-        return Reference(
+        return DocumentReference(
             kind="unknown", data=text, unstable="it is no document identifier: an RFC, a draft, a DOI, https"
         )
     if parts.scheme == "http":  # REG-4.1-4
-        return Reference(kind="uri", data=text, unstable="it is http, which anyone on the way can change")
+        return DocumentReference(kind="uri", data=text, unstable="it is http, which anyone on the way can change")
     if parts.username is not None:
-        return Reference(kind="uri", data=text, unstable="it holds a credential")
+        return DocumentReference(kind="uri", data=text, unstable="it holds a credential")
     if _is_private(host):  # REG-4.1-4
-        return Reference(kind="uri", data=text, unstable="its host is not public")
+        return DocumentReference(kind="uri", data=text, unstable="its host is not public")
     owner = None if host in _SHARED_HOSTS else host
     if host in _CODE_HOSTS and _COMMIT.search(parts.path) is None:  # REG-4.1-4
-        return Reference(kind="uri", data=text, url=text, unstable="it names a branch of a code host, not a commit")
-    return Reference(kind="uri", data=text, url=text, owner=owner)
+        return DocumentReference(
+            kind="uri", data=text, url=text, unstable="it names a branch of a code host, not a commit"
+        )
+    return DocumentReference(kind="uri", data=text, url=text, owner=owner)
 
 
 def _is_private(host: str) -> bool:
@@ -195,18 +210,23 @@ Outcome = Literal["pass", "needs_expert", "revise", "fail", "not_checked"]
 
 
 def judge_proposal(
-    proposal: Proposal, registry: Registry, today: str, retrieval: Retrieval | None, *, amends: Entry | None = None
-) -> tuple[Finding, ...]:
-    """Run all machine checks. `retrieval`: the result of fetching the reference, if it was fetched; `amends`: the
-    entry to change.
+    proposal: NameProposal,
+    registry: NamesRegistry,
+    today: str,
+    retrieval: Retrieval | None,
+    *,
+    amends: RegistryEntry | None = None,
+) -> tuple[CheckFinding, ...]:
+    """Run all machine checks. `retrieval` is the result of fetching the reference, if it was fetched. `amends` is the
+    entry that the proposal changes, if any.
     """
     fault = find_name_fault(proposal.surface_name)
     if fault is not None:  # REG-5-3
         reason = f"{fault.reason} (at offset {fault.offset})"
-        return (Finding(criterion=1, verdict="fail", code=fault.code, reason=reason),)
+        return (CheckFinding(criterion=1, verdict="fail", code=fault.code, reason=reason),)
     return (
         *(
-            Finding(criterion=1, verdict="note", code=code, reason=reason)
+            CheckFinding(criterion=1, verdict="note", code=code, reason=reason)
             for code, reason in length_warnings(proposal.surface_name)
         ),
         *_texts(proposal),
@@ -217,15 +237,16 @@ def judge_proposal(
     )
 
 
-def outcome_of(criterion: int, findings: tuple[Finding, ...]) -> Outcome:
+def outcome_of(criterion: int, findings: tuple[CheckFinding, ...]) -> Outcome:
+    """Return the outcome of a criterion: the worst verdict of its findings."""
     ranks = [_RANKS[finding.verdict] for finding in findings if finding.criterion == criterion]
     if criterion > 1 and any(finding.criterion == 1 and finding.verdict == "fail" for finding in findings):
-        return "not_checked"  # of what is no name, nothing else is asked
+        return "not_checked"  # a text that is no name is checked no further
     outcomes: tuple[Outcome, ...] = ("pass", "needs_expert", "revise", "fail")
     return outcomes[max(ranks, default=0)]
 
 
-def criteria_document(findings: tuple[Finding, ...]) -> list[dict[str, int | str]]:
+def criteria_document(findings: tuple[CheckFinding, ...]) -> list[dict[str, int | str]]:
     """Return each criterion with its outcome, for the requester."""
     return [
         {"criterion": number, "says": says, "outcome": outcome_of(number, findings)}
@@ -233,40 +254,44 @@ def criteria_document(findings: tuple[Finding, ...]) -> list[dict[str, int | str
     ]
 
 
-def _texts(proposal: Proposal) -> Iterator[Finding]:
+def _texts(proposal: NameProposal) -> Iterator[CheckFinding]:
     controller = proposal.change_controller
     if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1
         reason = "the change controller has a name of 1 to 200 printable characters"
-        yield Finding(criterion=0, verdict="fail", code="controller_missing", reason=reason)
+        yield CheckFinding(criterion=0, verdict="fail", code="controller_missing", reason=reason)
     if proposal.controller_handle and not is_handle(proposal.controller_handle):  # REG-3-4
         reason = "a handle is ~ and up to 32 lower-case letters, digits and hyphens, and ~org is no one's"
-        yield Finding(criterion=0, verdict="fail", code="handle_syntax", reason=reason)
+        yield CheckFinding(criterion=0, verdict="fail", code="handle_syntax", reason=reason)
     if len(proposal.semantics) > TEXT_CHARS_MAX or len(proposal.contact) > TEXT_CHARS_MAX:
         reason = f"semantics and contact have at most {TEXT_CHARS_MAX} characters"
-        yield Finding(criterion=0, verdict="fail", code="text_too_long", reason=reason)
+        yield CheckFinding(criterion=0, verdict="fail", code="text_too_long", reason=reason)
     if not proposal.semantics.strip():
         reason = "say what the surface does, or which section of the document says it"
-        yield Finding(criterion=3, verdict="revise", code="semantics_missing", reason=reason)
+        yield CheckFinding(criterion=3, verdict="revise", code="semantics_missing", reason=reason)
 
 
-def _reference(proposal: Proposal, retrieval: Retrieval | None) -> Iterator[Finding]:
+def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[CheckFinding]:
     text = proposal.specification_reference
     # REG-5-1
     if not text.strip() or len(text) > REFERENCE_CHARS_MAX or not text.isprintable():  # REG-N-1: provisional ones too
-        yield Finding(criterion=2, verdict="revise", code="reference_missing", reason="a specification is required")
+        yield CheckFinding(
+            criterion=2, verdict="revise", code="reference_missing", reason="a specification is required"
+        )
         return
     reference = read_reference(text)
-    open_: Verdict = "note" if proposal.status == Status.PROVISIONAL.value else "needs_expert"  # REG-5-12
+    open_: Verdict = "note" if proposal.status == EntryStatus.PROVISIONAL.value else "needs_expert"  # REG-5-12
     if reference.unstable is not None:  # REG-5-4
-        yield Finding(criterion=2, verdict=open_, code="reference_unstable", reason=f"{text}: {reference.unstable}")
+        yield CheckFinding(
+            criterion=2, verdict=open_, code="reference_unstable", reason=f"{text}: {reference.unstable}"
+        )
     if retrieval is not None and retrieval.outcome != "retrieved":  # REG-5-4
         code = _RETRIEVALS[retrieval.outcome]
-        yield Finding(criterion=2, verdict=open_, code=code, reason=retrieval.detail or "it was not fetched")
+        yield CheckFinding(criterion=2, verdict=open_, code=code, reason=retrieval.detail or "it was not fetched")
     if reference.owner is not None:
         owner = _organisation(reference.owner)
         if owner not in "".join(filter(str.isalnum, proposal.change_controller.lower())):  # REG-4.1-5
             reason = f"{reference.owner} is not evidently {proposal.change_controller}'s"
-            yield Finding(criterion=2, verdict="note", code="controller_reference_mismatch", reason=reason)
+            yield CheckFinding(criterion=2, verdict="note", code="controller_reference_mismatch", reason=reason)
 
 
 def _organisation(host: str) -> str:
@@ -275,61 +300,163 @@ def _organisation(host: str) -> str:
     return (before or label if label in _SECOND_LEVELS else label).replace("-", "")
 
 
-def _schemas(proposal: Proposal) -> Iterator[Finding]:
+def _schemas(proposal: NameProposal) -> Iterator[CheckFinding]:
     # REG-N-1: a provisional request is returned, for only its reference may be open.
-    verdict: Verdict = "revise" if proposal.status == Status.PROVISIONAL.value else "needs_expert"
+    verdict: Verdict = "revise" if proposal.status == EntryStatus.PROVISIONAL.value else "needs_expert"
     for raw, is_argument in ((proposal.argument_schema, True), (proposal.return_schema, False)):
         for reason in imprecise_places(raw, is_argument=is_argument):  # REG-5-5
-            yield Finding(criterion=3, verdict=verdict, code="schema_imprecise", reason=reason)
+            yield CheckFinding(criterion=3, verdict=verdict, code="schema_imprecise", reason=reason)
 
 
-def _scope(proposal: Proposal, registry: Registry, amends: Entry | None) -> Iterator[Finding]:
+def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntry | None) -> Iterator[CheckFinding]:
     scope = proposal.authentication_scope
     if scope in AMBIGUOUS_SCOPES:  # REG-5-6
         problem = f"{scope} does not say" if scope else "say"
         reason = f"{problem} which credential the server asks for"
-        yield Finding(criterion=4, verdict="revise", code="scope_ambiguous", reason=reason)
+        yield CheckFinding(criterion=4, verdict="revise", code="scope_ambiguous", reason=reason)
     elif not is_scope(scope):
         reason = "a scope is a class in lower case, perhaps with a colon and a tier: trust-tier:engineering"
-        yield Finding(criterion=4, verdict="revise", code="scope_syntax", reason=reason)
+        yield CheckFinding(criterion=4, verdict="revise", code="scope_syntax", reason=reason)
     elif scope_class(scope) not in SCOPE_CLASSES.union(
         scope_class(entry.authentication_scope) for entry in registry.entries.values()
     ):  # REG-4.1-6
         reason = f"{scope_class(scope)} is a new class of credential; accepting says that the specification defines it"
-        yield Finding(criterion=4, verdict="needs_expert", code="scope_class_new", reason=reason)
+        yield CheckFinding(criterion=4, verdict="needs_expert", code="scope_class_new", reason=reason)
     if scope == PUBLIC and not proposal.no_authentication_planned:  # REG-8.4-3
         reason = "state no_authentication_planned: a public surface stays public"
-        yield Finding(criterion=4, verdict="revise", code="public_not_permanent", reason=reason)
+        yield CheckFinding(criterion=4, verdict="revise", code="public_not_permanent", reason=reason)
     if amends is not None and amends.authentication_scope == PUBLIC != scope:  # REG-8.4-4
         verdict: Verdict = "needs_expert" if proposal.breaking else "revise"
         reason = "callers without a credential are shut out: a breaking change, to be stated as breaking"
-        yield Finding(criterion=4, verdict=verdict, code="scope_tightened", reason=reason)
+        yield CheckFinding(criterion=4, verdict=verdict, code="scope_tightened", reason=reason)
 
 
-def _collisions(proposal: Proposal, registry: Registry, today: str) -> Iterator[Finding]:
+def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> Iterator[CheckFinding]:
     name, prefix, controller = proposal.surface_name, proposal.vendor_prefix, proposal.change_controller
     collision = registry.find_collision(name, controller, today)
     if collision is not None:  # REG-5-7
-        yield Finding(criterion=5, verdict="fail", code=collision[0], reason=collision[1])
+        yield CheckFinding(criterion=5, verdict="fail", code=collision[0], reason=collision[1])
     standing = registry.entry(name)
     if standing is not None and standing.deprecation is not None:  # REG-7.3-2
-        yield Finding(criterion=5, verdict="note", code="deprecated", reason=standing.deprecation)
+        yield CheckFinding(criterion=5, verdict="note", code="deprecated", reason=standing.deprecation)
     if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):  # REG-4.1-7
         reason = f"{prefix} is no prefix of {name} that ends with an underscore"
-        yield Finding(criterion=5, verdict="fail", code="prefix_mismatch", reason=reason)
+        yield CheckFinding(criterion=5, verdict="fail", code="prefix_mismatch", reason=reason)
     elif (conflict := registry.prefix_conflict(name, prefix, controller, today)) is not None:  # REG-5-8, REG-7.2-2
-        yield Finding(criterion=5, verdict="fail", code="prefix_conflict", reason=conflict)
+        yield CheckFinding(criterion=5, verdict="fail", code="prefix_conflict", reason=conflict)
     own = sorted(holder.prefix for holder in registry.holders.values() if holder.controller == controller)
     if own and prefix not in own:  # REG-4.2-5
         reason = f"{controller} has the prefix {own[0]}; register all its surfaces under one"
-        yield Finding(criterion=5, verdict="note", code="prefix_advice", reason=reason)
+        yield CheckFinding(criterion=5, verdict="note", code="prefix_advice", reason=reason)
     elif prefix == NONE and not proposal.cross_vendor:  # REG-4.2-6
         reason = "a name without a prefix is for several vendors: state cross_vendor, or take a prefix"
-        yield Finding(criterion=5, verdict="needs_expert", code="prefix_advice", reason=reason)
+        yield CheckFinding(criterion=5, verdict="needs_expert", code="prefix_advice", reason=reason)
     for entry in registry.entries.values():
         if entry.change_controller != controller and is_lookalike(name, entry.surface_name):
             reason = f"it reads like {entry.surface_name} of {entry.change_controller}"
-            yield Finding(criterion=5, verdict="needs_expert", code="lookalike", reason=reason)
+            yield CheckFinding(criterion=5, verdict="needs_expert", code="lookalike", reason=reason)
     if not registry.controller(controller).is_proven and controller in registry.controllers:
         reason = f"no one has shown to act for {controller}; accepting lets the requester do so"
-        yield Finding(criterion=0, verdict="needs_expert", code="controller_unproven", reason=reason)
+        yield CheckFinding(criterion=0, verdict="needs_expert", code="controller_unproven", reason=reason)
+
+
+def registered_entry(
+    proposal: NameProposal, retrieval: Retrieval | None, today: str, *, self_reviewed: bool
+) -> RegistryEntry:
+    status = EntryStatus(proposal.status)
+    return RegistryEntry(
+        surface_name=proposal.surface_name,
+        specification_reference=proposal.specification_reference,
+        authentication_scope=proposal.authentication_scope,
+        vendor_prefix=proposal.vendor_prefix,
+        change_controller=proposal.change_controller,
+        status=status,
+        first_registered=today,  # REG-4.1-10, REG-5-11
+        revisions=(_revision(1, proposal, retrieval, today),),
+        review_due=review_due(today) if status is EntryStatus.PROVISIONAL else None,  # REG-5-13
+        public_confirmed_on=today if proposal.authentication_scope == PUBLIC else None,
+        self_reviewed=self_reviewed,
+    )
+
+
+def takes_effect(entry: RegistryEntry, request: NameRequest) -> bool:
+    """Return whether an amendment needs no expert: it is compatible, has the same scope, and no finding needs one."""
+    proposal = request.proposal
+    if proposal is None or proposal.breaking or any(finding.verdict == "needs_expert" for finding in request.findings):
+        return False
+    after = _revision(0, proposal, request.retrieval, "")
+    # REG-8.2-1
+    return after.authentication_scope == entry.authentication_scope and is_compatible(entry.specification, after)
+
+
+def amended_entry(
+    entry: RegistryEntry, proposal: NameProposal, retrieval: Retrieval | None, today: str, *, is_breaking: bool
+) -> RegistryEntry:
+    """Return an entry with a new revision. Without a `retrieval`, the reference and its document did not change."""
+    before = entry.specification
+    after = replace(_revision(before.revision + 1, proposal, retrieval, today), is_breaking=is_breaking)
+    if retrieval is None:
+        after = replace(after, retrieved_at=before.retrieved_at, document_digest=before.document_digest)
+    is_tightened = entry.authentication_scope == PUBLIC != proposal.authentication_scope
+    return replace(
+        entry,
+        specification_reference=proposal.specification_reference,
+        authentication_scope=proposal.authentication_scope,
+        revisions=(*entry.revisions, after),  # REG-4.1-3
+        scope_tightened_on=today if is_tightened else entry.scope_tightened_on,  # REG-8.4-4
+        public_confirmed_on=today if proposal.authentication_scope == PUBLIC else None,
+    )
+
+
+def proposal_of(entry: RegistryEntry) -> NameProposal:
+    """Return the proposal that a review judges again: the entry as if it were requested as Active."""
+    current = entry.specification
+    return NameProposal(
+        surface_name=entry.surface_name,
+        change_controller=entry.change_controller,
+        specification_reference=entry.specification_reference,
+        authentication_scope=entry.authentication_scope,
+        vendor_prefix=entry.vendor_prefix,
+        argument_schema=current.argument_schema,
+        return_schema=current.return_schema,
+        schema_source=current.schema_source,
+        semantics=current.semantics,
+        no_authentication_planned=entry.authentication_scope == PUBLIC,
+    )
+
+
+def controller_after(registry: NamesRegistry, request: NameRequest, unnamed: Set[str]) -> Controller | None:
+    """Return the controller's record after a request is accepted, or None if it does not change.
+
+    The first requester acts for the controller from then on. `unnamed`: principals that do not identify anybody.
+    """
+    proposal = request.proposal
+    controller = registry.controller(request.controller)
+    if proposal is None or controller.is_proven:
+        return None if request.controller in registry.controllers else controller
+    is_nameless = request.is_signed or request.filed_by in unnamed
+    return replace(
+        controller,
+        handle=proposal.controller_handle,  # REG-3-4
+        contact=proposal.contact,
+        principals=() if is_nameless else (request.filed_by,),
+        keys=(proposal.controller_key,) if proposal.controller_key else (),
+    )
+
+
+def _revision(number: int, proposal: NameProposal, retrieval: Retrieval | None, today: str) -> Revision:
+    has_schemas = has_schema(proposal.argument_schema) or has_schema(proposal.return_schema)
+    return Revision(
+        revision=number,
+        specification_reference=proposal.specification_reference,
+        authentication_scope=proposal.authentication_scope,
+        registered=today,
+        argument_schema=proposal.argument_schema,
+        return_schema=proposal.return_schema,
+        argument_digest=schema_digest(proposal.argument_schema),
+        return_digest=schema_digest(proposal.return_schema),
+        schema_source=proposal.schema_source if has_schemas else "none",
+        semantics=proposal.semantics,
+        retrieved_at=retrieval.at if retrieval is not None else None,
+        document_digest=retrieval.digest if retrieval is not None else None,
+    )

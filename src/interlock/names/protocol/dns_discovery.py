@@ -30,7 +30,7 @@ _DIALECTS: Final = {
 
 
 class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One record. `problem`: why it names no server that can be connected to; empty: it does."""
+    """A record. `problem` says why no client can connect to the server that it names; it is empty if clients can."""
 
     dialect: str
     url: str | None = None
@@ -104,11 +104,12 @@ def _fields(text: str) -> dict[str, str] | None:
 
 
 def _url_problem(url: str) -> str:
+    """Return why a client should not connect to an address, or an empty text."""
     if len(url) > URL_CHARS_MAX:
         return f"its address has more than {URL_CHARS_MAX} characters"
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  (a port that is no number is said here)
+        parts.port  # noqa: B018  (raises ValueError for a port that is no number)
     except ValueError:
         return "its address is no URL"
     if parts.scheme != "https":

@@ -19,7 +19,9 @@ NO_SCHEMA: Final = Raw(b"null")
 SchemaSource = Literal["registrant", "extracted", "none"]
 
 
-class Status(enum.Enum):
+class EntryStatus(enum.Enum):
+    """The status of an entry, as it is published. `ENTRY_MOVES` says how it may change."""
+
     ACTIVE = "Active"  # REG-4.1-9
     PROVISIONAL = "Provisional"
     DEPRECATED = "Deprecated"
@@ -27,10 +29,10 @@ class Status(enum.Enum):
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One revision of a surface specification (REG-3-3).
+    """A revision of a surface specification (REG-3-3).
 
-    The schemas are JSON Schema as the registrant wrote them, `null` where there is none. The digests are those of their
-    normalised forms (REG-8.1-3), that of the document is of its bytes.
+    The schemas are JSON Schema as the registrant wrote them, or `null`. Their digests are those of their normalised
+    forms (REG-8.1-3), so that two spellings of one schema are equal; the digest of the document is that of its bytes.
     """
 
     revision: int
@@ -52,7 +54,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         return self.argument_digest is not None
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class RegistryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """An entry of the registry."""
 
     surface_name: str
@@ -60,7 +62,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     authentication_scope: str
     vendor_prefix: str
     change_controller: str
-    status: Status
+    status: EntryStatus
     first_registered: str
     revisions: tuple[Revision, ...]  # the oldest first; the last is current
     source: str = ""  # where it was imported from; empty: registered here
@@ -80,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     @property
     def deprecation(self) -> str | None:
         """Return the warning about a deprecated name, in the same words everywhere (REG-7.3-2), or None."""
-        if self.status is not Status.DEPRECATED:
+        if self.status is not EntryStatus.DEPRECATED:
             return None
         successor = f"; its successor is {self.successor}" if self.successor else ""  # REG-7.3-2
         return f"{self.surface_name} is deprecated since {self.deprecated_on}{successor}"
@@ -89,10 +91,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 class Lookup(Protocol):
     """A registry in which names can be looked up. Names are compared octet by octet (REG-3-2)."""
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> RegistryEntry | None:
         """Return the current entry of a name, whatever its status, or None."""
 
-    def is_trusted(self, entry: Entry) -> bool:
+    def is_trusted(self, entry: RegistryEntry) -> bool:
         """Return whether a mismatch may be enforced: the entry is registered here, or imported from a source that
         the operator trusts.
         """
@@ -108,27 +110,31 @@ SEEN_DAYS: Final = 90  # for which a server that offered a name counts as its im
 
 
 class EntryMove(enum.Enum):
+    """The changes of an entry's status."""
+
     PROMOTE = "promote"
     DEPRECATE = "deprecate"
     REINSTATE = "reinstate"
     WITHDRAW = "withdraw"
     REMOVE = "remove"
-    REGISTER = "register"  # anew, after it was withdrawn
+    REGISTER = "register"  # again, after it was withdrawn
 
 
-# None: the entry is gone, and its name free.
-ENTRY_MOVES: Final[Mapping[tuple[Status, EntryMove], Status | None]] = {
-    (Status.PROVISIONAL, EntryMove.PROMOTE): Status.ACTIVE,
-    (Status.PROVISIONAL, EntryMove.DEPRECATE): Status.DEPRECATED,
-    (Status.PROVISIONAL, EntryMove.REMOVE): None,
-    (Status.ACTIVE, EntryMove.DEPRECATE): Status.DEPRECATED,
-    (Status.DEPRECATED, EntryMove.REINSTATE): Status.ACTIVE,
-    (Status.DEPRECATED, EntryMove.WITHDRAW): Status.WITHDRAWN,
-    (Status.WITHDRAWN, EntryMove.REGISTER): Status.ACTIVE,
+# The allowed changes of status; every other is refused. None: the entry is removed, and its name is free.
+ENTRY_MOVES: Final[Mapping[tuple[EntryStatus, EntryMove], EntryStatus | None]] = {
+    (EntryStatus.PROVISIONAL, EntryMove.PROMOTE): EntryStatus.ACTIVE,
+    (EntryStatus.PROVISIONAL, EntryMove.DEPRECATE): EntryStatus.DEPRECATED,
+    (EntryStatus.PROVISIONAL, EntryMove.REMOVE): None,
+    (EntryStatus.ACTIVE, EntryMove.DEPRECATE): EntryStatus.DEPRECATED,
+    (EntryStatus.DEPRECATED, EntryMove.REINSTATE): EntryStatus.ACTIVE,
+    (EntryStatus.DEPRECATED, EntryMove.WITHDRAW): EntryStatus.WITHDRAWN,
+    (EntryStatus.WITHDRAWN, EntryMove.REGISTER): EntryStatus.ACTIVE,
 }
 
 
 class RequestState(enum.Enum):
+    """The states of a request. `REQUEST_MOVES` says which may follow which."""
+
     SUBMITTED = "submitted"
     IN_REVIEW = "in_review"
     ACCEPTED = "accepted"
@@ -138,6 +144,8 @@ class RequestState(enum.Enum):
 
 
 class RequestMove(enum.Enum):
+    """The changes of a request's state."""
+
     REVIEW = "review"
     ACCEPT = "accept"
     RETURN = "return"
@@ -145,7 +153,7 @@ class RequestMove(enum.Enum):
     CANCEL = "cancel"
 
 
-# What is returned is not taken up again: a resubmission is a new request that names the old one (REG-N-2).
+# A returned request is closed: a resubmission is a new request that names the old one (REG-N-2).
 REQUEST_MOVES: Final[Mapping[tuple[RequestState, RequestMove], RequestState]] = {
     (RequestState.SUBMITTED, RequestMove.REVIEW): RequestState.IN_REVIEW,
     (RequestState.SUBMITTED, RequestMove.RETURN): RequestState.REVISION_REQUESTED,

@@ -1,5 +1,7 @@
-"""The grammar of surface names, vendor prefixes, authentication scopes and ~handles (draft section 4.2), and
-lookalikes.
+"""The grammar of surface names, vendor prefixes, authentication scopes and ~handles (draft section 4.2).
+
+Beside the grammar are the comparisons of names: names that a reader could confuse (`is_lookalike`, `Lookalikes`), and
+advice for a server that has registered and unregistered names side by side (`sibling_advice`).
 """
 
 import re
@@ -21,12 +23,12 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*")  # REG-4.2-1, R
 _PREFIX: Final = re.compile(r"(?:[a-z][a-z0-9]*_)+")
 _SCOPE: Final = re.compile(r"~?[a-z][a-z0-9-]*(?::[a-z0-9][a-z0-9._-]*)?")
 _HANDLE: Final = re.compile(r"~[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
-_PRONOUN: Final = "~org"  # of a session, never an identity
+_PRONOUN: Final = "~org"  # stands for the organisation of a session, and never names one
 
 SCOPE_CLASSES: Final = frozenset(  # those that the draft's section 4.1 names
     ["public", "member-recognition", "trust-tier", "~handle-signed-token"]  # REG-4.1-6
 )
-# Says that somebody has to be known, and not by what (criterion 4 of section 5).
+# Scopes that demand a credential without saying which (criterion 4 of section 5).
 AMBIGUOUS_SCOPES: Final = frozenset(
     ["", "authenticated", "auth", "user", "login", "private", "token", "yes", "any", "trust-tier"]  # REG-5-6
 )
@@ -56,9 +58,10 @@ def find_name_fault(text: str) -> NameFault | None:
 
 
 def _syntax_fault(text: str) -> tuple[int, str]:
+    """Return where and why a text is no surface name."""
     if not text:
         return 0, "a surface name is not empty"
-    begins = True  # a component
+    begins = True  # whether the next character begins a component
     for offset, each in enumerate(text):
         if each == "_":
             if begins:  # REG-4.2-1
@@ -75,6 +78,7 @@ def _syntax_fault(text: str) -> tuple[int, str]:
 
 
 def _character_fault(each: str, text: str) -> str:
+    """Return why a character is not allowed, with the surface name that may have been meant."""
     shown = f"U+{ord(each):04X}" if not each.isascii() or not each.isprintable() else repr(each)
     if "." in text and is_name(text.rpartition(".")[2]):
         return f"{shown} is not allowed; register the last segment alone: {text.rpartition('.')[2]}"
@@ -128,6 +132,7 @@ def is_lookalike(name: str, other: str) -> bool:
 
 
 def _skeleton(name: str) -> str:
+    """Return a surface name without the differences that a reader overlooks."""
     return name.replace("0", "o").replace("1", "l").replace("rn", "m").replace("vv", "w").replace("_", "")
 
 
@@ -165,6 +170,7 @@ _ALIKE: Final = str.maketrans(_DRAWN_ALIKE)
 
 
 def skeleton(name: str) -> str:
+    """Return any name without the differences that a reader overlooks, also those of other alphabets."""
     text = name[:SKELETON_CHARS_MAX]
     if not text.isascii():
         folded = unicodedata.normalize("NFKD", text.casefold())
@@ -226,6 +232,7 @@ def _common(text: str, other: str) -> int:
 
 
 def _edited(name: str, at: int) -> Iterator[str]:
+    """Yield every name that one edit at a place makes."""
     before, after = name[:at], name[at + 1 :]
     yield before + after
     if at + 1 < len(name):
@@ -240,6 +247,8 @@ PREFIX_ADVICE: Final = "prefix_advice"
 
 
 class SiblingAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """Advice on an unregistered name."""
+
     code: str
     reason: str
 

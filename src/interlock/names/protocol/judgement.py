@@ -1,9 +1,14 @@
-"""The judgement whether a tool with a registered name conforms to its specification (draft 8.1, 8.2), and its
-consequence.
+"""The judgement whether a tool with a registered name conforms to its specification (draft 8.1, 8.2).
 
 Schemas are compared, not texts: a server may accept more than the specification requires and return less than it
-allows. The specification is only used for the comparison; clients see, and calls are checked by, the server's own
-schemas (REG-8.1-6).
+allows. The specification is only used for the comparison. Clients see the server's own schemas, and calls are checked
+by them (REG-8.1-6).
+
+A server may claim in the tool's `_meta` which revision its tool follows; the claim is compared with the schemas
+(REG-8.2-2). There are two ways to claim. `dev.interlock/specification` names a revision by its number, its reference or
+the digest of its schemas. `schema_version` in the capability annotation of MCP-AX is a semantic version: the first
+revision of an entry is 1.0, a breaking revision increments the major number, any other the minor number. The server is
+free to choose the patch number and what follows it. A version below 1.0.0 claims nothing.
 """
 
 import enum
@@ -17,7 +22,7 @@ from msgspec import Raw
 from interlock.ax.protocol.capability import is_semver
 from interlock.ax.protocol.hop_metadata import CAPABILITY
 from interlock.mcp.items import Item, maybe_value
-from interlock.names.protocol.entry import NO_SCHEMA, Entry, Revision, Status
+from interlock.names.protocol.entry import NO_SCHEMA, EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.grammar import is_name
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
@@ -26,58 +31,55 @@ from interlock.wire.schemas.digest import normalised, normalised_digest
 from interlock.wire.schemas.inclusion import TOO_MUCH, Effort, EffortSpent, InclusionOutcome, InclusionVerdict, includes
 from interlock.wire.schemas.shapes import Side
 
-# The claim of a server which revision its tool follows is compared with the schemas of the tool (REG-8.2-2).
-#
-# There are two claims in the tool's `_meta`. `dev.interlock/specification` names a revision by its number, its
-# reference or the digest of its schemas. `schema_version` of MCP-AX's capability annotation is a semantic version: the
-# first revision of an entry is 1.0, a breaking revision increments the major number, any other the minor number. The
-# server is free to choose the patch number and what follows it. A version below 1.0.0 claims nothing.
-
 SPECIFICATION: Final = "dev.interlock/specification"
 
 
-class Claim(msgspec.Struct, frozen=True):
+class RevisionClaim(msgspec.Struct, frozen=True):
+    """The claim of a server about the revision that its tool follows."""
+
     specification: object = None
     version: tuple[int, int] | None = None  # major and minor of schema_version
 
 
-NO_CLAIM: Final = Claim()
+NO_CLAIM: Final = RevisionClaim()
 
 
-class Offered(msgspec.Struct, frozen=True, kw_only=True):
+class OfferedSchemas(msgspec.Struct, frozen=True, kw_only=True):
     """The schemas of a tool, compared with the revisions of its specification."""
 
     digests: tuple[str, ...]  # of the schemas together, and of that of the arguments
-    kept: Sequence[Revision]  # the revisions that have these very schemas
-    keeps_current: bool  # to the current revision, be it by other schemas
+    identical: Sequence[Revision]  # the revisions that have these very schemas
+    keeps_current: bool  # conforms to the current revision, be it by other schemas
 
 
-def read_claim(meta: Item | None) -> Claim:
+def read_claim(meta: Item | None) -> RevisionClaim:
+    """Read the claim in the `_meta` of a tool. One that cannot be read claims nothing."""
     if not meta:
         return NO_CLAIM
     annotation = maybe_value(meta, CAPABILITY) if CAPABILITY in meta else None
     version = annotation.get("schema_version") if isinstance(annotation, Mapping) else None
-    return Claim(maybe_value(meta, SPECIFICATION), _version(version))
+    return RevisionClaim(maybe_value(meta, SPECIFICATION), _version(version))
 
 
-def is_contradicted(claim: Claim, revisions: Sequence[Revision], offered: Offered) -> bool:
+def is_contradicted(claim: RevisionClaim, revisions: Sequence[Revision], offered: OfferedSchemas) -> bool:
     """Return whether the schemas contradict a claim. `revisions`: all revisions of the entry, the current one last."""
     if claim.specification is not None and not _is_named(claim.specification, offered):
         return True
     if claim.version is None:
         return False
-    if offered.kept:
-        return claim.version not in [_version_of(revisions, each) for each in offered.kept]
+    if offered.identical:
+        return claim.version not in [_version_of(revisions, each) for each in offered.identical]
     return not offered.keeps_current or claim.version[0] != _version_of(revisions, revisions[-1])[0]
 
 
-def _is_named(claimed: object, offered: Offered) -> bool:
+def _is_named(claimed: object, offered: OfferedSchemas) -> bool:
+    """Return whether a claim names a revision with the offered schemas. Of an object every member must do so."""
     if isinstance(claimed, Mapping):
         claims = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
         return bool(claims) and all(_is_named(each, offered) for each in claims)
     if isinstance(claimed, str) and claimed.startswith("sha256:"):
         return claimed in offered.digests
-    return any(str(claimed) in (str(each.revision), each.specification_reference) for each in offered.kept)
+    return any(str(claimed) in (str(each.revision), each.specification_reference) for each in offered.identical)
 
 
 def _version(text: object) -> tuple[int, int] | None:
@@ -88,6 +90,7 @@ def _version(text: object) -> tuple[int, int] | None:
 
 
 def _version_of(revisions: Sequence[Revision], wanted: Revision) -> tuple[int, int]:
+    """Return the major and minor number of a revision, counted from 1.0."""
     major, minor = 1, 0
     for each in revisions[1 : revisions.index(wanted) + 1]:
         major, minor = (major + 1, 0) if each.is_breaking else (major, minor + 1)
@@ -95,10 +98,10 @@ def _version_of(revisions: Sequence[Revision], wanted: Revision) -> tuple[int, i
 
 
 SCHEMA_BYTES_MAX: Final = 1024 * 1024  # of a tool's schema; a longer one is not compared
-SMALL_BYTES: Final = 4096
-ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool that says nothing
+SMALL_BYTES: Final = 4096  # of a schema that is compared as it is written; comparing is cheaper than normalising
+ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # the schema of a tool that declares none
 
-# What is said beside a verdict.
+# Notes beside a verdict.
 BEHIND: Final = "behind"
 UNKNOWN_REVISION: Final = "unknown_revision"
 CLAIM_MISMATCH: Final = "claim_mismatch"
@@ -111,7 +114,9 @@ T = TypeVar("T")
 
 
 class _lazy(Generic[T]):  # noqa: N801
-    """A property that is computed once and takes no lock."""
+    """A property that is computed once. Unlike `cached_property` of Python 3.11 it takes no lock: a long list of tools
+    has thousands of schemas.
+    """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make
@@ -123,6 +128,8 @@ class _lazy(Generic[T]):  # noqa: N801
 
 
 class SurfaceVerdict(enum.Enum):
+    """The verdict on a tool, from the best to the worst that an entry can have; then those without an entry."""
+
     IDENTICAL = "identical"
     COMPATIBLE = "compatible"
     INPUT_ONLY = "input_only"  # its server declares no output schema
@@ -134,6 +141,8 @@ class SurfaceVerdict(enum.Enum):
 
 
 class SurfaceDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """A difference between what is registered and what a server offers."""
+
     side: Literal["argument", "return"]
     path: str  # a JSON pointer into the value; empty: the whole
     registered: str
@@ -170,55 +179,57 @@ class SchemaPair:
         return argument or normalised_digest(self.argument), returned
 
     @_lazy
-    def _argument_said(self) -> Any:
+    def _argument_schema(self) -> Any:
         return _decoded(self._argument, ANY_ARGUMENTS)
 
     @_lazy
-    def _returned_said(self) -> Any:
+    def _returned_schema(self) -> Any:
         return _decoded(self._returned, None)
 
     @_lazy
     def argument(self) -> Any:
-        return normalised(self._argument_said, self._effort)
+        return normalised(self._argument_schema, self._effort)
 
     @_lazy
     def returned(self) -> Any:
-        return None if self._returned is None else normalised(self._returned_said, self._effort)
+        return None if self._returned is None else normalised(self._returned_schema, self._effort)
 
     @_lazy
     def digest(self) -> str:
         text = f"{self.argument_digest} {self.return_digest or 'none'}"
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
-    # What is small is compared as it was said: that means the same, and need not be normalised first.
+    # A small schema is compared as it is written. That gives the same result, and spares normalising it.
 
     @_lazy
     def accepted(self) -> Side:
-        return _side(self._argument, self._argument_said) or Side(self.argument)
+        return _side(self._argument, self._argument_schema) or Side(self.argument)
 
     @_lazy
     def declared(self) -> Side:
         """Return the arguments that a client written to the specification uses: only what is declared."""
-        return _side(self._argument, _closed(self._argument_said)) or Side(_closed(self.argument))
+        return _side(self._argument, _closed(self._argument_schema)) or Side(_closed(self.argument))
 
     @_lazy
     def results(self) -> Side:
-        return _side(self._returned, self._returned_said) or Side(self.returned)
+        return _side(self._returned, self._returned_schema) or Side(self.returned)
 
 
 class RegisteredPair(SchemaPair):
     """The schemas of a revision, whose digests were computed when it was registered."""
 
     def __init__(self, revision: Revision, argument_digest: str) -> None:
-        self._known = argument_digest, revision.return_digest
+        self._registered_digests = argument_digest, revision.return_digest
         returned = None if revision.return_schema == NO_SCHEMA else revision.return_schema
         super().__init__(revision.argument_schema, returned)
 
     def _digests(self) -> tuple[str, str | None]:
-        return self._known
+        return self._registered_digests
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of comparing two pairs of schemas."""
+
     verdict: SurfaceVerdict
     differences: tuple[SurfaceDifference, ...] = ()
 
@@ -228,7 +239,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # the surface name
     verdict: SurfaceVerdict
-    status: Status | None = None
+    status: EntryStatus | None = None
     digest: str | None = None  # of what the server offers
     registered_digest: str | None = None
     revision: int | None = None  # the current one of the specification
@@ -239,7 +250,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Specification:
-    """A revision, prepared for comparing."""
+    """A revision that is prepared for comparing."""
 
     __slots__ = ("_pair", "revision")
 
@@ -264,11 +275,13 @@ _READ: Final = msgspec.json.Decoder()
 
 
 def _is_same_text(text: Raw, other: Raw) -> bool:
+    """Return whether two texts are the same JSON value."""
     if bytes(text) == bytes(other):
         return True
     try:
         here, there = _READ.decode(text), _READ.decode(other)
-        return here == there and _TEXT.encode(here) == _TEXT.encode(there)  # in Python 1 is True
+        # The texts are compared as well, because in Python 1 == True.
+        return here == there and _TEXT.encode(here) == _TEXT.encode(there)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
 
@@ -303,15 +316,16 @@ def absent_verdict(name: str) -> SurfaceVerdict:
 
 
 def judge(
-    entry: Entry,
+    entry: RegistryEntry,
     specifications: tuple[Specification, ...],
     argument: Raw | None,
     returned: Raw | None,
-    claim: Claim,
+    claim: RevisionClaim,
     effort: Effort,
 ) -> Judgement:
-    """Compare a tool with the specifications of its name, the current one last. The schemas decide, whatever `claim`
-    says.
+    """Compare a tool with the specifications of its name, the current one last.
+
+    The schemas decide, whatever `claim` says: a claim that they contradict is only noted.
     """
     current = specifications[-1]
     notes = _entry_notes(entry)
@@ -337,7 +351,7 @@ def judge(
             return msgspec.structs.replace(judged, verdict=SurfaceVerdict.MISMATCH, differences=(unread,))
         try:
             compared = compare(current.pair, offered, effort)
-        except CodecError:  # of what is registered
+        except CodecError:  # the registered schema cannot be read
             return judged
     behind = None
     if compared.verdict is not SurfaceVerdict.IDENTICAL:
@@ -358,10 +372,19 @@ def judge(
 
 def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comparison:
     """Compare an offered pair with a registered one: it may accept more and return less (REG-8.1-4)."""
+    arguments, results = InclusionOutcome(), InclusionOutcome()
     is_same_argument = registered.argument_digest == offered.argument_digest
-    arguments = _includes_arguments(registered, offered, effort) if not is_same_argument else InclusionOutcome()
+    if not is_same_argument:
+        arguments = includes(
+            offered.accepted,
+            offered.accepted.root,
+            registered.declared,
+            registered.declared.root,
+            unnamed=InclusionVerdict.REJECTS,
+            tighter=InclusionVerdict.REJECTS,
+            effort=effort,
+        )
     is_same_return = registered.return_digest == offered.return_digest
-    results = InclusionOutcome()
     if not is_same_return and registered.has_results and offered.has_results:
         results = includes(
             registered.results,
@@ -384,19 +407,8 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
     return Comparison(verdict=SurfaceVerdict.IDENTICAL if is_same else SurfaceVerdict.COMPATIBLE)
 
 
-def _includes_arguments(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> InclusionOutcome:
-    return includes(
-        offered.accepted,
-        offered.accepted.root,
-        registered.declared,
-        registered.declared.root,
-        unnamed=InclusionVerdict.REJECTS,
-        tighter=InclusionVerdict.REJECTS,
-        effort=effort,
-    )
-
-
 def _closed(schema: Any) -> Any:
+    """Return an argument schema without the permission of undeclared members."""
     if isinstance(schema, Mapping) and schema.get("additionalProperties") is True:
         return {key: value for key, value in schema.items() if key != "additionalProperties"}
     return schema
@@ -427,7 +439,7 @@ def _older(specifications: tuple[Specification, ...], offered: SchemaPair) -> Re
     return None
 
 
-def _offered(specifications: tuple[Specification, ...], offered: SchemaPair, compared: Comparison) -> Offered:
+def _offered(specifications: tuple[Specification, ...], offered: SchemaPair, compared: Comparison) -> OfferedSchemas:
     revisions = [
         each.revision
         for each in specifications
@@ -435,16 +447,17 @@ def _offered(specifications: tuple[Specification, ...], offered: SchemaPair, com
         and (not offered.has_results or each.revision.return_digest == offered.return_digest)
     ]
     keeps = (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE, SurfaceVerdict.INPUT_ONLY)
-    return Offered(
-        digests=(offered.digest, offered.argument_digest), kept=revisions, keeps_current=compared.verdict in keeps
+    return OfferedSchemas(
+        digests=(offered.digest, offered.argument_digest), identical=revisions, keeps_current=compared.verdict in keeps
     )
 
 
-def _entry_notes(entry: Entry) -> tuple[str, ...]:
+def _entry_notes(entry: RegistryEntry) -> tuple[str, ...]:
+    """Return the notes that an entry itself gives rise to, whatever the tool."""
     notes = []
-    if entry.status is Status.DEPRECATED:  # REG-7.3-2
+    if entry.status is EntryStatus.DEPRECATED:  # REG-7.3-2
         notes.append(DEPRECATED)
-    if entry.status is Status.WITHDRAWN:
+    if entry.status is EntryStatus.WITHDRAWN:
         notes.append(WITHDRAWN)
     if entry.scope_tightened_on is not None:
         notes.append(SCOPE_TIGHTENED)
@@ -454,7 +467,7 @@ def _entry_notes(entry: Entry) -> tuple[str, ...]:
 Enforcement = Literal["reject", "session", "warn", "off"]
 
 # Provisional and withdrawn entries only warn (REG-8.1-2).
-_ENFORCED: Final = frozenset([Status.ACTIVE, Status.DEPRECATED])
+_ENFORCED: Final = frozenset([EntryStatus.ACTIVE, EntryStatus.DEPRECATED])
 _FAILS: Final = frozenset([SurfaceVerdict.MISMATCH, SurfaceVerdict.UNDECIDED])
 VERIFIED: Final = frozenset([SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE, SurfaceVerdict.INPUT_ONLY])
 
@@ -472,7 +485,7 @@ class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.per_name.get(name, self.enforce)
 
     def consequence(
-        self, entry: Entry, judgement: Judgement, *, is_trusted: bool, is_accepted: bool
+        self, entry: RegistryEntry, judgement: Judgement, *, is_trusted: bool, is_accepted: bool
     ) -> Enforcement | Literal["pass"]:
         """Return the consequence of a judgement.
 

@@ -7,6 +7,7 @@ the grammar, its prefix, its status, its dates. JSON is read completely, XML and
 """
 
 import csv
+import enum
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -17,7 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.names.protocol.criteria import read_reference, schema_digest
-from interlock.names.protocol.entry import NONE, Entry, Revision, Status, days_between, is_day
+from interlock.names.protocol.entry import NONE, EntryStatus, RegistryEntry, Revision, days_between, is_day
 from interlock.names.protocol.grammar import covers, find_name_fault, is_prefix, is_scope
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX
 
@@ -51,7 +52,7 @@ MEDIA_TYPES: Final[dict[Form, str]] = {
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """A publication of the registry: the entries in order, and the header of every form."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[RegistryEntry, ...]
     updated: str
     today: str
     experts: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ class PublishedEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     authentication_scope: str
     vendor_prefix: str
     change_controller: str
-    status: Status
+    status: EntryStatus
     first_registered: str
     specification: Revision
     earlier_specifications: tuple[Revision, ...] = ()
@@ -82,6 +83,8 @@ class PublishedEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class PublishedRegistry(msgspec.Struct, frozen=True, kw_only=True):
+    """The registry in JSON."""
+
     title: str
     registration_policy: str
     reference: str
@@ -90,16 +93,16 @@ class PublishedRegistry(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[PublishedEntry, ...]
 
 
-_COPIED: Final = frozenset(field.name for field in msgspec.structs.fields(Entry)) - {"revisions"}
+_COPIED: Final = frozenset(field.name for field in msgspec.structs.fields(RegistryEntry)) - {"revisions"}
 
 
-def is_overdue(entry: Entry, today: str) -> bool:
+def is_overdue(entry: RegistryEntry, today: str) -> bool:
     """Return whether the review of a provisional entry is late. That removes nothing (REG-5-13)."""
     due = entry.answer_due or entry.review_due
-    return entry.status is Status.PROVISIONAL and due is not None and days_between(due, today) >= 0
+    return entry.status is EntryStatus.PROVISIONAL and due is not None and days_between(due, today) >= 0
 
 
-def published_entry(entry: Entry, today: str) -> PublishedEntry:
+def published_entry(entry: RegistryEntry, today: str) -> PublishedEntry:
     members = {name: getattr(entry, name) for name in _COPIED}
     return PublishedEntry(
         **members,
@@ -110,6 +113,7 @@ def published_entry(entry: Entry, today: str) -> PublishedEntry:
 
 
 def publish(publication: Publication, form: Form) -> bytes:
+    """Encode the registry in one of its published forms."""
     match form:
         case "xml":
             return "".join(_xml(publication)).encode()
@@ -118,14 +122,26 @@ def publish(publication: Publication, form: Form) -> bytes:
         case "txt":
             return "".join(_text(publication)).encode()
         case "json":
-            return msgspec.json.encode(_json(publication)) + b"\n"
+            registry = PublishedRegistry(
+                title=TITLE,
+                registration_policy=POLICY,
+                reference=DRAFT,
+                updated=publication.updated,
+                experts=publication.experts,
+                entries=tuple(published_entry(entry, publication.today) for entry in publication.entries),
+            )
+            return msgspec.json.encode(registry) + b"\n"
 
 
 @cache
 def published_schema() -> bytes:
     """Return the JSON Schema of the JSON form."""
     revision = _described(Revision, {Raw: Any})
-    entry = _described(PublishedEntry, {Revision: revision, tuple[Revision, ...]: GenericAlias(tuple, (revision, ...))})
+    # The published schema has this type under a name of its own.
+    status = enum.Enum("Status", {each.name: each.value for each in EntryStatus})  # type: ignore[misc]
+    revisions = GenericAlias(tuple, (revision, ...))
+    instead = {Revision: revision, tuple[Revision, ...]: revisions, EntryStatus: status}
+    entry = _described(PublishedEntry, instead)
     registry = _described(PublishedRegistry, {tuple[PublishedEntry, ...]: GenericAlias(tuple, (entry, ...))})
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(registry)}
     return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
@@ -141,40 +157,19 @@ def _described(kind: type[msgspec.Struct], instead: dict[Any, Any]) -> Any:
     return msgspec.defstruct(kind.__name__, fields, kw_only=True)
 
 
-def row_of(entry: Entry) -> list[str]:
-    return [
-        entry.surface_name,
-        entry.specification_reference,
-        entry.authentication_scope,
-        entry.vendor_prefix,
-        entry.change_controller,
-        entry.status.value,
-        entry.first_registered,
-    ]
+def row_of(entry: RegistryEntry) -> list[str]:
+    """Return the seven fields of an entry, in the order of the columns."""
+    return [entry.status.value if field == "status" else getattr(entry, field) for _, field in COLUMNS]
 
 
-def _json(publication: Publication) -> PublishedRegistry:
-    return PublishedRegistry(
-        title=TITLE,
-        registration_policy=POLICY,
-        reference=DRAFT,
-        updated=publication.updated,
-        experts=publication.experts,
-        entries=tuple(published_entry(entry, publication.today) for entry in publication.entries),
-    )
-
-
-def _csv(entries: Iterable[Entry]) -> bytes:
-    """RFC 4180. A cell that a spreadsheet would calculate begins with an apostrophe."""
+def _csv(entries: Iterable[RegistryEntry]) -> bytes:
+    """Encode entries as CSV (RFC 4180). A cell that a spreadsheet would calculate begins with an apostrophe."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow([title for title, _ in COLUMNS])
-    writer.writerows([_harmless(cell) for cell in row_of(entry)] for entry in entries)
+    for entry in entries:
+        writer.writerow([f"'{cell}" if cell.startswith(FORMULA_STARTS) else cell for cell in row_of(entry)])  # REG-9-2
     return text.getvalue().encode()
-
-
-def _harmless(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(FORMULA_STARTS) else cell  # REG-9-2
 
 
 def _xml(publication: Publication) -> Iterable[str]:
@@ -209,18 +204,15 @@ def _text(publication: Publication) -> Iterable[str]:
     yield f"{TITLE}\n\nRegistration procedure: {POLICY}\nReference: {DRAFT}\n"
     yield f"Experts: {', '.join(publication.experts) or 'none'}\nLast updated: {publication.updated}\n\n"
     rows = [[title for title, _ in COLUMNS]]
-    rows += [_marked(entry, publication.today) for entry in publication.entries]
+    for entry in publication.entries:
+        row = row_of(entry)
+        row[5] += ", review overdue" if is_overdue(entry, publication.today) else ""
+        rows.append(row)
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     for row in rows:
         yield _line(row, widths)
         if row is rows[0]:
             yield _line(["-" * width for width in widths], widths)
-
-
-def _marked(entry: Entry, today: str) -> list[str]:
-    row = row_of(entry)
-    row[5] += ", review overdue" if is_overdue(entry, today) else ""
-    return row
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -235,14 +227,14 @@ _FIELDS: Final = ("value", "xref", "scope", "prefix", "controller", "status")
 
 
 class BadDocument(ValueError):
-    """The document is no published registry; the message says where it fails."""
+    """Exception for a document that is no published registry. The message says where it fails."""
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[PublishedEntry]
 
 
-def read_published_untrusted(data: bytes) -> tuple[Entry, ...]:
+def read_published_untrusted(data: bytes) -> tuple[RegistryEntry, ...]:
     """Read a published registry and return its entries in the order of their names. Raises BadDocument."""
     if len(data) > DOCUMENT_BYTES_MAX:
         raise BadDocument(f"the document has more than {DOCUMENT_BYTES_MAX} bytes")
@@ -255,7 +247,7 @@ def read_published_untrusted(data: bytes) -> tuple[Entry, ...]:
         entries = [_entry(row) for row in _csv_rows(data)]
     if len(entries) > ENTRIES_MAX:
         raise BadDocument(f"the document has more than {ENTRIES_MAX} entries")
-    by_name: dict[str, Entry] = {}
+    by_name: dict[str, RegistryEntry] = {}
     for entry in entries:
         if entry.surface_name in by_name:
             raise BadDocument(f"{entry.surface_name} is there twice")
@@ -263,7 +255,7 @@ def read_published_untrusted(data: bytes) -> tuple[Entry, ...]:
     return tuple(by_name[name] for name in sorted(by_name))
 
 
-def _read_json(data: bytes) -> list[Entry]:
+def _read_json(data: bytes) -> list[RegistryEntry]:
     try:
         document = msgspec.json.decode(data, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -271,13 +263,10 @@ def _read_json(data: bytes) -> list[Entry]:
     return [_checked(_from_published(entry)) for entry in document.entries]
 
 
-def _from_published(published: PublishedEntry) -> Entry:
-    members = {name: getattr(published, name) for name in _SHARED}
+def _from_published(published: PublishedEntry) -> RegistryEntry:
+    members = {name: getattr(published, name) for name in _COPIED}
     revisions = (*published.earlier_specifications, published.specification)
-    return Entry(**members, revisions=tuple(_with_own_digests(each) for each in revisions))
-
-
-_SHARED: Final = frozenset(field.name for field in msgspec.structs.fields(Entry)) - {"revisions"}
+    return RegistryEntry(**members, revisions=tuple(_with_own_digests(each) for each in revisions))
 
 
 def _with_own_digests(revision: Revision) -> Revision:
@@ -292,15 +281,16 @@ def _with_own_digests(revision: Revision) -> Revision:
     )
 
 
-def _entry(row: list[str]) -> Entry:
+def _entry(row: list[str]) -> RegistryEntry:
+    """Return the entry of a row of the seven fields. Raises BadDocument."""
     name, reference, scope, prefix, controller, status, day = row
     try:
-        entry_status = Status(status)
+        entry_status = EntryStatus(status)
     except ValueError:
         raise BadDocument(f"{_shown(name)}: {_shown(status)} is no status") from None
     revision = Revision(revision=1, specification_reference=reference, authentication_scope=scope, registered=day)
     return _checked(
-        Entry(
+        RegistryEntry(
             surface_name=name,
             specification_reference=reference,
             authentication_scope=scope,
@@ -313,7 +303,8 @@ def _entry(row: list[str]) -> Entry:
     )
 
 
-def _checked(entry: Entry) -> Entry:
+def _checked(entry: RegistryEntry) -> RegistryEntry:
+    """Return an imported entry if it could be an entry of this registry. Raises BadDocument."""
     name, prefix = entry.surface_name, entry.vendor_prefix
     fault = find_name_fault(name)
     if fault is not None:
@@ -331,6 +322,7 @@ def _checked(entry: Entry) -> Entry:
 
 
 def _shown(text: str) -> str:
+    """Return a text of the document for a message: short, quoted and without control characters."""
     return msgspec.json.encode(text[:80]).decode()
 
 
@@ -350,7 +342,11 @@ def _csv_rows(data: bytes) -> Iterator[list[str]]:
 
 
 class _XmlRows:
-    """The records of an XML registry; a document type is refused, and with it every entity that is not XML's own."""
+    """The records of an XML registry.
+
+    A document type is refused, and with it every entity that is not XML's own: an entity may expand to gigabytes, or
+    name a file of this machine.
+    """
 
     def __init__(self, data: bytes) -> None:
         from xml.parsers import expat  # here: only an import needs it

@@ -1,7 +1,7 @@
 """The records of the registry's log, and the state of a registry, which is the sum of its records in order.
 
-A record is a `Step`. It holds everything that one decision changed, as snapshots: the entry, the request that it
-answers, and who now acts for the controller are in one record, or in none.
+A record is a `RegistryStep`. It contains everything that one decision changed, as whole values: the entry, the request
+that it answers, and who now acts for the controller are in one record, or in none.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,22 +10,30 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.names.protocol.entry import NO_SCHEMA, NONE, Entry, RequestState, SchemaSource, Status, free_on
+from interlock.names.protocol.entry import (
+    NO_SCHEMA,
+    NONE,
+    EntryStatus,
+    RegistryEntry,
+    RequestState,
+    SchemaSource,
+    free_on,
+)
 from interlock.names.protocol.grammar import covers
 
 TEXT_CHARS_MAX: Final = 4000  # of a reason, the semantics, a contact
 EVIDENCE_MAX: Final = 20
-PRINCIPALS_MAX: Final = 20
 
 RequestKind = Literal["request", "amendment", "review", "dispute"]
 EvidenceKind = Literal["datatracker_date", "publication_date", "operational_history"]
 Verdict = Literal["fail", "revise", "needs_expert", "note"]
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The finding of a check.
+class CheckFinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The finding of a machine check.
 
-    fail: refused at once. revise: returned for clarification. needs_expert: a person decides. note: advice.
+    Its verdict is `fail` (the request is refused at once), `revise` (it is returned to the registrant), `needs_expert`
+    (a person decides) or `note` (advice).
     """
 
     criterion: int  # of section 5; 0: beside them
@@ -34,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
 
 
-class Proposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class NameProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The content of a request. It has no First registered: the registry sets that (REG-4.1-10)."""
 
     surface_name: str
@@ -74,7 +82,7 @@ class Retrieval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str | None = None  # sha256: of the body
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NameRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request for a name, an amendment, a review or a dispute."""
 
     id: str
@@ -86,9 +94,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     controller: str
     is_signed: bool = False  # by a key of the controller, or the one that the proposal names
     is_proven: bool = False  # the one who filed it acted for a controller that had a record by then
-    proposal: Proposal | None = None
+    proposal: NameProposal | None = None
     retrieval: Retrieval | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CheckFinding, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     previous: str = ""
     decided_by: str = ""
@@ -110,8 +118,8 @@ class Controller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.principals or self.keys)
 
 
-class Consent(msgspec.Struct, frozen=True, kw_only=True):
-    """The holder of a prefix lets another controller register under it, until a day."""
+class PrefixConsent(msgspec.Struct, frozen=True, kw_only=True):
+    """The consent of a prefix's holder that another controller registers names under it, until a day."""
 
     prefix: str
     controller: str
@@ -155,8 +163,8 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     to: str
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One record of the log. What is set replaces what the registry had under the same key."""
+class RegistryStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A record of the log. Each value that is set replaces what the registry had under the same key."""
 
     at: str  # RFC 3339
     by: str
@@ -165,31 +173,31 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     is_override: bool = False  # by an admin, in place of the controller (REG-4.1-8)
     statement: str = ""  # the jti of what the controller signed
-    entry: Entry | None = None
+    entry: RegistryEntry | None = None
     is_removed: bool = False
-    request: Request | None = None
+    request: NameRequest | None = None
     controller: Controller | None = None
-    consent: Consent | None = None
+    consent: PrefixConsent | None = None
     holder: Holder | None = None
     implementation: Implementation | None = None
     source: SourceRegistry | None = None
     transfer: Transfer | None = None
-    notice: str = ""  # what the registry reminded of, and by which date: once each
+    notice: str = ""  # the reminder that was given, with its date, so that no process gives it again
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Step).decode
+_decode = msgspec.json.Decoder(RegistryStep).decode
 
 
 class BadStep(ValueError):
-    """A record that is no step of a registry."""
+    """Exception for a record of the log that is no step of a registry."""
 
 
-def encode_step(step: Step) -> bytes:
+def encode_step(step: RegistryStep) -> bytes:
     return _encode(step)
 
 
-def decode_step(data: bytes) -> Step:
+def decode_step(data: bytes) -> RegistryStep:
     """Decode a record of the log. Raises BadStep."""
     try:
         return _decode(data)
@@ -200,12 +208,12 @@ def decode_step(data: bytes) -> Step:
 OPEN: Final = frozenset((RequestState.SUBMITTED, RequestState.IN_REVIEW))
 
 
-class Registry:
-    """The state that follows from all steps. It changes only through `apply`."""
+class NamesRegistry:
+    """The state of the registry that follows from all steps. It changes only through `apply`."""
 
-    def __init__(self, steps: Iterable[Step] = ()) -> None:
-        self.entries: dict[str, Entry] = {}
-        self.requests: dict[str, Request] = {}
+    def __init__(self, steps: Iterable[RegistryStep] = ()) -> None:
+        self.entries: dict[str, RegistryEntry] = {}
+        self.requests: dict[str, NameRequest] = {}
         self.controllers: dict[str, Controller] = {}
         self.holders: dict[str, Holder] = {}
         self.sources: dict[str, SourceRegistry] = {}
@@ -214,11 +222,12 @@ class Registry:
         self.used_statements: set[str] = set()
         self.notices: dict[tuple[str, str], str] = {}  # the last of each kind about a name
         self.updated = ""  # the day of the last change of an entry
-        self._consents: dict[tuple[str, str], Consent] = {}
+        self._consents: dict[tuple[str, str], PrefixConsent] = {}
         for step in steps:
             self.apply(step)
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: RegistryStep) -> None:
+        """Take over what a step changed. It cannot fail: what is in the log has been decided."""
         if (entry := step.entry) is not None:
             self.transfers.pop(entry.surface_name, None)
             self.updated = max(self.updated, step.at[:10])
@@ -227,7 +236,13 @@ class Registry:
             else:
                 self.entries[entry.surface_name] = entry
             if entry.vendor_prefix != NONE:  # a removed entry counts as first use as well
-                self.holders.setdefault(entry.vendor_prefix, _first_use(entry))  # REG-7.2-1
+                first_use = Holder(
+                    prefix=entry.vendor_prefix,
+                    controller=entry.change_controller,
+                    first_entry=entry.surface_name,
+                    since=entry.first_registered,
+                )
+                self.holders.setdefault(entry.vendor_prefix, first_use)  # REG-7.2-1
         if step.request is not None:
             self.requests[step.request.id] = step.request
         if step.controller is not None:
@@ -247,10 +262,10 @@ class Registry:
         if step.statement:
             self.used_statements.add(step.statement)
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> RegistryEntry | None:
         return self.entries.get(name)
 
-    def is_trusted(self, entry: Entry) -> bool:
+    def is_trusted(self, entry: RegistryEntry) -> bool:
         if not entry.source:
             return True
         source = self.sources.get(entry.source)
@@ -264,13 +279,13 @@ class Registry:
         consent = self._consents.get((prefix, controller))
         return consent is not None and today <= consent.until  # REG-7.2-2
 
-    def open_requests(self) -> Iterator[Request]:
+    def open_requests(self) -> Iterator[NameRequest]:
         return (request for request in self.requests.values() if request.state in OPEN)
 
     def remaining_implementations(self, name: str) -> tuple[Implementation, ...]:
         return tuple(each for each in self.implementations.values() if each.surface_name == name and not each.ended_on)
 
-    def in_order(self) -> list[Entry]:
+    def in_order(self) -> list[RegistryEntry]:
         """Return all entries in the order of the octets of their names."""
         return [self.entries[name] for name in sorted(self.entries)]
 
@@ -279,7 +294,7 @@ class Registry:
         entry = self.entries.get(name)
         if entry is None:
             return None
-        if entry.status is not Status.WITHDRAWN or entry.source:  # REG-5-7
+        if entry.status is not EntryStatus.WITHDRAWN or entry.source:  # REG-5-7
             return "name_taken", f"{name} is registered to {entry.change_controller}, {entry.status.value}"
         day = free_on(entry.withdrawn_on or today)
         if entry.change_controller == controller or today >= day:  # REG-7.3-5
@@ -302,12 +317,3 @@ class Registry:
             if prefix != NONE and (holder.prefix.startswith(prefix) or prefix.startswith(holder.prefix)):  # REG-5-8
                 return f"{held}; one of the two prefixes leads the other"
         return None
-
-
-def _first_use(entry: Entry) -> Holder:
-    return Holder(
-        prefix=entry.vendor_prefix,
-        controller=entry.change_controller,
-        first_entry=entry.surface_name,
-        since=entry.first_registered,
-    )

@@ -43,7 +43,10 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadStatement(Exception):
-    """`code` is what a program acts on: statement_invalid, statement_expired, wrong_registry."""
+    """Exception for a statement that cannot be used.
+
+    `code` is for programs: statement_invalid, statement_expired or wrong_registry.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -70,7 +73,7 @@ def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statem
         raise BadStatement("statement_invalid", f"this is no JWS of type {TYP}: {jwt.reason.value}")
     payload = decode_base64url(token.strip().split(".")[1]) or b""
     try:
-        read_untrusted(payload)  # a claim that stands there twice states nothing
+        read_untrusted(payload)  # refuses duplicate claims, of which readers may see different ones
         claims = msgspec.json.decode(payload, type=_Claims)
     except (AmbiguousJson, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadStatement("statement_invalid", "the claims of the statement cannot be read") from None
