@@ -464,7 +464,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (running_parts_import_downward, "interlock.rooms.rooms", "from interlock.operator.api import Status"),
     (api_modules_import_only_each_other, "interlock.links.api", "from interlock.guard.api import Spent"),
     (running_parts_import_downward, "interlock.rooms.cli", "from interlock.cli.terminal import output"),
-    (running_parts_import_downward, "interlock.rooms.parts", "from interlock.node.call_parts import CallParts"),
+    (running_parts_import_downward, "interlock.rooms.parts", "from interlock.node.common_parts import CallParts"),
     (running_parts_import_downward, "interlock.config.x", "from interlock.node.capabilities import capabilities"),
     (capability_modules_are_light, "interlock.rooms.capability", 'PARTS = "interlock.rooms.parts:RoomParts"'),
     (running_parts_import_downward, "interlock.__main__", "from interlock.cli import app"),

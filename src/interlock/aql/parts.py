@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from interlock.core.part import Part
 from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
-from interlock.node.front_parts import EndedSession
+from interlock.node.common_parts import EndedSession
 
 
 class AqlParts(CapabilityParts):

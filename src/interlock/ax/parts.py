@@ -15,8 +15,7 @@ from interlock.core.calls.caller import principal_for
 from interlock.core.feed import Feed
 from interlock.core.part import Part
 from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
-from interlock.node.reload import ReloadStep
-from interlock.node.reload_parts import ReloadSteps
+from interlock.node.reload import ReloadStep, ReloadSteps
 
 
 class AxParts(CapabilityParts):

@@ -7,8 +7,7 @@ from interlock.config.plan import Plan
 from interlock.core.part import Part
 from interlock.devices.devices import Devices, OnBehalf
 from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
-from interlock.node.reload import ReloadStep
-from interlock.node.reload_parts import ReloadSteps
+from interlock.node.reload import ReloadStep, ReloadSteps
 
 
 class DeviceParts(CapabilityParts):

@@ -9,8 +9,7 @@ from interlock.core.part import Part
 from interlock.drivers.contracts.lazy import LazyContracts
 from interlock.drivers.registry.service import Drivers
 from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
-from interlock.node.reload import ReloadStep
-from interlock.node.reload_parts import ReloadSteps
+from interlock.node.reload import ReloadStep, ReloadSteps
 
 if TYPE_CHECKING:
     from interlock.drivers.registry.operations import DriverService

@@ -9,18 +9,21 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol, cast
+from weakref import WeakSet
 
 from msgspec import Raw
 
 from interlock.config.plan import NameForm
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Principal
+from interlock.core.calls.caller import Caller, Principal, principal_for
+from interlock.core.current_plan import CurrentPlan
 from interlock.fronts.batch import begin_batch_untrusted
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import Listener, ModernFront
 from interlock.fronts.sessions import LOST, WENT_AWAY, Session
-from interlock.fronts.surfaces import Chosen
+from interlock.fronts.surfaces import Chosen, Surfaces
 from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
 from interlock.mcp.request_validation import validate_request
 from interlock.process.child import FileInput, FileOutput, is_never_waited_for
@@ -318,3 +321,35 @@ class _Input(asyncio.Protocol):
         if exc is not None:
             self._front.lose()
         self._front.done.set()
+
+
+class LineFronts:
+    """A factory of fronts for clients that speak over lines: standard input, or the socket beside it."""
+
+    def __init__(self, current: CurrentPlan, surfaces: Surfaces) -> None:
+        self._current = current
+        self._surfaces = surfaces
+        self._made: WeakSet[LineFront] = WeakSet()
+
+    def replan(self) -> None:
+        """Apply changed [[access]] rules, also to clients that are connected."""
+        for front in list(self._made):
+            front.act_as(self._principal())
+
+    def _principal(self) -> Principal:
+        return principal_for("local", None, self._current.plan.access)
+
+    def make(self, only: str | None, surface: str | None = None) -> LineFront:
+        """Return a front for one client. `surface`: the surface that the client wants."""
+        plan = self._current.plan
+        principal = self._principal()
+        front = LineFront(
+            partial(self._surfaces.choose, surface, principal, only),
+            partial(self._surfaces.maybe_wait, surface, principal, only),
+            principal,
+            only=only,
+            names=plan.mcp.names,
+            max_bytes=plan.limits.message_bytes,
+        )
+        self._made.add(front)
+        return front

@@ -11,8 +11,7 @@ from interlock.names.reviews import define_name_metrics
 from interlock.names.surface_check import Rejudgement
 from interlock.names.tools import NamesTools
 from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
-from interlock.node.reload import ReloadStep
-from interlock.node.reload_parts import ReloadSteps
+from interlock.node.reload import ReloadStep, ReloadSteps
 from interlock.store.ports import Change
 
 

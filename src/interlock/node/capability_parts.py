@@ -8,7 +8,7 @@ constructed. What the node asks of it later is in the methods below, and a capab
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,17 +18,10 @@ from interlock.config.plan import Plan
 from interlock.core.capability import load_reference
 from interlock.core.part import Part
 from interlock.links.local_link import LocalLink
-from interlock.node.approval_parts import ApprovalParts
-from interlock.node.call_parts import CallParts
 from interlock.node.capabilities import capabilities
-from interlock.node.front_parts import FrontParts
-from interlock.node.link_parts import LinkParts
-from interlock.node.reload import ReloadStep
-from interlock.node.store_parts import StoreParts
+from interlock.node.common_parts import ApprovalParts, CallParts, FrontParts, LinkParts, StoreParts
+from interlock.node.reload import ReloadStep, ReloadSteps
 from interlock.store.ports import Change
-
-if TYPE_CHECKING:
-    from interlock.node.reload_parts import ReloadSteps
 
 App = Callable[..., Any]  # an ASGI application
 Parts = TypeVar("Parts", bound="CapabilityParts")
@@ -85,7 +78,7 @@ class CapabilityParts:
         """Return applications of the public endpoint by path, or by the start of a path if it ends in a slash."""
         return {}
 
-    def reload_steps(self, steps: "ReloadSteps") -> Mapping[str, ReloadStep]:
+    def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
         """Return how changed keys of the configuration take effect, by key or section. `steps`: what several share."""
         return {}
 

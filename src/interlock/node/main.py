@@ -12,11 +12,11 @@ from interlock.config.load import Loaded
 from interlock.core.clock import Clock
 from interlock.fronts.stdio import stdio_front
 from interlock.fronts.stdio_bridge import SOCKET, bridge
+from interlock.node.common_parts import adopt_shared_identity
 from interlock.node.endpoints import OperatorApp
 from interlock.node.node import READY_S, Node
 from interlock.node.reload import Read
 from interlock.node.sockets import answers
-from interlock.node.store_parts import adopt_shared_identity
 from interlock.operator.api import Status
 from interlock.process.limits import raise_descriptor_limit
 

@@ -12,9 +12,9 @@ outside this process: servers, drivers, subservers, children, parents. The last 
 and the watch of the configuration. So a node that stops first ignores changes, then ends its traffic, then closes the
 rest.
 
-The common parts are constructed by subject, one module for each: `store_parts`, `approval_parts`, `call_parts`,
-`link_parts`, `front_parts`. Everything else is a capability (`capabilities`, `capability_parts`). Handlers of
-operations are constructed in `operation_parts`, steps for a changed configuration in `reload_parts`.
+The common parts are constructed in `common_parts`, from top to bottom. Everything else is a capability (`capabilities`,
+`capability_parts`). Handlers of operations are constructed in `operations`, steps for a changed configuration in
+`reload`.
 """
 
 import asyncio
@@ -32,26 +32,28 @@ from interlock.core.part import Part, PartStack
 from interlock.dispatch.dispatch import Dispatch
 from interlock.fronts.public import PublicEndpoint
 from interlock.links.keeper import Keeper
-from interlock.node.approval_parts import make_approval_parts
-from interlock.node.call_parts import make_call_parts
 from interlock.node.capability_parts import CapabilityParts, NodeParts, OwnLinks, Parts, Stage, construct_capabilities
+from interlock.node.common_parts import (
+    make_approval_parts,
+    make_call_parts,
+    make_front_parts,
+    make_link_parts,
+    make_store_parts,
+)
 from interlock.node.endpoints import DRAIN_S, Endpoints, OperatorApp
-from interlock.node.front_parts import make_front_parts
-from interlock.node.link_parts import make_link_parts
-from interlock.node.operation_parts import make_operations
-from interlock.node.reload import Read, Reload
-from interlock.node.reload_parts import ReloadSteps
+from interlock.node.operations import make_operations
+from interlock.node.reload import Read, Reload, ReloadSteps
 from interlock.node.sockets import Sockets
-from interlock.node.store_parts import make_store_parts
 from interlock.store import tokens
 from interlock.store.ports import Change
 from interlock.wire.refusal import UNAVAILABLE, Refusal
 
-# Which parts keep in memory what the store holds, and take over what other replicas of the node write there.
-
 
 def follow_replicas(node: NodeParts) -> None:
-    """Subscribe the parts of a node to the changes of its other replicas."""
+    """Subscribe the parts of a node to the changes of its other replicas.
+
+    Each bucket of the store has one part that keeps its values in memory and takes over what other replicas write.
+    """
     approvals = node.approvals
 
     def take_token(change: Change) -> None:
@@ -82,7 +84,7 @@ class Readiness:
     def __init__(self, keepers: Mapping[str, Keeper], clock: Clock) -> None:
         self._keepers = keepers
         self._clock = clock
-        self._started_programs = clock.now()
+        self._started = clock.now()
 
     @property
     def is_settled(self) -> bool:
@@ -90,7 +92,7 @@ class Readiness:
 
     def is_ready(self) -> bool:
         """Return whether every link has made its first attempt. A server that hangs does not delay the others."""
-        return self.is_settled or self._clock.now() - self._started_programs > READY_S
+        return self.is_settled or self._clock.now() - self._started > READY_S
 
     async def settle(self, seconds: float | None) -> None:
         """Wait until every link's first attempt has ended, for at most `seconds`."""

@@ -10,8 +10,7 @@ from interlock.config.plan import Plan
 from interlock.core.calls.caller import Principal
 from interlock.core.part import Part
 from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
-from interlock.node.reload import ReloadStep
-from interlock.node.reload_parts import ReloadSteps
+from interlock.node.reload import ReloadStep, ReloadSteps
 from interlock.rooms.connections import PresenceLeases
 from interlock.rooms.endpoint import RoomsEndpoint
 from interlock.rooms.node_participant import NodeParticipants

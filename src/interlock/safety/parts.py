@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from interlock.config.plan import Plan
 from interlock.core.part import Part
 from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
-from interlock.node.front_parts import EndedSession
-from interlock.node.reload import ReloadStep
-from interlock.node.reload_parts import ReloadSteps
+from interlock.node.common_parts import EndedSession
+from interlock.node.reload import ReloadStep, ReloadSteps
 from interlock.safety import agents, codes
 from interlock.safety.operations import AgentOperations
 from interlock.store.ports import Change

@@ -13,8 +13,7 @@ from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.part import CannotStart
 from interlock.node.node import Node
-from interlock.node.reload import Reload
-from interlock.node.reload_parts import ReloadSteps
+from interlock.node.reload import Reload, ReloadSteps
 
 ANCHOR = '[[anchor]]\nname = "ada"\nkey = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="\napproves = ["*"]\n'
 BEFORE = f"{ANCHOR}[gate]\nmode = 'gated'\n"

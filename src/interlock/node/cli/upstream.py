@@ -1,29 +1,75 @@
-"""What only the servers themselves can tell (`check --upstream`), as warnings at the place of each in the file.
+"""Checks that need the servers themselves (`interlock check --upstream`), reported at the place of each in the file.
 
-A server that does not come up, tools that will be withheld and why, and rules about tools that no server has.
+`survey` starts or dials every server as a node would, lists its tools and stops it again. No endpoint is opened and no
+call is made; programs are started and packages installed, because nothing else can tell. `warnings_of` reports servers
+that do not come up, tools that will be withheld and why, and rules about tools that no server has.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from interlock.ax.protocol.names import QUALIFIED_MAX, normalise
+from interlock.catalog.api import Tool
 from interlock.catalog.unlisted_tools import HIDDEN
 from interlock.config.load import Loaded, Problem
+from interlock.config.plan import Plan
 from interlock.config.problems import quoted_word
+from interlock.drivers.api import DriverSummary
+from interlock.drivers.parts import DriverParts
 from interlock.links.api import Link
-from interlock.node.upstream_survey import Survey, survey
+from interlock.node.node import Node
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refused
 
 PATIENCE_S = 120.0  # a first installation of several packages on a slow line
 USABLE = ("ready", "slow")
+LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in the last
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of every server of a plan, as a node without endpoints finds it."""
+
+    links: tuple[Link, ...]
+    tools: tuple[Tool, ...]
+    drivers: tuple[DriverSummary, ...]
+    last_words: Mapping[str, tuple[str, ...]]  # by segment: the end of what a program wrote to stderr
+
+
+async def survey(plan: Plan, *, patience_s: float) -> Survey:
+    """Return the state of every server after its first attempt, or as connecting after `patience_s`."""
+    node = Node(plan, _no_operator_endpoint, listen=False)
+    try:
+        await node.open()
+        await node.readiness.settle(patience_s)
+        loaded = node.get(DriverParts).drivers
+        await loaded.settle(patience_s)
+        operations = node.operations
+        return Survey(
+            links=operations.links.list_all().links,
+            tools=operations.tools.list_all().tools,
+            drivers=(await operations.drivers.list_all()).drivers if loaded.registry is not None else (),
+            last_words={
+                segment: tuple(line.text for line in operations.links.logs(segment, LAST_WORDS).lines)
+                for segment in node.calls.keepers
+            },
+        )
+    finally:
+        await node.close()
+
+
+def _no_operator_endpoint(*_: Any) -> None:
+    raise AssertionError("a survey opens no endpoint")
 
 
 def survey_of(loaded: Loaded) -> Survey:
+    """Survey the servers of a configuration, without their log. Raise Refused."""
     log = logging.getLogger("interlock")
     level = log.level
     log.setLevel(logging.CRITICAL)  # what goes wrong with a server is in the report

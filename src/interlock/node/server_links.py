@@ -1,41 +1,136 @@
-"""The links of the configured servers, and what a changed configuration does to them.
+"""Links of a node to its configured servers, and the node's reaction to events of all links.
 
-A server whose configuration did not change is left alone: its process, its connections and its calls go on.
+`Servers` has a link for each server of the configuration. A server whose configuration did not change is left alone
+when the files change: its process, its connections and its calls go on. `NodeLinkEvents` gets the events of every link,
+also those of drivers, devices and subservers.
 """
 
 import asyncio
 import functools
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from msgspec import Raw
+
+from interlock.catalog.catalog import Catalog
 from interlock.config.plan import Dial, Plan, ServerPlan
-from interlock.core.calls.caller import Caller
+from interlock.core.audit_record import AuditRecord
+from interlock.core.calls.caller import Caller, QuestionOrigin
+from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import AsyncFeed
+from interlock.core.link_state import AWAY, LinkState
+from interlock.core.recorder import Recorder
 from interlock.credentials.service import CredentialService
-from interlock.links.connected_link import ServerLink
+from interlock.dispatch.task_table import Tasks
+from interlock.fronts.audience import Audience
+from interlock.guard.budgets import Budgets
+from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
-from interlock.links.link import Link
+from interlock.links.link import Link, LinkEvents, TaskEvents
 from interlock.links.listing import Listing
 from interlock.links.own_links import OwnLinks
 from interlock.links.server_keeper import ServerKeeper
 from interlock.links.share_decision import AskingMemory, AutoSharing
-from interlock.node.call_parts import CallParts
+from interlock.mcp.methods import ROOTS_LIST
+from interlock.mcp.roots import HeldRoots
+from interlock.wire.jsonrpc.codec import Notification, Request
+from interlock.wire.refusal import Refusal
+
+if TYPE_CHECKING:
+    from interlock.node.common_parts import CallParts
+
+log = logging.getLogger("interlock.node")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NodeLinkEvents(LinkEvents):
+    """The node's reaction to events of links: it updates the catalog, informs clients, and charges budgets."""
+
+    catalog: Catalog
+    audience: Audience
+    budgets: Budgets
+    task_table: Tasks
+    task_events: TaskEvents
+    recorder: Recorder
+    clock: Clock
+    keeps_degraded: bool  # tools of a lost server stay listed for a while (degraded.enabled)
+    on_ready: Callable[[Link], None]  # called when a link becomes ready
+
+    @property
+    def tasks(self) -> TaskEvents:
+        return self.task_events
+
+    def on_standing(self, link: Link) -> None:
+        because = f" ({link.standing.reason})" if link.standing.reason else ""
+        log.info("link %s: %s%s", link.name, link.standing.state.value, because)
+        if link.standing.state in AWAY and self.keeps_degraded:
+            self.catalog.degrade(link)
+        if link.standing.state is LinkState.READY:
+            self.on_ready(link)
+
+    def on_resource_updated(self, link: ConnectedLink, params: Raw) -> None:
+        self.audience.resource_updated(link, params, self.catalog.namespace.show_uri)
+
+    def on_log(self, link: Link, params: Raw) -> None:
+        self.audience.log(link, params, self.task_table.principals(link))
+
+    def on_question(self, link: ConnectedLink, asking: QuestionOrigin) -> Refusal | None:
+        return self.budgets.charge_questions(link, asking.caller)
+
+    def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
+        return self.audience.orphan_request(link, request)
+
+    def on_client_roots(self, link: ConnectedLink, caller: Caller, held: HeldRoots) -> None:
+        self.recorder.add_line(_roots_line(self.clock.wall(), link, caller, held))
+
+    def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
+        self.audience.elicitation_complete(link, params)
+
+    def on_vendor_notification(self, link: ConnectedLink, notification: Notification) -> None:
+        self.audience.vendor_notification(link, notification, self.task_table.principals(link), self._sees)
+
+    def on_announced(self, link: Link, kind: str, since: float) -> None:
+        self.audience.list_announced(link, kind, since, self._sees)
+
+    def on_own_changed(self, link: ConnectedLink, kind: str) -> None:
+        self.audience.own_list_changed(link, kind)
+
+    def _sees(self, caller: Caller, link: Link) -> bool:
+        return self.catalog.namespace.view(caller.key).shows(link)
+
+
+def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots) -> bytes:
+    """Return the audit record of a request for a client's roots, with their URIs."""
+    return AuditRecord.event(
+        at,
+        caller.principal.name,
+        str(caller.via),
+        ROOTS_LIST,
+        link.name,
+        verdict="admitted" if held.passed else "refused",
+        outcome="refused" if held.withheld else "ok",
+        roots=held.passed,
+        withheld=held.withheld,
+    )
 
 
 class Servers:
+    """The links of the configured servers, as one part of the node."""
+
     def __init__(
         self,
         current: CurrentPlan,
-        calls: CallParts,
+        calls: "CallParts",
         connector_parts: ConnectorParts,
         credentials: CredentialService,
         ruled: AsyncFeed[str],
         asking: AskingMemory,
     ) -> None:
-        """Construct without links. `ruled` publishes the segment of a tool about which an operator decided something
-        new.
-        """
+        """Construct without links. `ruled` publishes the segment of a server when one of its tools was classified."""
         self._current = current
         self.own: dict[str, OwnLinks] = {}  # by segment, of servers whose clients may have links of their own
         self._asking = asking
