@@ -13,7 +13,7 @@ and the watch of the configuration. So a node that stops first ignores changes, 
 rest.
 
 The common parts are constructed in `common_parts`, from top to bottom. Everything else is a capability (`capabilities`,
-`capability_parts`). Handlers of operations are constructed in `operations`, steps for a changed configuration in
+`capability_parts`). Handlers of operations are constructed in `node_operations`, steps for a changed configuration in
 `reload`.
 """
 
@@ -41,7 +41,7 @@ from interlock.node.common_parts import (
     make_store_parts,
 )
 from interlock.node.endpoints import DRAIN_S, Endpoints, OperatorApp
-from interlock.node.operations import make_operations
+from interlock.node.node_operations import make_operations
 from interlock.node.reload import Read, Reload, ReloadSteps
 from interlock.node.sockets import Sockets
 from interlock.store import tokens

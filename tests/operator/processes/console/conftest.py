@@ -23,7 +23,7 @@ expect.set_options(timeout=WITHIN_MS)
 PICTURES = os.environ.get("INTERLOCK_PICTURES")  # a folder: `make pictures` writes those of docs/console.md there
 DEAD = [sys.executable, "-c", "import sys; sys.exit('no garden at /dev/ttyUSB7')"]
 NAMED = '[node]\nname = "home"\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
-SOONER = {"interlock.node.operations:LOOK_S": 0.1}  # than a user's node looks for changes
+SOONER = {"interlock.node.node_operations:LOOK_S": 0.1}  # than a user's node looks for changes
 AUTHENTICATOR = {
     "protocol": "ctap2",
     "transport": "internal",
