@@ -12,7 +12,7 @@ from tests.sdk.aql_library import Library
 
 from interlock.aql.protocol.model import ExecutionStatus, Lifecycle
 from interlock.sdk.aql import Adapter, DeclarationInvalid, Execution, OperationFailed
-from interlock.sdk.aql.executions import Executions
+from interlock.sdk.aql.executions import AdapterExecutions
 
 STATUSES = list(ExecutionStatus)
 ALLOWED = {
@@ -121,7 +121,7 @@ async def test_the_first_end_counts() -> None:
             execution.progress(message="too late")
         return "late"
 
-    executions = Executions()
+    executions = AdapterExecutions()
     made = Execution("execute_job", "local", Lifecycle(()), {}, stubborn)
     executions.start(made)
     await asyncio.sleep(0)

@@ -16,8 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.support.node_process import Wire, running_node, wait_for
 
 from interlock.sdk.aql import Adapter, Context, not_found
-from interlock.sdk.aql.http_server import SESSIONS_MAX, HttpApplication, run_http
-from interlock.sdk.aql.server import REQUEST_BYTES_MAX
+from interlock.sdk.aql.server import REQUEST_BYTES_MAX, SESSIONS_MAX, HttpApplication, run_http
 from mcp import ClientSession
 
 META = {

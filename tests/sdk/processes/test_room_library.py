@@ -27,7 +27,7 @@ from interlock.sdk.rooms import (
     ToolFailed,
 )
 from interlock.sdk.rooms import conversation as listening
-from interlock.sdk.rooms.proposals import Proposals
+from interlock.sdk.rooms.proposals import FollowedProposals
 
 LARGE = 24  # messages, more than the gateway and the system hold for a reader
 ROOMS = """
@@ -442,7 +442,7 @@ async def test_a_fulfilment_that_does_not_name_its_proposal_answers_it_all_the_s
 
 
 async def test_a_proposal_that_has_ended_ends_every_wait() -> None:
-    proposals = Proposals()
+    proposals = FollowedProposals()
     payload = json.dumps({"method": "tools/call", "params": {"name": "x"}}).encode()
     proposals.on_proposal(Envelope(id="p", kind="mcp/proposal", payload=payload, sender="a", to=("b",)))
     waiting = proposals.outcome("p")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, TypeVar, overload
 
 from interlock.aql.protocol.classification import category_of_request
 from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, AqlEndpoints, Mode, Profile
+from interlock.aql.protocol.field_selection import PRESETS
 from interlock.aql.protocol.model import (
     DEFAULT_DANGER,
     AqlOperation,
@@ -26,15 +27,14 @@ from interlock.aql.protocol.model import (
     check_operation,
 )
 from interlock.aql.protocol.requests import PayloadLimits
-from interlock.sdk.aql.executions import Executions
+from interlock.sdk.aql.executions import AdapterExecutions
 from interlock.sdk.aql.operations import (
     CONCURRENCIES,
     CONFIRMATION,
     FIELDS,
     IF_MATCH,
-    PRESETS,
+    AdapterOperation,
     Concurrency,
-    NativeOperation,
 )
 from interlock.sdk.aql.signature import DeclarationInvalid, Signature, read_signature
 from interlock.sdk.aql.values import Context
@@ -46,7 +46,7 @@ CANONICAL: Final[Mapping[Category, tuple[str, ...]]] = {
     Category.DELETE: ("delete",),
     Category.EXECUTE: ("execute", "cancel"),
 }
-# Other verbs, by the canonical one that they are similar to.
+# Other verbs, with the canonical verb that each is similar to.
 SIMILAR: Final[Mapping[str, str]] = {
     **dict.fromkeys(("add", "insert", "upload", "register", "import", "new", "make", "append", "copy"), "create"),
     **dict.fromkeys(("fetch", "read", "show", "find", "lookup", "describe", "check", "count", "export"), "get"),
@@ -100,9 +100,9 @@ _CORE: Final = tuple(status.value for status in ExecutionStatus)
 class Adapter:
     """A domain as an MCP-AQL server.
 
-    `versioned`: the Struct types whose resources carry an `_etag`. `strict_names`: names that are not as 8.5 has them
-    are refused instead of warned of. The environment's MCP_AQL_ENDPOINT_MODE, MCP_AQL_ENDPOINT_PROFILE and
-    MCP_AQL_TOOL_PREFIX win over `mode`, `profile` and `prefix`.
+    `versioned` are the Struct types whose resources have an `_etag`. With `strict_names`, names that do not follow 8.5
+    are refused; otherwise they are only warned about. The environment variables MCP_AQL_ENDPOINT_MODE,
+    MCP_AQL_ENDPOINT_PROFILE and MCP_AQL_TOOL_PREFIX override `mode`, `profile` and `prefix`.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class Adapter:
         self.versioned = tuple(versioned)
         self.danger_levels = danger_levels
         self.strict_mode = strict_mode
-        self.operations: dict[str, NativeOperation] = {}
-        self.executions = Executions()
+        self.operations: dict[str, AdapterOperation] = {}
+        self.executions = AdapterExecutions()
         self._strict_names = strict_names
 
     @overload
@@ -221,20 +221,18 @@ class Adapter:
     def run(self, *beside: "Adapter", http: str | None = None, token: str | None = None) -> None:
         """Serve MCP over standard input and output until it ends; with `http="127.0.0.1:8000"` at /mcp there instead.
 
-        `beside`: other adapters in the same session; all but one need a `prefix`. `token`: which HTTP clients have to
-        bring (`Authorization: Bearer`); an address that others reach needs one. Raises ValueError for an address that
-        is none, or has none, and DeclarationInvalid where two adapters have a tool of the same name.
+        `beside` are other adapters in the same session; all but one need a `prefix`. `token` is what HTTP clients must
+        send (`Authorization: Bearer`); it is required for an address that other machines can reach. Raises ValueError
+        for a bad address or a missing token, and DeclarationInvalid if two adapters have a tool of the same name.
         """
-        from interlock.sdk.aql.server import serve_stdio
+        from interlock.sdk.aql.server import run_http, serve_stdio
 
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
         if http is None:
             asyncio.run(serve_stdio((self, *beside)))
-            return
-        from interlock.sdk.aql.http_server import run_http
-
-        run_http((self, *beside), http, token)
+        else:
+            run_http((self, *beside), http, token)
 
     def _declare(self, category: Category, function: Any, options: dict[str, Any]) -> Any:
         def declare(function: _Function) -> _Function:
@@ -266,7 +264,10 @@ class Adapter:
         states: Mapping[str, str] | None = None,
         own: bool = False,
     ) -> None:
-        """Declare an operation. Raises DeclarationInvalid with what is wrong with it. `own`: of the library itself."""
+        """Declare an operation. Raises DeclarationInvalid with what is wrong with it.
+
+        `own` marks the operations of the library itself, which may have reserved names.
+        """
         named = name if name is not None else getattr(function, "__name__", "")
         text = description if description is not None else inspect.getdoc(function) or ""
         problem = check_operation(AqlOperation(name=named, category=category, description=text))
@@ -305,20 +306,20 @@ class Adapter:
             upsert=upsert,
         )
         self._check(operation, category, reason, own=own)
-        self.operations[named] = NativeOperation(
+        self.operations[named] = AdapterOperation(
             operation,
             signature,
-            function,
             load=load,
             versioned=self.versioned,
             presets={key: tuple(value) for key, value in (presets or {}).items()},
             default_preset=default,
             states=states,
         )
-        if long_running:
-            self._offer_executions()
+        if long_running and "get_execution" not in self.operations:
+            add_execution_operations(self)
 
     def _check(self, operation: AqlOperation, category: Category, reason: str | None, *, own: bool) -> None:
+        """Raise DeclarationInvalid for an operation that cannot be declared, and warn about an unusual name."""
         problem = check_operation(operation)
         if operation.name in self.operations:  # AQL-6.2-1
             problem = f"operation '{operation.name}': there is one of this name already (6.2)"
@@ -336,7 +337,9 @@ class Adapter:
             raise DeclarationInvalid(problem)
 
     def _default_preset(self, name: str, signature: Signature) -> str:
-        """C.fields-3: one resource is shown whole, of a collection the usual, of a search the least."""
+        """Return the fields that are shown by default: all of one resource, few of a search, the usual ones of another
+        collection (C.fields-3).
+        """
         if not signature.is_listing:
             return "full"
         return "minimal" if name.partition("_")[0] == "search" else "standard"
@@ -364,14 +367,9 @@ class Adapter:
             every, supports_cancel=True, supports_retry=supports_retry, progress_reporting=progress
         ), declaration
 
-    def _offer_executions(self) -> None:
-        from interlock.sdk.aql.adapter import add_execution_operations
-
-        if "get_execution" not in self.operations:
-            add_execution_operations(self)
-
 
 def _endpoints(mode: str, profile: str | Profile, prefix: str) -> AqlEndpoints:
+    """Return the endpoints of an adapter. Raises DeclarationInvalid."""
     if mode == "crude":  # the older word
         log.info("the mode crude is called semantic, with the profile crude")
         mode = "semantic"
@@ -388,7 +386,7 @@ def _endpoints(mode: str, profile: str | Profile, prefix: str) -> AqlEndpoints:
 
 
 def _with_danger(description: str, level: Danger | None) -> str:
-    """C.danger-4: from destructive on the description ends with it."""
+    """Return the description of an operation, with its danger at the end if it is destructive or worse (C.danger-4)."""
     if level is None or level < Danger.DESTRUCTIVE:
         return description
     return f"{description.rstrip()} Danger: {level.word}; it asks for a confirmation."

@@ -18,15 +18,18 @@ from interlock.aql.protocol.model import TERMINAL, ExecutionStatus, Lifecycle, m
 
 log = logging.getLogger("interlock.aql")
 
-KEEP_S: Final = 86_400.0  # of one that has ended
-EXECUTIONS_MAX: Final = 1_000  # that are kept; of more, those that ended first go
+KEEP_S: Final = 86_400.0  # for which an ended execution can be queried
+EXECUTIONS_MAX: Final = 1_000  # that are remembered; beyond, those that ended first are forgotten
 Work = Callable[["Execution"], Awaitable[Any]]
 
 
 class Execution:
-    """One execution. `extra`: the adapter's own states, each with the core state it counts as (8.4.4)."""
+    """An execution of a long-running operation."""
 
     def __init__(self, operation: str, owner: str, lifecycle: Lifecycle, extra: Mapping[str, str], work: Work) -> None:
+        """Create an execution. `extra` are the adapter's own states, each with the core state that it counts as
+        (8.4.4).
+        """
         self.id = f"exec_{secrets.token_hex(16)}"
         self.operation = operation
         self.owner = owner
@@ -94,6 +97,7 @@ class Execution:
         return failure(Code.CONFLICT_INVALID_STATE, message, details)
 
     def answer(self) -> dict[str, Any]:
+        """Return the state as a client is shown it (8.4.3)."""
         answer = state_answer(
             self.id, self._status, started_at=self._started_at, finished_at=self._finished_at, error=self._error
         )
@@ -147,6 +151,7 @@ class Execution:
             self.task.cancel()
 
     def retry(self) -> None:
+        """Run a failed execution again. Raises OperationFailed if it has not failed, or cannot be repeated."""
         if not self._lifecycle.supports_retry or self._status is not ExecutionStatus.FAILED:
             raise OperationFailed(self.invalid_state("running"))
         self.move(ExecutionStatus.RUNNING)
@@ -154,7 +159,7 @@ class Execution:
         self.start()
 
 
-class Executions:
+class AdapterExecutions:
     """The executions of an adapter by id. Each is visible only to the caller that started it."""
 
     def __init__(self) -> None:

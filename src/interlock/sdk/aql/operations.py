@@ -1,4 +1,4 @@
-"""Native operations: a handler, the declaration that is read from it, and how its calls are scheduled and performed."""
+"""Operations of an adapter: a handler, its declaration, and how its calls are scheduled and performed."""
 
 import asyncio
 import inspect
@@ -14,9 +14,9 @@ from interlock.aql.protocol.field_selection import Selection, read_selection, se
 from interlock.aql.protocol.merge import merged
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Lifecycle
 from interlock.aql.protocol.validation import Validator
-from interlock.sdk.aql.executions import Execution, Executions
+from interlock.sdk.aql.executions import AdapterExecutions, Execution
 from interlock.sdk.aql.pages import Listing, Page, etag_of, listing_data, read_page
-from interlock.sdk.aql.signature import Argument, Signature
+from interlock.sdk.aql.signature import HandlerArgument, Signature
 from interlock.sdk.aql.values import Binary, Context, check_integers, plain, read_base64
 from interlock.sdk.subserver.tools import run_in_thread
 
@@ -27,14 +27,14 @@ CONCURRENCIES: Final[tuple[Concurrency, ...]] = get_args(Concurrency)
 class Schedule:
     """The order in which operations of an adapter run (9.3.1).
 
-    `serialized`: one after the other. `read-concurrent`: nothing runs beside a write. `resource-locked`: writes to one
-    resource run one after the other. `fully-concurrent`: no waiting. `most`: how many calls run at once; further calls
-    wait.
+    With `serialized`, calls run one after the other. With `read-concurrent`, nothing runs beside a write. With
+    `resource-locked`, writes to one resource run one after the other. With `fully-concurrent`, no call waits.
     """
 
     def __init__(self, kind: Concurrency, most: int | None) -> None:
+        """Create a schedule. At most `most` calls run at once; further calls wait."""
         self.kind = kind
-        self._room = None if most is None else asyncio.Semaphore(most)
+        self._slots = None if most is None else asyncio.Semaphore(most)
         self._changed = asyncio.Condition()
         self._readers = 0
         self._is_writing = False
@@ -44,11 +44,11 @@ class Schedule:
     @asynccontextmanager
     async def turn(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
         """Wait until a call may run. `resource`: the identifiers of the call."""
-        if self._room is None:
+        if self._slots is None:
             async with self._alone(is_read=is_read, resource=resource):
                 yield
             return
-        async with self._room, self._alone(is_read=is_read, resource=resource):
+        async with self._slots, self._alone(is_read=is_read, resource=resource):
             yield
 
     @asynccontextmanager
@@ -98,17 +98,15 @@ CONFIRMATION: Final = AqlParameter(
     of_gateway=True,
 )
 FIELDS: Final = "fields"
-PRESETS: Final = ("minimal", "standard", "full")
 
 
-class NativeOperation:
-    """`load`: gives the stored resource of an UPDATE or DELETE by the same identifiers. `presets`: fields by preset."""
+class AdapterOperation:
+    """An operation of an adapter: its declaration, and the handler that performs it."""
 
     def __init__(
         self,
         declaration: AqlOperation,
         signature: Signature,
-        function: Callable[..., Any],
         *,
         load: Callable[..., Any] | None = None,
         versioned: tuple[type, ...] = (),
@@ -116,10 +114,12 @@ class NativeOperation:
         default_preset: str = "full",
         states: Mapping[str, str] | None = None,
     ) -> None:
+        """Create an operation. `load` returns the stored resource of an UPDATE or DELETE by the same identifiers.
+        `presets` are fields by preset, `states` the further states of an execution with their core states.
+        """
         self.declaration = declaration
         self.validator = Validator(declaration)
         self._signature = signature
-        self._function = function
         self._load = load
         self._versioned = versioned
         self._presets = presets or {}
@@ -140,7 +140,7 @@ class NativeOperation:
         own: Mapping[str, Any],
         context: Context,
         schedule: Schedule,
-        executions: Executions,
+        executions: AdapterExecutions,
     ) -> Any:
         """Run the handler and return data that can be encoded as JSON. Raise OperationFailed."""
         for name, value in arguments.items():
@@ -155,7 +155,7 @@ class NativeOperation:
         async with schedule.turn(is_read=self.is_read, resource=key):
             if self._load is not None:
                 await self._prepare(self._load, values, if_match)
-            result = await _call(self._function, values)
+            result = await _call(self._signature.function, values)
         if page is not None:
             for warning in page.warnings():
                 context.add_warning(warning)
@@ -164,6 +164,7 @@ class NativeOperation:
     # What a handler is given
 
     def _values(self, arguments: dict[str, Any], context: Context) -> tuple[dict[str, Any], Page | None]:
+        """Return the arguments of the handler, converted to the annotated types, and the requested page."""
         signature, values = self._signature, dict[str, Any]()
         page = read_page(arguments, self.declaration.name) if signature.page is not None else None
         if signature.page is not None:
@@ -196,12 +197,13 @@ class NativeOperation:
         if self.declaration.category is Category.UPDATE:
             changed = merged(msgspec.to_builtins(stored), values["input"])
             values["input"] = (
-                changed if isinstance(stored, Mapping) else _converted(Argument("input", type(stored)), changed)
+                changed if isinstance(stored, Mapping) else _converted(HandlerArgument("input", type(stored)), changed)
             )
 
     # What becomes of the answer
 
     def _selection(self, own: Mapping[str, Any]) -> Selection:
+        """Return the fields to show. Raises OperationFailed for fields that the resource does not have."""
         requested = own.get(FIELDS)
         if requested is None:
             return self._preset(self._default_preset)
@@ -245,14 +247,16 @@ class NativeOperation:
         shown = plain(value)
         return {**shown, "_etag": etag_of(value)} if isinstance(value, self._versioned) else shown
 
-    def _started(self, lifecycle: Lifecycle, values: dict[str, Any], context: Context, executions: Executions) -> Any:
+    def _started(
+        self, lifecycle: Lifecycle, values: dict[str, Any], context: Context, executions: AdapterExecutions
+    ) -> Any:
         """Start a long-running operation and return its execution at once (8.4)."""
         signature = self._signature
 
         async def work(execution: Execution) -> Any:
             if signature.execution is not None:
                 values[signature.execution] = execution
-            return plain(await _call(self._function, values))
+            return plain(await _call(self._signature.function, values))
 
         execution = Execution(self.declaration.name, context.caller, lifecycle, self._states, work)
         return executions.start(execution).answer()
@@ -265,7 +269,8 @@ async def _call(function: Callable[..., Any], values: dict[str, Any]) -> Any:
     return await run_in_thread(function, values)
 
 
-def _converted(argument: Argument, value: Any) -> Any:
+def _converted(argument: HandlerArgument, value: Any) -> Any:
+    """Convert a JSON value to the annotated type. Raises OperationFailed with the place of what does not fit."""
     if argument.type is dict or argument.type is Any:
         return value
     try:

@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 Field = TypeVar("Field")
 PAGE_DEFAULT: Final = 20
 PAGE_MAX: Final = 100
-CHECK_BYTES: Final = 6  # of a cursor
+CHECK_BYTES: Final = 6  # of the hash that protects a cursor from changes
 
 PARAMETERS: Final = (
     AqlParameter(
@@ -35,14 +35,14 @@ PARAMETERS: Final = (
 
 
 class Sort(msgspec.Struct, Generic[Field], forbid_unknown_fields=True):
-    """`sort: Sort[Literal["title", "created_at"]]` as a parameter names the fields that can be sorted by."""
+    """The order of a collection. A parameter `sort: Sort[Literal["title", "created_at"]]` names the possible fields."""
 
     field: Field
     order: Literal["asc", "desc"] = "asc"
 
 
 class Listing(msgspec.Struct, Generic[Item]):
-    """A page of a collection, as a handler returns it. `keys`: the sort key of each item, which its cursor holds."""
+    """A page of a collection, as a handler returns it. `keys` are the sort keys of the items, for their cursors."""
 
     items: Sequence[Item]
     keys: Sequence[Any] = ()
@@ -52,9 +52,10 @@ class Listing(msgspec.Struct, Generic[Item]):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """The page that is asked for: a parameter of this type takes first, after, last and before.
+    """The requested page: a handler's parameter of this type takes first, after, last and before.
 
-    `size` items from the start behind the key `after`, or, where `from_end`, from the end before the key `before`.
+    A page has `size` items: the first ones behind the key `after` or, with `from_end`, the last ones before the key
+    `before`.
     """
 
     size: int = PAGE_DEFAULT

@@ -1,35 +1,57 @@
-"""The stdio server of one adapter, or of several in one session, in both eras of MCP."""
+"""The MCP servers of one adapter, or of several in one session: over standard input and output, and over HTTP.
+
+Both serve both eras of MCP. The HTTP server is an ASGI application for Streamable HTTP at /mcp. A request is answered
+with its result alone, or with a stream if progress is reported before it. On an address that other machines can reach,
+a bearer token is required. On a loopback address, pages of a browser are rejected by their Origin and Host.
+"""
 
 import asyncio
-from collections.abc import Sequence
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw
 
 from interlock.aql.protocol.envelope import failed
 from interlock.aql.protocol.errors import invalid_encoding
+from interlock.mcp.methods import CANCELLED, INITIALIZE
+from interlock.mcp.request_validation import validate_request
 from interlock.net.message_pipe import MessagePipe
+from interlock.net.protocol.address_scope import is_loopback
 from interlock.sdk.aql.service import LOCAL, Service
 from interlock.sdk.aql.signature import DeclarationInvalid
 from interlock.sdk.aql.values import Context
 from interlock.sdk.subserver import tools
-from interlock.sdk.subserver.mcp_server import McpServer, Offer
+from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer, is_modern
 from interlock.sdk.subserver.stdio import open_standard
-from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_untrusted, encode_refusal
+from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
+    Response,
+    decode_object,
+    decode_untrusted,
+    encode_refusal,
+    encode_value,
+)
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
+from interlock.wire.refusal import INVALID_REQUEST, Refusal
+from interlock.wire.sse import encode_event
 
 if TYPE_CHECKING:
     from interlock.sdk.aql.adapter import Adapter
 
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024  # of a line; below it a request that is too large gets an envelope
-RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024  # an envelope stands in a result twice
+RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024  # of an envelope, which a result contains twice
 STRUCTURED_FROM: Final = "2025-06-18"  # the revision of MCP from which results have structuredContent
 
 
-class EndpointTool(msgspec.Struct, frozen=True):
-    """An endpoint of the adapter, as the server serves tools."""
+class ServedEndpoint(msgspec.Struct, frozen=True):
+    """An endpoint of an adapter, as a tool of the MCP server."""
 
     name: str
     listed: Raw
@@ -49,7 +71,7 @@ class EndpointTool(msgspec.Struct, frozen=True):
 
 async def serve_stdio(adapters: Sequence["Adapter"]) -> None:
     """Serve until standard input ends; what still runs then is cancelled. Raises DeclarationInvalid."""
-    line = _Line(make_offer(adapters))
+    line = _StdioClient(make_offer(adapters))
     line.begin(await open_standard(line, REQUEST_BYTES_MAX))
     await line.closed.wait()
     cancel_executions(adapters)
@@ -62,9 +84,9 @@ def cancel_executions(adapters: Sequence["Adapter"]) -> None:
                 execution.cancel()
 
 
-def make_offer(adapters: Sequence["Adapter"]) -> Offer:
+def make_offer(adapters: Sequence["Adapter"]) -> ToolOffer:
     """Return the endpoints of all adapters. The first adapter names the server. Raise DeclarationInvalid."""
-    served: dict[str, EndpointTool] = {}
+    served: dict[str, ServedEndpoint] = {}
     for adapter in adapters:
         service = Service(adapter)
         for item in service.definitions():
@@ -72,9 +94,9 @@ def make_offer(adapters: Sequence["Adapter"]) -> Offer:
                 raise DeclarationInvalid(
                     f"two adapters of this session have the tool {item['name']!r}; give '{adapter.name}' a prefix"
                 )
-            served[item["name"]] = EndpointTool(item["name"], Raw(msgspec.json.encode(item)), service)
+            served[item["name"]] = ServedEndpoint(item["name"], Raw(msgspec.json.encode(item)), service)
     first = adapters[0]
-    return Offer(
+    return ToolOffer(
         name=first.name,
         version=first.version,
         instructions="\n".join(item.description for item in adapters if item.description) or None,
@@ -83,13 +105,13 @@ def make_offer(adapters: Sequence["Adapter"]) -> Offer:
     )
 
 
-class _Line:
-    """One client at the other end of a pipe."""
+class _StdioClient:
+    """The client at the other end of standard input and output."""
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: ToolOffer) -> None:
         self.closed = asyncio.Event()
         self._pipe: MessagePipe | None = None
-        self._early: list[bytes] = []  # what came before there was a way to answer
+        self._early: list[bytes] = []  # messages that arrived before the pipe could take answers
         self._server = McpServer(offer, self._send, offer.name)
 
     def begin(self, pipe: MessagePipe) -> None:
@@ -150,3 +172,249 @@ def answer_unreadable(data: bytes) -> bytes | None:
         "isError": False,
     }
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, msgspec.json.encode(result))
+
+
+if TYPE_CHECKING:
+    from interlock.sdk.aql.adapter import Adapter
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PATH: Final = "/mcp"
+SESSIONS_MAX: Final = 1000  # legacy clients; beyond, the session that was unused for longest ends
+CONNECTIONS_MAX: Final = 256
+H_SESSION: Final = b"mcp-session-id"
+_ANSWER: Final = b'{"jsonrpc":"2.0","id":'
+_JSON: Final = b"application/json"
+
+
+def run_http(adapters: Sequence["Adapter"], address: str, token: str | None) -> None:
+    """Serve until the process is asked to stop. Raises ValueError for a bad address or a missing token."""
+    import uvicorn
+
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(f"{address!r} is no HOST:PORT")
+    app = HttpApplication(adapters, token, is_open=not is_loopback(host.strip("[]")))
+    uvicorn.run(app, host=host.strip("[]"), port=int(port), log_level="warning", limit_concurrency=CONNECTIONS_MAX)
+
+
+class _Session:
+    """A legacy client: the revision it agreed on, and its requests under way by id."""
+
+    def __init__(self, agreed: str) -> None:
+        self.agreed = agreed
+        self.running: dict[bytes, McpServer] = {}
+
+
+class HttpApplication:
+    """The ASGI application of one or more adapters."""
+
+    def __init__(self, adapters: Sequence["Adapter"], token: str | None = None, *, is_open: bool = False) -> None:
+        """Create the application. `is_open`: other machines can reach it, so a token is required."""
+        if is_open and not token:
+            raise ValueError("an address that others reach needs a token")
+        self._adapters = adapters
+        self._offer = make_offer(adapters)
+        self._token = token
+        self._is_open = is_open
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            event = (await receive())["type"]
+            if event == "lifespan.shutdown":
+                cancel_executions(self._adapters)
+            await send({"type": f"{event}.complete"})
+            if event == "lifespan.shutdown":
+                return
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        refused = self._refusal(scope["path"], headers)
+        if refused is not None:
+            await _reply(send, refused)
+            return
+        if scope["method"] == "DELETE":
+            ended = self._sessions.pop(headers.get(H_SESSION, b"").decode("latin-1"), None)
+            await _reply(send, 204 if ended is not None else 404)
+            return
+        if scope["method"] != "POST":
+            await _reply(send, 405, head=[(b"allow", b"POST, DELETE")])
+            return
+        body = await _body(receive)
+        if body is None:
+            await _reply(send, 413)
+            return
+        try:
+            message = decode_untrusted(body)
+        except CodecError as error:
+            envelope = answer_unreadable(body)
+            refusal = encode_refusal(error.message_id, error.refusal)
+            await _reply(send, 400 if envelope is None else 200, envelope or refusal)
+            return
+        session_id = headers.get(H_SESSION, b"").decode("latin-1")
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._sessions.move_to_end(session_id)
+        if isinstance(message, Request):
+            await self._request(message, session, headers, receive, send)
+            return
+        if isinstance(message, Notification) and session is not None:
+            _hear(session, message)
+        await _reply(send, 202)
+
+    def _refusal(self, path: str, headers: Mapping[bytes, bytes]) -> int | None:
+        """Return the HTTP status with which a request is refused, or None.
+
+        Without a token only programs of this machine may call. The Host and Origin of a page in a browser name another
+        machine, which also stops DNS rebinding.
+        """
+        if path != PATH:
+            return 404
+        if self._token is not None:
+            authorization = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(authorization, b"Bearer " + self._token.encode()):
+                return 401
+        if self._is_open:
+            return None
+        origin = headers.get(b"origin")
+        named = [b"//" + headers.get(b"host", b"")] + ([origin] if origin is not None else [])
+        return None if all(_is_here(host) for host in named) else 403
+
+    async def _request(
+        self, request: Request, session: _Session | None, headers: Mapping[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        outgoing: asyncio.Queue[bytes] = asyncio.Queue()
+
+        def take(message: bytes) -> bool:
+            outgoing.put_nowait(message)
+            return True
+
+        server = McpServer(self._offer, take, self._offer.name)
+        head: list[tuple[bytes, bytes]] = []
+        modern = is_modern(request)
+        if modern:
+            validated = validate_request(request, headers)
+            if isinstance(validated, Refusal):
+                await _reply(send, validated.mcp_status, encode_refusal(request.id, validated))
+                return
+        elif request.method == INITIALIZE:
+            session = _Session(server.agreed)
+        elif session is None:
+            status, problem = (404, "unknown or ended") if H_SESSION in headers else (400, "missing")
+            refusal = Refusal(INVALID_REQUEST, f"the session is {problem}; send initialize first")
+            await _reply(send, status, encode_refusal(request.id, refusal))
+            return
+        else:
+            server.agreed = session.agreed
+        if session is not None:
+            session.running[request.id] = server
+        try:
+            server.serve(request)
+            if session is not None and request.method == INITIALIZE:
+                session.agreed = server.agreed
+                head = [(H_SESSION, self._keep(session).encode())]
+            await _answer(outgoing, server, request.id, receive, send, head, is_cancelled_by_leaving=modern)
+        finally:
+            server.leave()
+            if session is not None:
+                session.running.pop(request.id, None)
+
+    def _keep(self, session: _Session) -> str:
+        while len(self._sessions) >= SESSIONS_MAX:
+            self._sessions.popitem(last=False)
+        id = secrets.token_urlsafe(24)
+        self._sessions[id] = session
+        return id
+
+
+def _hear(session: _Session, message: Notification) -> None:
+    """Cancel a request of a legacy session, which arrived with another HTTP request."""
+    if message.method != CANCELLED:
+        return
+    params = decode_object(message.params) if message.params else None
+    server = session.running.get(bytes((params or {}).get("requestId", b"")))
+    if server is not None:
+        server.hear(message)
+
+
+def _is_here(address: bytes) -> bool:
+    try:
+        return is_loopback(urlsplit(address.decode("latin-1")).hostname or "")
+    except ValueError:
+        return False
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """Read a request body, or return None if it is too large."""
+    pieces: list[bytes] = []
+    size, more = 0, True
+    while more:
+        event = await receive()
+        pieces.append(event.get("body", b""))
+        size += len(pieces[-1])
+        more = event.get("more_body", False)
+        if size > REQUEST_BYTES_MAX:
+            return None
+    return b"".join(pieces)
+
+
+async def _answer(
+    outgoing: asyncio.Queue[bytes],
+    server: McpServer,
+    request_id: bytes,
+    receive: Receive,
+    send: Send,
+    head: list[tuple[bytes, bytes]],
+    *,
+    is_cancelled_by_leaving: bool,
+) -> None:
+    """Send the result alone, or, if something is reported before it, a stream that ends with it."""
+    gone = asyncio.ensure_future(_gone(receive))
+    is_stream = False
+    try:
+        while True:
+            following = asyncio.ensure_future(outgoing.get())
+            await asyncio.wait((following, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                if is_cancelled_by_leaving:
+                    named = encode_value({"requestId": Raw(request_id)})
+                    server.hear(Notification(CANCELLED, Raw(named)))
+                return
+            message = following.result()
+            is_last = message.startswith(_ANSWER)
+            if is_last and not is_stream:
+                await _reply(send, 200, message, head)
+                return
+            if not is_stream:
+                is_stream = True
+                lines = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), *head]
+                await send({"type": "http.response.start", "status": 200, "headers": lines})
+            event = encode_event(message, event=b"message")
+            await send({"type": "http.response.body", "body": event, "more_body": not is_last})
+            if is_last:
+                return
+    finally:
+        gone.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _reply(send: Send, status: int, body: bytes = b"", head: list[tuple[bytes, bytes]] | None = None) -> None:
+    lines = [(b"content-length", str(len(body)).encode()), *(head or ())]
+    if body:
+        lines.append((b"content-type", _JSON))
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": body})

@@ -42,7 +42,7 @@ from interlock.aql.protocol.search import SearchIndex, nearest, term_weights
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote, digest_of
 from interlock.aql.protocol.validation import Arguments
 from interlock.sdk.aql.adapter import Adapter
-from interlock.sdk.aql.operations import CONFIRMATION, NativeOperation, Schedule
+from interlock.sdk.aql.operations import CONFIRMATION, AdapterOperation, Schedule
 from interlock.sdk.aql.values import Context
 from interlock.wire.jsonrpc.codec import find_string
 
@@ -53,15 +53,16 @@ NAMES_MAX: Final = 40  # operations that the description of a tool names
 MakeContext = Callable[[str], Context]
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """`failure` None: it succeeded. `envelope` is what is sent alone, `item` what stands in a batch."""
+class OperationOutcome(msgspec.Struct, frozen=True):
+    """The outcome of one operation: the envelope that answers it, and the failure if it failed."""
 
     envelope: bytes
     failure: Failure | None = None
-    data: Any = None
 
 
 class Service:
+    """The operations of an adapter behind its endpoint tools."""
+
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._schedule = Schedule(adapter.concurrency, adapter.max_concurrent_requests)
@@ -82,38 +83,37 @@ class Service:
     # tools/list
 
     def definitions(self) -> list[dict[str, Any]]:
-        return [self._definition(tool) for tool in self._adapter.endpoints.tools]
+        """Return the endpoint tools as tools/list shows them."""
+        definitions = []
+        for tool in self._adapter.endpoints.tools:
+            permissions = self._permissions(tool)
+            definition = {
+                "name": tool.name,
+                "description": self._description(tool),
+                "inputSchema": input_schema(has_batch=True),
+                "annotations": {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive},
+            }
+            definitions.append(definition)
+        return definitions
 
-    def _definition(self, tool: EndpointTool) -> dict[str, Any]:
-        permissions = self._permissions(tool)
-        return {
-            "name": tool.name,
-            "description": self._description(tool),
-            "inputSchema": input_schema(has_batch=True),
-            "annotations": {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive},
-        }
-
-    def _in(self, tool: EndpointTool) -> list[AqlOperation]:
+    def _operations_of(self, tool: EndpointTool) -> list[AqlOperation]:
+        """Return the operations that an endpoint tool takes."""
         profile = self._adapter.endpoints.profile
         every = [self._operations[name] for name in self._names]
-        return (
-            every
-            if tool.family is None
-            else [operation for operation in every if profile.family_of(operation) == tool.family]
-        )
+        return [each for each in every if tool.family is None or profile.family_of(each) == tool.family]
 
     def _permissions(self, tool: EndpointTool) -> Permissions:
         """Return the permissions of the riskiest operation (C.tool-4)."""
         if tool.family is None:
             return Permissions(False, True)
         profile = self._adapter.endpoints.profile
-        held = [each.permissions for each in self._in(tool)]
+        held = [each.permissions for each in self._operations_of(tool)]
         every = held or [PERMISSIONS[each] for each in profile.categories(tool.family)]
         return Permissions(all(each.read_only for each in every), any(each.destructive for each in every))
 
     def _description(self, tool: EndpointTool) -> str:
         where, request = discovery(self._adapter.endpoints)
-        operations = self._in(tool)
+        operations = self._operations_of(tool)
         names = ", ".join(operation.name for operation in operations[:NAMES_MAX]) or "none yet"
         more = f" and {len(operations) - NAMES_MAX} more" if len(operations) > NAMES_MAX else ""
         effect = "Changes nothing." if self._permissions(tool).read_only else "Changes what is stored or runs things."
@@ -138,7 +138,7 @@ class Service:
             return failed(read, bare=read.code == Code.BATCH_VALIDATION_ERROR.value), read.is_error
         if isinstance(read, BatchRequest):
             return await self._batch(read, endpoint, make_context), False
-        outcome = await self._one(read, endpoint, make_context, in_batch=False)
+        outcome = await self._perform(read, endpoint, make_context, in_batch=False)
         return outcome.envelope, outcome.failure is not None and outcome.failure.is_error
 
     async def _batch(self, read: BatchRequest, endpoint: EndpointTool, make_context: MakeContext) -> bytes:
@@ -148,7 +148,7 @@ class Service:
             if isinstance(request, Failure):
                 results.append(("", failed(request), False))
                 continue
-            outcome = await self._one(request, endpoint, make_context, in_batch=True)
+            outcome = await self._perform(request, endpoint, make_context, in_batch=True)
             failure = outcome.failure
             if failure is not None and failure.code == Code.CONFIRMATION_REQUIRED.value:
                 later = enumerate(read.items[index + 1 :], index + 1)
@@ -158,9 +158,9 @@ class Service:
             results.append((request.operation, outcome.envelope, failure is None))
         return batch(results)
 
-    async def _one(
+    async def _perform(
         self, request: OperationRequest, endpoint: EndpointTool, make_context: MakeContext, *, in_batch: bool
-    ) -> Outcome:
+    ) -> OperationOutcome:
         operation = self._operations.get(request.operation)
         if operation is None:
             return self._failed(unknown_operation(request.operation, nearest(request.operation, self._names)), in_batch)
@@ -168,7 +168,7 @@ class Service:
         if wrong is not None:
             return self._failed(wrong, in_batch)
         if operation is DECLARATION:
-            return self._introspect(request, in_batch)
+            return self._introspect(request)
         native = self._adapter.operations[request.operation]
         context = make_context(request.operation)
         try:
@@ -190,7 +190,7 @@ class Service:
             return None
         return endpoint_mismatch(operation.name, family, endpoints.tool_of(operation), endpoint.family, endpoint.name)
 
-    async def _run(self, native: NativeOperation, request: OperationRequest, context: Context) -> Any:
+    async def _run(self, native: AdapterOperation, request: OperationRequest, context: Context) -> Any:
         read = native.validator.validate(request, strict=self._adapter.strict_mode)
         if isinstance(read, Failure):
             raise OperationFailed(read)
@@ -201,7 +201,7 @@ class Service:
         return await native.run(arguments, read.own, context, self._schedule, self._adapter.executions)
 
     def _confirm(self, operation: AqlOperation, request: OperationRequest, read: Arguments) -> None:
-        """C.danger-3: from destructive on an operation runs only with a token that was issued for this call."""
+        """Raise OperationFailed if a dangerous operation lacks the token that was issued for this call (C.danger-3)."""
         danger = operation.danger_level
         if danger < Danger.DESTRUCTIVE or not self._adapter.danger_levels:
             return
@@ -225,8 +225,8 @@ class Service:
             raise OperationFailed(wrong)
 
     def _succeeded(
-        self, data: Any, context: Context, request: OperationRequest, native: NativeOperation, in_batch: bool
-    ) -> Outcome:
+        self, data: Any, context: Context, request: OperationRequest, native: AdapterOperation, in_batch: bool
+    ) -> OperationOutcome:
         warnings: tuple[AnswerWarning, ...] = () if in_batch else tuple(context.warnings)
         envelope = success(data, warnings, request_id=None if in_batch else request.request_id)
         most = self._adapter.limits.response_bytes
@@ -234,23 +234,23 @@ class Service:
             hint = {"hint": "Ask for less with fields, first or a filter"} if native.is_read else {}
             large = too_large("response_size", most, len(envelope), executed=True, **hint)
             return self._failed(large, in_batch, request)
-        return Outcome(envelope)
+        return OperationOutcome(envelope)
 
-    def _failed(self, failure: Failure, in_batch: bool, request: OperationRequest | None = None) -> Outcome:
+    def _failed(self, failure: Failure, in_batch: bool, request: OperationRequest | None = None) -> OperationOutcome:
         if request is not None and request.request_id is not None:
             details = {**(failure.details or {}), "request_id": request.request_id}
             failure = Failure(failure.code, failure.message, details, confirmation=failure.confirmation)
         alone = Failure(failure.code, failure.message, failure.details) if in_batch else failure
-        return Outcome(failed(alone), failure)
+        return OperationOutcome(failed(alone), failure)
 
     # introspect
 
-    def _introspect(self, request: OperationRequest, in_batch: bool) -> Outcome:
+    def _introspect(self, request: OperationRequest) -> OperationOutcome:
         query = read_query(request, strict=self._adapter.strict_mode)
         if isinstance(query, Failure):
-            return Outcome(failed(query, bare=True), query)
+            return OperationOutcome(failed(query, bare=True), query)
         data = self._operations_data(query) if query.query == "operations" else self._types_data(query)
-        return Outcome(success(data))
+        return OperationOutcome(success(data))
 
     def _operations_data(self, query: IntrospectQuery) -> dict[str, Any]:
         if query.name is not None:

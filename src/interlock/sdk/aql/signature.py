@@ -36,11 +36,11 @@ _UNSET: Final = msgspec.UNSET
 
 
 class DeclarationInvalid(Exception):
-    """An operation cannot be declared so; the message names the operation and the part."""
+    """Exception for an operation that cannot be declared. The message names the operation and the fault."""
 
 
-class Argument(msgspec.Struct, frozen=True):
-    """A parameter of the handler: what its value is converted to."""
+class HandlerArgument(msgspec.Struct, frozen=True):
+    """A parameter of the handler, and the type that its value is converted to."""
 
     name: str
     type: Any
@@ -48,8 +48,11 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler, and everything that its annotations say."""
+
+    function: Callable[..., Any]
     parameters: tuple[AqlParameter, ...]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[HandlerArgument, ...]
     types: tuple[TypeDeclaration, ...]
     returns: Returns
     resource: type | None  # what it returns, or what a listing holds
@@ -60,17 +63,18 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[str, Iterable[str]]) -> Signature:
-    """Read the signature of a handler. `partial`: parameters that take changes of a resource, with the fields that
-    cannot change.
+    """Read the signature of a handler. Raises DeclarationInvalid.
+
+    `partial` are the parameters that take changes of a resource, each with the fields that cannot change.
     """
     try:
         hinted = get_type_hints(function, include_extras=True)
         declared = inspect.signature(function).parameters.values()
     except (NameError, TypeError, ValueError) as error:
         raise DeclarationInvalid(f"operation '{name}': the annotations cannot be resolved: {error}") from error
-    reader = _Types(name)
+    reader = _TypeReader(name)
     parameters: list[AqlParameter] = []
-    arguments: list[Argument] = []
+    arguments: list[HandlerArgument] = []
     special: dict[str, str] = {}
     for parameter in declared:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -84,20 +88,21 @@ def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[
         default = _UNSET if parameter.default is parameter.empty else parameter.default
         if _bare(hint)[0] is Binary:
             parameters += _binary(parameter.name, reader.described(hint), required=parameter.default is parameter.empty)
-            arguments.append(Argument(parameter.name, Binary, is_binary=True))
+            arguments.append(HandlerArgument(parameter.name, Binary, is_binary=True))
             continue
         if parameter.name in partial:
             parameters.append(reader.changes(parameter.name, hint, frozenset(partial[parameter.name])))
-            arguments.append(Argument(parameter.name, dict))
+            arguments.append(HandlerArgument(parameter.name, dict))
             continue
         parameters.append(
             reader.parameter(parameter.name, hint, required=parameter.default is parameter.empty, default=default)
         )
-        arguments.append(Argument(parameter.name, _bare(hint)[1]))
+        arguments.append(HandlerArgument(parameter.name, _bare(hint)[1]))
     returned = hinted.get("return", Any)
     is_listing = get_origin(returned) is Listing or returned is Listing
     held = (get_args(returned) or (Any,))[0] if is_listing else returned
     return Signature(
+        function=function,
         parameters=tuple(parameters),
         arguments=tuple(arguments),
         returns=reader.returns(returned, held, is_listing=is_listing),
@@ -131,7 +136,7 @@ def _binary(name: str, description: str, *, required: bool) -> list[AqlParameter
     ]
 
 
-class _Types:
+class _TypeReader:
     """The types that one signature names, as declarations."""
 
     def __init__(self, operation: str) -> None:
@@ -148,6 +153,7 @@ class _Types:
         return " ".join(texts)
 
     def parameter(self, name: str, hint: Any, *, required: bool, default: Any = _UNSET) -> AqlParameter:
+        """Return the parameter that an annotation declares. Raises DeclarationInvalid if null has no description."""
         inner, converted = _bare(hint)
         description = self.described(hint)
         meta = (
@@ -156,7 +162,7 @@ class _Types:
             else []
         )
         members = [member for member in _members(inner) if member not in (type(None), msgspec.UnsetType)]
-        # `X | None = None` is the way of Python to say that it may be left out; null is then refused.
+        # In Python, `X | None = None` says that a parameter may be left out. Null itself is then refused.
         is_left_out = not required and default is None and "null" not in description.lower()
         is_null = type(None) in _members(inner) and not is_left_out
         if is_null and "null" not in description.lower():  # AQL-4.7.6-2
@@ -164,7 +170,7 @@ class _Types:
                 f"operation '{self._operation}': the description of '{name}' must say what null does (4.7.6)"
             )
         fields: dict[str, Any] = {"name": name, "required": required}
-        fields |= {flag: _is_said(flag, meta) for flag in ("sensitive", "allow_nul")}
+        fields |= {flag: _has_flag(flag, meta) for flag in ("sensitive", "allow_nul")}
         if not required and default is not _UNSET and default is not None:
             fields["default"] = msgspec.to_builtins(default)
         fields |= _bounds(meta)
@@ -196,7 +202,7 @@ class _Types:
         """Return the type of the changes of an object, whose inner objects change in the same way."""
         word = f"{kind.__name__}Input"
         if word not in self.types:
-            self.types[word] = TypeDeclaration(name=word, kind="object")  # while it is read, for one that holds itself
+            self.types[word] = TypeDeclaration(name=word, kind="object")  # ends the recursion of a type in itself
             hints = get_type_hints(kind, include_extras=True)
             fields: list[AqlParameter] = []
             info = type_info(kind)
@@ -272,7 +278,7 @@ class _Types:
         name: str = base.__name__ + "".join(getattr(argument, "__name__", "") for argument in get_args(kind))
         if name in self.types:
             return name
-        self.types[name] = TypeDeclaration(name=name, kind="object")  # while it is read, for one that holds itself
+        self.types[name] = TypeDeclaration(name=name, kind="object")  # ends the recursion of a type in itself
         info = type_info(kind)
         hints = get_type_hints(base, include_extras=True)
         bound = dict(zip(getattr(base, "__parameters__", ()), get_args(kind), strict=False))
@@ -323,7 +329,7 @@ def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
     return bounds
 
 
-def _is_said(flag: str, metas: Iterable[Meta]) -> bool:
+def _has_flag(flag: str, metas: Iterable[Meta]) -> bool:
     return any((meta.extra_json_schema or {}).get(flag) is True for meta in metas)
 
 

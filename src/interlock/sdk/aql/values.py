@@ -27,8 +27,8 @@ from interlock.aql.protocol.errors import (
     invalid_value,
     resource_not_found,
 )
+from interlock.aql.protocol.validation import SAFE_INTEGER
 
-SAFE_INTEGER: Final = 2**53 - 1
 OCTETS: Final = "application/octet-stream"
 # RFC 3339 with seconds and offset; days and months are checked when it is read.
 DATE_TIME: Final = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$"
@@ -106,7 +106,7 @@ def _members(members: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def read_base64(param: str, text: str) -> bytes:
-    """RFC 4648, standard alphabet, padded. Raises OperationFailed."""
+    """Decode base64 (RFC 4648) with the standard alphabet and padding. Raises OperationFailed."""
     try:
         return base64.b64decode(text, validate=True)  # AQL-4.7.4-1
     except (binascii.Error, ValueError):
@@ -131,14 +131,17 @@ def check_integers(param: str, value: Any) -> None:
 
 
 def fail(code: Code, message: str, details: Mapping[str, Any] | None = None) -> NoReturn:
+    """Fail an operation with a code of the specification."""
     raise OperationFailed(failure(code, message, details))
 
 
 def not_found(resource_type: str, resource_id: str) -> NoReturn:
+    """Fail an operation because its resource does not exist."""
     raise OperationFailed(resource_not_found(resource_type, resource_id))
 
 
 def already_exists(resource_type: str, resource_id: str) -> NoReturn:
+    """Fail an operation because the resource that it would create exists."""
     details = {"resource_type": resource_type, "resource_id": resource_id}
     message = f"Resource '{resource_type}' exists already: '{resource_id}'"
     raise OperationFailed(failure(Code.CONFLICT_ALREADY_EXISTS, message, details))

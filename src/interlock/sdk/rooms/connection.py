@@ -13,7 +13,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -28,6 +28,9 @@ from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.oversized import Oversized
 
+if TYPE_CHECKING:
+    from interlock.sdk.rooms.conversation import Conversation
+
 log = logging.getLogger("interlock.rooms")
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # of the gateway; it wraps several envelopes in one
@@ -37,7 +40,7 @@ WELCOME_S: Final = 10.0
 RETRY_MIN_S: Final = 0.2
 RETRY_MAX_S: Final = 30.0
 STEADY_S: Final = 10.0  # a connection that lasted so long was no failure
-# What another connection would only meet again.
+# Close codes after which connecting again is of no use.
 FINAL: Final = {
     POLICY: "abuse",
     TOO_BIG: "envelope_too_large",
@@ -45,13 +48,14 @@ FINAL: Final = {
     4403: "removed",
     4409: "replaced",
 }
+# Refusals that pass by themselves, so that connecting again makes sense.
 PASSING: Final = frozenset(("room_full", "id_in_use", "rate_limited", "unavailable"))
 _NO_ROOM: Final = frozenset((400, 401, 403, 404, 421, 426))
 
 Ticket = str | Callable[[], Awaitable[str]]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class RoomAddress(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a room, and the credential for it."""
 
     address: str  # without a path
@@ -63,34 +67,27 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     kind: str | None = None
 
 
-class Reader(Protocol):
-    """A receiver of what the connection reads."""
+class _OutgoingEnvelope(msgspec.Struct):
+    """An envelope that the gateway has not published yet, and the future that tells when it has."""
 
-    def on_welcome(self, payload: dict[str, Any]) -> None:
-        """Handle the welcome of the first and of each later connection."""
-
-    def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None: ...
-
-    def on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
-        """Handle a message of the gateway. Some are stored, such as the outcome of a proposal."""
-
-    def on_caught_up(self, away_s: float | None) -> None:
-        """Handle the end of missed messages. `away_s`: how long there was no connection; None for the first
-        connection.
-        """
-
-
-class _Outgoing(msgspec.Struct):
     data: bytes
     taken: "asyncio.Future[None]"
 
 
-class Connection:
-    def __init__(self, place: Place, reader: Reader, *, history: int = 0, after: int | None = None) -> None:
-        """Create a connection. `history`: how many of the newest envelopes to read first; or `after`: read all after
-        that one.
+class RoomConnection:
+    """The connection of a participant to the gateway of a room.
+
+    `open` connects once, and `keep` reconnects until `close`. What is read goes to the conversation: a welcome after
+    each connect, stored envelopes in order, events of the gateway, and a note when everything missed has been read.
+    """
+
+    def __init__(
+        self, place: RoomAddress, reader: "Conversation", *, history: int = 0, after: int | None = None
+    ) -> None:
+        """Create a connection. `history` is the number of newest envelopes to read first. With `after`, all envelopes
+        behind that number are read instead.
         """
-        self.position = after  # the number of the last envelope that was heard
+        self.position = after  # the number of the last envelope that was received
         self._place = place
         self._reader = reader
         self._history = history
@@ -99,8 +96,8 @@ class Connection:
         self._over: asyncio.Future[tuple[int, str]] | None = None
         self._unnumbered: Envelope | None = None  # its number is the next frame
         self._last = 0  # the number of the last envelope before the welcome
-        self._told = ""  # the id of the last event of the gateway, which may have a number
-        self._outbox: dict[str, _Outgoing] = {}
+        self._last_event = ""  # the id of the gateway's last event, whose number may follow
+        self._outbox: dict[str, _OutgoingEnvelope] = {}
         self._readable = asyncio.Event()
         self._readable.set()
         self._lost_at: float | None = None
@@ -171,15 +168,16 @@ class Connection:
             await asyncio.shield(self._over)
 
     def fail(self, why: Exception) -> None:
-        """Whoever waits for the gateway is told that it is over, and who sends from now on."""
+        """Raise `why` for everything that waits for the gateway, and for everything that is sent from now on."""
         self._failed = why
         for outgoing in self._outbox.values():
             if not outgoing.taken.done():
                 outgoing.taken.set_exception(why)
-                outgoing.taken.exception()  # retrieved: nobody may wait
+                outgoing.taken.exception()  # asyncio would log an exception that is never retrieved
         self._outbox.clear()
 
     async def _url(self) -> str:
+        """Return the address of the room's WebSocket, with the position to resume from. Raises RoomRefused."""
         query: dict[str, object] = {"topic": self._place.topic, "protocol": V01, "sequences": 1, "mcp": LATEST_LEGACY}
         query |= {key: value for key, value in (("name", self._place.name), ("kind", self._place.kind)) if value}
         if self.position is not None:
@@ -230,6 +228,7 @@ class Connection:
             self._reader.on_event(envelope)
 
     def _on_system(self, envelope: Envelope) -> None:
+        """Handle a system message of the gateway. A `sequence` message numbers the envelope before it."""
         payload = decode_value(envelope.payload)
         match payload.get("event"):
             case "welcome":
@@ -238,7 +237,7 @@ class Connection:
                 numbered, self._unnumbered = self._unnumbered, None
                 if numbered is not None and numbered.id == envelope.correlation_id:
                     self._take(numbered, payload["sequence"], is_old=False)
-                elif envelope.correlation_id == self._told:
+                elif envelope.correlation_id == self._last_event:
                     self.position = max(self.position or 0, payload["sequence"])
             case "history":
                 history = msgspec.json.decode(envelope.payload, type=_History)
@@ -257,7 +256,7 @@ class Connection:
             case event:
                 if event == "error" and envelope.correlation_id is not None:
                     self._refused(envelope.correlation_id, str(payload.get("code")), payload)
-                self._told = envelope.id
+                self._last_event = envelope.id
                 self._reader.on_event(envelope)
 
     def _on_welcome(self, payload: dict[str, Any]) -> None:
@@ -280,6 +279,7 @@ class Connection:
         self._reader.on_caught_up(away_s)
 
     def _take(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
+        """Pass on a numbered envelope, unless it was passed on before the connection was lost."""
         before = self.position or 0
         if sequence <= before:
             return
@@ -289,7 +289,7 @@ class Connection:
         self._taken(envelope.id)
         if envelope.sender != GATEWAY:
             self._reader.on_stored(envelope, sequence, is_old=is_old)
-        elif envelope.id != self._told:  # it came, and the connection was lost before its number
+        elif envelope.id != self._last_event:  # otherwise it was passed on before, without its number
             self._reader.on_event(envelope, is_old=is_old)
 
     def on_oversized(self, frame: Oversized) -> None:
@@ -306,7 +306,10 @@ class Connection:
     # Sending
 
     def send(self, id: str, data: bytes) -> "asyncio.Future[None]":
-        """Done when the gateway has published it. Raises RoomError where it cannot be sent at all."""
+        """Send an envelope, and return a future that is done when the gateway has published it.
+
+        Raises RoomError if it cannot be sent at all.
+        """
         if self._failed is not None:
             raise self._failed
         if len(data) > SENT_BYTES_MAX:
@@ -314,7 +317,7 @@ class Connection:
         if len(self._outbox) >= OUTBOX_MAX:
             raise EnvelopeRefused("unavailable", f"{OUTBOX_MAX} envelopes wait for the gateway already")
         taken = asyncio.get_running_loop().create_future()
-        self._outbox[id] = outgoing = _Outgoing(data, taken)
+        self._outbox[id] = outgoing = _OutgoingEnvelope(data, taken)
         self._write(id, outgoing)
         return taken
 
@@ -322,7 +325,7 @@ class Connection:
         """Do not send an envelope again."""
         self._outbox.pop(id, None)
 
-    def _write(self, id: str, outgoing: _Outgoing) -> None:
+    def _write(self, id: str, outgoing: _OutgoingEnvelope) -> None:
         if outgoing.taken.cancelled():
             self.forget(id)
         elif self.is_open and self._pipe is not None and not self._pipe.send(outgoing.data):
@@ -351,6 +354,7 @@ class _History(msgspec.Struct):
 
 
 def _meaning(failed: DialFailed) -> RoomRefused | RoomUnreachable:
+    """Return whether a failed connect is final or may succeed later, by the answer of the gateway."""
     try:
         body = msgspec.json.decode(failed.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -373,7 +377,7 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 T = TypeVar("T")
 
 
-async def get_json(place: Place, *path: str, answer: type[T]) -> T:
+async def get_json(place: RoomAddress, *path: str, answer: type[T]) -> T:
     """Read a resource below this topic. Raises EnvelopeRefused with the gateway's code, and RoomUnreachable."""
     try:
         return msgspec.json.decode(await asyncio.to_thread(_request, place, "GET", path, None), type=answer)
@@ -381,12 +385,12 @@ async def get_json(place: Place, *path: str, answer: type[T]) -> T:
         raise RoomUnreachable(f"the gateway's answer cannot be read: {error}") from None
 
 
-async def post_json(place: Place, *path: str, body: dict[str, Any]) -> None:
+async def post_json(place: RoomAddress, *path: str, body: dict[str, Any]) -> None:
     """Send a body below this topic. Raises the same errors as `get_json`."""
     await asyncio.to_thread(_request, place, "POST", path, body)
 
 
-def _request(place: Place, method: str, path: tuple[str, ...], body: dict[str, Any] | None) -> bytes:
+def _request(place: RoomAddress, method: str, path: tuple[str, ...], body: dict[str, Any] | None) -> bytes:
     parts = urlsplit(place.address)
     connection: http.client.HTTPConnection
     if parts.scheme == "wss":
@@ -411,7 +415,7 @@ def _request(place: Place, method: str, path: tuple[str, ...], body: dict[str, A
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise RoomUnreachable(f"the gateway answers HTTP {answer.status}") from None
         why = reply.get("error", {})
-        if isinstance(why, dict):  # a violation is told as JSON-RPC tells it
+        if isinstance(why, dict):  # a violation of a privilege has the form of a JSON-RPC error
             raise EnvelopeRefused("privilege_violation", str(why.get("message", "")), why.get("data"))
         raise EnvelopeRefused(str(why), str(reply.get("message", "")), reply.get("details"))
     return written

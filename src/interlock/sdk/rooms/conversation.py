@@ -22,10 +22,10 @@ from msgspec import Raw
 
 from interlock.mcp.methods import CANCELLED, INITIALIZE, INITIALIZED, LATEST_LEGACY
 from interlock.rooms.protocol.envelope import MCP, PRESENCE, PROPOSAL, Envelope, encode
-from interlock.sdk.rooms.connection import Connection, Place
+from interlock.sdk.rooms.connection import RoomAddress, RoomConnection
 from interlock.sdk.rooms.model import Answer, CallFailed, Heard, NoAnswer, Peer, RoomError
-from interlock.sdk.rooms.proposals import Proposals
-from interlock.sdk.subserver.mcp_server import McpServer, Offer
+from interlock.sdk.rooms.proposals import FollowedProposals
+from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer
 from interlock.wire.jsonrpc.codec import (
     Notification,
     Request,
@@ -38,11 +38,14 @@ from interlock.wire.jsonrpc.codec import (
 )
 from interlock.wire.jsonrpc.errors import CodecError
 
-HEARD_MAX: Final = 1000  # that wait to be read
+HEARD_MAX: Final = 1000  # envelopes that wait to be read, before the connection is held back
 
 
 class Listener:
-    """`async for heard in listener`; ends when the participant closes, or raises why it lost the room for good."""
+    """An iterator over envelopes: `async for heard in listener`.
+
+    It ends when the participant closes, or raises the reason why it lost the room for good.
+    """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         """Create a listener. `on_change` is called when it becomes full, can take more again, or is closed."""
@@ -103,7 +106,9 @@ Reply = Callable[[Envelope, bytes], bool]
 
 
 class ToolService:
-    def __init__(self, offer: Offer, reply: Reply) -> None:
+    """The tools of this participant, served to the others."""
+
+    def __init__(self, offer: ToolOffer, reply: Reply) -> None:
         """Create the service. `reply` sends a payload to the sender of an envelope."""
         self._offer = offer
         self._reply = reply
@@ -144,8 +149,8 @@ MISSED_S: Final = 30.0  # a request that came while we were away for longer is n
 TAKEN_S: Final = 30.0  # for the gateway to take an envelope
 
 
-class _Asked(msgspec.Struct):
-    """A request under way."""
+class _PendingRequest(msgspec.Struct):
+    """A request of ours that waits for its answer."""
 
     to: str
     rpc_id: bytes
@@ -153,21 +158,24 @@ class _Asked(msgspec.Struct):
 
 
 class Conversation:
-    """The Reader of a connection."""
+    """The state of a participant in a room, and its dialogue with the others.
+
+    The connection calls the `on_...` methods for what it reads.
+    """
 
     def __init__(
-        self, place: Place, offer: Offer, *, history: int, after: int | None, answers_while_restricted: bool
+        self, place: RoomAddress, offer: ToolOffer, *, history: int, after: int | None, answers_while_restricted: bool
     ) -> None:
-        self.connection = Connection(place, self, history=history, after=after)
+        self.connection = RoomConnection(place, self, history=history, after=after)
         self.id = ""
         self.privilege = ""
         self.peers: dict[str, Peer] = {}
-        self.proposals = Proposals()
+        self.proposals = FollowedProposals()
         self._offer = offer
         self._service = ToolService(offer, self._reply)
         self._answers_while_restricted = answers_while_restricted
         self._listeners: list[Listener] = []
-        self._asked: dict[str, _Asked] = {}  # by the envelope's id
+        self._pending: dict[str, _PendingRequest] = {}  # by the envelope's id
         self._met: dict[str, asyncio.Task[None]] = {}  # peers that we have greeted
         self._missed: list[tuple[Envelope, Request]] = []
         self._numbers = itertools.count(1)
@@ -178,13 +186,13 @@ class Conversation:
         return listener
 
     def end(self, why: Exception | None) -> None:
-        """Everything that waits is told."""
+        """End everything that waits: with the error `why`, or because the participant leaves."""
         over = why or RoomError("the participant has left the room")
         for listener in self._listeners:
             listener.end(why)
         self.connection.fail(over)
         self.proposals.fail(over)
-        for request in list(self._asked.values()):
+        for request in list(self._pending.values()):
             _fail(request.answer, over)
         for meeting in self._met.values():
             meeting.cancel()
@@ -262,7 +270,7 @@ class Conversation:
             await self._meet(to, timeout_s)
         id, rpc_id = str(uuid.uuid4()), b"%d" % next(self._numbers)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._asked[id] = _Asked(to, rpc_id, answer)
+        self._pending[id] = _PendingRequest(to, rpc_id, answer)
         try:
             async with asyncio.timeout(timeout_s):
                 await self.publish(MCP, request_payload(rpc_id, method, params), to=(to,), answers=answers, id=id)
@@ -271,10 +279,10 @@ class Conversation:
             self._cancel(to, rpc_id)
             raise NoAnswer(f"{to} did not answer {method} within {timeout_s:g} s") from None
         except (asyncio.CancelledError, NoAnswer):
-            self._cancel(to, rpc_id)  # whoever comes back to it must not perform what nobody waits for
+            self._cancel(to, rpc_id)  # a peer that returns later must not perform a request without a listener
             raise
         finally:
-            del self._asked[id]
+            del self._pending[id]
 
     def _cancel(self, to: str, rpc_id: bytes) -> None:
         params = encode_value({"requestId": Raw(rpc_id), "reason": "nobody waits for it"})
@@ -309,12 +317,14 @@ class Conversation:
     # Hearing
 
     def on_welcome(self, payload: dict[str, Any]) -> None:
+        """Take over who we are and who is present, after the first and each later connect."""
         own = msgspec.convert(payload["participant"], Peer)
         self.id, self.privilege = own.id, own.privilege
         self.peers = {peer.id: peer for peer in msgspec.convert(payload["participants"], list[Peer])}
         self._forget_absent()
 
     def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
+        """Handle an envelope of a participant. `is_old` envelopes were published while we were away."""
         try:
             if envelope.kind == PROPOSAL:  # X-3.1-7
                 self.proposals.on_proposal(envelope)
@@ -341,9 +351,9 @@ class Conversation:
                     self._service.hear(envelope, message)
 
     def _on_answer(self, envelope: Envelope, response: Response) -> None:
-        """Matched by `correlation_id`, and by the JSON-RPC id as a check (X-4.1-4)."""
+        """Match an answer with its request by `correlation_id`, and check its JSON-RPC id (X-4.1-4)."""
         self.proposals.on_answer(envelope, response)
-        request = self._asked.get(envelope.correlation_id or "")
+        request = self._pending.get(envelope.correlation_id or "")
         if request is not None and (envelope.sender, response.id) == (request.to, request.rpc_id):  # X-4.1-4
             if not request.answer.done():
                 request.answer.set_result(response)
@@ -362,13 +372,15 @@ class Conversation:
         self._missed = [missed for missed in self._missed if (missed[0].sender, missed[1].id) != (envelope.sender, id)]
 
     def on_caught_up(self, away_s: float | None) -> None:
+        """Serve the requests that were missed, unless we were away too long. None: it is the first connection."""
         missed, self._missed = self._missed, []
         if away_s is None or away_s > MISSED_S:
-            return  # yesterday's call is not a new one (X-4.4.1-6)
+            return  # the callers no longer wait (X-4.4.1-6)
         for envelope, request in missed:
             self._serve(envelope, request)
 
     def on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
+        """Handle a message of the gateway. Some are stored, such as the outcome of a proposal."""
         payload = decode_value(envelope.payload)
         event = payload.get("event")
         if envelope.kind == PRESENCE:
@@ -376,7 +388,7 @@ class Conversation:
         elif event == "privilege_changed":
             self._on_privilege(msgspec.convert(payload["participant"], Peer))
         elif event in ("recipient_absent", "recipient_cannot_answer"):
-            pending = self._asked.get(envelope.correlation_id or "")
+            pending = self._pending.get(envelope.correlation_id or "")
             if pending is not None:
                 why = "is not in the room" if event == "recipient_absent" else "is restricted and cannot answer"
                 _fail(pending.answer, NoAnswer(f"{pending.to} {why}"))
@@ -424,12 +436,12 @@ def read_answer(sender: str, response: Response) -> Answer:
 def _fail(future: "asyncio.Future[Any]", why: Exception) -> None:
     if not future.done():
         future.set_exception(why)
-        future.exception()  # retrieved: whoever waited may have gone
+        future.exception()  # asyncio would log an exception that is never retrieved
 
 
 def _retrieve(task: "asyncio.Task[None]") -> None:
     if not task.cancelled():
-        task.exception()  # whoever waits for it is told
+        task.exception()  # the one who awaits the task gets it; asyncio need not log it
 
 
 def _log_refused(taken: "asyncio.Future[None]") -> None:

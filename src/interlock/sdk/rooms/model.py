@@ -19,7 +19,8 @@ from interlock.rooms.protocol.envelope import Envelope
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
 
-SAID: Final = {
+# The messages of ends that no participant caused.
+MESSAGES: Final = {
     "expired": "the proposal has expired",
     "void": "the proposal counts no more",
     "unknown": "the proposal was performed, and no answer came",
@@ -27,18 +28,20 @@ SAID: Final = {
 
 
 class RoomInvalid(ValueError):
-    pass
+    """Exception for arguments of a participant that cannot work."""
 
 
 class RoomError(Exception):
-    pass
+    """The base of all exceptions of a room."""
 
 
 class RoomUnreachable(RoomError):
-    pass
+    """Exception for a room that cannot be reached now; another try may succeed."""
 
 
 class RoomRefused(RoomError):
+    """Exception for a participant that the gateway does not accept, or no longer."""
+
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})")
         self.code = code
@@ -46,6 +49,8 @@ class RoomRefused(RoomError):
 
 
 class EnvelopeRefused(RoomError):
+    """Exception for an envelope that the gateway did not publish."""
+
     def __init__(self, code: str, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(f"{message} ({code})")
         self.code = code
@@ -54,10 +59,12 @@ class EnvelopeRefused(RoomError):
 
 
 class NoAnswer(RoomError):
-    pass
+    """Exception for a request without a reply in time, or without a participant who could reply."""
 
 
 class CallFailed(RoomError):
+    """Exception for a request that the called participant answered with an error."""
+
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(f"{message} ({code})")
         self.code = code
@@ -66,10 +73,13 @@ class CallFailed(RoomError):
 
 
 class ProposalEnded(RoomError):
-    """`status` is rejected, withdrawn, expired, void or unknown; `by` who did it, where it was somebody."""
+    """Exception for a proposal that ended without an answer.
+
+    `status` is rejected, withdrawn, expired, void or unknown; `by` is the participant who ended it, if one did.
+    """
 
     def __init__(self, status: str, by: str | None = None, reason: str | None = None) -> None:
-        message = SAID.get(status, f"the proposal was {status}")
+        message = MESSAGES.get(status, f"the proposal was {status}")
         super().__init__(message + (f" by {by}" if by else "") + (f": {reason}" if reason else ""))
         self.status = status
         self.by = by
@@ -100,11 +110,11 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """One envelope. `sequence` is its place in the room's order; the gateway's own messages have none."""
+    """A received envelope. `sequence` is its place in the room's order; the gateway's own messages have none."""
 
     envelope: Envelope
     sequence: int | None = None
-    is_old: bool = False  # it was said before we came, or while we were away
+    is_old: bool = False  # it was published before we joined, or while we were away
 
     @property
     def id(self) -> str:
@@ -132,7 +142,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def payload(self) -> Any:
-        """Decoded; `envelope.payload` has the bytes as they came."""
+        """The decoded payload. `envelope.payload` has the bytes as they were received."""
         return _value(self.envelope.payload)
 
     @property

@@ -16,7 +16,7 @@ from interlock.mcp.methods import TOOLS_CALL, TOOLS_CHANGED, TOOLS_LIST
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.rooms.protocol.envelope import CHAT, ENVELOPE_BYTES_MAX, MCP
 from interlock.rooms.protocol.participants import is_topic
-from interlock.sdk.rooms.connection import Place, Ticket, get_json, post_json
+from interlock.sdk.rooms.connection import RoomAddress, Ticket, get_json, post_json
 from interlock.sdk.rooms.conversation import Conversation, Listener, read_answer
 from interlock.sdk.rooms.model import (
     Answer,
@@ -29,7 +29,7 @@ from interlock.sdk.rooms.model import (
     RoomUnreachable,
 )
 from interlock.sdk.rooms.proposals import Listed
-from interlock.sdk.subserver.mcp_server import Offer
+from interlock.sdk.subserver.mcp_server import ToolOffer
 from interlock.sdk.subserver.tools import OfferedTools
 from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
 
@@ -38,7 +38,7 @@ log = logging.getLogger("interlock.rooms")
 CALL_S: Final = 30.0
 OUTCOME_S: Final = 600.0  # a person decides; the room's own limit is shorter where it says so
 RETRY_S: Final = 2.0  # between tries to come in for the first time
-GRACE_S: Final = 5.0  # for calls under way when the participant is told to end
+GRACE_S: Final = 5.0  # for calls under way when the participant is asked to end
 PAGES_MAX: Final = 100  # of a list of tools
 SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -77,7 +77,7 @@ class Participant(OfferedTools):
             raise RoomInvalid(f"{topic!r} is not the name of a room")
         if token is not None and (not token.isascii() or not token.isprintable()):
             raise RoomInvalid("a token is printable ASCII; was a line break copied along?")
-        place = self._place = Place(
+        place = self._place = RoomAddress(
             address=_checked(address, secure_by),
             topic=topic,
             token=token,
@@ -88,7 +88,7 @@ class Participant(OfferedTools):
         )
         self.topic = topic
         super().__init__()
-        offer = Offer(
+        offer = ToolOffer(
             name=name or "participant",
             version=version,
             instructions=instructions,
@@ -190,7 +190,7 @@ class Participant(OfferedTools):
 
     @property
     def id(self) -> str:
-        """Ours, as the credential has it."""
+        """The id of this participant, which its credential determines."""
         return self._conversation.id
 
     @property
@@ -212,7 +212,10 @@ class Participant(OfferedTools):
         return list(self._conversation.peers.values())
 
     def listen(self) -> Listener:
-        """Everything that is heard from now on; before `open`, from the beginning. It must be read, or closed."""
+        """Listen to everything that is received from now on; if called before `open`, from the beginning.
+
+        A listener must be read or closed: one that is full holds the connection back.
+        """
         return self._conversation.listen()
 
     # Taking part
@@ -326,11 +329,12 @@ class Participant(OfferedTools):
         if target is None:
             raise RoomInvalid("the proposal names no single participant; say which with peer=")
         if arguments is None and peer is None:
-            self._conversation.proposals.outcome(proposal)  # it is kept from now on
+            self._conversation.proposals.outcome(proposal)  # before deciding, so that no answer is missed
             try:
                 await self._decide(proposal, "fulfil", {})
             except EnvelopeRefused as refused:
-                if refused.code != "unknown_proposal":  # else nobody tracks proposals in this room
+                # A gateway that tracks no proposals does not know it; then it is fulfilled by a plain request.
+                if refused.code != "unknown_proposal":
                     raise
             else:
                 return await self.outcome(proposal, timeout_s=timeout_s)

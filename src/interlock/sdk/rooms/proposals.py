@@ -13,15 +13,15 @@ from interlock.rooms.protocol.envelope import Envelope
 from interlock.sdk.rooms.model import Proposal, ProposalEnded, Status
 from interlock.wire.jsonrpc.codec import Response
 
-KEPT_MAX: Final = 1000  # the newest
-ANSWERS_MAX: Final = 100  # of those whose proposal may still be told
+KEPT_MAX: Final = 1000  # proposals; the oldest are forgotten
+ANSWERS_MAX: Final = 100  # answers of which the gateway may still say that they fulfil a proposal
 EVENT: Final = "proposal_"
 STATUSES: Final[frozenset[str]] = frozenset(get_args(Status))
 WITHOUT_ANSWER: Final = frozenset(("rejected", "withdrawn", "expired", "void", "unknown"))
 
 
 class Listed(msgspec.Struct, frozen=True, rename="camel"):
-    """One proposal, as MCPx 10.2 has it."""
+    """A proposal in the list of the gateway (MCPx 10.2)."""
 
     proposal_id: str
     proposer: str
@@ -34,7 +34,9 @@ class Listed(msgspec.Struct, frozen=True, rename="camel"):
     expires_at: str | None = None
 
 
-class Proposals:
+class FollowedProposals:
+    """The proposals of a room as this participant has seen them, and the outcomes that it waits for."""
+
     def __init__(self) -> None:
         self._by_id: dict[str, Proposal] = {}
         self._fulfilments: dict[str, tuple[str, tuple[str, ...]]] = {}  # a request -> its proposal, and who is asked
@@ -86,6 +88,7 @@ class Proposals:
             self._set(proposal, "claimed")
 
     def on_answer(self, envelope: Envelope, response: Response) -> None:
+        """Handle an answer, which may be the outcome of a proposal."""
         request, sender = envelope.correlation_id or "", envelope.sender or ""
         id, recipients = self._fulfilments.get(request, (None, ()))
         proposal = self.maybe(id)
@@ -116,7 +119,7 @@ class Proposals:
             return
         if isinstance(how, ProposalEnded):
             waiting.set_exception(how)
-            waiting.exception()  # retrieved: whoever waited may have gone
+            waiting.exception()  # asyncio would log an exception that is never retrieved
         else:
             waiting.set_result(how)
 

@@ -11,7 +11,7 @@
 
     leaf.run()
 
-It knows nothing of the node: it stands on the protocol and the transports alone.
+The library loads nothing of the node: it uses the protocol and the transports alone.
 """
 
 from interlock.sdk.subserver.subserver import Parent, Subserver

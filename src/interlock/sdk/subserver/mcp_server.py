@@ -50,14 +50,14 @@ from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_F
 
 log = logging.getLogger("interlock.subserver")
 
-CALLS_MAX: Final = 64  # at once; each may hold a thread
-LISTENS_MAX: Final = 16  # a parent needs one
+CALLS_MAX: Final = 64  # at once; each may occupy a thread
+LISTENS_MAX: Final = 16  # subscriptions of a client; a parent needs one
 RETRY_AFTER_MS: Final = 1000
 
 _BUSY: Final = Refusal(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "retry_after_ms": RETRY_AFTER_MS})
 
 
-class Offer(msgspec.Struct, kw_only=True):
+class ToolOffer(msgspec.Struct, kw_only=True):
     """The tools that a leaf serves on all its links. Running calls are counted over all links."""
 
     name: str
@@ -73,8 +73,10 @@ class Offer(msgspec.Struct, kw_only=True):
 
 
 class McpServer:
-    def __init__(self, offer: Offer, send: Callable[[bytes], bool], segment: str) -> None:
-        """Create a server on a link. `segment`: the segment that the parent assigned."""
+    """The MCP server on one link. It has no state beyond its link, apart from the calls that it counts in the offer."""
+
+    def __init__(self, offer: ToolOffer, send: Callable[[bytes], bool], segment: str) -> None:
+        """Create a server on a link. `segment` is the one that the parent assigned."""
         self._offer = offer
         self._send = send
         self._segment = segment
@@ -91,13 +93,14 @@ class McpServer:
         return self._open and self._send(encode_notification(method.encode(), params))
 
     def tools_changed(self) -> None:
-        """Send to every modern listener, or as a plain notification where there is none."""
+        """Announce changed tools: to every modern subscription, or as a plain notification if there is none."""
         for listen_id in self._listens:
             self.notify(TOOLS_CHANGED, encode_value({"_meta": {META_SUBSCRIPTION: Raw(listen_id)}}))
         if not self._listens:
             self.notify(TOOLS_CHANGED, b"")
 
     def hear(self, notification: Notification) -> None:
+        """Handle a notification. Only the cancellation of a request has an effect."""
         if notification.method != CANCELLED:
             return
         params = decode_object(notification.params) if notification.params else None
@@ -114,28 +117,29 @@ class McpServer:
         """Do nothing: a leaf sends no requests."""
 
     def serve(self, request: Request) -> None:
-        climbed = _read(request)
-        if isinstance(climbed, Refusal):
-            self._refuse(request.id, climbed)
+        """Serve a request. Its answer is sent now, or when the called tool has ended."""
+        validated = _read(request)
+        if isinstance(validated, Refusal):
+            self._refuse(request.id, validated)
         elif request.id in self._running or request.id in self._listens:
             self._refuse(request.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
-        elif climbed.method == TOOLS_CALL:
-            self._call(climbed)
-        elif climbed.method == TOOLS_LIST:
-            self._list(climbed)
-        elif climbed.method == DISCOVER and _is_modern(climbed):
-            self._answer(climbed, self._discover_result(), cached=True)
-        elif climbed.method == LISTEN and _is_modern(climbed):
-            self._listen(climbed)
-        elif climbed.method == INITIALIZE and not _is_modern(climbed):
-            self._answer(climbed, self._initialize_result(climbed))
-        elif climbed.method == PING and not _is_modern(climbed):
-            self._answer(climbed, {})
+        elif validated.method == TOOLS_CALL:
+            self._call(validated)
+        elif validated.method == TOOLS_LIST:
+            self._answer(validated, {"tools": [tool.listed for tool in self._offer.tools.values()]}, cached=True)
+        elif validated.method == DISCOVER and _is_modern(validated):
+            self._answer(validated, self._discover_result(), cached=True)
+        elif validated.method == LISTEN and _is_modern(validated):
+            self._listen(validated)
+        elif validated.method == INITIALIZE and not _is_modern(validated):
+            self._answer(validated, self._initialize_result(validated))
+        elif validated.method == PING and not _is_modern(validated):
+            self._answer(validated, {})
         else:
             self._refuse(request.id, Refusal(METHOD_NOT_FOUND, "Method not found"))
 
-    def _revision(self, climbed: ValidatedRequest) -> str:
-        version = climbed.meta.get(META_VERSION)
+    def _revision(self, validated: ValidatedRequest) -> str:
+        version = validated.meta.get(META_VERSION)
         return self.agreed if version is None else find_string(version) or MODERN_VERSIONS[0]
 
     def _discover_result(self) -> dict[str, Any]:
@@ -145,8 +149,8 @@ class McpServer:
         }
         return members if self._offer.instructions is None else {**members, "instructions": self._offer.instructions}
 
-    def _initialize_result(self, climbed: ValidatedRequest) -> dict[str, Any]:
-        self.agreed = negotiate_legacy(find_string(climbed.params.get("protocolVersion")) or "")
+    def _initialize_result(self, validated: ValidatedRequest) -> dict[str, Any]:
+        self.agreed = negotiate_legacy(find_string(validated.params.get("protocolVersion")) or "")
         members: dict[str, Any] = {
             "protocolVersion": self.agreed,
             "capabilities": {"tools": {"listChanged": True}},
@@ -154,70 +158,69 @@ class McpServer:
         }
         return members if self._offer.instructions is None else {**members, "instructions": self._offer.instructions}
 
-    def _list(self, climbed: ValidatedRequest) -> None:
-        tools = [tool.listed for tool in self._offer.tools.values()]
-        self._answer(climbed, {"tools": tools}, cached=True)
-
-    def _listen(self, climbed: ValidatedRequest) -> None:
+    def _listen(self, validated: ValidatedRequest) -> None:
+        """Begin a subscription of a modern client, which lasts until it is cancelled or the link ends."""
         if len(self._listens) >= LISTENS_MAX:
-            self._refuse(climbed.id, Refusal(INVALID_REQUEST, f"at most {LISTENS_MAX} subscriptions/listen at once"))
+            self._refuse(validated.id, Refusal(INVALID_REQUEST, f"at most {LISTENS_MAX} subscriptions/listen at once"))
             return
-        wanted = decode_object(climbed.params.get("notifications", Raw(b"{}"))) or {}
+        wanted = decode_object(validated.params.get("notifications", Raw(b"{}"))) or {}
         honoured = {"toolsListChanged": True} if bytes(wanted.get("toolsListChanged", b"")) == b"true" else {}
         if honoured:
-            self._listens[climbed.id] = None
-        body = {"_meta": {META_SUBSCRIPTION: Raw(climbed.id)}, "notifications": honoured}
+            self._listens[validated.id] = None
+        body = {"_meta": {META_SUBSCRIPTION: Raw(validated.id)}, "notifications": honoured}
         self.notify(ACKNOWLEDGED, encode_value(body))
 
-    def _call(self, climbed: ValidatedRequest) -> None:
-        name = find_string(climbed.params.get("name"))
+    def _call(self, validated: ValidatedRequest) -> None:
+        """Begin a tools/call. One that a parent routed here must be for this segment (MCP-AX 7.2)."""
+        name = find_string(validated.params.get("name"))
         if name is None:
-            self._refuse(climbed.id, Refusal(INVALID_PARAMS, "params.name must be a string"))
+            self._refuse(validated.id, Refusal(INVALID_PARAMS, "params.name must be a string"))
             return
-        meta: Mapping[str, Raw] = climbed.meta
-        routed = route.read_untrusted(climbed.params, climbed.meta)
+        meta: Mapping[str, Raw] = validated.meta
+        routed = route.read_untrusted(validated.params, validated.meta)
         if isinstance(routed, route.Routed):
             beyond = route.check(routed, segment=self._segment, rest=routed.path[-1:])
             followed = beyond or route.follow_name(routed, segment=self._segment, name=name)
             if isinstance(followed, Refusal):
-                self._refuse(climbed.id, followed)
+                self._refuse(validated.id, followed)
                 return
             # Past our own segment, the cursor points at the tool (MCP-AX 7.2).
-            name, meta = followed, {**climbed.meta, **route.as_meta(route.advance(routed))}
+            name, meta = followed, {**validated.meta, **route.as_meta(route.advance(routed))}
         elif routed is not None:
-            self._refuse(climbed.id, routed)
+            self._refuse(validated.id, routed)
             return
         tool = self._offer.tools.get(name)
         if tool is None:
-            self._refuse(climbed.id, Refusal(METHOD_NOT_FOUND, "tool_not_found"))  # MCP-AX 5.2
+            self._refuse(validated.id, Refusal(METHOD_NOT_FOUND, "tool_not_found"))  # MCP-AX 5.2
             return
         if len(self._offer.calls) >= CALLS_MAX:
-            self._refuse(climbed.id, _BUSY)
+            self._refuse(validated.id, _BUSY)
             return
-        context = Context(self._reporter(climbed.meta), meta)
-        task = asyncio.get_running_loop().create_task(self._work(climbed, tool, context))
+        context = Context(self._reporter(validated.meta), meta)
+        task = asyncio.get_running_loop().create_task(self._work(validated, tool, context))
         # A thread cannot be interrupted: its call counts until it has ended.
-        self._running[climbed.id] = task if tool.is_async else None, context
+        self._running[validated.id] = task if tool.is_async else None, context
         self._offer.calls.add(task)
         task.add_done_callback(self._offer.calls.discard)
 
-    async def _work(self, climbed: ValidatedRequest, tool: ServedTool, context: Context) -> None:
+    async def _work(self, validated: ValidatedRequest, tool: ServedTool, context: Context) -> None:
         try:
-            done = await self._outcome(climbed, tool, context)
+            done = await self._outcome(validated, tool, context)
         except asyncio.CancelledError:
             context.cancel()
             return
         finally:
-            if self._running.get(climbed.id, (None, None))[1] is context:
-                del self._running[climbed.id]
+            if self._running.get(validated.id, (None, None))[1] is context:
+                del self._running[validated.id]
         if not context.cancelled:  # a cancelled request gets no answer
-            self._answer(climbed, done)
+            self._answer(validated, done)
 
-    async def _outcome(self, climbed: ValidatedRequest, tool: ServedTool, context: Context) -> dict[str, Any]:
+    async def _outcome(self, validated: ValidatedRequest, tool: ServedTool, context: Context) -> dict[str, Any]:
         try:
-            arguments = climbed.params.get("arguments", Raw(b"{}"))
-            done = await tool.answer(arguments, context, revision=self._revision(climbed))
-            if len(encode_value(done)) > self._offer.max_bytes // 2:  # the other half is room for what comes around it
+            arguments = validated.params.get("arguments", Raw(b"{}"))
+            done = await tool.answer(arguments, context, revision=self._revision(validated))
+            # The other half of a message is for what surrounds the result, such as escapes.
+            if len(encode_value(done)) > self._offer.max_bytes // 2:
                 raise ToolFailed("the result is larger than a message may be; ask for less at a time")
         except ToolFailed as failed:
             return failure(str(failed))
@@ -228,6 +231,7 @@ class McpServer:
         return done
 
     def _reporter(self, meta: Mapping[str, Raw]) -> Callable[[float, float | None, str | None], None] | None:
+        """Return a function that reports progress from any thread, or None if the caller wants no progress."""
         token = meta.get("progressToken")
         if token is None or bytes(token)[:1] in b"{[tfn":
             return None
@@ -243,14 +247,14 @@ class McpServer:
 
         return report
 
-    def _answer(self, climbed: ValidatedRequest, members: dict[str, Any], *, cached: bool = False) -> None:
-        if _is_modern(climbed):
+    def _answer(self, validated: ValidatedRequest, members: dict[str, Any], *, cached: bool = False) -> None:
+        if _is_modern(validated):
             members = {"resultType": "complete", **members}
             if cached:
                 members |= {"ttlMs": 0, "cacheScope": "private"}
             members["_meta"] = {META_SERVER: self._offer.info}
         if self._open:
-            self._send(encode_result(climbed.id, encode_value(members)))
+            self._send(encode_result(validated.id, encode_value(members)))
 
     def _refuse(self, message_id: bytes, refusal: Refusal) -> None:
         if self._open:
@@ -270,8 +274,8 @@ def _read(request: Request) -> ValidatedRequest | Refusal:
     return ValidatedRequest(request.id, request.method, dict(params), meta)
 
 
-def _is_modern(climbed: ValidatedRequest) -> bool:
-    return META_VERSION in climbed.meta
+def _is_modern(validated: ValidatedRequest) -> bool:
+    return META_VERSION in validated.meta
 
 
 def is_modern(request: Request) -> bool:

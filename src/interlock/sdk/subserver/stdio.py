@@ -25,17 +25,19 @@ async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
     if is_never_waited_for(writing):
         pipe.connect(cast(asyncio.WriteTransport, FileOutput(writing)))
     else:
-        transport, _ = await loop.connect_write_pipe(lambda: _Writer(pipe), os.fdopen(writing, "wb", buffering=0))
+        transport, _ = await loop.connect_write_pipe(
+            lambda: _StandardOutput(pipe), os.fdopen(writing, "wb", buffering=0)
+        )
         pipe.connect(transport)
     if is_never_waited_for(reading):
-        pipe.read_file(FileInput(_Reader(pipe), reading))
+        pipe.read_file(FileInput(_StandardInput(pipe), reading))
     else:
-        await loop.connect_read_pipe(lambda: _Reader(pipe), os.fdopen(reading, "rb", buffering=0))
+        await loop.connect_read_pipe(lambda: _StandardInput(pipe), os.fdopen(reading, "rb", buffering=0))
     return pipe
 
 
 class StandardPipe:
-    """A MessagePipe."""
+    """The standard input and output of this process, as a message pipe."""
 
     def __init__(self, sink: MessageSink, max_bytes: int) -> None:
         self._sink = sink
@@ -45,7 +47,7 @@ class StandardPipe:
         self._writer: asyncio.WriteTransport | None = None
         self._full = False
         self._closed = False
-        self._file: FileInput | None = None  # where standard input is one
+        self._file: FileInput | None = None  # if standard input is a file, which cannot be awaited
 
     def connect(self, writer: asyncio.WriteTransport) -> None:
         self._writer = writer
@@ -100,7 +102,7 @@ class StandardPipe:
         asyncio.get_running_loop().call_soon(self._sink.on_closed, code, reason)
 
 
-class _Reader(asyncio.Protocol):
+class _StandardInput(asyncio.Protocol):
     def __init__(self, pipe: StandardPipe) -> None:
         self._pipe = pipe
 
@@ -117,7 +119,7 @@ class _Reader(asyncio.Protocol):
         self._pipe._end(CUT, "closed our standard input")
 
 
-class _Writer(asyncio.BaseProtocol):
+class _StandardOutput(asyncio.BaseProtocol):
     def __init__(self, pipe: StandardPipe) -> None:
         self._pipe = pipe
 

@@ -32,10 +32,10 @@ from interlock.sdk.subserver.tools import OfferedTools, RegistrationRefused, Sub
 if TYPE_CHECKING:
     from interlock.ax.uplink import Opener
     from interlock.crypto.signing import SigningKey
-    from interlock.sdk.subserver.mcp_server import Offer
+    from interlock.sdk.subserver.mcp_server import ToolOffer
     from interlock.sdk.subserver.uplink import LeafUplink
 
-FILE_BYTES_MAX = 4096  # it holds one id
+FILE_BYTES_MAX = 4096  # of the file that contains the subserver_id
 
 
 def identity_file(segment: str, state: Path | None) -> Path:
@@ -45,6 +45,7 @@ def identity_file(segment: str, state: Path | None) -> Path:
 
 
 def subserver_id(path: Path) -> str:
+    """Return the stored subserver_id, and create it on the first start. Raises SubserverInvalid."""
     try:
         with path.open("rb") as file:
             return _read(path, file.read(FILE_BYTES_MAX + 1))
@@ -90,14 +91,14 @@ def _create(path: Path) -> str:
 log = logging.getLogger("interlock.subserver")
 
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # as limits.message_bytes of a node
-GRACE_S: Final = 5.0  # for calls under way when the leaf is told to end
+GRACE_S: Final = 5.0  # for calls under way when the leaf is asked to end
 STARTED_BY_AGGREGATOR: Final = "INTERLOCK_AX"  # its value "stdio" means: the parent is at our standard input and output
 HEARTBEAT_MS_MIN: Final = 100
 HEARTBEAT_MS_MAX: Final = 3_600_000
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """An aggregator with a credential of its own. `secure_by` says why a ws:// address beyond this host is safe."""
+    """An aggregator with its own credential. `secure_by` says why a ws:// address beyond this host is safe."""
 
     url: str
     token: str | None = None
@@ -105,6 +106,8 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subserver(OfferedTools):
+    """A leaf of an MCP-AX tree: offers Python functions as tools, and stays registered with an aggregator."""
+
     def __init__(
         self,
         segment: str,
@@ -183,7 +186,7 @@ class Subserver(OfferedTools):
 
     async def serve(self, *, stdio: bool = False) -> None:
         """Do what `run` does, for a program that has an event loop. Cancelling it, or `stop`, ends it."""
-        from interlock.sdk.subserver.mcp_server import Offer
+        from interlock.sdk.subserver.mcp_server import ToolOffer
         from interlock.sdk.subserver.uplink import LeafUplink
 
         stdio = stdio or os.environ.get(STARTED_BY_AGGREGATOR) == "stdio"
@@ -191,7 +194,7 @@ class Subserver(OfferedTools):
             raise SubserverInvalid('there is no parent; give parents=["wss://HOST/ax"], or run(stdio=True)')
         if self._uplink is not None:
             raise SubserverInvalid("this subserver is running already")
-        offer = Offer(
+        offer = ToolOffer(
             name=self.segment,
             version=self._version,
             instructions=self._instructions,
@@ -235,7 +238,7 @@ class Subserver(OfferedTools):
         except RegistrationRefused:  # the log has said why
             sys.exit(1)
 
-    async def _stop(self, uplink: "LeafUplink", offer: "Offer") -> None:
+    async def _stop(self, uplink: "LeafUplink", offer: "ToolOffer") -> None:
         if self._stopping is None:
             return
         await self._stopping.wait()
@@ -306,7 +309,10 @@ class Subserver(OfferedTools):
 
 
 def _check_parent(parent: Parent) -> Parent:
-    """MCP-AX 10.4: beyond this host only over TLS, or by what an operator vouches for."""
+    """Raise SubserverInvalid for an address that cannot work, or that is insecure.
+
+    Beyond this host, a connection needs TLS or the word of an operator that the network is safe (MCP-AX 10.4).
+    """
     parts = urlsplit(parent.url)
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
         raise SubserverInvalid(f"a parent is an address such as wss://HOST/ax, not {_place(parent.url)!r}")

@@ -20,28 +20,27 @@ from msgspec import Raw
 from interlock.ax.protocol.capability import Invalid, as_object, hints, read_capability
 from interlock.ax.protocol.names import is_segment, normalise
 
-# The errors of a leaf:
-#
-# SubserverInvalid        the arguments of the Subserver cannot work; raised before anything is dialled
-#   ToolInvalid           a function cannot be offered as a tool
-# ToolFailed              raised by a tool: the caller receives its message
-# RegistrationRefused     the aggregator that started this program rejects it; elsewhere another try follows
-
 
 class SubserverInvalid(ValueError):
-    pass
+    """Exception for arguments of a Subserver that cannot work. It is raised before anything is dialled."""
 
 
 class ToolInvalid(SubserverInvalid):
-    pass
+    """Exception for a function that cannot be offered as a tool."""
 
 
 class RegistrationRefused(Exception):
-    pass
+    """Exception for a registration that is rejected by the aggregator that started this program.
+
+    Another aggregator that rejects it is tried again later.
+    """
 
 
 class ToolFailed(Exception):
-    """A failure the caller may know about. Any other exception reaches it as a reference into this leaf's log only."""
+    """Exception that a tool raises to send its message to the caller.
+
+    Of any other exception the caller only gets a reference into the log of this leaf.
+    """
 
 
 CAPABILITY: Final = "x-mcpax-capability"
@@ -81,13 +80,16 @@ class Context:
         return {key: msgspec.json.decode(value) for key, value in self._meta.items()}
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Told to the caller if it asked for progress. `done` must grow."""
+        """Report progress to the caller, if it asked for that. `done` must grow."""
         if self._report is not None and not self.cancelled:
             self._report(done, total, message)
 
 
 class ServedTool(Protocol):
-    """A tool as a server uses it. `listed`: its definition in tools/list. `is_async`: its call can be cancelled."""
+    """A tool as the MCP server uses it: a Python function, or an endpoint of an MCP-AQL adapter.
+
+    `listed` is its definition in tools/list. If it `is_async`, its call can be cancelled.
+    """
 
     @property
     def name(self) -> str: ...
@@ -102,7 +104,7 @@ class ServedTool(Protocol):
         """Return the members of a CallToolResult for a client of this MCP revision. Raises ToolFailed."""
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """A Python function as a tool."""
 
     name: str
@@ -139,7 +141,8 @@ def make_tool(
     title: str | None,
     description: str | None,
     capability: Mapping[str, object],
-) -> Tool:
+) -> FunctionTool:
+    """Return a function as a tool. Raises ToolInvalid."""
     local = name if name is not None else getattr(function, "__name__", "")
     if not is_segment(local):
         raise ToolInvalid(
@@ -162,7 +165,7 @@ def make_tool(
     listed["inputSchema"] = schema
     listed["annotations"] = hints(declared)
     listed["_meta"] = {CAPABILITY: as_object(declared)}
-    return Tool(
+    return FunctionTool(
         name=local,
         function=function,
         arguments=arguments,
@@ -198,6 +201,7 @@ def _text(text: str) -> dict[str, str]:
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str | None]:
+    """Return the fields of the arguments' struct, and the parameter that takes a Context. Raises ToolInvalid."""
     try:
         hinted = get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
@@ -249,7 +253,7 @@ async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any])
         value, error = None, None
         try:
             value = context.run(function, **arguments)
-        except BaseException as raised:  # SystemExit of a tool must not pass for an answer
+        except BaseException as raised:  # also SystemExit, or the caller would wait for ever
             error = raised
         try:
             loop.call_soon_threadsafe(finish, value, error)
@@ -264,10 +268,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class OfferedTools:
-    """The base of both libraries."""
+    """The base of Subserver and Participant: the decorator `tool`, and the tools that it collected."""
 
     def __init__(self) -> None:
-        self._tools: dict[str, Tool] = {}
+        self._tools: dict[str, FunctionTool] = {}
 
     def _on_offered(self) -> None:
         """Handle one more offered tool."""

@@ -9,17 +9,19 @@ from interlock.ax import uplink
 from interlock.ax.protocol.messages import Proof, Register
 from interlock.ax.protocol.registration.registrant import Joined
 from interlock.ax.uplink import Opener
-from interlock.sdk.subserver.mcp_server import McpServer, Offer
+from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer
 
 log = logging.getLogger("interlock.subserver")
 
 
 class LeafUplink(uplink.Uplink):
+    """The uplink of a leaf. It proves the authority again at each registration, because a proof is for one parent."""
+
     def __init__(
         self,
         register: Register,
         parents: Sequence[tuple[str, Opener]],
-        offer: Offer,
+        offer: ToolOffer,
         *,
         once: bool = False,
         on_joined: Callable[[], None] | None = None,
