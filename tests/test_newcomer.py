@@ -47,7 +47,7 @@ QUESTIONS = [
     Question("Where is the list of the guard's checks?", "guard/checks.py", "class "),
     Question("Where is a registry entry's status change judged?", "names/protocol/entry.py", "class EntryMove"),
     Question("Where is the audit record of a call written?", "core/recorder.py", "class Recorder"),
-    Question("Where is a new kind of server added?", "drivers/protocol/kinds/__init__.py", "SERVERS"),
+    Question("Where is a new kind of server added?", "drivers/protocol/kinds.py", "SERVERS"),
     Question("Where is a metric defined?", "core/metrics.py", "def counter"),
 ]
 

@@ -16,7 +16,7 @@ import msgspec
 from tests.conformance import toolbox
 
 from interlock.ax.protocol.capability import ToolClass
-from interlock.drivers.protocol.authoring.draft import DraftedContract, DraftedDriver, draft_contract, draft_driver
+from interlock.drivers.protocol.authoring import DraftedContract, DraftedDriver, draft_contract, draft_driver
 
 SHIPPED: Final = toolbox.ROOT / "src" / "interlock" / "shipped" / "drivers"
 PLACE: Final = "/workspace"

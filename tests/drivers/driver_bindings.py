@@ -7,8 +7,8 @@ from typing import Any
 from tests.drivers.driver_texts import as_contract, as_driver, binding, contract, driver
 
 from interlock.drivers.protocol.binding.match import Bound, check_binding, match, unfit
-from interlock.drivers.protocol.model import Binding, Contract, Driver
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.model import Contract, Driver, ToolBinding
+from interlock.drivers.protocol.problems import FileProblem
 
 DRAFT_07 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 DRAFT_2020_12 = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -93,7 +93,7 @@ def entry(extract: str | None = None, mapping: Mapping[str, str] | None = None, 
 
 def files(
     one: dict[str, Any], promise: dict[str, Any] | None = None, **of_driver: Any
-) -> tuple[Driver, Binding, Contract]:
+) -> tuple[Driver, ToolBinding, Contract]:
     reading = as_driver(driver(implements=[one], **of_driver))
     assert reading.value is not None, reading.problems
     promised = as_contract(promise or contract())
@@ -111,7 +111,7 @@ def checked(one: dict[str, Any], promise: dict[str, Any] | None = None, **option
 
 def matched(
     one: dict[str, Any], promise: dict[str, Any], tool: Mapping[str, Any], **options: Any
-) -> Bound | tuple[Problem, ...]:
+) -> Bound | tuple[FileProblem, ...]:
     return match(*files(one, promise), tool, **options)
 
 
@@ -121,7 +121,7 @@ def bound(one: dict[str, Any], promise: dict[str, Any], tool: Mapping[str, Any],
     return found
 
 
-def refused(one: dict[str, Any], promise: dict[str, Any], tool: Mapping[str, Any], **options: Any) -> list[Problem]:
+def refused(one: dict[str, Any], promise: dict[str, Any], tool: Mapping[str, Any], **options: Any) -> list[FileProblem]:
     found = matched(one, promise, tool, **options)
     assert not isinstance(found, Bound), "it was bound"
     errors = [each for each in found if each.severity == "error"]

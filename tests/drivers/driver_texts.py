@@ -7,8 +7,8 @@ import yaml
 from interlock.drivers.protocol.files.contract import read_contract
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.inventory import read_secrets
-from interlock.drivers.protocol.model import Contract, Driver, Secrets
-from interlock.drivers.protocol.problems import Problem, Reading
+from interlock.drivers.protocol.model import Contract, Driver, SecretInventory
+from interlock.drivers.protocol.problems import FileProblem, ParsedFile
 
 MISSING: Any = object()
 
@@ -57,17 +57,17 @@ def text(data: Any) -> bytes:
     return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n".encode()
 
 
-def as_driver(data: dict[str, Any], **options: Any) -> Reading[Driver]:
+def as_driver(data: dict[str, Any], **options: Any) -> ParsedFile[Driver]:
     return read_driver(text(data), "DRIVER.md", **options)
 
 
-def as_contract(data: dict[str, Any]) -> Reading[Contract]:
+def as_contract(data: dict[str, Any]) -> ParsedFile[Contract]:
     return read_contract(text(data), "TOOL.md")
 
 
-def as_secrets(*entries: Any) -> Reading[Secrets]:
+def as_secrets(*entries: Any) -> ParsedFile[SecretInventory]:
     return read_secrets(text({"secrets": list(entries)}), "SECRETS.md")
 
 
-def told(problems: tuple[Problem, ...]) -> list[tuple[str, str]]:
+def told(problems: tuple[FileProblem, ...]) -> list[tuple[str, str]]:
     return [(each.code, each.field) for each in problems]

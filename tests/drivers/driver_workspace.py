@@ -6,13 +6,13 @@ from typing import Any
 import yaml
 
 from interlock.config.plan import DriversPlan, Plan
-from interlock.drivers.protocol.problems import Problem
-from interlock.drivers.protocol.selection.requirements import Machine
+from interlock.drivers.protocol.identity import HostMachine
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.workspace.declaration import Declaration, Declared, Remembered, Trusted
 from interlock.drivers.workspace.scan import scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
 
-MACHINE = Machine(os="linux", arch="x64", disk_mb=10_000, memory_mb=8_000)
+MACHINE = HostMachine(os="linux", arch="x64", disk_mb=10_000, memory_mb=8_000)
 
 
 def text(data: Any, body: str = "") -> bytes:
@@ -119,5 +119,5 @@ class Workspace:
         )
 
 
-def codes(problems: tuple[Problem, ...], severity: str | None = None) -> list[str]:
+def codes(problems: tuple[FileProblem, ...], severity: str | None = None) -> list[str]:
     return [each.code for each in problems if severity is None or each.severity == severity]

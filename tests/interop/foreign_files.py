@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
+from interlock.interop.protocol.client_files import read_client_file
 from interlock.interop.protocol.clients import BY_NAME
-from interlock.interop.protocol.convert.draft import Wishes, draft_entry
-from interlock.interop.protocol.convert.entry import Surroundings
-from interlock.interop.protocol.model import DriverDraft, Entry, FileReading, Note
-from interlock.interop.protocol.read.client_files import read_client_file
+from interlock.interop.protocol.drafts import ImportChoices, draft_entry
+from interlock.interop.protocol.model import DriverDraft, FileReading, ImportNote, ServerEntry
+from interlock.interop.protocol.translation import Surroundings
 
 HOME = "/srv/ada"
 WORKSPACE = "/srv/ada/project"
@@ -22,22 +22,24 @@ def read(client: str, content: str | dict[str, Any]) -> FileReading:
     return read_client_file(text.encode(), BY_NAME[client])
 
 
-def entry(client: str, raw: dict[str, Any], **file: Any) -> Entry:
+def entry(client: str, raw: dict[str, Any], **file: Any) -> ServerEntry:
     """One server of a client whose file is JSON."""
     root = BY_NAME[client].root[0]
     (found,) = read(client, {root: {"it": raw}, **file}).entries
     return found
 
 
-def drafted_from(client: str, raw: dict[str, Any], *, wishes: Wishes | None = None, **surroundings: Any) -> DriverDraft:
-    made = draft_entry(entry(client, raw), around(**surroundings), wishes or Wishes())
+def drafted_from(
+    client: str, raw: dict[str, Any], *, wishes: ImportChoices | None = None, **surroundings: Any
+) -> DriverDraft:
+    made = draft_entry(entry(client, raw), around(**surroundings), wishes or ImportChoices())
     assert isinstance(made, DriverDraft), made
     return made
 
 
-def refused_from(client: str, raw: dict[str, Any], **surroundings: Any) -> Note:
-    made = draft_entry(entry(client, raw), around(**surroundings), Wishes())
-    assert isinstance(made, Note), made
+def refused_from(client: str, raw: dict[str, Any], **surroundings: Any) -> ImportNote:
+    made = draft_entry(entry(client, raw), around(**surroundings), ImportChoices())
+    assert isinstance(made, ImportNote), made
     return made
 
 

@@ -29,7 +29,14 @@ from interlock.drivers.api import AddedDriver, AddedTool, DriverSummary
 from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.authoring.proposal import SUGGESTED, Composed, Known, Proposal, compose, propose
+from interlock.drivers.protocol.authoring import (
+    SUGGESTED,
+    ComposedDriver,
+    ExistingContract,
+    ToolProposal,
+    compose,
+    propose,
+)
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
@@ -37,7 +44,7 @@ from interlock.drivers.protocol.files.inventory import SECRETS_FILE
 from interlock.drivers.protocol.files.versions import parse_version
 from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.shipped import with_shipped
 from interlock.drivers.trial import Say, TrialResult, TrialRunner, advice
 from interlock.drivers.workspace.declaration import Declared, Memory
@@ -52,10 +59,10 @@ from interlock.drivers.workspace.scan import (
     scan_workspace,
 )
 from interlock.drivers.workspace.survey import Surveyor, this_machine
-from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry, secrets_text
-from interlock.interop.protocol.convert.entry import Surroundings
-from interlock.interop.protocol.model import Finding, Note
-from interlock.interop.protocol.read.server_reference import UnknownReference, entry_of
+from interlock.interop.protocol.drafts import PENDING, ImportChoices, draft_entry, secrets_text
+from interlock.interop.protocol.model import ImportNote, SecretFinding
+from interlock.interop.protocol.server_reference import UnknownReference, entry_of
+from interlock.interop.protocol.translation import Surroundings
 
 PATH_CHARS_MAX: Final = 4096  # PATH_MAX of Linux
 
@@ -74,7 +81,7 @@ _PENDING_CONTRACT: Final = frontmatter_text(
 class NotAdded(Exception):
     """A server that was not added. Nothing was written; `code` is for programs, the message and the hint for people."""
 
-    def __init__(self, code: str, message: str, hint: str | None = None, problems: Sequence[Problem] = ()) -> None:
+    def __init__(self, code: str, message: str, hint: str | None = None, problems: Sequence[FileProblem] = ()) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -105,7 +112,7 @@ class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Mapping[str, Any]
     files: Mapping[str, str] = {}
-    secrets: tuple[Finding, ...] = ()  # the caller stores their values
+    secrets: tuple[SecretFinding, ...] = ()  # the caller stores their values
     tools: Mapping[str, str | None] | None = None
     classes: Mapping[str, ToolClass] = {}
     hints: Mapping[str, Any] = {}  # what the source says of tools: only_tools, without_tools, asks, asks_tools
@@ -126,8 +133,8 @@ class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
 
     request: DriverRequest
     trial: TrialResult
-    known_contracts: Mapping[str, Known]
-    proposals: tuple[Proposal, ...]
+    known_contracts: Mapping[str, ExistingContract]
+    proposals: tuple[ToolProposal, ...]
 
 
 class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,9 +145,9 @@ class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]  # that were written; empty: the folder had all of them already
     trial: TrialResult
     sandbox: Mapping[str, Any]
-    problems: tuple[Problem, ...]  # warnings and notes
-    composed: Composed
-    proposals: tuple[Proposal, ...]
+    problems: tuple[FileProblem, ...]  # warnings and notes
+    composed: ComposedDriver
+    proposals: tuple[ToolProposal, ...]
 
     def describe(self, summary: DriverSummary | None) -> AddedDriver:
         """Return the result for the operator API. `summary` is the driver as the node lists it."""
@@ -249,8 +256,8 @@ class ServerAdder:
             fresh=_find_new_paths((*request.args, *env.values())),
             writes=request.writes,
         )
-        draft = draft_entry(entry, surroundings, Wishes(), identifier=request.identifier)
-        if isinstance(draft, Note):
+        draft = draft_entry(entry, surroundings, ImportChoices(), identifier=request.identifier)
+        if isinstance(draft, ImportNote):
             raise NotAdded(draft.code, draft.text)
         if request.writes and SERVERS[draft.data["server"]["kind"]].confinement != "sandbox":
             raise NotAdded("usage", "--write is for a server that runs here, outside of a container")
@@ -295,15 +302,15 @@ class ServerAdder:
         contracts = known_contracts(self.plan, request.id)
         tools = _choose_contracts(request, trial.tools)
         proposed = propose(trial.tools, request.id, wanted=tools, known=contracts, classes=request.classes)
-        problems = [each for each in proposed if isinstance(each, Problem)]
+        problems = [each for each in proposed if isinstance(each, FileProblem)]
         if problems:
             raise NotAdded(problems[0].code, problems[0].message, f"it has {problems[0].hint}", problems)
-        proposals = tuple(each for each in proposed if isinstance(each, Proposal))
+        proposals = tuple(each for each in proposed if isinstance(each, ToolProposal))
         return TriedServer(request=request, trial=trial, known_contracts=contracts, proposals=proposals)
 
     # Write
 
-    async def write(self, tried: TriedServer, proposals: tuple[Proposal, ...]) -> AddedServer:
+    async def write(self, tried: TriedServer, proposals: tuple[ToolProposal, ...]) -> AddedServer:
         """Write the driver with these contracts and classes, once it is sure that a node registers it.
 
         Raises NotAdded, StoreError, OSError.
@@ -321,7 +328,7 @@ class ServerAdder:
             body=f"# {data.get('name')}\n\n{data.get('description')}",
             asks=request.hints.get("asks", False) or frozenset(request.hints.get("asks_tools", ())),
         )
-        if not isinstance(composed, Composed):
+        if not isinstance(composed, ComposedDriver):
             raise NotAdded(composed[0].code, composed[0].message, composed[0].hint, composed)
         files = {**request.files, **composed.files}
         target = self.plan.workspace / DRIVERS / request.id
@@ -375,8 +382,8 @@ class ServerAdder:
 
 
 def decide_classes(
-    proposals: Sequence[Proposal], classes: Mapping[str, ToolClass], *, accept: bool
-) -> tuple[Proposal, ...]:
+    proposals: Sequence[ToolProposal], classes: Mapping[str, ToolClass], *, accept: bool
+) -> tuple[ToolProposal, ...]:
     """Return the proposals with the classes that a person chose.
 
     `accept`: a class that only a name or a schema suggests counts as chosen by the person too. Otherwise it stays open.
@@ -413,11 +420,11 @@ def _find_new_paths(texts: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def known_contracts(plan: Plan, identifier: str) -> dict[str, Known]:
+def known_contracts(plan: Plan, identifier: str) -> dict[str, ExistingContract]:
     """Return the contracts of the workspace by id: the driver's own, then those in .tools, then other drivers'."""
     own = plan.workspace / DRIVERS / identifier
     seen = scan_workspace(plan)
-    contracts: dict[str, Known] = {}
+    contracts: dict[str, ExistingContract] = {}
     others = (path for folder in seen.folders if folder.path != own for path in sorted(folder.path.rglob(TOOL_FILE)))
     for path in (
         *(sorted(own.rglob(TOOL_FILE)) if own.is_dir() else ()),
@@ -433,9 +440,11 @@ def known_contracts(plan: Plan, identifier: str) -> dict[str, Known]:
             continue
         if path.is_relative_to(own):
             place = path.relative_to(own).as_posix()
-            contracts[contract.id] = Known(contract=contract, path=place, text=data.decode("utf-8", "replace"))
+            contracts[contract.id] = ExistingContract(
+                contract=contract, path=place, text=data.decode("utf-8", "replace")
+            )
         else:
-            contracts[contract.id] = Known(contract=contract)
+            contracts[contract.id] = ExistingContract(contract=contract)
     return contracts
 
 
@@ -524,7 +533,7 @@ def _move(folder: Path, target: Path) -> None:
         raise
 
 
-def _relocate(problem: Problem, folder: Path, target: Path) -> Problem:
+def _relocate(problem: FileProblem, folder: Path, target: Path) -> FileProblem:
     """Return a problem of the staged folder with the path that the file has now."""
     if not problem.file.startswith(f"{folder}{os.sep}"):
         return problem

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 from interlock.core.calls.caller import Caller
 from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.model import Binding, Driver
-from interlock.drivers.protocol.problems import DriverRefusal, Problem
+from interlock.drivers.protocol.model import Driver, ToolBinding
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.links.connected_link import ServerLink
 from interlock.links.listing import Listing
 
@@ -64,8 +64,8 @@ class Provider(Protocol):
     code: str | None  # of the reason
     reason: str | None
     login: str | None  # what it waits for while unauthed, in words a client may read: slugs, a login
-    problems: tuple[Problem, ...]  # of the last check of what the server offers, errors first
-    bindings: Mapping[str, Binding]  # contract id -> its entry of implements[], also before anything was checked
+    problems: tuple[FileProblem, ...]  # of the last check of what the server offers, errors first
+    bindings: Mapping[str, ToolBinding]  # contract id -> its entry of implements[], also before anything was checked
     contract_ids: frozenset[str]  # what it serves now, also asleep, before `bound` is made
     bound: Mapping[str, Bound]  # contract id -> the checked binding; complete while a lease is held
     hooks: Hooks | None  # of its driver.py

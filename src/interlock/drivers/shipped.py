@@ -16,9 +16,9 @@ from interlock.drivers.kinds import kind_of
 from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
-from interlock.drivers.protocol.kinds.server import LocalServer
+from interlock.drivers.protocol.kinds import LocalServer
 from interlock.drivers.protocol.model import Driver
-from interlock.interop.protocol.convert.draft import PENDING
+from interlock.interop.protocol.drafts import PENDING
 
 _TEMPLATE: Final = "/workspace"
 

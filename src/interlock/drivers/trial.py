@@ -25,7 +25,7 @@ from interlock.credentials.service import CredentialService
 from interlock.drivers.install.installation import Installed
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.kinds import SERVERS
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.provider.factory import ProviderFactory
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connected_link import ConnectedLink
@@ -50,7 +50,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     state: DriverState
     code: str | None
     reason: str | None
-    problems: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
     tools: tuple[dict[str, Any], ...] = ()
     facts: ServerFacts | None = None
     transport: str = ""

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.interop.protocol.read.bundle_manifest import MANIFEST
+from interlock.interop.protocol.package_files import MANIFEST
 
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024
 UNPACKED_BYTES_MAX: Final = 1024 * 1024 * 1024

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.drivers.add import NotAdded, ServerAdder, TriedServer
-from interlock.drivers.protocol.authoring.proposal import Proposal
+from interlock.drivers.protocol.authoring import ToolProposal
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
@@ -26,19 +26,19 @@ from interlock.drivers.workspace.imported_folder import (
     write_files,
 )
 from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS
-from interlock.interop.client_discovery import Machine, SourceFile, env_file_path, env_files
-from interlock.interop.frontmatter_edit import with_fields, with_secrets
-from interlock.interop.protocol.convert.batch import Batch, Planned, Skipped, Sourced, batch
-from interlock.interop.protocol.convert.draft import Wishes, secrets_text
-from interlock.interop.protocol.convert.entry import Surroundings
-from interlock.interop.protocol.convert.three_way_merge import (
+from interlock.interop.protocol.drafts import ImportBatch, ImportChoices, Planned, Skipped, Sourced, batch, secrets_text
+from interlock.interop.protocol.driver_edits import (
     fingerprint_values,
     merge,
     next_version,
     recall_values,
+    with_fields,
     with_old,
+    with_secrets,
 )
-from interlock.interop.protocol.model import Entry, Note
+from interlock.interop.protocol.model import ImportNote, ServerEntry
+from interlock.interop.protocol.translation import Surroundings
+from interlock.interop.source_files import ClientMachine, SourceFile, env_file_path, env_files
 
 Kept = Literal["new", "same", "differs"]
 Keep = Callable[[str, str], Kept]
@@ -64,10 +64,10 @@ class DriverReport(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: tuple[str, ...] = ()
     secrets: tuple[SecretReport, ...] = ()
     left_in: tuple[str, ...] = ()  # files that hold the values of those secrets, and go on to
-    notes: tuple[Note, ...] = ()
+    notes: tuple[ImportNote, ...] = ()
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     drivers: tuple[DriverReport, ...] = ()
     skipped: tuple[Skipped, ...] = ()
 
@@ -75,15 +75,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Request to import servers into a workspace."""
 
-    machine: Machine
+    machine: ClientMachine
     workspace: Path
-    wishes: Wishes = Wishes()
+    wishes: ImportChoices = ImportChoices()
     everything: bool = False
     only: frozenset[str] = frozenset()
     own_addresses: Collection[str] = ()
 
 
-def collect_sources(files: Sequence[SourceFile], machine: Machine) -> list[Sourced]:
+def collect_sources(files: Sequence[SourceFile], machine: ClientMachine) -> list[Sourced]:
     project = machine.project
     sources = []
     for file in files:
@@ -105,7 +105,7 @@ def collect_sources(files: Sequence[SourceFile], machine: Machine) -> list[Sourc
     return sources
 
 
-def _with_paths(entry: Entry, base: Path) -> Entry:
+def _with_paths(entry: ServerEntry, base: Path) -> ServerEntry:
     """Return the entry with absolute paths for files in the client's folder, because a driver starts elsewhere."""
 
     def settled(word: str) -> str:
@@ -122,7 +122,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: ImportRequest) -> Batch:
+def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: ImportRequest) -> ImportBatch:
     around = Surroundings(
         home=str(request.machine.home),
         workspace=str(request.machine.project),
@@ -142,7 +142,7 @@ def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: Impor
     )
 
 
-def carry_out(planned_batch: Batch, request: ImportRequest, keep: Keep | None) -> Report:
+def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | None) -> ImportReport:
     """Carry out an import.
 
     `keep` stores a secret unless another value is stored already. If it is None, nothing is stored or written, and the
@@ -157,7 +157,7 @@ def carry_out(planned_batch: Batch, request: ImportRequest, keep: Keep | None) -
         if keep is not None:
             write_files(request.workspace, work.files)
         drivers.append(work.report(request.workspace, secrets))
-    return Report(drivers=tuple(drivers), skipped=planned_batch.skipped)
+    return ImportReport(drivers=tuple(drivers), skipped=planned_batch.skipped)
 
 
 class _DriverImport:
@@ -259,7 +259,7 @@ def _body(planned: Planned) -> str:
 #
 # Servers are started one after the other. A person is asked once about the tools of all servers that came up.
 
-Proposals = tuple[Proposal, ...]
+Proposals = tuple[ToolProposal, ...]
 Agreed = Callable[[DriverReport], bool]
 Decide = Callable[[Mapping[str, Proposals]], Mapping[str, Proposals]]  # by the ids of drivers
 

@@ -17,9 +17,9 @@ from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE, default_slug
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import scan_workspace
-from interlock.interop.frontmatter_edit import with_fields, with_secrets
-from interlock.interop.protocol.convert.draft import secrets_text
-from interlock.interop.protocol.convert.secret_extraction import extract_secrets
+from interlock.interop.protocol.drafts import secrets_text
+from interlock.interop.protocol.driver_edits import with_fields, with_secrets
+from interlock.interop.protocol.secret_names import extract_secrets
 
 Keep = Callable[[str, str], Literal["new", "same", "differs"]]
 
@@ -32,7 +32,7 @@ class NotAdopted(Exception):
         self.hint = hint
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class AdoptedSecret(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     slug: str
 
@@ -40,7 +40,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     folder: str
-    adopted: tuple[Place, ...]
+    adopted: tuple[AdoptedSecret, ...]
     left: tuple[str, ...]
 
 
@@ -67,7 +67,7 @@ def adopt(plan: Plan, wanted: str, keep: Keep) -> Adoption:
     return Adoption(
         driver=front.data["id"],
         folder=str(folder),
-        adopted=tuple(Place(place=f"server.{each.place}", slug=each.slug) for each in extracted.secrets),
+        adopted=tuple(AdoptedSecret(place=f"server.{each.place}", slug=each.slug) for each in extracted.secrets),
         left=extracted.left,
     )
 

@@ -13,7 +13,7 @@ from tests.support.scale import many
 from interlock.drivers.protocol.files.contract import read_contract
 from interlock.drivers.protocol.files.driver import check_published, read_driver
 from interlock.drivers.protocol.files.inventory import read_secrets
-from interlock.drivers.protocol.problems import Reading
+from interlock.drivers.protocol.problems import ParsedFile
 
 DRIVER: dict[str, Any] = {
     "name": "Files",
@@ -126,7 +126,7 @@ def content(data: Any) -> bytes:
     return f"---\n{json.dumps(data, ensure_ascii=True)}\n---\n".encode()
 
 
-def sound(reading: Reading[Any]) -> None:
+def sound(reading: ParsedFile[Any]) -> None:
     assert (reading.value is None) == bool(reading.errors)
     for problem in reading.problems:
         assert problem.code

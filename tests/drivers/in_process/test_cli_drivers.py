@@ -8,7 +8,7 @@ import pytest
 from tests.cli.program import Inline, Interlock
 from tests.drivers.driver_files import contract, driver, text, write
 
-from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS
+from interlock.drivers.protocol.files.schemas import EXTENSION_KEYS
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tests.drivers.driver_workspace import Workspace, codes, driver
 
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.selection.requirements import manifest_of
+from interlock.drivers.protocol.identity import manifest_of
 from interlock.drivers.workspace.declaration import Remembered
 
 REMOTE = {"kind": "remote", "url": "https://a.example/mcp"}

@@ -14,8 +14,8 @@ from interlock.core.clock import Clock
 from interlock.core.store_backends import build_store
 from interlock.drivers.contracts.contract import ContractTable
 from interlock.drivers.interfaces import DriverState, Lease
-from interlock.drivers.protocol.model import Binding
-from interlock.drivers.protocol.problems import DriverRefusal, Problem
+from interlock.drivers.protocol.model import ToolBinding
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.workspace.declaration import Declared, Memory, Trusted
 from interlock.links.listing import Listing
@@ -31,10 +31,10 @@ class Fake:
         self.driver = declared.driver
         self.state = DriverState.READY
         self.reason: str | None = None
-        self.bindings: Mapping[str, Binding] = {}
+        self.bindings: Mapping[str, ToolBinding] = {}
         self.bound: Mapping[str, Any] = {}
         self.listing: Listing | None = None
-        self.problems: tuple[Problem, ...] = ()
+        self.problems: tuple[FileProblem, ...] = ()
         self.on_changed = on_changed
         self.contract_ids = frozenset(one.id for one in declared.contracts.values())
         self.started = 0

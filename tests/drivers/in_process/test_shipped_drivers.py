@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import interlock
-from interlock.drivers.protocol.binding.match import check_binding, offer
+from interlock.drivers.protocol.binding.effects import offer
+from interlock.drivers.protocol.binding.match import check_binding
 from interlock.drivers.protocol.files.contract import read_contract
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.model import Contract, Driver

@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.drivers.driver_stage import Stage, alive, staged, until
 from tests.servers.caging import needs_sandbox
 
-from interlock.drivers.protocol.binding.hook_entry import Entry
+from interlock.drivers.protocol.binding.hook_entry import HookEntry
 from interlock.drivers.provider import hooks
 from interlock.drivers.provider.hooks import HookFailed, HookPlan, HookProcess
 from interlock.drivers.workspace.folder import digest_of
@@ -332,7 +332,7 @@ async def test_what_it_says_of_itself_is_read(bench: Bench) -> None:
         """
     )
     entry = await process.load()
-    assert entry == Entry(
+    assert entry == HookEntry(
         manifest={"kind": "mcp", "id": "a-mcp"}, parses=True, transforms=frozenset({"dumps", "upper"})
     )
     assert await process.ask("transform", values={"x": ("upper", "a")}) == {"x": "A"}

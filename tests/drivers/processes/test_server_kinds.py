@@ -13,7 +13,7 @@ import yaml
 import interlock
 
 SECONDS = 60.0
-TABLE = "drivers/protocol/kinds/__init__.py"
+TABLE = "drivers/protocol/kinds.py"
 # Servers of kind `inline` are a Python program, written in hexadecimal.
 KIND = '''
 """Servers of kind inline: a Python program in the server block itself."""
@@ -21,7 +21,7 @@ KIND = '''
 import sys
 from typing import ClassVar
 
-from interlock.drivers.protocol.kinds.server import LocalServer
+from interlock.drivers.protocol.kinds import LocalServer
 
 
 class Inline(LocalServer, frozen=True, kw_only=True, tag="inline"):

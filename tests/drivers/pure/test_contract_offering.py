@@ -8,16 +8,9 @@ from msgspec import Raw
 from tests.drivers.driver_texts import as_contract, contract, told
 
 from interlock.ax.protocol.capability import Capability, LatencyClass, read_capability, safety
-from interlock.drivers.protocol.binding.effects import effects_of
-from interlock.drivers.protocol.binding.match import (
-    asks,
-    exposed_item,
-    offer,
-    qualified_name,
-    tool_item,
-)
+from interlock.drivers.protocol.binding.effects import asks, effects_of, exposed_item, offer, qualified_name, tool_item
 from interlock.drivers.protocol.model import Contract
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.gate.protocol.policy import says_its_effect
 from interlock.mcp import items
@@ -63,12 +56,12 @@ def test_the_name_is_the_written_one_else_the_id_at_its_first_dot_else_below_too
 
 def test_long_parts_are_cut_with_a_hash_so_that_two_stay_two() -> None:
     first, second = qualified_name(of(id="a" * 79 + "b")), qualified_name(of(id="a" * 80))
-    assert not isinstance(first, Problem)
-    assert not isinstance(second, Problem)
+    assert not isinstance(first, FileProblem)
+    assert not isinstance(second, FileProblem)
     assert first != second
     assert len(first[1]) == len(second[1]) == 63
     segment = qualified_name(of(id="a" * 70 + ".go"))
-    assert not isinstance(segment, Problem)
+    assert not isinstance(segment, FileProblem)
     assert len(segment[0]) == 63
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.drivers.driver_texts import binding, driver, told
 
 from interlock.ax.protocol.capability import ToolClass
-from interlock.drivers.protocol.authoring.draft import (
+from interlock.drivers.protocol.authoring import (
     DraftedContract,
     DraftedDriver,
     contract_id_of,
@@ -20,7 +20,7 @@ from interlock.drivers.protocol.authoring.draft import (
 from interlock.drivers.protocol.binding.effects import effects_of, maybe_question, proposed_class
 from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.files.contract import read_contract
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import FileProblem
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 ENTITIES = {
@@ -61,7 +61,7 @@ def drafted(item: Any, driver_id: str = "x-mcp", **more: Any) -> DraftedContract
     return found
 
 
-def refused(item: Any) -> tuple[Problem, ...]:
+def refused(item: Any) -> tuple[FileProblem, ...]:
     found = draft_contract(item, "x-mcp")
     assert isinstance(found, tuple)
     assert found

@@ -8,7 +8,13 @@ from tests.drivers.driver_texts import as_driver, binding, driver, told
 
 from interlock import define_driver
 from interlock.drivers.hooks import DriverHandle, DriverRefused, defineDriver
-from interlock.drivers.protocol.binding.hook_entry import STANDARD, Entry, HookInvalid, check_entry, read_driver_result
+from interlock.drivers.protocol.binding.hook_entry import (
+    STANDARD,
+    HookEntry,
+    HookInvalid,
+    check_entry,
+    read_driver_result,
+)
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal
 
@@ -93,14 +99,14 @@ def test_functions_for_other_contracts_than_are_bound_are_refused() -> None:
 @pytest.mark.req("AIP-define-4")
 def test_a_field_that_differs_is_a_warning_that_names_it() -> None:
     file = driver()
-    entry = Entry(manifest={**file, "transport": "http", "version": "9.0.0", "network": {"egress": ["*"]}})
+    entry = HookEntry(manifest={**file, "transport": "http", "version": "9.0.0", "network": {"egress": ["*"]}})
     problems = check_entry(read(), entry, file, {"fs-read"})
     assert [(each.code, each.field, each.severity) for each in problems] == [
         ("entry_conflict", "/version", "warning"),
         ("entry_conflict", "/transport", "warning"),
         ("entry_conflict", "/network", "warning"),
     ]
-    assert check_entry(read(), Entry(manifest=file), file, {"fs-read"}) == ()
+    assert check_entry(read(), HookEntry(manifest=file), file, {"fs-read"}) == ()
 
 
 @pytest.mark.req("AIP-define-1")
@@ -115,7 +121,7 @@ def test_a_field_that_differs_is_a_warning_that_names_it() -> None:
     ],
 )
 def test_execute_names_the_contracts_of_the_file(execute: Any, codes: list[str]) -> None:
-    problems = check_entry(read(), Entry(execute=execute), driver(), {"fs-read"})
+    problems = check_entry(read(), HookEntry(execute=execute), driver(), {"fs-read"})
     assert [each.code for each in problems if each.severity == "error"] == codes
 
 
@@ -126,10 +132,10 @@ def test_what_a_hook_makes_is_not_compared_ahead_and_checked_at_the_call() -> No
         {"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}}, takes(a=STRING)
     )
     assert {each.code for each in refused(entry("$.t"), promise, tool)} == {"contract_mismatch"}
-    assert {each.code for each in refused(entry("$.t"), promise, tool, entry=Entry(builds=True))} >= {
+    assert {each.code for each in refused(entry("$.t"), promise, tool, entry=HookEntry(builds=True))} >= {
         "contract_mismatch"
     }
-    both = bound(entry("$.t"), promise, tool, entry=Entry(builds=True, parses=True))
+    both = bound(entry("$.t"), promise, tool, entry=HookEntry(builds=True, parses=True))
     assert {each.code for each in both.warnings} == {"contract_unverified"}
     assert isinstance(both.check_arguments({"a": "1"}), DriverRefusal)
     assert isinstance(both.satisfying({"x": "no"}), DriverRefusal)

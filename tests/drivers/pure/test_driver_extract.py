@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.drivers.driver_bindings import entry
 from tests.drivers.driver_texts import as_driver, driver
 
-from interlock.drivers.protocol.result_path import PATH_CHARS_MAX, STEPS_MAX, Miss, Path, PathFault, read_path
+from interlock.drivers.protocol.result_path import PATH_CHARS_MAX, STEPS_MAX, Miss, PathFault, ResultPath, read_path
 
 FIXTURE: dict[str, Any] = {
     "foo": {"bar": 7, "none": None},
@@ -22,9 +22,9 @@ FIXTURE: dict[str, Any] = {
 }
 
 
-def path(text: str) -> Path:
+def path(text: str) -> ResultPath:
     read = read_path(text)
-    assert isinstance(read, Path), read
+    assert isinstance(read, ResultPath), read
     return read
 
 
@@ -177,7 +177,7 @@ def test_a_path_has_at_most_1024_characters_and_is_read_with_its_file() -> None:
 
 
 def test_a_path_of_very_many_steps_is_refused() -> None:
-    assert isinstance(read_path("$" + "[*]" * STEPS_MAX), Path)
+    assert isinstance(read_path("$" + "[*]" * STEPS_MAX), ResultPath)
     assert isinstance(read_path("$" + "[*]" * (STEPS_MAX + 1)), PathFault)
 
 

@@ -6,14 +6,10 @@ from typing import Any
 import pytest
 from tests.drivers.driver_texts import MISSING, as_driver, binding, driver, remote, text, told
 
-from interlock.drivers.protocol.files import schema_problems
 from interlock.drivers.protocol.files.driver import check_published, read_driver
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS
-from interlock.drivers.protocol.kinds.docker import Docker
-from interlock.drivers.protocol.kinds.npm import Npm
-from interlock.drivers.protocol.kinds.pypi import Pypi
-from interlock.drivers.protocol.kinds.remote import Remote
+from interlock.drivers.protocol.files.schemas import EXTENSION_KEYS, check_schema
+from interlock.drivers.protocol.kinds import DockerServer, NpmServer, PypiServer, RemoteServer
 from interlock.drivers.protocol.model import Driver, HealthCheck, Mapped, ResultParse, ServerConnection
 
 EXAMPLES = Path(__file__).parents[1] / "aip32_examples"
@@ -53,7 +49,7 @@ def test_the_published_examples_load_unchanged(name: str) -> None:
     assert check_published(content, "DRIVER.md") == ()
     front = read_frontmatter(content, "DRIVER.md").value
     assert front is not None
-    assert schema_problems.check(front, "AIP-30") == () == schema_problems.check(front, "AIP-32")
+    assert check_schema(front, "AIP-30") == () == check_schema(front, "AIP-32")
 
 
 def test_the_example_of_the_specification_is_read_in_every_field() -> None:
@@ -62,7 +58,7 @@ def test_the_example_of_the_specification_is_read_in_every_field() -> None:
     example = reading.value
     assert example is not None
     assert example.key == "filesystem-mcp@1"
-    assert example.server == Npm(package="@modelcontextprotocol/server-filesystem", args=("/workspace",))
+    assert example.server == NpmServer(package="@modelcontextprotocol/server-filesystem", args=("/workspace",))
     assert (example.transport, example.protocol_version) == ("stdio", "2025-03-26")
     assert [each.tool_name for each in example.implements] == ["read_file", "write_file", "list_directory"]
     assert [each.result_extract for each in example.implements] == ["$.contents", "$", "$.entries"]
@@ -116,7 +112,7 @@ def test_kind_is_mcp(kind: Any) -> None:
     front = read_frontmatter(text(driver(kind=kind)), "DRIVER.md").value
     assert front is not None
     for schema in ("AIP-30", "AIP-32"):  # each by itself
-        assert [each.field for each in schema_problems.check(front, schema)] == ["/kind"]
+        assert [each.field for each in check_schema(front, schema)] == ["/kind"]
 
 
 @pytest.mark.req("AIP-30.front-2")
@@ -634,11 +630,11 @@ def test_the_url_of_a_remote_server_obeys_egress() -> None:
 
 
 def test_kinds_are_read_as_values() -> None:
-    assert isinstance(loaded(remote()).server, Remote)
+    assert isinstance(loaded(remote()).server, RemoteServer)
     docker = driver(server={"kind": "docker", "image": "a/b:1", "port": 8080}, transport="http")
-    assert loaded(docker).server == Docker(image="a/b:1", port=8080)
+    assert loaded(docker).server == DockerServer(image="a/b:1", port=8080)
     pypi = driver(server={"kind": "pypi", "package": "mcp-server-git[x]==2026.8.31"})
-    assert loaded(pypi).server == Pypi(package="mcp-server-git[x]", version="2026.8.31", entry="mcp-server-git")
+    assert loaded(pypi).server == PypiServer(package="mcp-server-git[x]", version="2026.8.31", entry="mcp-server-git")
 
 
 def test_nine_broken_files_keep_a_sound_one_from_nothing() -> None:

@@ -15,7 +15,7 @@ from interlock.drivers.protocol.files.frontmatter import (
     VALUES_MAX,
     read_frontmatter,
 )
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import FileProblem
 
 HOSTILE_S_MAX = 20.0  # a parser that grows with the square of the depth takes minutes for these
 
@@ -30,7 +30,7 @@ def data(text: str) -> dict[str, Any]:
     return reading.value.data
 
 
-def refusal(content: bytes) -> Problem:
+def refusal(content: bytes) -> FileProblem:
     reading = read_frontmatter(content, "DRIVER.md")
     assert reading.value is None
     (problem,) = reading.problems

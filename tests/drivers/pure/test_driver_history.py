@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.drivers.driver_texts import as_driver, binding, driver, remote, told
 
+from interlock.drivers.protocol.identity import changes_of_identity, keep, recall, successor_problems
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.selection.requirements import changes_of_identity, keep, recall, successor_problems
 
 
 def read(data: dict[str, Any]) -> Driver:

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from tests.drivers.driver_texts import as_driver, binding, driver, remote, told
 
-from interlock.drivers.protocol.problems import Problem
-from interlock.drivers.protocol.selection.requirements import changes_of_identity
+from interlock.drivers.protocol.identity import changes_of_identity
+from interlock.drivers.protocol.problems import FileProblem
 
 
-def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[Problem, ...]:
+def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[FileProblem, ...]:
     old, new = as_driver(before | {"version": "1.0.0"}).value, as_driver({"version": "1.1.0", **now}).value
     assert old is not None
     assert new is not None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.drivers.driver_bindings import GIT_STATUS, STRING, bound, checked, entry, files, giving, promising, takes
 from tests.drivers.driver_texts import as_contract, as_driver, contract, driver
 
-from interlock.drivers.protocol.binding.hook_entry import Entry
+from interlock.drivers.protocol.binding.hook_entry import HookEntry
 from interlock.drivers.protocol.binding.match import Bound, check_binding, unfit
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
@@ -128,7 +128,7 @@ def test_a_contract_may_name_its_inputs_in_definitions_and_alternatives() -> Non
     assert checked(named, promising({}, inputs)) == []
 
 
-ENTRY = Entry(transforms=frozenset({"t"}))
+ENTRY = HookEntry(transforms=frozenset({"t"}))
 RATIO = promising({}, takes(aspect_ratio=STRING, prompt=STRING))
 
 

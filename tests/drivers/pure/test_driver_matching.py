@@ -23,7 +23,7 @@ from tests.drivers.driver_bindings import (
 )
 from tests.drivers.driver_texts import contract
 
-from interlock.drivers.protocol.binding.hook_entry import Entry
+from interlock.drivers.protocol.binding.hook_entry import HookEntry
 from interlock.drivers.protocol.binding.match import Bound, digest_of, match
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.schemas.validators import compile_schema
@@ -447,7 +447,7 @@ def test_the_specifications_paths_mean_the_text_with_a_warning(path: str, tool: 
     promise = promising(STRING, PATH)
     found = bound(entry(path), promise, tool)
     assert [(each.code, each.severity) for each in found.warnings] == [("extract_text_fallback", "warning")]
-    assert not bound(entry(path), promise, tool, entry=Entry(parses=True)).warnings  # its hook reads the result
+    assert not bound(entry(path), promise, tool, entry=HookEntry(parses=True)).warnings  # its hook reads the result
     result = {"content": [{"type": "text", "text": text}], "structuredContent": {"content": text}}
     assert found.value(result) == text
     assert found.value({"content": [{"type": "text", "text": text}]}) == text

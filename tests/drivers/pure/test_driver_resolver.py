@@ -7,7 +7,7 @@ import pytest
 from tests.drivers.driver_texts import as_contract, as_driver, binding, contract, driver
 
 from interlock.drivers.protocol.model import Contract
-from interlock.drivers.protocol.selection.resolver import (
+from interlock.drivers.protocol.resolver import (
     HEALTH_EVERY_S,
     Candidate,
     DriverResolution,

@@ -6,11 +6,7 @@ import msgspec
 import pytest
 from tests.drivers.driver_texts import MISSING, as_driver, driver, remote, told
 
-from interlock.drivers.protocol.kinds import SERVERS
-from interlock.drivers.protocol.kinds.binary import Binary
-from interlock.drivers.protocol.kinds.npm import Npm
-from interlock.drivers.protocol.kinds.pypi import Pypi
-from interlock.drivers.protocol.kinds.remote import Remote, RemoteAuth
+from interlock.drivers.protocol.kinds import SERVERS, BinaryServer, NpmServer, PypiServer, RemoteAuth, RemoteServer
 from interlock.drivers.protocol.model import Driver
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -49,7 +45,7 @@ def errors(data: dict[str, Any], **options: Any) -> list[tuple[str, str]]:
 @pytest.mark.req("AIP-server-1")
 def test_a_binary_has_a_path_and_lists_and_maps_of_strings() -> None:
     data = of("binary", args=["/workspace"])
-    assert loaded(data).server == Binary(path="/usr/local/bin/mcp-filesystem", args=("/workspace",))
+    assert loaded(data).server == BinaryServer(path="/usr/local/bin/mcp-filesystem", args=("/workspace",))
     assert as_driver(of("binary", args=["/workspace"], env={"A": "1"}, cwd="x")).problems == ()
     assert errors(of("binary", path=MISSING)) == [("schema_invalid", "/server/path")]
     assert errors(of("binary", args="/workspace")) == [("schema_invalid", "/server/args")]
@@ -59,8 +55,8 @@ def test_a_binary_has_a_path_and_lists_and_maps_of_strings() -> None:
 @pytest.mark.req("AIP-server-3")
 def test_an_npm_package_is_pinned_by_its_suffix_or_by_version() -> None:
     name = "@modelcontextprotocol/server-filesystem"
-    assert loaded(of("npm", package=name)).server == Npm(package=name)
-    pinned = Npm(package=name, version="2026.8.31")
+    assert loaded(of("npm", package=name)).server == NpmServer(package=name)
+    pinned = NpmServer(package=name, version="2026.8.31")
     assert loaded(of("npm", package=f"{name}@2026.8.31")).server == pinned
     assert loaded(of("npm", package=name, version="2026.8.31")).server == pinned
     assert loaded(of("npm", package=f"{name}@2026.8.31", version="2026.8.31")).server == pinned
@@ -78,7 +74,7 @@ def test_what_is_no_package_is_refused(package: str) -> None:
 @pytest.mark.req("AIP-server-10", "AIP-server-11")
 def test_a_pypi_package_has_a_pin_an_entry_and_a_runner() -> None:
     read = loaded(of("pypi", package="mcp-server-git==2.0", entry="-m mcp_server_git", runner="uvx")).server
-    assert read == Pypi(package="mcp-server-git", version="2.0", entry="-m mcp_server_git", runner="uvx")
+    assert read == PypiServer(package="mcp-server-git", version="2.0", entry="-m mcp_server_git", runner="uvx")
     assert errors(of("pypi", runner="conda")) == [("schema_invalid", "/server/runner")]
     for entry in ("-c print", "a;b", "-m a b", ""):
         assert errors(of("pypi", entry=entry)) == [("schema_invalid", "/server/entry")]
@@ -169,7 +165,7 @@ def test_a_remote_server_is_not_installed() -> None:
 def test_the_auth_of_a_remote_server_is_read() -> None:
     data = remote(auth={"type": "header", "header": "X-API-Key", "secret": "K"}, query={"a": "${secrets.Q}"})
     server = loaded(data).server
-    assert isinstance(server, Remote)
+    assert isinstance(server, RemoteServer)
     assert server.auth == RemoteAuth(type="header", header="X-API-Key", secret="K")
     assert errors(remote(auth={"type": "bearer"})) == [("schema_invalid", "/server/auth/secret")]
     assert errors(remote(auth={"type": "header", "secret": "K"})) == [("schema_invalid", "/server/auth/header")]
@@ -330,11 +326,11 @@ REGISTRY = {
 def test_a_server_json_stands_in_place_of_the_block() -> None:
     read = as_driver(driver(server=MISSING), server_json=SERVER_JSON)
     assert read.value is not None
-    assert read.value.server == Npm(package="server-memory")
+    assert read.value.server == NpmServer(package="server-memory")
     both = as_driver(of("binary"), server_json=SERVER_JSON)
     assert told(both.warnings) == [("server_json_ignored", "/server")]
     assert both.value is not None
-    assert isinstance(both.value.server, Binary)
+    assert isinstance(both.value.server, BinaryServer)
 
 
 def test_a_registrys_description_gives_the_first_server_that_runs_here_and_fits() -> None:
@@ -342,11 +338,11 @@ def test_a_registrys_description_gives_the_first_server_that_runs_here_and_fits(
     read = as_driver(driver(server=MISSING), server_json=data)
     assert read.value is not None, read.problems
     env = {"A_KEY": "${secrets.A_KEY}", "B": "b"}
-    assert read.value.server == Npm(package="@a/b", version="1.2.3", args=("/w", "--log", "x"), env=env)
+    assert read.value.server == NpmServer(package="@a/b", version="1.2.3", args=("/w", "--log", "x"), env=env)
     assert read.value.secret_names == ("A_KEY",)
     over_http = as_driver(driver(server=MISSING, transport="http"), server_json=data)
     assert over_http.value is not None
-    assert over_http.value.server == Remote(url="https://a.example/mcp")
+    assert over_http.value.server == RemoteServer(url="https://a.example/mcp")
     assert (
         told(as_driver(driver(server=MISSING, transport="ws"), server_json=data).errors)[0][0] == "server_json_invalid"
     )

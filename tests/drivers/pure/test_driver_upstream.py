@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from tests.drivers.driver_texts import as_contract, as_driver, binding, contract, driver, remote
 
-from interlock.drivers.protocol.authoring.draft import contract_upstream, driver_upstream
+from interlock.drivers.protocol.authoring import contract_upstream, driver_upstream
 from interlock.drivers.protocol.files.driver import check_published
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
-from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS
+from interlock.drivers.protocol.files.schemas import EXTENSION_KEYS
 
 EVERY_DRIVER_KEY = {
     "idle_timeout_ms": 1000,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.drivers.protocol.binding.uri_access import Reach, Watch, denial, schemes_of
+from interlock.drivers.protocol.binding.uri_access import Reach, UriWatch, denial, schemes_of
 
 LINKS = {"/workspace/out": "/etc", "/workspace/in": "/workspace/deep/er", "/workspace/hidden": "/workspace/secret"}
 REACH = Reach(
@@ -213,7 +213,7 @@ SCHEMA: dict[str, Any] = {
 def test_the_strings_that_are_checked_are_those_the_schema_calls_uris_and_files(
     value: Any, expected: list[str]
 ) -> None:
-    assert list(Watch(SCHEMA).uris(value)) == expected
+    assert list(UriWatch(SCHEMA).uris(value)) == expected
 
 
 @pytest.mark.parametrize(
@@ -221,11 +221,11 @@ def test_the_strings_that_are_checked_are_those_the_schema_calls_uris_and_files(
     [True, None, {}, {"$ref": "#"}, {"$ref": "http://x/y"}, {"$ref": "#/nowhere"}, {"properties": 3, "items": [1]}],
 )
 def test_a_schema_that_says_little_still_leaves_files_to_be_checked(schema: Any) -> None:
-    assert list(Watch(schema).uris({"a": ["file:///x", "b:c"]})) == ["file:///x"]
+    assert list(UriWatch(schema).uris({"a": ["file:///x", "b:c"]})) == ["file:///x"]
 
 
 def test_a_value_that_nests_deeply_is_looked_through() -> None:
     value: Any = "file:///x"
     for _ in range(20_000):
         value = [value]
-    assert list(Watch({"items": {"$ref": "#"}}).uris(value)) == ["file:///x"]
+    assert list(UriWatch({"items": {"$ref": "#"}}).uris(value)) == ["file:///x"]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.drivers.driver_texts import MISSING, as_driver, as_secrets, driver, secret
 
-from interlock.drivers.protocol.model import Secret
-from interlock.drivers.protocol.selection.secrets import is_for_users_alone, maybe_granted_by
+from interlock.drivers.protocol.model import SecretEntry
+from interlock.drivers.protocol.secret_use import is_for_users_alone, maybe_granted_by
 
 CALLERS = [
     {"role": "filesystem-mcp"},
@@ -16,7 +16,7 @@ CALLERS = [
 ]
 
 
-def described(access: Any) -> Secret:
+def described(access: Any) -> SecretEntry:
     read = as_secrets(secret(access=access)).value
     assert read is not None
     return read.entries[0]

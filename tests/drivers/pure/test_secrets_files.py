@@ -7,11 +7,11 @@ import pytest
 from tests.drivers.driver_texts import MISSING, as_secrets, secret, text, told
 
 from interlock.drivers.protocol.files.inventory import default_slug, merge_inventories, read_secrets, secret_for
-from interlock.drivers.protocol.files.server_block import is_plaintext, plaintext_arguments, secret_names
-from interlock.drivers.protocol.model import SecretGrant, Secrets
+from interlock.drivers.protocol.files.plaintext import is_plaintext, plaintext_arguments, secret_names
+from interlock.drivers.protocol.model import SecretGrant, SecretInventory
 
 
-def loaded(*entries: Any) -> Secrets:
+def loaded(*entries: Any) -> SecretInventory:
     reading = as_secrets(*entries)
     assert reading.value is not None, reading.problems
     return reading.value

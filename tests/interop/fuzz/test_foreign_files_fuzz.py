@@ -9,14 +9,12 @@ from tests.support.scale import many
 
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text, read_frontmatter
+from interlock.interop.protocol.client_files import read_client_file
 from interlock.interop.protocol.clients import CLIENTS
-from interlock.interop.protocol.convert.batch import Sourced, batch
-from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry
-from interlock.interop.protocol.convert.entry import Surroundings
+from interlock.interop.protocol.drafts import PENDING, ImportChoices, Sourced, batch, draft_entry
 from interlock.interop.protocol.model import DriverDraft
-from interlock.interop.protocol.read.client_files import read_client_file
-from interlock.interop.protocol.read.docker_files import read_docker
-from interlock.interop.protocol.read.registry_files import read_registry
+from interlock.interop.protocol.package_files import read_docker, read_registry
+from interlock.interop.protocol.translation import Surroundings
 
 AROUND = Surroundings(home="/srv/ada", workspace="/srv/ada/w", env={"A": "b"})
 WORDS = st.sampled_from(
@@ -91,7 +89,7 @@ def test_any_entries_become_drivers_that_can_be_read_or_notes(client: Any, entri
         content = {key: content}
     reading = read_client_file(json.dumps(content).encode(), client)
     sourced = [Sourced(key=f"{index}", told="x", entry=entry) for index, entry in enumerate(reading.entries)]
-    found = batch(sourced, [], AROUND, Wishes(), everything=True)
+    found = batch(sourced, [], AROUND, ImportChoices(), everything=True)
     assert len({each.draft.id for each in found.planned}) == len(found.planned)
     for planned in found.planned:
         text = frontmatter_text({**planned.draft.data, "implements": [PENDING]})
@@ -117,5 +115,5 @@ def test_any_description_is_drafted_or_refused(package: Any, remote: Any) -> Non
         "packages": [package, {"registryType": "npm", "identifier": "x", "packageArguments": package}],
     }
     for entry in read_registry(json.dumps({**whole, "remotes": [remote]}).encode()).entries:
-        made = draft_entry(entry, AROUND, Wishes())
+        made = draft_entry(entry, AROUND, ImportChoices())
         assert not isinstance(made, DriverDraft) or made.data["server"]["kind"]

@@ -9,7 +9,7 @@ import pytest
 
 from interlock.interop import bundles
 from interlock.interop.bundles import BadBundle, look_into, unpack
-from interlock.interop.named_file import read_file
+from interlock.interop.source_files import read_file
 
 MANIFEST = {
     "manifest_version": "0.3",

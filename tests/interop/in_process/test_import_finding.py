@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from interlock.interop.client_discovery import Machine, SourceFile, look, places, read_source
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS
+from interlock.interop.source_files import ClientMachine, SourceFile, look, places, read_source
 
 SERVERS = {
     "mcpServers": '{"mcpServers": {"one": {"command": "x"}, "two": {"url": "https://a.example"}}}',
@@ -79,8 +79,8 @@ def content(client: str) -> str:
     return SERVERS["continue" if client == "continue" else BY_NAME[client].root[0]]
 
 
-def machine(system: Any, home: Path, **env: str) -> Machine:
-    return Machine(system=system, home=home, project=home / "project", env=env)
+def machine(system: Any, home: Path, **env: str) -> ClientMachine:
+    return ClientMachine(system=system, home=home, project=home / "project", env=env)
 
 
 @pytest.mark.req("AIP-import-1", "AIP-import-2")

@@ -14,10 +14,10 @@ from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
-from interlock.interop.client_discovery import Machine, read_source
-from interlock.interop.importer import ImportRequest, Report, carry_out, collect_sources, connect, plan
+from interlock.interop.importer import ImportReport, ImportRequest, carry_out, collect_sources, connect, plan
 from interlock.interop.protocol.clients import BY_NAME
-from interlock.interop.protocol.convert.draft import PENDING, Wishes
+from interlock.interop.protocol.drafts import PENDING, ImportChoices
+from interlock.interop.source_files import ClientMachine, read_source
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
 
@@ -36,10 +36,10 @@ class Desk:
         path.write_text(json.dumps({BY_NAME[client].root[0]: servers, **more}))
         return path
 
-    def run(self, *clients: str, dry: bool = False, **asked: Any) -> Report:
+    def run(self, *clients: str, dry: bool = False, **asked: Any) -> ImportReport:
         scope: Any = asked.pop("scope", "global")
         files = [read_source(BY_NAME[each], self.folder / f"{each}.json", scope) for each in clients or ("cursor",)]
-        machine = Machine(system="linux", home=self.folder, project=self.workspace, env={})
+        machine = ClientMachine(system="linux", home=self.folder, project=self.workspace, env={})
         importing = ImportRequest(machine=machine, workspace=self.workspace, **asked)
 
         def keep(slug: str, value: str) -> Any:
@@ -86,7 +86,7 @@ def test_a_server_becomes_a_draft_its_secret_goes_to_the_store(desk: Desk) -> No
 @pytest.mark.req("AIP-import-6")
 def test_what_an_import_remembers_holds_no_value(desk: Desk) -> None:
     desk.write({"It": {"command": "x", "args": ["hunter-arg"], "env": {"LEVEL": "hunter-env", "MY_TOKEN": "hunter"}}})
-    desk.run(wishes=Wishes(not_secret=frozenset({"MY_TOKEN"})))
+    desk.run(wishes=ImportChoices(not_secret=frozenset({"MY_TOKEN"})))
     files = desk.files()
     assert "hunter-env" in files[".drivers/it-mcp/DRIVER.draft.md"]
     assert "hunter" not in files[".drivers/it-mcp/import.json"]
@@ -346,7 +346,7 @@ async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk:
 
 def test_any_host_is_open_only_to_those_who_asked_for_it(desk: Desk) -> None:
     desk.write({"fs": {"command": "x"}})
-    desk.run(wishes=Wishes(trust_network=True))
+    desk.run(wishes=ImportChoices(trust_network=True))
     assert 'egress: ["*"]' in desk.draft("fs-mcp").read_text()
     assert [each.status for each in desk.run().drivers] == ["unchanged"]
     assert 'egress: ["*"]' in desk.draft("fs-mcp").read_text()

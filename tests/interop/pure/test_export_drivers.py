@@ -8,19 +8,18 @@ import pytest
 from tests.drivers.driver_texts import driver as driver_data
 from tests.interop.foreign_files import around
 
-from interlock.drivers.protocol.authoring.draft import driver_upstream
+from interlock.drivers.protocol.authoring import driver_upstream
 from interlock.drivers.protocol.files.driver import check_published, read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import read_secrets
-from interlock.drivers.protocol.model import Driver, Secrets
+from interlock.drivers.protocol.model import Driver, SecretInventory
+from interlock.interop.protocol.client_entry import driver_entry, registry_description
+from interlock.interop.protocol.client_files import read_client_file
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS
-from interlock.interop.protocol.convert.draft import Wishes, draft_entry
+from interlock.interop.protocol.drafts import ImportChoices, draft_entry
 from interlock.interop.protocol.model import DriverDraft
-from interlock.interop.protocol.read.client_files import read_client_file
-from interlock.interop.protocol.read.driver_files import read_driver_entry
-from interlock.interop.protocol.read.registry_files import read_registry
-from interlock.interop.protocol.write.client_entry import driver_entry, registry_description
-from interlock.interop.protocol.write.text_edits import snippet
+from interlock.interop.protocol.package_files import read_driver_entry, read_registry
+from interlock.interop.protocol.text_edits import snippet
 
 INVENTORY = b"---\nsecrets:\n  - {slug: files-mcp/level, name: L, description: d, backend: 'env://MY_LEVEL'}\n---\n"
 EXPANDING = [client.name for client in CLIENTS if client.expands]
@@ -52,7 +51,7 @@ def made(kind: str, **changed: Any) -> tuple[Driver, dict[str, Any]]:
     return reading.value, data
 
 
-def inventory() -> Secrets | None:
+def inventory() -> SecretInventory | None:
     return read_secrets(INVENTORY, "SECRETS.md").value
 
 
@@ -73,7 +72,7 @@ def test_a_client_that_expands_variables_gets_their_names(client: str, kind: str
     assert (known.expands or "").replace("VAR", "API_KEY") in text
     assert "secrets." not in text
     (entry,) = read_client_file(text.encode(), known).entries
-    again = draft_entry(entry, around(), Wishes())
+    again = draft_entry(entry, around(), ImportChoices())
     assert isinstance(again, DriverDraft), again
     assert again.data["server"]["kind"] == kind
     assert {each.backend for each in again.secrets} == {"env://API_KEY", "env://MY_LEVEL"}
@@ -184,7 +183,7 @@ def test_a_registry_s_description_is_valid_and_comes_back_as_the_same_driver(kin
     assert text.count('"isSecret": true') >= 2
     assert "secrets." not in text
     (entry,) = read_registry(text.encode()).entries
-    again = draft_entry(entry, around(), Wishes())
+    again = draft_entry(entry, around(), ImportChoices())
     assert isinstance(again, DriverDraft), again
     back = read_driver(frontmatter_text({**again.data, "implements": data["implements"]}).encode(), "DRIVER.md").value
     assert back is not None
@@ -212,7 +211,7 @@ def test_a_driver_without_our_extensions_passes_the_published_schemas_and_comes_
     assert check_published(text.encode(), "DRIVER.md") == ()
     assert set(found.lost) >= {"sandbox", "metadata.interlock.expose"}
     (entry,) = read_driver_entry(text.encode()).entries
-    again = draft_entry(entry, around(), Wishes())
+    again = draft_entry(entry, around(), ImportChoices())
     assert isinstance(again, DriverDraft), again
     back = read_driver(frontmatter_text({**again.data, "implements": data["implements"]}).encode(), "DRIVER.md").value
     assert back is not None

@@ -2,18 +2,18 @@
 
 import pytest
 
-from interlock.interop.protocol.clients import BY_NAME, CLIENTS, Client
-from interlock.interop.protocol.read.client_files import read_client_file
-from interlock.interop.protocol.read.launchers import is_own
-from interlock.interop.protocol.write.client_entry import http_entry, stdio_entry
-from interlock.interop.protocol.write.text_edits import CannotEdit, snippet, with_entry
+from interlock.interop.protocol.client_entry import http_entry, stdio_entry
+from interlock.interop.protocol.client_files import read_client_file
+from interlock.interop.protocol.clients import BY_NAME, CLIENTS, ClientProgram
+from interlock.interop.protocol.launchers import is_own
+from interlock.interop.protocol.text_edits import CannotEdit, snippet, with_entry
 
 COMMAND = ["/srv/bin/interlock", "serve", "--stdio", "--config", "/srv/my tree/interlock.toml"]
 URL = "http://127.0.0.1:7411/mcp"
 NAMES = [client.name for client in CLIENTS]
 
 
-def entries(text: str, client: Client) -> dict[str, tuple[tuple[str, ...], str | None, str]]:
+def entries(text: str, client: ClientProgram) -> dict[str, tuple[tuple[str, ...], str | None, str]]:
     reading = read_client_file(text.encode(), client)
     assert reading.problem is None
     return {each.name: (each.command, each.url, each.transport) for each in reading.entries}

@@ -4,11 +4,11 @@ import pytest
 from tests.interop.foreign_files import drafted_from, entry, read
 
 from interlock.interop.protocol.clients import CLIENTS, maybe_client
-from interlock.interop.protocol.model import Entry
+from interlock.interop.protocol.model import ServerEntry
 
 SERVER = '"command": "npx", "args": ["-y", "fs"], "env": {"LEVEL": "info"}'
 COMMON = f'{{"mcpServers": {{"files": {{{SERVER}}}}}}}'
-STDIO = Entry(name="files", command=("npx", "-y", "fs"), env={"LEVEL": "info"})
+STDIO = ServerEntry(name="files", command=("npx", "-y", "fs"), env={"LEVEL": "info"})
 
 # One file per client, as it writes them.
 FILES = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.interop.foreign_files import drafted_from, refused_from
 
-from interlock.interop.protocol.read.launchers import Unwrapped, classify_command, unwrap_bridge
+from interlock.interop.protocol.launchers import Unwrapped, classify_command, unwrap_bridge
 
 
 def npm(package: str, *args: str, entry: str | None = None) -> dict[str, Any]:

@@ -9,19 +9,17 @@ from tests.interop.foreign_files import around
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.model import Driver
-from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry
-from interlock.interop.protocol.model import DriverDraft, FileReading, Note
-from interlock.interop.protocol.read.bundle_manifest import read_manifest
-from interlock.interop.protocol.read.docker_files import is_docker_data, read_docker
-from interlock.interop.protocol.read.registry_files import read_registry
+from interlock.interop.protocol.drafts import PENDING, ImportChoices, draft_entry
+from interlock.interop.protocol.model import DriverDraft, FileReading, ImportNote
+from interlock.interop.protocol.package_files import is_docker_data, read_docker, read_manifest, read_registry
 
 SHA = "ab" * 32
 
 
-def only(reading: FileReading, **surroundings: Any) -> DriverDraft | Note:
+def only(reading: FileReading, **surroundings: Any) -> DriverDraft | ImportNote:
     assert reading.problem is None
     (entry,) = reading.entries
-    return draft_entry(entry, around(**surroundings), Wishes())
+    return draft_entry(entry, around(**surroundings), ImportChoices())
 
 
 def described(**parts: Any) -> FileReading:
@@ -29,7 +27,7 @@ def described(**parts: Any) -> FileReading:
     return read_registry(json.dumps(whole).encode())
 
 
-def driver_of(draft: DriverDraft | Note) -> Driver:
+def driver_of(draft: DriverDraft | ImportNote) -> Driver:
     assert isinstance(draft, DriverDraft), draft
     reading = read_driver(frontmatter_text({**draft.data, "implements": [PENDING]}).encode(), "DRIVER.md")
     assert reading.errors == ()
@@ -137,7 +135,7 @@ def test_a_remote_has_its_variables_filled_left_unset_or_refused() -> None:
     assert [(each.slug, each.value) for each in draft.secrets] == [("weather-mcp/token", None)]
     driver_of(draft)
     unset = only(described(remotes=[{**remote, "variables": {"region": {}}}]))
-    assert isinstance(unset, Note)
+    assert isinstance(unset, ImportNote)
     assert unset.code == "variable_unset"
 
 
@@ -165,7 +163,7 @@ def test_the_older_spelling_is_read_too() -> None:
 @pytest.mark.parametrize("kind", ["nuget", "cargo", "mcpb", "elsewhere"])
 def test_other_types_are_told_and_not_guessed(kind: str) -> None:
     note = only(described(packages=[{"registryType": kind, "identifier": "https://x.example/a.mcpb", "version": "1"}]))
-    assert isinstance(note, Note)
+    assert isinstance(note, ImportNote)
     assert note.code == "unsupported"
     both = only(described(packages=[{"registryType": kind, "identifier": "x"}, NPM]))
     assert isinstance(both, DriverDraft)
@@ -173,13 +171,13 @@ def test_other_types_are_told_and_not_guessed(kind: str) -> None:
 
 def test_a_package_of_another_registry_is_not_taken_from_the_usual_one() -> None:
     note = only(described(packages=[{**NPM, "registryBaseUrl": "https://packages.example.com"}]))
-    assert isinstance(note, Note)
+    assert isinstance(note, ImportNote)
     assert "another registry" in note.text
 
 
 def test_a_package_that_serves_http_itself_is_told() -> None:
     note = only(described(packages=[{**NPM, "transport": {"type": "streamable-http", "url": "http://localhost:1/"}}]))
-    assert isinstance(note, Note)
+    assert isinstance(note, ImportNote)
     assert "serves HTTP" in note.text
 
 
@@ -267,7 +265,7 @@ registry:
 @pytest.mark.req("AIP-import-12")
 def test_a_catalog_of_docker_s_gateway_gives_each_of_its_servers() -> None:
     reading = read_docker(CATALOG.encode())
-    weather, far, odd = (draft_entry(each, around(), Wishes()) for each in reading.entries)
+    weather, far, odd = (draft_entry(each, around(), ImportChoices()) for each in reading.entries)
     assert isinstance(weather, DriverDraft)
     assert weather.data["network"] == {"egress": []}
     assert weather.data["server"]["env"] == {"MODE": "fast", "WEATHER_KEY": "${secrets.WEATHER_KEY}"}
@@ -279,7 +277,7 @@ def test_a_catalog_of_docker_s_gateway_gives_each_of_its_servers() -> None:
         "headers": {"Authorization": "Bearer ${secrets.FAR_TOKEN}"},
     }
     driver_of(far)
-    assert isinstance(odd, Note)
+    assert isinstance(odd, ImportNote)
     assert odd.code == "unsupported"
 
 
@@ -287,7 +285,7 @@ def test_a_catalog_of_docker_s_gateway_gives_each_of_its_servers() -> None:
 def test_code_of_smithery_is_told_and_never_looked_at() -> None:
     text = "startCommand:\n  type: stdio\n  commandFunction: |-\n    (config) => ({command: 'touch', args: ['ran']})\n"
     note = only(read_docker(text.encode()))
-    assert isinstance(note, Note)
+    assert isinstance(note, ImportNote)
     assert (note.code, "touch" in note.text) == ("helper_not_run", False)
 
 
@@ -349,10 +347,10 @@ def test_a_bundle_says_where_it_runs() -> None:
     windows = read_manifest(manifest(), "win32").entries[0]
     assert windows.command[0] == "node.exe"
     note = only(read_manifest(manifest(compatibility={"platforms": ["darwin"]}), "linux"))
-    assert isinstance(note, Note)
+    assert isinstance(note, ImportNote)
     assert "darwin" in note.text
     for broken in ({"manifest_version": "9"}, {"server": {"type": "node", "entry_point": "x"}}):
-        assert isinstance(only(read_manifest(manifest(**broken), "linux")), Note)
+        assert isinstance(only(read_manifest(manifest(**broken), "linux")), ImportNote)
     uv = read_manifest(manifest(server={"type": "uv", "entry_point": "main.py"}), "linux").entries[0]
     assert uv.command == ("uv", "run", "--directory", "${__dirname}", "main.py")
 
@@ -374,5 +372,5 @@ def test_a_bundle_says_where_it_runs() -> None:
 def test_nonsense_is_a_problem_or_nothing_and_never_raised(data: bytes) -> None:
     for reading in (read_registry(data), read_docker(data), read_manifest(data, "linux")):
         for entry in reading.entries:
-            assert isinstance(draft_entry(entry, around(), Wishes()), DriverDraft | Note)
+            assert isinstance(draft_entry(entry, around(), ImportChoices()), DriverDraft | ImportNote)
     assert not is_docker_data(7)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from interlock.interop.protocol.convert.draft import driver_id
-from interlock.interop.protocol.read.server_reference import UnknownReference, entry_of
+from interlock.interop.protocol.drafts import driver_id
+from interlock.interop.protocol.server_reference import UnknownReference, entry_of
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from tests.interop.foreign_files import HOME, WORKSPACE, around, drafted_from, e
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import read_secrets
-from interlock.drivers.protocol.files.server_block import looks_random, may_be_secret
-from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry, driver_id, secrets_text
+from interlock.drivers.protocol.files.plaintext import looks_random, may_be_secret
+from interlock.interop.protocol.drafts import PENDING, ImportChoices, draft_entry, driver_id, secrets_text
 from interlock.interop.protocol.model import DriverDraft
 
 MARKER = "m4rk3r-S3cr3t-Value-0123456789"
@@ -80,7 +80,7 @@ def test_keys_of_a_query_become_server_query_and_the_rest_stays() -> None:
 def test_what_the_source_declares_secret_is_one_whatever_it_looks_like() -> None:
     raw = {"command": "x", "env": {"COLOUR": "${input:colour}"}}
     file = {"inputs": [{"type": "promptString", "id": "colour", "description": "Which one", "password": True}]}
-    draft = draft_entry(entry("vscode", raw, **file), around(), Wishes())
+    draft = draft_entry(entry("vscode", raw, **file), around(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert draft.data["server"]["env"] == {"COLOUR": "${secrets.COLOUR}"}
     assert [(each.slug, each.description, each.value, each.backend) for each in draft.secrets] == [
@@ -91,7 +91,7 @@ def test_what_the_source_declares_secret_is_one_whatever_it_looks_like() -> None
 @pytest.mark.req("AIP-import-6")
 def test_a_key_that_only_looks_secret_can_be_said_to_be_none() -> None:
     raw = {"command": "x", "args": ["--public-token", "abc"], "env": {"HARMLESS_TOKEN": "abc"}}
-    draft = drafted_from("cursor", raw, wishes=Wishes(not_secret=frozenset({"HARMLESS_TOKEN", "public-token"})))
+    draft = drafted_from("cursor", raw, wishes=ImportChoices(not_secret=frozenset({"HARMLESS_TOKEN", "public-token"})))
     assert draft.secrets == ()
     assert draft.data["server"]["env"] == {"HARMLESS_TOKEN": "abc"}
     assert draft.data["metadata"]["interlock"]["not_secret"] == ["HARMLESS_TOKEN", "public-token"]
@@ -333,7 +333,7 @@ def test_an_env_file_is_read_like_env() -> None:
 def test_codex_names_variables_for_headers() -> None:
     raw = '[mcp_servers.it]\nurl = "https://a.example/mcp"\nbearer_token_env_var = "MY_TOKEN"\n'
     raw += 'http_headers = { X-Plain = "1" }\nenv_http_headers = { X-Key = "MY_KEY" }\n'
-    draft = draft_entry(read("codex", raw).entries[0], around(), Wishes())
+    draft = draft_entry(read("codex", raw).entries[0], around(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert draft.data["server"]["headers"] == {
         "X-Plain": "1",
@@ -345,19 +345,19 @@ def test_codex_names_variables_for_headers() -> None:
 
 def test_codex_and_goose_name_variables_without_values() -> None:
     codex = read("codex", '[mcp_servers.it]\ncommand = "x"\nenv_vars = ["LEVEL", { name = "API_KEY" }]\n').entries[0]
-    draft = draft_entry(codex, around(), Wishes())
+    draft = draft_entry(codex, around(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert draft.data["sandbox"] == {"env": {"pass": ["LEVEL"]}}
     assert [each.backend for each in draft.secrets] == ["env://API_KEY"]
     goose = read("goose", "extensions:\n  it:\n    type: stdio\n    cmd: x\n    env_keys: [API_KEY]\n").entries[0]
-    draft = draft_entry(goose, around(), Wishes())
+    draft = draft_entry(goose, around(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert [(each.slug, each.backend, each.value) for each in draft.secrets] == [("it-mcp/api-key", None, None)]
 
 
 def test_continue_asks_for_secrets_in_double_braces() -> None:
     text = "mcpServers:\n  - name: it\n    command: x\n    env:\n      K: ${{ secrets.MY_KEY }}\n"
-    draft = draft_entry(read("continue", text).entries[0], around(), Wishes())
+    draft = draft_entry(read("continue", text).entries[0], around(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert draft.data["server"]["env"] == {"K": "${secrets.MY_KEY}"}
 
@@ -392,7 +392,7 @@ def test_no_host_and_no_folder_is_open_that_nobody_named() -> None:
     draft = drafted_from("cursor", {"command": "x"})
     assert draft.data["network"] == {"egress": []}
     assert "sandbox" not in draft.data
-    trusting = drafted_from("cursor", {"command": "x"}, wishes=Wishes(trust_network=True))
+    trusting = drafted_from("cursor", {"command": "x"}, wishes=ImportChoices(trust_network=True))
     assert trusting.written["network"] == {"egress": ["*"]}
     assert draft.written == draft.data
 

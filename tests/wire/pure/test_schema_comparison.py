@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from interlock.drivers.protocol.binding.outputs import Unknown, path_type
-from interlock.drivers.protocol.result_path import Path, read_path
+from interlock.drivers.protocol.result_path import ResultPath, read_path
 from interlock.wire.schemas import inclusion
 from interlock.wire.schemas.inclusion import Effort, InclusionOutcome, InclusionVerdict, includes
 from interlock.wire.schemas.overlap import exclusions
@@ -260,7 +260,7 @@ def copied(schema: Any) -> Any:
 
 def test_a_path_through_a_hostile_schema_ends() -> None:
     path = read_path("$.a.b.c")
-    assert isinstance(path, Path)
+    assert isinstance(path, ResultPath)
     schema = HOSTILE["a reference to itself, three times"]
     assert isinstance(path_type(Side(schema), schema, path), Unknown)
 

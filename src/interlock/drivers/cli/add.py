@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass
     from interlock.drivers.add import AddedServer, AddRequest, DriverRequest, ServerAdder
     from interlock.drivers.api import DriverSummary
-    from interlock.drivers.protocol.authoring.proposal import Proposal
-    from interlock.interop.protocol.model import Finding
+    from interlock.drivers.protocol.authoring import ToolProposal
+    from interlock.interop.protocol.model import SecretFinding
 
 SETTLE_S = 30.0
 DNS = "dns:"
@@ -198,7 +198,7 @@ def quiet_log(invocation: Invocation) -> Iterator[None]:
         log.setLevel(level)
 
 
-def _store_secrets(invocation: Invocation, secrets: "Sequence[Finding]") -> None:
+def _store_secrets(invocation: Invocation, secrets: "Sequence[SecretFinding]") -> None:
     """Store the values of secrets: those of the request, of the environment, or those that the person types."""
     if not secrets:
         return
@@ -218,8 +218,8 @@ def _store_secrets(invocation: Invocation, secrets: "Sequence[Finding]") -> None
 
 
 def _ask_about_tools(
-    invocation: Invocation, proposals: "tuple[Proposal, ...]", yes: bool, no_trust: bool
-) -> "tuple[Proposal, ...]":
+    invocation: Invocation, proposals: "tuple[ToolProposal, ...]", yes: bool, no_trust: bool
+) -> "tuple[ToolProposal, ...]":
     """Return the proposals as the person decides. Without a person, what only a name suggests stays open."""
     from interlock.drivers.add import decide_classes
     from interlock.drivers.cli.add_report import proposal_lines, show_proposals
@@ -303,7 +303,7 @@ def wait_until_started(invocation: Invocation, key: str, driver: "DriverSummary"
 
 def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     """Return the reference, or None if it is the first word of a command, and the arguments with absolute paths."""
-    from interlock.interop.protocol.read.server_reference import PACKAGED
+    from interlock.interop.protocol.server_reference import PACKAGED
 
     here = tuple(absolute(each) for each in args)
     is_kind = ":" in reference and reference.partition(":")[0] in (*PACKAGED, "http", "https")

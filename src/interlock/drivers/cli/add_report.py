@@ -11,11 +11,11 @@ from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
 from interlock.drivers.add import AddedServer
 from interlock.drivers.api import DriverSummary
-from interlock.drivers.protocol.authoring.proposal import SUGGESTED, Proposal
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.authoring import SUGGESTED, ToolProposal
+from interlock.drivers.protocol.problems import FileProblem
 
 
-def show_proposals(out: Output, proposals: Sequence[Proposal]) -> None:
+def show_proposals(out: Output, proposals: Sequence[ToolProposal]) -> None:
     from rich.text import Text
 
     from interlock.cli.terminal.columns import in_columns
@@ -33,7 +33,7 @@ def show_proposals(out: Output, proposals: Sequence[Proposal]) -> None:
     out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 1: 16, 0: 16}))
 
 
-def proposal_lines(proposals: Sequence[Proposal]) -> list[str]:
+def proposal_lines(proposals: Sequence[ToolProposal]) -> list[str]:
     """Return one line per proposal for stderr, to use when stdout is JSON."""
     return [f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}" for each in proposals]
 
@@ -71,9 +71,9 @@ def show_added(out: Output, added: AddedServer, *, state: DriverSummary | None) 
         out.advice(f"try: interlock tools show {driver.segment}.{normalise(fresh)}")
 
 
-def _problem_lines(problems: Sequence[Problem]) -> list[str]:
+def _problem_lines(problems: Sequence[FileProblem]) -> list[str]:
     """Return one line per kind of problem; further problems of the same kind are only counted."""
-    by_code: dict[tuple[str, str], list[Problem]] = {}
+    by_code: dict[tuple[str, str], list[FileProblem]] = {}
     for each in problems:
         by_code.setdefault((each.severity, each.code), []).append(each)
     lines = []

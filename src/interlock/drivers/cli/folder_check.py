@@ -13,14 +13,14 @@ from interlock.cli.client.offline_names import StoredNames
 from interlock.cli.terminal.errors import BadUsage
 from interlock.config.plan import Plan
 from interlock.config.problems import Problem
-from interlock.drivers.protocol.binding.match import qualified_name
+from interlock.drivers.protocol.binding.effects import qualified_name
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, check_published, read_driver
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE, read_secrets
-from interlock.drivers.protocol.files.server_json import SERVER_JSON
+from interlock.drivers.protocol.files.server_block import SERVER_JSON
+from interlock.drivers.protocol.identity import changes_of_identity, manifest_of
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.problems import Problem as Found
-from interlock.drivers.protocol.selection.requirements import changes_of_identity, manifest_of
+from interlock.drivers.protocol.problems import FileProblem as Found
 from interlock.drivers.workspace.declaration import Declaration, Declared, Remembered
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import FoundFolder as Folder
@@ -30,14 +30,14 @@ from interlock.names.protocol.entry import RegistryEntry
 from interlock.wire.refusal import Refused
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedFolders(msgspec.Struct, frozen=True, kw_only=True):
     drivers: int
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
     notes: tuple[Problem, ...]
 
 
-def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstream: bool) -> Checked:
+def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstream: bool) -> CheckedFolders:
     """Check the drivers of the workspace and return their problems.
 
     `named`: check only this folder or file. `against`: an older version of the same driver to compare with. `upstream`:
@@ -176,9 +176,9 @@ def _bytes(path: Path) -> bytes:
         raise Refused("file_unreadable", f"{path}: {fault}") from None
 
 
-def _result(drivers: int, problems: Iterable[Found]) -> Checked:
+def _result(drivers: int, problems: Iterable[Found]) -> CheckedFolders:
     shown = {severity: tuple(_as_shown(problems, severity)) for severity in ("error", "warning", "note")}
-    return Checked(drivers=drivers, errors=shown["error"], warnings=shown["warning"], notes=shown["note"])
+    return CheckedFolders(drivers=drivers, errors=shown["error"], warnings=shown["warning"], notes=shown["note"])
 
 
 def _as_shown(problems: Iterable[Found], severity: str) -> Iterator[Problem]:

@@ -34,12 +34,17 @@ from interlock.drivers.contracts.leased_call import (
     unreachable,
 )
 from interlock.drivers.interfaces import Hooks, Provider
-from interlock.drivers.protocol.binding.arguments import open_state_untrusted, seal_state
-from interlock.drivers.protocol.binding.results import error_result, value_result, with_structured
+from interlock.drivers.protocol.binding.client_results import (
+    error_result,
+    open_state_untrusted,
+    seal_state,
+    value_result,
+    with_structured,
+)
 from interlock.drivers.protocol.binding.uri_access import Reach, denial, schemes_of
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.protocol.selection.resolver import SelectionChoice
+from interlock.drivers.protocol.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.keeper import context_of
 from interlock.gate.protocol.reserved_claims import without_claims

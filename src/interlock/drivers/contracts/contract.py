@@ -16,12 +16,12 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import Outlook
 from interlock.drivers.api import RankedDriver, RejectedDriver, ServedContract
 from interlock.drivers.interfaces import UNHEALTHY, DriverState, Provider
-from interlock.drivers.protocol.binding.arguments import Feeding
-from interlock.drivers.protocol.binding.match import Offered
-from interlock.drivers.protocol.binding.uri_access import Watch
-from interlock.drivers.protocol.model import Binding, Contract, Driver, Retry
+from interlock.drivers.protocol.binding.arguments import ArgumentRules
+from interlock.drivers.protocol.binding.effects import OfferedContract
+from interlock.drivers.protocol.binding.uri_access import UriWatch
+from interlock.drivers.protocol.model import Contract, Driver, Retry, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.protocol.selection.resolver import (
+from interlock.drivers.protocol.resolver import (
     Candidate,
     DriverResolution,
     SelectionChoice,
@@ -178,7 +178,7 @@ class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
     plain: frozenset[str] | None  # inputs that pass under their own names, where nothing else is done to them
     accepts: Callable[[Any], bool]  # the server's inputSchema
     wants_context: bool
-    watches: tuple[Watch, Watch]  # of the contract's input and of the server's arguments
+    watches: tuple[UriWatch, UriWatch]  # of the contract's input and of the server's arguments
     uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be one; None: any
 
     def is_plain(self, inputs: dict[str, Any]) -> bool:
@@ -209,7 +209,7 @@ class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledContract:
     def __init__(
         self,
-        offered: Offered,
+        offered: OfferedContract,
         providers: tuple[Provider, ...],
         *,
         policy: SelectionPolicy,
@@ -367,7 +367,7 @@ class CompiledContract:
             return cached
         if bound is None:
             return None
-        binding: Binding = bound.binding
+        binding: ToolBinding = bound.binding
         item = _item(provider, bound.tool_name)
         schemas = (self.contract.inputs, item.get("inputSchema"))
         prepared = self._prepared[id(provider)] = PreparedBinding(
@@ -377,7 +377,7 @@ class CompiledContract:
             mirrored=_mirrored_arguments(item),
             timeout_s=_timeout_ms(self.contract, binding, provider) / 1000,
             retry=binding.retry or provider.driver.retry or self.contract.retry,
-            watches=(Watch(schemas[0]), Watch(schemas[1])),
+            watches=(UriWatch(schemas[0]), UriWatch(schemas[1])),
             plain=_plain(bound.feeding),
             accepts=bound.accepted.validator.is_valid,
             wants_context=bool(binding.context_arguments),
@@ -390,7 +390,7 @@ class CompiledContract:
         return prepared
 
 
-def _timeout_ms(contract: Contract, binding: Binding, provider: Provider) -> int:
+def _timeout_ms(contract: Contract, binding: ToolBinding, provider: Provider) -> int:
     """Return the time limit of a call. A driver can shorten the contract's limit but not extend it
     (AIP-30.implements-5).
     """
@@ -410,7 +410,7 @@ def _mirrored_arguments(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
     return () if isinstance(mirrored, str) else mirrored
 
 
-def _plain(feeding: Feeding) -> frozenset[str] | None:
+def _plain(feeding: ArgumentRules) -> frozenset[str] | None:
     if feeding.defaults or feeding.context or feeding.dropped:
         return None
     fed = feeding.inputs.items()

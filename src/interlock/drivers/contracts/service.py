@@ -21,10 +21,10 @@ from interlock.drivers.api import ServedContract, SkillBlock
 from interlock.drivers.contracts.contract import CompiledContract, ContractTable
 from interlock.drivers.contracts.link import ContractLink
 from interlock.drivers.contracts.unbound_items import ExposedItems, Exposure, expose
-from interlock.drivers.protocol.binding.match import Offered, offer
+from interlock.drivers.protocol.binding.effects import OfferedContract, offer
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.problems import Problem
-from interlock.drivers.protocol.selection.resolver import DriverResolution, SelectionPolicy
+from interlock.drivers.protocol.problems import FileProblem
+from interlock.drivers.protocol.resolver import DriverResolution, SelectionPolicy
 from interlock.guard.guard import Guard
 from interlock.links.link import LinkEvents
 from interlock.links.listing import Items, Listing
@@ -67,7 +67,7 @@ class Contracts:
         ] = {}  # by the contracts' ids, with what each is of
         self._table = ContractTable()
         self._taking = asyncio.Lock()
-        self.problems: tuple[Problem, ...] = ()
+        self.problems: tuple[FileProblem, ...] = ()
 
     @property
     def links(self) -> Mapping[str, ContractLink]:
@@ -133,7 +133,7 @@ class Contracts:
 
     async def _take(self, table: ContractTable) -> None:
         offering = offer(contract for key, contract in table.contracts.items() if table.providers.get(key))
-        contracts: dict[str, list[Offered]] = {}
+        contracts: dict[str, list[OfferedContract]] = {}
         for offered in offering.offered:
             contracts.setdefault(offered.segment, []).append(offered)
         names = {segment: frozenset(each.local for each in offers) for segment, offers in contracts.items()}
@@ -159,7 +159,7 @@ class Contracts:
     async def _stock(
         self,
         segment: str,
-        offers: list[Offered],
+        offers: list[OfferedContract],
         shown: ExposedItems,
         table: ContractTable,
         exposure: Exposure,
@@ -188,7 +188,7 @@ class Contracts:
         await self._catalog.stock(link, listing)
         link.contracts = served
 
-    def _compiled_contract(self, offered: Offered, table: ContractTable) -> CompiledContract:
+    def _compiled_contract(self, offered: OfferedContract, table: ContractTable) -> CompiledContract:
         """Return the compiled contract, the same object while its inputs are unchanged, because compiling schemas is
         slow.
         """
@@ -235,12 +235,12 @@ def _drivers_of(shown: ExposedItems) -> list[Driver]:
     return list({each.provider.driver.key: each.provider.driver for each in things}.values())
 
 
-def _server_segment_problem(driver: Driver, segment: str) -> Problem:
+def _server_segment_problem(driver: Driver, segment: str) -> FileProblem:
     message = f"what it offers besides contracts would stand under {segment}, which is a server's segment"
     return driver.places.problem("/id", "name_collision", message, "give the driver another id", severity="warning")
 
 
-def _segment_problem(offered: Offered) -> Problem:
+def _segment_problem(offered: OfferedContract) -> FileProblem:
     return offered.contract.places.problem(
         "/metadata/interlock/name" if offered.contract.listed_as is not None else "/id",
         "name_collision",

@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.interfaces import Provider
-from interlock.drivers.protocol.binding.match import exposed_item
+from interlock.drivers.protocol.binding.effects import exposed_item
 from interlock.drivers.protocol.binding.uri_access import ResourceKind, matches_template, register_kinds
 from interlock.drivers.protocol.model import Driver, Prompt
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.links.listing import Items
 from interlock.mcp.items import Item
@@ -47,7 +47,7 @@ class ExposedItems(msgspec.Struct, kw_only=True):
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     segments: Mapping[str, ExposedItems]
     kinds: Mapping[str, ResourceKind]
-    problems: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
 
 
 def expose(providers: Iterable[Provider], contracts: Mapping[str, frozenset[str]]) -> Exposure:
@@ -77,7 +77,7 @@ class _ExposureBuilder:
         self._listing = provider.listing
         self._kinds = [kind for kind in kinds.values() if kind.driver == self._driver.key]
         self._taken = taken
-        self.problems: list[Problem] = []
+        self.problems: list[FileProblem] = []
 
     def of(self, kind: str) -> Iterator[ExposedItem]:
         yield from {

@@ -19,7 +19,7 @@ from interlock.drivers.kinds.npm import NpmKind
 from interlock.drivers.kinds.program import ProgramKind
 from interlock.drivers.kinds.pypi import PypiKind
 from interlock.drivers.kinds.remote import RemoteKind
-from interlock.drivers.protocol.kinds.server import Server
+from interlock.drivers.protocol.kinds import ServerBlock
 
 _PROGRAM: Final = ProgramKind()
 _OTHERS: Final[Mapping[str, ServerKind[Any]]] = {
@@ -30,5 +30,5 @@ _OTHERS: Final[Mapping[str, ServerKind[Any]]] = {
 }
 
 
-def kind_of(server: Server) -> ServerKind[Any]:
+def kind_of(server: ServerBlock) -> ServerKind[Any]:
     return _OTHERS.get(server.kind, _PROGRAM)

@@ -27,7 +27,7 @@ from interlock.drivers.install.installation import (
     MethodResult,
 )
 from interlock.drivers.kinds.kind import DeclaredPath, ServerKind
-from interlock.drivers.protocol.kinds.docker import Docker
+from interlock.drivers.protocol.kinds import DockerServer
 from interlock.drivers.protocol.model import Driver, Install
 from interlock.process.orphan_reaper import OrphanReaper
 
@@ -47,11 +47,11 @@ _VOLUME = re.compile(r"(?P<source>[^:]+):(?P<target>/[^:]*)(?::(?P<options>[A-Za
 _SOCKETS: Final = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
 
 
-class DockerKind(ServerKind[Docker]):
-    def implied_methods(self, server: Docker) -> tuple[Install, ...]:
+class DockerKind(ServerKind[DockerServer]):
+    def implied_methods(self, server: DockerServer) -> tuple[Install, ...]:
         return (Install(method="docker", options={"image": server.image}),)  # AIP-30.install-1
 
-    async def complete(self, server: Docker, installation: Installation, brought: MethodResult) -> Installed:
+    async def complete(self, server: DockerServer, installation: Installation, brought: MethodResult) -> Installed:
         if brought.image is None:
             raise MethodFailed(f"this does not bring the image {server.image}")
         driver, engine = installation.driver, installation.engine
@@ -93,7 +93,7 @@ class DockerKind(ServerKind[Docker]):
         return msgspec.structs.replace(plan, reach=msgspec.structs.replace(plan.reach, cwd=None))
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
-        assert isinstance(driver.server, Docker)  # noqa: S101  (the table of kinds says so)
+        assert isinstance(driver.server, DockerServer)  # noqa: S101  (the table of kinds says so)
         for index, volume in enumerate(driver.server.volumes):
             source = volume.partition(":")[0]
             if source.startswith("/"):
@@ -147,7 +147,7 @@ def container_command(
     `is_open` means that the operator lets this driver run without a sandbox.
     """
     server = driver.server
-    if not isinstance(server, Docker):
+    if not isinstance(server, DockerServer):
         raise TypeError("only a server of kind docker runs in a container")
     # AIP-server-6
     words = [program, "run", "-i", "--rm", "--init", "--pull", "never", "--security-opt", "no-new-privileges"]

@@ -18,14 +18,14 @@ import msgspec
 from interlock.config.plan import SandboxPlan, ServerPlan, Spawn
 from interlock.drivers.install.installation import Installation, Installed, MethodResult
 from interlock.drivers.protocol.files.driver_checks import runner_limits
-from interlock.drivers.protocol.kinds.server import LocalServer, Server
-from interlock.drivers.protocol.model import Driver, FileAccess, Install, Network, Sandbox
+from interlock.drivers.protocol.kinds import LocalServer, ServerBlock
+from interlock.drivers.protocol.model import Driver, FileAccess, Install, NetworkAccess, SandboxBlock
 from interlock.process.orphan_reaper import OrphanReaper
 
 HOMES: Final = "homes"
 
 Use = Literal["read", "write", "deny"]
-ServerT = TypeVar("ServerT", bound=Server)
+ServerT = TypeVar("ServerT", bound=ServerBlock)
 
 
 class DeclaredPath(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ def _short_digest(tenant: str) -> str:
     return sha256(tenant.encode()).hexdigest()[:8]
 
 
-def _default_environment(sandbox: Sandbox | None) -> dict[str, str]:
+def _default_environment(sandbox: SandboxBlock | None) -> dict[str, str]:
     """Return the variables that the sandbox block sets.
 
     A variable that is both passed and set is a default: the host's value wins (AIP-import-7).
@@ -179,9 +179,9 @@ def _sandbox_plan(
     place: Callable[[str], Path],
     real_paths: Mapping[Path, Path],
 ) -> SandboxPlan:
-    block = driver.sandbox or Sandbox()
+    block = driver.sandbox or SandboxBlock()
     fs = block.fs or FileAccess()
-    network = driver.network or block.network or Network()
+    network = driver.network or block.network or NetworkAccess()
     limits = runner_limits(driver.runner)
     login_state = tuple(place(path) for path in driver.auth.state.paths) if driver.auth is not None else ()
     return SandboxPlan(

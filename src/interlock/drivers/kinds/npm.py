@@ -4,21 +4,21 @@ from pathlib import Path
 
 from interlock.drivers.install.installation import Installation, Installed, MethodFailed, MethodResult
 from interlock.drivers.kinds.kind import ServerKind
-from interlock.drivers.protocol.kinds.npm import Npm
+from interlock.drivers.protocol.kinds import NpmServer
 from interlock.drivers.protocol.model import Install
 from interlock.process.packages.programs import node_program, node_tool, npm_folder, npm_manifest, npm_program
 
 
-class NpmKind(ServerKind[Npm]):
-    def implied_methods(self, server: Npm) -> tuple[Install, ...]:
+class NpmKind(ServerKind[NpmServer]):
+    def implied_methods(self, server: NpmServer) -> tuple[Install, ...]:
         return (Install(method="npm", options={"package": server.package}),)  # AIP-30.install-1
 
-    def pin_package(self, server: Npm, method: str, package: str) -> str:
+    def pin_package(self, server: NpmServer, method: str, package: str) -> str:
         return (
             pin_reference(package, "@", server.package, server.package, server.version) if method == "npm" else package
         )
 
-    async def complete(self, server: Npm, installation: Installation, brought: MethodResult) -> Installed:
+    async def complete(self, server: NpmServer, installation: Installation, brought: MethodResult) -> Installed:
         folder, pins = brought.folder, brought.pins
         if pins is not None and pins.registry == "npm":
             if installation.settings.npx:
@@ -37,10 +37,10 @@ class NpmKind(ServerKind[Npm]):
             notes=brought.notes,
         )
 
-    def package_name(self, server: Npm) -> str | None:
+    def package_name(self, server: NpmServer) -> str | None:
         return server.package
 
-    def names_package(self, server: Npm, words: tuple[str, ...]) -> bool:
+    def names_package(self, server: NpmServer, words: tuple[str, ...]) -> bool:
         """Recognise `npx PACKAGE --version`, with or without a version (AIP-30.version-2)."""
         return any(word[:1] + word[1:].partition("@")[0] == server.package for word in words)
 

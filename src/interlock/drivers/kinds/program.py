@@ -18,7 +18,7 @@ from interlock.drivers.install.installation import (
     MethodResult,
 )
 from interlock.drivers.kinds.kind import ServerKind
-from interlock.drivers.protocol.kinds.server import LocalServer
+from interlock.drivers.protocol.kinds import LocalServer
 from interlock.process.packages.programs import node_tool
 
 

@@ -7,22 +7,22 @@ from pathlib import Path
 from interlock.drivers.install.installation import Installation, Installed, MethodFailed, MethodResult
 from interlock.drivers.kinds.kind import ServerKind
 from interlock.drivers.kinds.npm import pin_reference
-from interlock.drivers.protocol.kinds.pypi import Pypi
+from interlock.drivers.protocol.kinds import PypiServer
 from interlock.drivers.protocol.model import Install
 from interlock.process.packages.programs import normalised_name, pypi_command
 from interlock.process.packages.python_runners import PythonRunners
 
 
-class PypiKind(ServerKind[Pypi]):
-    def implied_methods(self, server: Pypi) -> tuple[Install, ...]:
+class PypiKind(ServerKind[PypiServer]):
+    def implied_methods(self, server: PypiServer) -> tuple[Install, ...]:
         return (Install(method="pip", options={"package": server.package}),)  # AIP-30.install-1
 
-    def pin_package(self, server: Pypi, method: str, package: str) -> str:
+    def pin_package(self, server: PypiServer, method: str, package: str) -> str:
         if method != "pip":
             return package
         return pin_reference(package, "==", server.package.partition("[")[0], server.package, server.version)
 
-    async def complete(self, server: Pypi, installation: Installation, brought: MethodResult) -> Installed:
+    async def complete(self, server: PypiServer, installation: Installation, brought: MethodResult) -> Installed:
         pins = brought.pins
         if pins is None or pins.registry != "pypi" or pins.name != self.package_name(server):
             raise MethodFailed(f"this does not bring the Python package {server.package}")
@@ -48,10 +48,10 @@ class PypiKind(ServerKind[Pypi]):
             notes=brought.notes,
         )
 
-    def package_name(self, server: Pypi) -> str:
+    def package_name(self, server: PypiServer) -> str:
         return normalised_name(server.package.partition("[")[0])
 
-    def names_package(self, server: Pypi, words: tuple[str, ...]) -> bool:
+    def names_package(self, server: PypiServer, words: tuple[str, ...]) -> bool:
         """Recognise `uvx --from PACKAGE NAME` and the package's own program (AIP-30.version-2)."""
         if words[:1] == (server.entry,):
             return True

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 from interlock.config.plan import Dial, OAuthPlan, ServerPlan
 from interlock.drivers.install.installation import Installation, Installed, Locked, Note
 from interlock.drivers.kinds.kind import DeclaredPath, ServerKind, segment_of
-from interlock.drivers.protocol.kinds.remote import Remote, RemoteAuth
+from interlock.drivers.protocol.kinds import RemoteAuth, RemoteServer
 from interlock.drivers.protocol.model import Driver
 
 
-class RemoteKind(ServerKind[Remote]):
+class RemoteKind(ServerKind[RemoteServer]):
     failure_code: ClassVar[str] = "upstream_error"
 
-    def find_present(self, server: Remote, installation: Installation) -> Installed | None:
+    def find_present(self, server: RemoteServer, installation: Installation) -> Installed | None:
         has_install = bool(installation.driver.install)
         notes = (Note(code="install_ignored", message="a remote server is not installed"),) if has_install else ()
         return Installed(command=(), version=None, lock=Locked(asked="", method="present"), notes=notes)
@@ -33,14 +33,14 @@ class RemoteKind(ServerKind[Remote]):
         real_paths: Mapping[Path, Path] = MappingProxyType({}),
     ) -> ServerPlan:
         server = driver.server
-        assert isinstance(server, Remote)  # noqa: S101  (the table of kinds says so)
+        assert isinstance(server, RemoteServer)  # noqa: S101  (the table of kinds says so)
         return ServerPlan(segment=segment_of(driver, tenant), reach=_dial(driver, server))
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
         return iter(())
 
 
-def _dial(driver: Driver, server: Remote) -> Dial:
+def _dial(driver: Driver, server: RemoteServer) -> Dial:
     auth = server.auth or RemoteAuth(type="none")
     headers = dict(server.headers)
     if auth.type == "bearer":
@@ -57,7 +57,7 @@ def _dial(driver: Driver, server: Remote) -> Dial:
     )
 
 
-def _allowed_hosts(driver: Driver, server: Remote) -> tuple[str, ...] | None:
+def _allowed_hosts(driver: Driver, server: RemoteServer) -> tuple[str, ...] | None:
     """Return the hosts that may be dialled, authorization servers included; None: the file has no list of hosts.
 
     AIP-security-4.

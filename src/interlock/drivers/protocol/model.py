@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.drivers.protocol.kinds.server import Server, Transport
+from interlock.drivers.protocol.kinds import ServerBlock, Transport
 from interlock.drivers.protocol.problems import Places
 from interlock.drivers.protocol.server_name import exposed_segment
 
@@ -54,7 +54,7 @@ class ResultParse(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "
     into: str | None = None
 
 
-class Binding(msgspec.Struct, frozen=True, kw_only=True):
+class ToolBinding(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of implements[]: a contract, and the server's tool that serves it."""
 
     index: int  # its place in implements[]
@@ -100,7 +100,7 @@ class ServerConnection(msgspec.Struct, frozen=True, kw_only=True):
     keepalive: bool = False
 
 
-class Network(msgspec.Struct, frozen=True, kw_only=True):
+class NetworkAccess(msgspec.Struct, frozen=True, kw_only=True):
     egress: tuple[str, ...] = ()
     ingress: tuple[str, ...] = ()
 
@@ -125,10 +125,10 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True):
     required: bool = False
 
 
-class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxBlock(msgspec.Struct, frozen=True, kw_only=True):
     """AIP-29's block. What is None is not written: the host's default applies."""
 
-    network: Network | None = None
+    network: NetworkAccess | None = None
     fs: FileAccess | None = None
     exec: Programs | None = None
     env: EnvironmentAccess | None = None
@@ -152,7 +152,7 @@ class CompletesWhen(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpProbe | None = None
 
 
-class Login(msgspec.Struct, frozen=True, kw_only=True):
+class LoginStep(msgspec.Struct, frozen=True, kw_only=True):
     cmd: str | None = None
     url: str | None = None
     interactive: bool | None = None
@@ -173,7 +173,7 @@ class SecretExpiry(msgspec.Struct, frozen=True, kw_only=True):
 class Auth(msgspec.Struct, frozen=True, kw_only=True):
     ref: str | None = None
     state: AuthState = AuthState()
-    login: Login | None = None
+    login: LoginStep | None = None
     refresh: Refresh | None = None
     expiry: SecretExpiry | None = None
 
@@ -201,7 +201,7 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ms: int = 5_000
 
 
-class Requires(msgspec.Struct, frozen=True, kw_only=True):
+class MachineRequirements(msgspec.Struct, frozen=True, kw_only=True):
     os: tuple[Literal["darwin", "linux", "windows"], ...] = ()
     arch: tuple[Literal["x64", "arm64", "x86", "arm"], ...] = ()
     min_disk_mb: float | None = None
@@ -234,15 +234,15 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     description: str
     version: str
-    server: Server
+    server: ServerBlock
     transport: Transport
-    implements: tuple[Binding, ...]
+    implements: tuple[ToolBinding, ...]
     protocol_version: str | None = None  # a known version; None: the latest
     prompts: tuple[Prompt, ...] = ()
     resources: tuple[Resource, ...] = ()
     connection: ServerConnection = ServerConnection()
-    network: Network | None = None  # None: not written, which is no network for a program we start
-    sandbox: Sandbox | None = None
+    network: NetworkAccess | None = None  # None: not written, which is no network for a program we start
+    sandbox: SandboxBlock | None = None
     auth: Auth | None = None
     install: tuple[Install, ...] = ()
     version_check: VersionCheck | None = None
@@ -253,7 +253,7 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost | None = None
     timeout_ms: int | None = None
     retry: Retry | None = None
-    requires: Requires = Requires()
+    requires: MachineRequirements = MachineRequirements()
     examples: tuple[DriverExample, ...] = ()
     tags: tuple[str, ...] = ()
     interlock: Extensions = Extensions()
@@ -323,13 +323,13 @@ class SecretGrant(msgspec.Struct, frozen=True, kw_only=True):
     value: str
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class SecretAccess(msgspec.Struct, frozen=True, kw_only=True):
     reveal: tuple[SecretGrant, ...] = ()
     bind: tuple[SecretGrant, ...] = ()
     rotate: tuple[SecretGrant, ...] = ()
 
 
-class Secret(msgspec.Struct, frozen=True, kw_only=True):
+class SecretEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of an inventory; never a value."""
 
     slug: str
@@ -337,7 +337,7 @@ class Secret(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     kind: Literal["opaque", "oauth", "keypair", "json"] = "opaque"
     backend: str | None = None
-    access: Access | None = None
+    access: SecretAccess | None = None
     audit: JsonObject | None = None
     tags: tuple[str, ...] = ()
     exposures: tuple[JsonObject, ...] = ()
@@ -345,6 +345,6 @@ class Secret(msgspec.Struct, frozen=True, kw_only=True):
     metadata: JsonObject = {}
 
 
-class Secrets(msgspec.Struct, frozen=True, kw_only=True):
-    entries: tuple[Secret, ...]
+class SecretInventory(msgspec.Struct, frozen=True, kw_only=True):
+    entries: tuple[SecretEntry, ...]
     places: Places

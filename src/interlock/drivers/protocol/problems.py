@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 Severity = Literal["error", "warning", "note"]
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Fault in a file: where it is, what is wrong, and what to do about it.
 
     An error prevents the file from being used; a warning becomes an error with --strict; a note never does. Values from
@@ -51,21 +51,21 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         return f"{place}: {field}{self.message}; {self.hint} [{self.code}]"
 
 
-class Reading(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
+class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
     """One file as read: its value unless there is an error, and everything to be said about it, errors first."""
 
     value: Value | None = None
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
     @property
-    def errors(self) -> tuple[Problem, ...]:
+    def errors(self) -> tuple[FileProblem, ...]:
         return tuple(each for each in self.problems if each.severity == "error")
 
     @property
-    def warnings(self) -> tuple[Problem, ...]:
+    def warnings(self) -> tuple[FileProblem, ...]:
         return tuple(each for each in self.problems if each.severity == "warning")
 
-    def strict(self) -> "Reading[Value]":
+    def strict(self) -> "ParsedFile[Value]":
         """Return the reading with every warning turned into an error."""
         if not self.warnings:
             return self
@@ -73,10 +73,10 @@ class Reading(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
             msgspec.structs.replace(each, severity="error") if each.severity == "warning" else each
             for each in self.problems
         ]
-        return Reading(problems=tuple(raised))
+        return ParsedFile(problems=tuple(raised))
 
     @property
-    def notes(self) -> tuple[Problem, ...]:
+    def notes(self) -> tuple[FileProblem, ...]:
         return tuple(each for each in self.problems if each.severity == "note")
 
 
@@ -103,8 +103,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         *,
         severity: Severity = "error",
         schema: str | None = None,
-    ) -> Problem:
-        return Problem(
+    ) -> FileProblem:
+        return FileProblem(
             file=self.file,
             line=self.line(pointer),
             field=pointer,
@@ -121,7 +121,7 @@ class FileFindings:
 
     def __init__(self, places: Places) -> None:
         self.places = places
-        self.problems: list[Problem] = []
+        self.problems: list[FileProblem] = []
 
     def say(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> None:
         self.problems.append(self.places.problem(pointer, code, message, hint, severity=severity))

@@ -22,7 +22,7 @@ from interlock.wire.schemas.bounds import PATTERN_CHARS_MAX
 PROGRAM_BYTES_MAX: Final = 1024 * 1024
 
 
-class Pattern(msgspec.Struct, frozen=True, kw_only=True):
+class RecordPattern(msgspec.Struct, frozen=True, kw_only=True):
     compiled: Any
     groups: tuple[str, ...]
 
@@ -36,7 +36,7 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
         return {name: groups[name] for name in self.groups if groups[name] is not None}
 
 
-def read_pattern(text: str) -> Pattern | str:
+def read_pattern(text: str) -> RecordPattern | str:
     """Compile a pattern, or return what is wrong with it."""
     if len(text) > PATTERN_CHARS_MAX:
         return f"a pattern has at most {PATTERN_CHARS_MAX} characters"
@@ -54,7 +54,7 @@ def read_pattern(text: str) -> Pattern | str:
     if not compiled.groupindex:
         return "the pattern names no part: write (?P<name>...) around each"
     named = sorted(compiled.groupindex, key=lambda name: int(compiled.groupindex[name]))
-    return Pattern(compiled=compiled, groups=tuple(named))
+    return RecordPattern(compiled=compiled, groups=tuple(named))
 
 
 PATH_CHARS_MAX: Final = 1024  # AIP-extract-3
@@ -74,26 +74,26 @@ _STEP: Final = re.compile(
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
-class Name(msgspec.Struct, frozen=True):
+class NameStep(msgspec.Struct, frozen=True):
     key: str
 
     def __str__(self) -> str:
         return f".{self.key}" if re.fullmatch(_NAME, self.key) else f"[{_quoted(self.key)}]"
 
 
-class Index(msgspec.Struct, frozen=True):
+class IndexStep(msgspec.Struct, frozen=True):
     number: int
 
     def __str__(self) -> str:
         return f"[{self.number}]"
 
 
-class Each(msgspec.Struct, frozen=True):
+class EachStep(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return "[*]"
 
 
-class Where(msgspec.Struct, frozen=True):
+class WhereStep(msgspec.Struct, frozen=True):
     member: str
     text: str
 
@@ -104,7 +104,7 @@ class Where(msgspec.Struct, frozen=True):
         return f"[?(@.{self.member}=={_quoted(self.text)})]"
 
 
-Step = Name | Index | Each | Where
+Step = NameStep | IndexStep | EachStep | WhereStep
 
 
 class PathFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.step} leads nowhere: {self.there}"
 
 
-class Path(msgspec.Struct, frozen=True, kw_only=True):
+class ResultPath(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
 
     @property
@@ -134,7 +134,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def only_name(self) -> str | None:
         """Return the name if the path consists of a single name, else None."""
-        if len(self.steps) == 1 and isinstance(self.steps[0], Name):
+        if len(self.steps) == 1 and isinstance(self.steps[0], NameStep):
             return self.steps[0].key
         return None
 
@@ -146,7 +146,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
         return _select(value, self.steps, 0)
 
 
-def read_path(text: str) -> Path | PathFault:
+def read_path(text: str) -> ResultPath | PathFault:
     if len(text) > PATH_CHARS_MAX:
         return PathFault(position=PATH_CHARS_MAX + 1, reason=f"a path has at most {PATH_CHARS_MAX} characters")
     if not text.startswith("$"):  # AIP-extract-3
@@ -163,7 +163,7 @@ def read_path(text: str) -> Path | PathFault:
         at = step_match.end()
     if len(steps) > STEPS_MAX:
         return PathFault(position=at, reason=f"a path has at most {STEPS_MAX} steps")
-    return Path(steps=tuple(steps))
+    return ResultPath(steps=tuple(steps))
 
 
 def _quoted(text: str) -> str:
@@ -173,32 +173,32 @@ def _quoted(text: str) -> str:
 def _step(step_match: re.Match[str]) -> Step:
     match step_match.lastgroup:
         case "index":
-            return Index(int(step_match["index"]))
+            return IndexStep(int(step_match["index"]))
         case "each":
-            return Each()
+            return EachStep()
         case "text":
-            return Where(step_match["member"], _ESCAPED.sub(r"\1", step_match["text"]))
+            return WhereStep(step_match["member"], _ESCAPED.sub(r"\1", step_match["text"]))
         case "single" | "double":
-            return Name(_ESCAPED.sub(r"\1", step_match[step_match.lastgroup]))
-    return Name(step_match["name"])
+            return NameStep(_ESCAPED.sub(r"\1", step_match[step_match.lastgroup]))
+    return NameStep(step_match["name"])
 
 
 def _select(value: Any, steps: tuple[Step, ...], at: int) -> Any:
     for place in range(at, len(steps)):
         step = steps[place]
         match step:
-            case Name(key):
+            case NameStep(key):
                 if not isinstance(value, Mapping) or key not in value:  # AIP-extract-6
                     return Miss(step=step, there=_describe(value))
                 value = value[key]
-            case Index(number):
+            case IndexStep(number):
                 if not _is_array(value) or number >= len(value):  # AIP-extract-6
                     return Miss(step=step, there=_describe(value))
                 value = value[number]
-            case Each() | Where():
+            case EachStep() | WhereStep():
                 if not _is_array(value):  # AIP-extract-2
                     return Miss(step=step, there=_describe(value))
-                elements = value if isinstance(step, Each) else [each for each in value if step.keeps(each)]
+                elements = value if isinstance(step, EachStep) else [each for each in value if step.keeps(each)]
                 return _of_each(elements, steps, place + 1)
     return value
 

@@ -11,10 +11,10 @@ from interlock.config.problems import nearest
 from interlock.core.clock import Clock
 from interlock.drivers.install.installation import Installed
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.binding.hook_entry import Entry
+from interlock.drivers.protocol.binding.hook_entry import HookEntry
 from interlock.drivers.protocol.binding.match import Bound, match
-from interlock.drivers.protocol.model import Binding, Contract, Driver
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.model import Contract, Driver, ToolBinding
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Listing
 from interlock.store.ports import KeyValue, StoreError
@@ -79,7 +79,7 @@ OnMismatch = Literal["reject", "drop_binding"]
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     state: DriverState
     bound: Mapping[str, Bound]  # by the contract's id
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
     @property
     def reason(self) -> str | None:
@@ -96,7 +96,7 @@ def check(
     listing: Listing,
     on_mismatch: OnMismatch,
     earlier: Mapping[str, Bound],
-    entry: Entry | None = None,
+    entry: HookEntry | None = None,
 ) -> Verdict:
     """Compare what a server lists with the contracts that its driver binds.
 
@@ -105,7 +105,7 @@ def check(
     """
     raws = {name: raw for (name, _), raw in zip(listing.tools.items, listing.tools.raws, strict=True)}
     bound: dict[str, Bound] = {}
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     for binding in driver.implements:
         contract = contracts[binding.index]
         raw = raws.get(binding.tool_name)
@@ -129,9 +129,9 @@ def check(
     return Verdict(state=DriverState.REJECTED, bound={}, problems=tuple(problems))  # AIP-tools-3, AIP-tools-9
 
 
-def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[Problem, ...]:
+def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[FileProblem, ...]:
     """Return warnings about harmless differences between the server's greeting and the file."""
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     target = driver.protocol_version
     if target is not None and facts.version < target:  # AIP-proto-3
         problems.append(
@@ -156,7 +156,7 @@ def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tup
     return tuple(problems)
 
 
-def _missing_tool(driver: Driver, binding: Binding, tools: Mapping[str, bytes]) -> Problem:
+def _missing_tool(driver: Driver, binding: ToolBinding, tools: Mapping[str, bytes]) -> FileProblem:
     meant = nearest(binding.tool_name, tools)
     near = f"did you mean {meant}?" if meant is not None else f"it lists {', '.join(sorted(tools)[:20]) or 'none'}"
     return driver.places.problem(
@@ -167,7 +167,7 @@ def _missing_tool(driver: Driver, binding: Binding, tools: Mapping[str, bytes]) 
     )
 
 
-def _changed_tool(driver: Driver, binding: Binding) -> Problem:
+def _changed_tool(driver: Driver, binding: ToolBinding) -> FileProblem:
     return driver.places.problem(
         f"{binding.pointer}/metadata/mcp/tool_name",
         CHANGED,

@@ -18,13 +18,13 @@ import interlock.drivers.hooks
 from interlock.config.plan import SandboxPlan
 from interlock.core.background import BackgroundTasks
 from interlock.drivers.kinds.kind import HOMES
-from interlock.drivers.protocol.binding.hook_entry import Entry, HookInvalid, check_entry, read_driver_result
+from interlock.drivers.protocol.binding.hook_entry import HookEntry, HookInvalid, check_entry, read_driver_result
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.binding.results import upstream_error
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, ENTRY
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.model import Binding, Driver
-from interlock.drivers.protocol.problems import DriverRefusal, Problem
+from interlock.drivers.protocol.model import Driver, ToolBinding
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.provider.keeper import DriverEnvironment
 from interlock.drivers.workspace.folder import FolderUnreadable, digest_of
 from interlock.links.connector import ConnectorParts
@@ -76,7 +76,7 @@ class HookProcess:
         self._connector_parts = connector_parts
         self._turn = asyncio.Lock()
         self._run: _HookRun | None = None
-        self._entry = Entry()
+        self._entry = HookEntry()
         self._asked = 0
         self._idle: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
@@ -87,7 +87,7 @@ class HookProcess:
         """Return the process id, or None while no process runs."""
         return None if self._run is None else self._run.child.pid
 
-    async def load(self) -> Entry:
+    async def load(self) -> HookEntry:
         """Start the process and return what driver.py declares. Raises HookFailed, SandboxFailed, ChildStartFailed."""
         async with self._turn:
             await self._awake()
@@ -258,11 +258,11 @@ class _HookRun:
         self.child.end("does not read and was ended")
 
 
-def _entry(message: dict[str, Any]) -> Entry:
+def _entry(message: dict[str, Any]) -> HookEntry:
     if "value" not in message and message.get("code") is not None:
         raise HookFailed(_words(message), str(message["code"]))
     try:
-        return msgspec.convert(_value(message), Entry)
+        return msgspec.convert(_value(message), HookEntry)
     except msgspec.ValidationError as error:
         raise HookFailed("what it says when it is loaded cannot be read") from error
 
@@ -299,7 +299,9 @@ TRANSFORM: Final = "transform"
 class DriverHooks:
     """Made by `load_hooks`."""
 
-    def __init__(self, driver: Driver, entry: Entry, process: HookProcess, problems: tuple[Problem, ...]) -> None:
+    def __init__(
+        self, driver: Driver, entry: HookEntry, process: HookProcess, problems: tuple[FileProblem, ...]
+    ) -> None:
         self.entry = entry
         self.problems = problems
         self.process = process
@@ -413,7 +415,7 @@ class HookLoader:
     def __init__(
         self,
         driver: Driver,
-        bindings: Mapping[str, Binding],
+        bindings: Mapping[str, ToolBinding],
         environment: DriverEnvironment,
         folder: Path,
         files: Mapping[str, str],

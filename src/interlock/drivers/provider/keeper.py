@@ -24,8 +24,8 @@ from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token import TokenHolder
 from interlock.drivers.install.installation import Installed, InstallFailed
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.model import Driver, Secret
-from interlock.drivers.protocol.selection.secrets import Detected, Detector, maybe_detector
+from interlock.drivers.protocol.model import Driver, SecretEntry
+from interlock.drivers.protocol.secret_use import Detected, Detector, maybe_detector
 from interlock.drivers.secrets.vault import DriverRevealer, Vault
 from interlock.drivers.workspace.folder import BROKEN, WORDS, TamperCheck
 from interlock.links.connected_link import ConnectedLink, ServerLink
@@ -389,7 +389,7 @@ class KeeperFactory:
         events: ServerEvents,
         *,
         folder: Path,
-        inventory: Mapping[str, Secret],
+        inventory: Mapping[str, SecretEntry],
         own_secrets: Collection[str],
         contracts: tuple[str, ...],
         seal: TamperCheck | None,

@@ -21,8 +21,8 @@ from interlock.drivers.interfaces import UNHEALTHY, DriverState, Hooks, Provider
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.files.driver import ENTRY
-from interlock.drivers.protocol.model import Binding, Contract, Driver, Secret
-from interlock.drivers.protocol.problems import DriverRefusal, Problem
+from interlock.drivers.protocol.model import Contract, Driver, SecretEntry, ToolBinding
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.provider.contract_check import Snapshot, Snapshots, Verdict, about, check, greeting_warnings
 from interlock.drivers.provider.health import HealthSchedule
 from interlock.drivers.provider.hooks import DriverHooks, HookLoader
@@ -65,7 +65,7 @@ class DriverProvider:
         *,
         digest: str,
         folder: Path,
-        inventory: Mapping[str, Secret],
+        inventory: Mapping[str, SecretEntry],
         own_secrets: Collection[str],
         files: Mapping[str, str] | None = None,
         seal: TamperCheck | None = None,
@@ -86,9 +86,9 @@ class DriverProvider:
         self.code: str | None = None
         self.reason: str | None = None
         self.bound: Mapping[str, Bound] = {}
-        self.bindings: Mapping[str, Binding] = {contracts[each.index].id: each for each in driver.implements}
+        self.bindings: Mapping[str, ToolBinding] = {contracts[each.index].id: each for each in driver.implements}
         self.contract_ids: frozenset[str] = frozenset()  # what it serves now; `bound` may still have to be made
-        self.problems: tuple[Problem, ...] = ()  # of the last check, errors first
+        self.problems: tuple[FileProblem, ...] = ()  # of the last check, errors first
         self.login: str | None = None
         self.hooks: Hooks | None = None
         self.listing: Listing | None = None
@@ -333,7 +333,7 @@ class DriverProvider:
             self._health_failure = None
             self._stand(*self._judged)
 
-    def _notes(self) -> tuple[Problem, ...]:
+    def _notes(self) -> tuple[FileProblem, ...]:
         """Return the notes of the installation as problems."""
         notes = self.installed.notes if self.installed is not None else ()
         places = self.driver.places

@@ -41,11 +41,11 @@ from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.install.installation import remove_packages
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.binding.match import qualified_name
+from interlock.drivers.protocol.binding.effects import qualified_name
 from interlock.drivers.protocol.files.driver_checks import is_egress
-from interlock.drivers.protocol.model import Binding as DriverBinding
-from interlock.drivers.protocol.model import Contract, Driver, Secret
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.model import Contract, Driver, SecretEntry
+from interlock.drivers.protocol.model import ToolBinding as DriverBinding
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.registry.trust_requests import folder_view
@@ -61,7 +61,7 @@ JsonObject = dict[str, Any]
 DIFFERENCE_LINES_MAX: Final = 2_000
 
 
-def problem_view(problem: Problem) -> ProblemView:
+def problem_view(problem: FileProblem) -> ProblemView:
     return ProblemView(**msgspec.structs.asdict(problem))
 
 
@@ -162,7 +162,7 @@ def _what(options: Mapping[str, Any]) -> Iterator[str]:
     return (str(options[key]) for key in ("package", "url", "path", "image") if key in options)
 
 
-def _place(secret: Secret) -> str:
+def _place(secret: SecretEntry) -> str:
     """Return the slug of a secret and its backend, which may be a file or a variable unrelated to the driver."""
     return secret.slug if secret.backend is None else f"{secret.slug} from {secret.backend}"
 
@@ -485,10 +485,10 @@ class DriverService:
         provider = self.registry.providers.get(declared.key)
         return None if provider is None else provider.running()
 
-    def _problems(self, declared: Declared) -> tuple[Problem, ...]:
+    def _problems(self, declared: Declared) -> tuple[FileProblem, ...]:
         return tuple(dict.fromkeys((*declared.problems, *self._findings(declared))))
 
-    def _findings(self, declared: Declared) -> tuple[Problem, ...]:
+    def _findings(self, declared: Declared) -> tuple[FileProblem, ...]:
         """Return problems that only the running server shows, and collisions with what other drivers offer."""
         provider = self.registry.providers.get(declared.key)
         if provider is None:
@@ -551,4 +551,4 @@ def _delete(declared: Declared) -> str:
 
 def _qualified_name(contract: Contract) -> str | None:
     name = qualified_name(contract)
-    return None if isinstance(name, Problem) else ".".join(name)
+    return None if isinstance(name, FileProblem) else ".".join(name)

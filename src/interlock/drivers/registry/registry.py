@@ -19,9 +19,9 @@ from interlock.core.feed import AsyncFeed
 from interlock.drivers.api import RunningServer
 from interlock.drivers.contracts.contract import ContractTable
 from interlock.drivers.interfaces import DriverState, Provider
+from interlock.drivers.protocol.identity import HostMachine
 from interlock.drivers.protocol.model import Contract
-from interlock.drivers.protocol.problems import Problem
-from interlock.drivers.protocol.selection.requirements import Machine
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.workspace.declaration import Declaration, Declared, Memory, changed_keys
 from interlock.drivers.workspace.scan import ScanResult, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
@@ -68,11 +68,11 @@ class Registry:
         self,
         plan: Plan,
         memory: Memory,
-        machine: Machine,
+        machine: HostMachine,
         *,
         factory: Factory | None = None,
         take: Take | None = None,
-        offered_problems: Callable[[], Sequence[Problem]] = tuple,
+        offered_problems: Callable[[], Sequence[FileProblem]] = tuple,
         declared: AsyncFeed[Declaration] | None = None,
     ) -> None:
         """Prepare a registry of the drivers in the workspace of `plan`.

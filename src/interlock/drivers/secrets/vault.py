@@ -19,8 +19,8 @@ from interlock.config.value_types import secret_slug
 from interlock.core.clock import Clock, rfc3339
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver
-from interlock.drivers.protocol.model import Driver, Secret
-from interlock.drivers.protocol.selection.secrets import (
+from interlock.drivers.protocol.model import Driver, SecretEntry
+from interlock.drivers.protocol.secret_use import (
     NOTHING,
     UNDECLARED,
     USER,
@@ -169,7 +169,7 @@ class DriverRevealer(SecretResolver):
         self,
         vault: Vault,
         driver: Driver,
-        inventory: Mapping[str, Secret],
+        inventory: Mapping[str, SecretEntry],
         own: Collection[str],
         contracts: Collection[str],
         who: str | None,

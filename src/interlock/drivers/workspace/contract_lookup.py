@@ -14,8 +14,8 @@ import msgspec
 from interlock.drivers.protocol.binding.match import UNAVAILABLE, check_binding, unfit
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import ENTRY
-from interlock.drivers.protocol.model import Binding, Contract, Driver
-from interlock.drivers.protocol.problems import Problem, Reading
+from interlock.drivers.protocol.model import Contract, Driver, ToolBinding
+from interlock.drivers.protocol.problems import FileProblem, ParsedFile
 from interlock.drivers.workspace.declaration import Parsed, same
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import TOOLS, Stat, inside, maybe_stat
@@ -28,14 +28,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A contract's file, as read. `digest` is given for one outside of the driver's folder."""
 
     path: Path
-    reading: Reading[Contract]
+    reading: ParsedFile[Contract]
     digest: str | None = None
 
 
 class Bindings(msgspec.Struct, frozen=True, kw_only=True):
     contracts: Mapping[int, Contract]
     outside: Mapping[str, str]  # files elsewhere that are bound, and their digests
-    problems: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
 
 
 class ContractLookup:
@@ -67,20 +67,20 @@ class ContractLookup:
             data, digest = read_file(Path(os.path.realpath(path)))
             place = Place(path=path, reading=read_contract(data, str(path)), digest=digest)
         except FolderUnreadable as fault:
-            problem = Problem(file=str(path), code="file_unreadable", message=str(fault), hint="mend or remove it")
-            place = Place(path=path, reading=Reading(problems=(problem,)))
+            problem = FileProblem(file=str(path), code="file_unreadable", message=str(fault), hint="mend or remove it")
+            place = Place(path=path, reading=ParsedFile(problems=(problem,)))
         self._read[path] = (seen, place)
         return place
 
     def bind(self, driver: Driver, parsed: Parsed, others: Sequence[Parsed]) -> Bindings:
         contracts: dict[int, Contract] = {}
         outside: dict[str, str] = {}
-        problems: list[Problem] = []
+        problems: list[FileProblem] = []
         # Which transforms a driver.py has is known when it is loaded.
         skipped = {"transform_missing"} if ENTRY in parsed.digests else set()
         for binding in driver.implements:
             match = self._find(driver, binding, parsed, others)
-            if isinstance(match, Problem):
+            if isinstance(match, FileProblem):
                 problems.append(match)
                 continue
             if match.digest is not None:
@@ -99,7 +99,9 @@ class ContractLookup:
             contracts[binding.index] = contract
         return Bindings(contracts=contracts, outside=outside, problems=tuple(problems))
 
-    def _find(self, driver: Driver, binding: Binding, parsed: Parsed, others: Sequence[Parsed]) -> Place | Problem:
+    def _find(
+        self, driver: Driver, binding: ToolBinding, parsed: Parsed, others: Sequence[Parsed]
+    ) -> Place | FileProblem:
         named = binding.tool
         if "/" in named or named.endswith(".md"):
             return self._by_path(driver, binding, parsed)
@@ -124,7 +126,7 @@ class ContractLookup:
             if _is(place, named)
         ]
 
-    def _by_path(self, driver: Driver, binding: Binding, parsed: Parsed) -> Place | Problem:
+    def _by_path(self, driver: Driver, binding: ToolBinding, parsed: Parsed) -> Place | FileProblem:
         escapes = 0
         looked = list(self._places(binding.tool, parsed))
         for path in looked:
@@ -165,11 +167,11 @@ def _value(place: Place) -> Contract:
     return place.reading.value
 
 
-def _nowhere(driver: Driver, binding: Binding, looked: Sequence[Path]) -> Problem:
+def _nowhere(driver: Driver, binding: ToolBinding, looked: Sequence[Path]) -> FileProblem:
     places = ", ".join(str(path) for path in looked)
     return _problem(driver, binding, UNAVAILABLE, f"there is no contract {quoted(binding.tool)}; looked in {places}")
 
 
-def _problem(driver: Driver, binding: Binding, code: str, message: str) -> Problem:
+def _problem(driver: Driver, binding: ToolBinding, code: str, message: str) -> FileProblem:
     hint = "write the path of a TOOL.md in the folder or the workspace, or the id of a contract below .tools"
     return driver.places.problem(f"{binding.pointer}/tool", code, message, hint)

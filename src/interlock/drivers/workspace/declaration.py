@@ -11,9 +11,9 @@ import msgspec
 from interlock.core.clock import Clock
 from interlock.drivers.install.installation import LOCKS
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.model import Contract, Driver, Secret, Secrets
-from interlock.drivers.protocol.problems import Places, Problem, Reading
-from interlock.drivers.protocol.selection.requirements import Manifest, keep, manifest_of, recall
+from interlock.drivers.protocol.identity import Manifest, keep, manifest_of, recall
+from interlock.drivers.protocol.model import Contract, Driver, SecretEntry, SecretInventory
+from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.workspace.scan import Root
 from interlock.store.ports import Entry, KeyValue
@@ -151,11 +151,11 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
 
     root: Root
     path: Path
-    reading: Reading[Driver]
-    contracts: Mapping[str, Reading[Contract]] = {}  # every TOOL.md of the folder, by its path in it
-    secrets: Reading[Secrets] | None = None
+    reading: ParsedFile[Driver]
+    contracts: Mapping[str, ParsedFile[Contract]] = {}  # every TOOL.md of the folder, by its path in it
+    secrets: ParsedFile[SecretInventory] | None = None
     digests: Mapping[str, str] = {}
-    problems: tuple[Problem, ...] = ()  # of the folder and its further files
+    problems: tuple[FileProblem, ...] = ()  # of the folder and its further files
 
     @property
     def file(self) -> str:
@@ -169,11 +169,11 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     root: Root
     folder: Path
     state: DriverState | None
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
     driver: Driver | None = None
     contracts: Mapping[int, Contract] = {}  # by the index of the binding
-    secrets: Mapping[str, Secret] = {}  # by the NAME the driver uses; one that no inventory has is left out
-    own_secrets: Secrets | None = None
+    secrets: Mapping[str, SecretEntry] = {}  # by the NAME the driver uses; one that no inventory has is left out
+    own_secrets: SecretInventory | None = None
     files: Mapping[str, str] = {}  # the digests of every file of the folder, and of contracts elsewhere
     resolved: Mapping[str, str] = {}  # what its files name outside: `secrets://NAME` -> entry, `links://PATH` -> path
     real_paths: Mapping[Path, Path] = {}  # of what it opens to its server
@@ -218,8 +218,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     drivers: tuple[Declared, ...] = ()
-    secrets: tuple[Secret, ...] = ()  # one inventory of all (AIP-19.file-3)
-    problems: tuple[Problem, ...] = ()  # of no one driver
+    secrets: tuple[SecretEntry, ...] = ()  # one inventory of all (AIP-19.file-3)
+    problems: tuple[FileProblem, ...] = ()  # of no one driver
     others: tuple[Path, ...] = ()  # files elsewhere that were looked for, found or not
 
     @property

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from interlock.drivers.protocol.files.frontmatter import FILE_BYTES_MAX
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.workspace.scan import (
     DRIVER_FILE,
     FILES_MAX,
@@ -43,7 +43,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     texts: Mapping[str, bytes] = {}
     digests: Mapping[str, str] = {}
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
 
 class FolderUnreadable(Exception):
@@ -56,7 +56,7 @@ def read_folder(location: FoundFolder) -> Folder:
         return Folder(path=path, problems=(_problem(path, "path_escape", "the folder is a link", "copy it here"),))
     texts: dict[str, bytes] = {}
     digests: dict[str, str] = {}
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     room, text_room = FOLDER_BYTES_MAX, TEXTS_BYTES_MAX
     for name, seen in walk(path):
         if len(digests) == FILES_MAX or seen.st_size > room:
@@ -156,8 +156,8 @@ def _words(error: OSError) -> str:
     return "it is a link" if error.errno == errno.ELOOP else (error.strerror or "it cannot be read").lower()
 
 
-def _problem(path: Path, code: str, message: str, hint: str) -> Problem:
-    return Problem(file=str(path), code=code, message=message, hint=hint)
+def _problem(path: Path, code: str, message: str, hint: str) -> FileProblem:
+    return FileProblem(file=str(path), code=code, message=message, hint=hint)
 
 
 # The tamper check: is a driver's folder still the trusted one? Before and after each start (AIP-security-13).

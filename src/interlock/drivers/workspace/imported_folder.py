@@ -18,7 +18,7 @@ from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter import FILE_BYTES_MAX, read_frontmatter
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
 from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS
-from interlock.interop.protocol.convert.batch import ExistingDriver
+from interlock.interop.protocol.drafts import ExistingDriver
 
 RECORD_FILE: Final = "import.json"
 

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
 
 DRIVER_FILE: Final = "DRIVER.md"
@@ -56,7 +56,7 @@ class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[tuple[Path, Stat | None], ...] = ()  # what was asked for besides
     real_paths: tuple[tuple[Path, str], ...] = ()  # of paths that drivers open to their servers
     drafts: tuple[Path, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
 
 def roots_of(plan: Plan) -> tuple[Root, ...]:
@@ -86,7 +86,7 @@ def scan_workspace(
     """
     folders: list[FoundFolder] = []
     drafts: list[Path] = []
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     contracts: list[tuple[Path, Stat | None]] = []
     for root in roots_of(plan):
         if not root.path.is_dir():
@@ -183,7 +183,7 @@ def _stat(status: os.stat_result) -> Stat:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode
 
 
-def _in_root(root: Root, drafts: list[Path], problems: list[Problem]) -> Iterator[FoundFolder]:
+def _in_root(root: Root, drafts: list[Path], problems: list[FileProblem]) -> Iterator[FoundFolder]:
     for name, is_link in _folders(root.path, problems):
         folder = root.path / name
         names = _names(folder)
@@ -193,7 +193,7 @@ def _in_root(root: Root, drafts: list[Path], problems: list[Problem]) -> Iterato
             drafts.append(folder)
 
 
-def _folders(path: Path, problems: list[Problem]) -> list[tuple[str, bool]]:
+def _folders(path: Path, problems: list[FileProblem]) -> list[tuple[str, bool]]:
     try:
         with os.scandir(path) as entries:
             folders = sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())
@@ -202,12 +202,12 @@ def _folders(path: Path, problems: list[Problem]) -> list[tuple[str, bool]]:
     for name, _ in folders:
         if not is_text(name):
             message = f"the folder {name!r} is not looked at: its name is no plain text"
-            problems.append(Problem(file=str(path), code="name_invalid", message=message, hint="rename it"))
+            problems.append(FileProblem(file=str(path), code="name_invalid", message=message, hint="rename it"))
     folders = [each for each in folders if is_text(each[0])]
     if len(folders) > FOLDERS_MAX:
         hint = "move some of them into a folder of their own and name it in drivers.paths"
         message = f"there are more than {FOLDERS_MAX} folders here, and the rest is not looked at"
-        problems.append(Problem(file=str(path), code="too_many_drivers", message=message, hint=hint))
+        problems.append(FileProblem(file=str(path), code="too_many_drivers", message=message, hint=hint))
     return folders[:FOLDERS_MAX]
 
 
@@ -220,7 +220,7 @@ def _names(folder: Path) -> frozenset[str]:
 
 
 def _beside_tools(
-    root: Root, contracts: list[tuple[Path, Stat | None]], problems: list[Problem]
+    root: Root, contracts: list[tuple[Path, Stat | None]], problems: list[FileProblem]
 ) -> Iterator[FoundFolder]:
     """Yield the folders below .tools with a DRIVER.md beside a TOOL.md, which AIP-14 allows, and collect the
     contracts.
@@ -231,7 +231,7 @@ def _beside_tools(
         if count == FILES_MAX:
             message = f"there are more than {FILES_MAX} files here, and the rest is not looked at"
             hint = "keep only contracts here"
-            problems.append(Problem(file=str(root.path), code="too_many_files", message=message, hint=hint))
+            problems.append(FileProblem(file=str(root.path), code="too_many_files", message=message, hint=hint))
         elif not is_text(name):
             continue
         elif path.name == TOOL_FILE:
@@ -254,6 +254,6 @@ def _inventories(secrets: Path) -> Iterator[Path]:
             yield path
 
 
-def _escape(path: Path, message: str) -> Problem:
+def _escape(path: Path, message: str) -> FileProblem:
     hint = "name the folder in drivers.paths instead"
-    return Problem(file=str(path), code="path_escape", message=message, hint=hint)
+    return FileProblem(file=str(path), code="path_escape", message=message, hint=hint)

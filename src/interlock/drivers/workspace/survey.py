@@ -32,12 +32,12 @@ from interlock.drivers.protocol.files.inventory import (
     read_secrets,
     secret_for,
 )
-from interlock.drivers.protocol.files.server_block import USER_CONTEXT
-from interlock.drivers.protocol.files.server_json import SERVER_JSON
-from interlock.drivers.protocol.model import Contract, Driver, Network, Secret, Secrets
-from interlock.drivers.protocol.problems import Problem, Reading
-from interlock.drivers.protocol.selection.requirements import UNMET, Machine, successor_problems, unmet, unverified_tags
-from interlock.drivers.protocol.selection.secrets import (
+from interlock.drivers.protocol.files.plaintext import USER_CONTEXT
+from interlock.drivers.protocol.files.server_block import SERVER_JSON
+from interlock.drivers.protocol.identity import UNMET, HostMachine, successor_problems, unmet, unverified_tags
+from interlock.drivers.protocol.model import Contract, Driver, NetworkAccess, SecretEntry, SecretInventory
+from interlock.drivers.protocol.problems import FileProblem, ParsedFile
+from interlock.drivers.protocol.secret_use import (
     UNDECLARED,
     UNGRANTED,
     USER,
@@ -57,7 +57,7 @@ from interlock.process.sandbox.sandbox import link_roots
 
 class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
     slug: str
-    problem: Problem
+    problem: FileProblem
 
 
 def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
@@ -81,14 +81,14 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
             yield UngrantedSecret(slug=entry.slug, problem=_problem(driver, UNGRANTED, message, hint))
 
 
-def _is_granted(declared: Declared, driver: Driver, entry: Secret) -> bool:
+def _is_granted(declared: Declared, driver: Driver, entry: SecretEntry) -> bool:
     if entry.access is not None and any(grant.kind == USER for grant in entry.access.bind):
         return True  # to somebody's own process, at the least
     contracts = [contract.id for contract in declared.contracts.values()]
     return maybe_granted_by(entry, driver, contracts, is_own=entry.slug in declared.bound_secrets) is not None
 
 
-def _problem(driver: Driver, code: str, message: str, hint: str) -> Problem:
+def _problem(driver: Driver, code: str, message: str, hint: str) -> FileProblem:
     # Of the node's registry a warning: the driver is listed, and waits as one that lacks a credential.
     return driver.places.problem("/server", code, message, hint, severity="warning")
 
@@ -109,9 +109,9 @@ _ARCH: Final = {
 _MB: Final = 1024 * 1024
 
 
-def this_machine(packages: Path) -> Machine:
+def this_machine(packages: Path) -> HostMachine:
     """Return the facts of this machine. `packages`: the folder where servers are installed."""
-    return Machine(
+    return HostMachine(
         os=_OS.get(sys.platform),
         arch=_ARCH.get(platform.machine().lower()),
         disk_mb=_disk_mb(packages),
@@ -139,13 +139,13 @@ _SEVERITY = {"error": 0, "warning": 1, "note": 2}
 
 
 class Surveyor:
-    def __init__(self, plan: Plan, machine: Machine) -> None:
+    def __init__(self, plan: Plan, machine: HostMachine) -> None:
         self._plan = plan
         self._machine = machine
         self._roots = link_roots(plan)
         self._library = ContractLookup(plan.workspace)
         self._parsed: dict[Path, tuple[bytes | None, Parsed]] = {}
-        self._inventories: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
+        self._inventories: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
 
     def survey(self, sight: ScanResult, remembered: Remembered) -> Declaration:
         parsed = [self._folder(folder) for folder in sight.folders]
@@ -171,9 +171,9 @@ class Surveyor:
         self._parsed[folder.path] = (folder.mark, parsed)
         return parsed
 
-    def _workspace_inventories(self, sight: ScanResult) -> tuple[list[Secrets], list[Problem]]:
+    def _workspace_inventories(self, sight: ScanResult) -> tuple[list[SecretInventory], list[FileProblem]]:
         """Return the inventories of the workspace itself, and their problems."""
-        read: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
+        read: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
         for path, seen in sight.inventories:
             before = self._inventories.get(path)
             if before is not None and before[0] == seen and seen is not None:
@@ -182,8 +182,10 @@ class Surveyor:
             try:
                 read[path] = (seen, read_secrets(read_file(path)[0], str(path)))
             except FolderUnreadable as fault:
-                problem = Problem(file=str(path), code="file_unreadable", message=str(fault), hint="mend or remove it")
-                read[path] = (seen, Reading(problems=(problem,)))
+                problem = FileProblem(
+                    file=str(path), code="file_unreadable", message=str(fault), hint="mend or remove it"
+                )
+                read[path] = (seen, ParsedFile(problems=(problem,)))
         self._inventories = read
         readings = [reading for _, reading in read.values()]
         return (
@@ -226,7 +228,7 @@ class Surveyor:
         )
         return _check_declaration(declared, problems, remembered, self._plan)
 
-    def _escapes(self, driver: Driver, opened: Sequence[DeclaredPath]) -> Iterator[Problem]:
+    def _escapes(self, driver: Driver, opened: Sequence[DeclaredPath]) -> Iterator[FileProblem]:
         """Yield a problem for each declared path that is a link out of its root."""
         for each in opened:
             if each.use != "deny" and not each.is_implied and self._roots.leaves(each.path):
@@ -234,7 +236,7 @@ class Surveyor:
                 hint = "write that path itself if it is meant"
                 yield driver.places.problem(each.place, "path_escape", message, hint)
 
-    def _around(self, driver: Driver, parsed: Parsed) -> Iterator[Problem]:
+    def _around(self, driver: Driver, parsed: Parsed) -> Iterator[FileProblem]:
         """Yield problems with the files that the driver names besides contracts."""
         auth = driver.auth
         if auth is not None and auth.ref is not None and not escapes(auth.ref):
@@ -258,7 +260,9 @@ class Surveyor:
                 hint = "write an absolute path, or one inside the workspace"
                 yield driver.places.problem("/server/path", "path_escape", "the program is outside", hint)
 
-    def _name_problems(self, driver: Driver, parsed: Parsed, place: str, written: str, code: str) -> Iterator[Problem]:
+    def _name_problems(
+        self, driver: Driver, parsed: Parsed, place: str, written: str, code: str
+    ) -> Iterator[FileProblem]:
         looked = [parsed.path / written, self._plan.workspace / written]
         near = [path for path in looked if self._is_near(path, parsed)]
         if not any(path.is_file() for path in near):
@@ -300,7 +304,7 @@ class Surveyor:
     def _is_near(self, path: Path, parsed: Parsed) -> bool:
         return inside(path, self._plan.workspace) or inside(path, parsed.root.path)
 
-    def _history(self, driver: Driver, remembered: Remembered) -> tuple[Problem, ...]:
+    def _history(self, driver: Driver, remembered: Remembered) -> tuple[FileProblem, ...]:
         """AIP-identity-4: compared with what was last registered under the same id and major."""
         return successor_problems(remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev)
 
@@ -308,7 +312,7 @@ class Surveyor:
 def parse(location: FoundFolder, folder: Folder, plan: Plan) -> Parsed:
     text = folder.texts.get(DRIVER_FILE, b"")
     server_json = folder.texts.get(SERVER_JSON)
-    reading: Reading[Driver] = Reading()
+    reading: ParsedFile[Driver] = ParsedFile()
     if not folder.problems:
         hosts = frozenset(host.strip("[]").lower() for host in plan.drivers.insecure_hosts)
         reading = read_driver(
@@ -380,12 +384,14 @@ def _with_allowed_hosts(driver: Driver, hosts: tuple[str, ...]) -> Driver:
     """Return the driver with the additional hosts that an operator allowed (`interlock drivers allow`)."""
     if not hosts:
         return driver
-    network = driver.network or Network()
+    network = driver.network or NetworkAccess()
     egress = tuple(dict.fromkeys((*network.egress, *hosts)))
     return msgspec.structs.replace(driver, network=msgspec.structs.replace(network, egress=egress))
 
 
-def _check_declaration(declared: Declared, problems: Sequence[Problem], remembered: Remembered, plan: Plan) -> Declared:
+def _check_declaration(
+    declared: Declared, problems: Sequence[FileProblem], remembered: Remembered, plan: Plan
+) -> Declared:
     """Set the first state of a driver.
 
     At this point `trusted` is about its files only, which decide whether its inventory counts for other drivers.
@@ -405,7 +411,7 @@ def _is_trusted_by_plan(declared: Declared, plan: Plan) -> bool:
     return plan.drivers.trust_workspace and declared.root.kind == "workspace"
 
 
-def _with_state(declared: Declared, problems: Sequence[Problem]) -> Declared:
+def _with_state(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
     codes = {each.code for each in ordered if each.severity == "error"}
     if not codes:
@@ -437,7 +443,7 @@ def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[De
 
 
 def _agree_on_contract(declared: Declared, settled: Mapping[str, Contract | None]) -> Declared:
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     for index, contract in declared.contracts.items() if declared.is_fit else ():
         used = settled[contract.id]
         if (used is None or not same(used, contract)) and declared.driver is not None:
@@ -458,8 +464,8 @@ def _is_below_tools(contract: Contract, workspace: Path) -> bool:
 
 
 def _merge_inventories(
-    drivers: Sequence[Declared], shared: Sequence[Secrets]
-) -> tuple[list[Declared], tuple[Secret, ...], tuple[Problem, ...]]:
+    drivers: Sequence[Declared], shared: Sequence[SecretInventory]
+) -> tuple[list[Declared], tuple[SecretEntry, ...], tuple[FileProblem, ...]]:
     """Merge all inventories into one (AIP-19.file-3).
 
     The inventory of a driver that is not trusted cannot take a slug from an accepted one.
@@ -474,7 +480,7 @@ def _merge_inventories(
     merged: list[Declared] = []
     for declared in drivers:
         own = declared.own_secrets
-        clashes: tuple[Problem, ...] = ()
+        clashes: tuple[FileProblem, ...] = ()
         if own is not None and declared.trusted:
             clashes = tuple(each for each in problems if own.places.file in each.message)
         elif own is not None:
@@ -485,7 +491,7 @@ def _merge_inventories(
     return merged, inventory, tuple(each for each in problems if each.file in files - owned)
 
 
-def _with_secrets(declared: Declared, inventory: tuple[Secret, ...]) -> Declared:
+def _with_secrets(declared: Declared, inventory: tuple[SecretEntry, ...]) -> Declared:
     driver = declared.driver
     if driver is None:
         return declared
@@ -505,12 +511,12 @@ def _with_secrets(declared: Declared, inventory: tuple[Secret, ...]) -> Declared
     return _with_state(declared, problems)
 
 
-def _is_misplaced(driver: Driver, secret: Secret | None) -> bool:
+def _is_misplaced(driver: Driver, secret: SecretEntry | None) -> bool:
     """Check whether a user's own secret would reach every user (AIP-security-8)."""
     return secret is not None and driver.interlock.isolation == "driver" and is_for_users_alone(secret)
 
 
-def _of_users(driver: Driver, name: str) -> Problem:
+def _of_users(driver: Driver, name: str) -> FileProblem:
     return driver.places.problem(
         "/server",
         USER_CONTEXT,

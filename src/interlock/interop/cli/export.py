@@ -16,9 +16,9 @@ from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.drivers.protocol.model import Driver, Secrets
-    from interlock.interop.client_discovery import Machine
-    from interlock.interop.protocol.clients import Client
+    from interlock.drivers.protocol.model import Driver, SecretInventory
+    from interlock.interop.protocol.clients import ClientProgram
+    from interlock.interop.source_files import ClientMachine
 
 # How a client is connected to a node, as text to copy. Pure but for asking how this program was started.
 
@@ -132,7 +132,7 @@ def export_client(
     """
     from interlock.cli.terminal.text import mcp_url
     from interlock.interop.cli.export import stdio_command
-    from interlock.interop.protocol.write.client_entry import http_entry, stdio_entry
+    from interlock.interop.protocol.client_entry import http_entry, stdio_entry
 
     client = _client(for_client)
     if http and client.stdio_only:
@@ -183,9 +183,9 @@ def export_driver(
         _for_client(invocation, driver, secrets, _client(for_client), write=write)
 
 
-def _with_token(invocation: Invocation, client: "Client") -> dict[str, Any]:
+def _with_token(invocation: Invocation, client: "ClientProgram") -> dict[str, Any]:
     from interlock.cli.terminal.text import mcp_url
-    from interlock.interop.protocol.write.client_entry import with_token
+    from interlock.interop.protocol.client_entry import with_token
 
     entry = with_token(client, NAME, mcp_url(_public_url(invocation)), TOKEN)
     if entry is None:
@@ -201,7 +201,7 @@ def _with_token(invocation: Invocation, client: "Client") -> dict[str, Any]:
     return entry
 
 
-def _client(name: str | None) -> "Client":
+def _client(name: str | None) -> "ClientProgram":
     from interlock.interop.cli.import_ import known_client
 
     if name is None:
@@ -230,23 +230,23 @@ def _public_url(invocation: Invocation) -> str:
     return own_addresses(invocation)[-1]
 
 
-def _beside(invocation: Invocation, client: "Client", machine: "Machine") -> list[str]:
+def _beside(invocation: Invocation, client: "ClientProgram", machine: "ClientMachine") -> list[str]:
     """Return the names of the servers that the client has besides this node, in all its files."""
     from interlock.interop.cli.import_ import own_addresses
-    from interlock.interop.client_discovery import look, without_own
+    from interlock.interop.source_files import look, without_own
 
     own = own_addresses(invocation)
     entries = [entry for file in look(machine, [client]) for entry in without_own(file, own).reading.entries]
     return list(dict.fromkeys(each.name for each in entries if each.disabled is None and each.name != NAME))
 
 
-def _give(invocation: Invocation, client: "Client", name: str, entry: dict[str, Any], *, write: bool) -> None:
+def _give(invocation: Invocation, client: "ClientProgram", name: str, entry: dict[str, Any], *, write: bool) -> None:
     from interlock.cli.terminal.text import one_line
-    from interlock.interop.client_discovery import Machine, client_file, put_entry
-    from interlock.interop.protocol.write.text_edits import CannotEdit, snippet
+    from interlock.interop.protocol.text_edits import CannotEdit, snippet
+    from interlock.interop.source_files import ClientMachine, client_file, put_entry
 
     out = invocation.out
-    machine = Machine.this(os.environ, invocation.loaded.plan.workspace)
+    machine = ClientMachine.this(os.environ, invocation.loaded.plan.workspace)
     path = client_file(client, machine)
     text = snippet(client, name, entry)
     if not write:
@@ -281,7 +281,7 @@ def _give(invocation: Invocation, client: "Client", name: str, entry: dict[str, 
         out.remark(f"restart {client.title} to have it look again")
 
 
-def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str, Any], Secrets | None]":
+def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str, Any], SecretInventory | None]":
     from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
     from interlock.drivers.protocol.files.inventory import SECRETS_FILE, read_secrets
     from interlock.drivers.workspace.imported_folder import read_folder
@@ -302,7 +302,7 @@ def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str,
 
 
 def _upstream(invocation: Invocation, data: dict[str, Any]) -> None:
-    from interlock.drivers.protocol.authoring.draft import driver_upstream
+    from interlock.drivers.protocol.authoring import driver_upstream
     from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 
     upstream = driver_upstream(data)
@@ -319,7 +319,7 @@ def _upstream(invocation: Invocation, data: dict[str, Any]) -> None:
 
 def _server_json(invocation: Invocation, driver: "Driver", data: dict[str, Any], name: str | None) -> None:
     from interlock.drivers.protocol.server_name import exposed_segment
-    from interlock.interop.protocol.write.client_entry import registry_description
+    from interlock.interop.protocol.client_entry import registry_description
 
     description = registry_description(driver, data, name)
     if description is None:
@@ -334,11 +334,11 @@ def _server_json(invocation: Invocation, driver: "Driver", data: dict[str, Any],
 
 
 def _for_client(
-    invocation: Invocation, driver: "Driver", secrets: "Secrets | None", client: "Client", *, write: bool
+    invocation: Invocation, driver: "Driver", secrets: "SecretInventory | None", client: "ClientProgram", *, write: bool
 ) -> None:
     from interlock.drivers.protocol.server_name import exposed_segment
     from interlock.interop.cli.export import stdio_command
-    from interlock.interop.protocol.write.client_entry import driver_entry, stdio_entry
+    from interlock.interop.protocol.client_entry import driver_entry, stdio_entry
 
     name = driver.id.removesuffix("-mcp") or driver.id
     exported = driver_entry(driver, secrets, client, name)

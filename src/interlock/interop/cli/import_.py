@@ -15,16 +15,16 @@ from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
 from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.interop.client_discovery import SourceFile
-from interlock.interop.importer import DriverReport, ProbeResult, Report, SecretReport
+from interlock.interop.importer import DriverReport, ImportReport, ProbeResult, SecretReport
+from interlock.interop.source_files import SourceFile
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass
-    from interlock.interop.client_discovery import Machine, SourceFile
-    from interlock.interop.importer import DriverReport, ImportRequest, Keep, Kept, ProbeResult, Proposals, Report
-    from interlock.interop.protocol.clients import Client
-    from interlock.interop.protocol.convert.batch import Batch
+    from interlock.interop.importer import DriverReport, ImportReport, ImportRequest, Keep, Kept, ProbeResult, Proposals
+    from interlock.interop.protocol.clients import ClientProgram
+    from interlock.interop.protocol.drafts import ImportBatch
+    from interlock.interop.source_files import ClientMachine, SourceFile
 
 # What an import found and did, for a person and as JSON. Places and slugs are named, values never.
 
@@ -60,7 +60,7 @@ def show_files(out: Output, files: Sequence[SourceFile]) -> None:
 def show_report(
     out: Output,
     files: Sequence[SourceFile],
-    report: Report,
+    report: ImportReport,
     *,
     dry_run: bool,
     asks_now: bool = False,
@@ -134,7 +134,7 @@ def _file_value(file: SourceFile) -> dict[str, Any]:
 
 
 def _report_value(
-    files: Sequence[SourceFile], report: Report, connected: Sequence[ProbeResult], *, dry_run: bool
+    files: Sequence[SourceFile], report: ImportReport, connected: Sequence[ProbeResult], *, dry_run: bool
 ) -> dict[str, Any]:
     finished = {each.id for each in connected if each.state == "ready"}
     return {
@@ -228,12 +228,12 @@ def import_(
     as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
     """
     from interlock.interop.cli.import_ import show_files, show_report
-    from interlock.interop.client_discovery import Machine, look, without_own
     from interlock.interop.importer import ImportRequest
-    from interlock.interop.protocol.convert.draft import Wishes
+    from interlock.interop.protocol.drafts import ImportChoices
+    from interlock.interop.source_files import ClientMachine, look, without_own
 
     plan = invocation.loaded.plan
-    machine = Machine.this(os.environ, plan.workspace)
+    machine = ClientMachine.this(os.environ, plan.workspace)
     clients = _clients(from_clients or [])
     packages = invocation.data_folder / "packages"
     files = look(machine, clients) if file is None else [_one_file(file, as_client, machine, packages)]
@@ -244,7 +244,7 @@ def import_(
     request = ImportRequest(
         machine=machine,
         workspace=plan.workspace,
-        wishes=Wishes(not_secret=frozenset(not_secret or ()), trust_network=trust_network),
+        wishes=ImportChoices(not_secret=frozenset(not_secret or ()), trust_network=trust_network),
         everything=everything,
         only=frozenset(names or ()),
         own_addresses=own_addresses(invocation),
@@ -338,13 +338,13 @@ def own_addresses(invocation: Invocation) -> list[str]:
     return [*addresses, node.public_url] if node.public_url else addresses
 
 
-def _clients(named: list[str]) -> "list[Client]":
+def _clients(named: list[str]) -> "list[ClientProgram]":
     from interlock.interop.protocol.clients import CLIENTS
 
     return [known_client(each) for each in named] or list(CLIENTS)
 
 
-def known_client(name: str) -> "Client":
+def known_client(name: str) -> "ClientProgram":
     from interlock.interop.protocol.clients import CLIENTS, maybe_client
 
     client = maybe_client(name)
@@ -354,8 +354,8 @@ def known_client(name: str) -> "Client":
     return client
 
 
-def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: Path) -> "SourceFile":
-    from interlock.interop.named_file import UnknownFormat, read_file
+def _one_file(path: Path, as_client: str | None, machine: "ClientMachine", packages: Path) -> "SourceFile":
+    from interlock.interop.source_files import UnknownFormat, read_file
 
     client = known_client(as_client) if as_client else None
     try:
@@ -370,7 +370,7 @@ def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: P
 
 def _carry_out(
     invocation: Invocation, files: "list[SourceFile]", request: "ImportRequest", *, dry_run: bool
-) -> "Report":
+) -> "ImportReport":
     from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
     from interlock.interop.bundles import BadBundle, unpack
     from interlock.interop.importer import carry_out, collect_sources, plan
@@ -397,10 +397,10 @@ def is_dialogue(invocation: Invocation) -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and not invocation.out.as_json
 
 
-def _ask_about_hosts(invocation: Invocation, batch: "Batch") -> "Batch":
+def _ask_about_hosts(invocation: Invocation, batch: "ImportBatch") -> "ImportBatch":
     """Ask which hosts each server may reach, because a client's file does not say (AIP-import-11)."""
     from interlock.drivers.shipped import known_hosts
-    from interlock.interop.protocol.convert.batch import Batch, Planned, asks_for_hosts, with_hosts
+    from interlock.interop.protocol.drafts import ImportBatch, Planned, asks_for_hosts, with_hosts
 
     planned = []
     for each in batch.planned:
@@ -423,13 +423,13 @@ def _ask_about_hosts(invocation: Invocation, batch: "Batch") -> "Batch":
                 break
             invocation.out.remark(opened.text)
         planned.append(each)
-    return Batch(planned=tuple(planned), skipped=batch.skipped)
+    return ImportBatch(planned=tuple(planned), skipped=batch.skipped)
 
 
-def _suggest_hosts(invocation: Invocation, batch: "Batch") -> None:
+def _suggest_hosts(invocation: Invocation, batch: "ImportBatch") -> None:
     """Print the hosts that servers are known to need, if there is no person to ask."""
     from interlock.drivers.shipped import known_hosts
-    from interlock.interop.protocol.convert.batch import asks_for_hosts
+    from interlock.interop.protocol.drafts import asks_for_hosts
 
     for each in batch.planned:
         for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():

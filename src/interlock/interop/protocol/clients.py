@@ -36,7 +36,7 @@ class ConfigPlace(msgspec.Struct, frozen=True):
         return "project" if self.base == "project" else "global"
 
 
-class Client(msgspec.Struct, frozen=True, kw_only=True):
+class ClientProgram(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # as --for and --as take it
     title: str
     places: tuple[ConfigPlace, ...]
@@ -76,8 +76,8 @@ def _extension(path: str) -> tuple[ConfigPlace, ...]:
     return tuple(place for editor in ("Code", "Cursor") for place in _application(f"{editor}/User/globalStorage", path))
 
 
-CLIENTS: Final[tuple[Client, ...]] = (
-    Client(
+CLIENTS: Final[tuple[ClientProgram, ...]] = (
+    ClientProgram(
         name="claude-desktop",
         title="Claude Desktop",
         places=(
@@ -86,7 +86,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         ),
         stdio_only=True,
     ),
-    Client(
+    ClientProgram(
         name="claude-code",
         title="Claude Code",
         places=(ConfigPlace("claude", ".claude.json"), ConfigPlace("project", ".mcp.json")),
@@ -94,13 +94,13 @@ CLIENTS: Final[tuple[Client, ...]] = (
         stdio_type="stdio",
         expands="${VAR}",
     ),
-    Client(
+    ClientProgram(
         name="cursor",
         title="Cursor",
         places=_home_and_project(".cursor/mcp.json"),
         expands="${env:VAR}",
     ),
-    Client(
+    ClientProgram(
         name="vscode",
         title="VS Code",
         places=(*_application("Code/User", "mcp.json"), ConfigPlace("project", ".vscode/mcp.json")),
@@ -110,7 +110,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         stdio_type="stdio",
         expands="${env:VAR}",
     ),
-    Client(
+    ClientProgram(
         name="copilot-cli",
         title="Copilot CLI",
         places=(ConfigPlace("copilot", "mcp-config.json"),),
@@ -118,20 +118,20 @@ CLIENTS: Final[tuple[Client, ...]] = (
         stdio_type="local",
         expands="${VAR}",
     ),
-    Client(
+    ClientProgram(
         name="windsurf",
         title="Windsurf",
         places=(ConfigPlace("home", ".codeium/windsurf/mcp_config.json"),),
         url_key="serverUrl",
         expands="${env:VAR}",
     ),
-    Client(
+    ClientProgram(
         name="antigravity",
         title="Antigravity",
         places=(ConfigPlace("home", ".gemini/antigravity/mcp_config.json"),),
         url_key="serverUrl",
     ),
-    Client(
+    ClientProgram(
         name="gemini-cli",
         title="Gemini CLI",
         places=_home_and_project(".gemini/settings.json"),
@@ -139,7 +139,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         url_key="httpUrl",
         expands="${VAR}",
     ),
-    Client(
+    ClientProgram(
         name="codex",
         title="Codex",
         places=(ConfigPlace("codex", "config.toml"), ConfigPlace("project", ".codex/config.toml")),
@@ -147,20 +147,20 @@ CLIENTS: Final[tuple[Client, ...]] = (
         root=("mcp_servers",),
         shape="codex",
     ),
-    Client(
+    ClientProgram(
         name="cline",
         title="Cline",
         places=_extension("saoudrizwan.claude-dev/settings/cline_mcp_settings.json"),
         http_type="streamableHttp",
     ),
-    Client(
+    ClientProgram(
         name="roo",
         title="Roo Code",
         places=_extension("rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
         http_type="streamable-http",
         expands="${env:VAR}",
     ),
-    Client(
+    ClientProgram(
         name="zed",
         title="Zed",
         places=(
@@ -170,7 +170,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         ),
         root=("context_servers",),
     ),
-    Client(
+    ClientProgram(
         name="opencode",
         title="opencode",
         places=(
@@ -184,7 +184,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         stdio_type="local",
         expands="{env:VAR}",
     ),
-    Client(
+    ClientProgram(
         name="goose",
         title="Goose",
         places=(
@@ -198,7 +198,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         http_type="streamable_http",
         stdio_type="stdio",
     ),
-    Client(
+    ClientProgram(
         name="continue",
         title="Continue",
         places=(ConfigPlace("home", ".continue/config.yaml"),),
@@ -207,19 +207,19 @@ CLIENTS: Final[tuple[Client, ...]] = (
         http_type="streamable-http",
         stdio_type="stdio",
     ),
-    Client(
+    ClientProgram(
         name="lm-studio",
         title="LM Studio",
         places=(ConfigPlace("home", ".lmstudio/mcp.json"), ConfigPlace("home", ".cache/lm-studio/mcp.json")),
     ),
-    Client(
+    ClientProgram(
         name="kiro",
         title="Kiro",
         places=_home_and_project(".kiro/settings/mcp.json"),
         expands="${VAR}",
     ),
-    Client(name="amazon-q", title="Amazon Q", places=(ConfigPlace("home", ".aws/amazonq/mcp.json"),)),
-    Client(
+    ClientProgram(name="amazon-q", title="Amazon Q", places=(ConfigPlace("home", ".aws/amazonq/mcp.json"),)),
+    ClientProgram(
         name="crush",
         title="Crush",
         places=(
@@ -232,7 +232,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         stdio_type="stdio",
         expands="$VAR",
     ),
-    Client(
+    ClientProgram(
         name="mcporter",
         title="MCPorter",
         places=(
@@ -256,6 +256,6 @@ OTHER_NAMES: Final = {
 }
 
 
-def maybe_client(name: str) -> Client | None:
+def maybe_client(name: str) -> ClientProgram | None:
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     return BY_NAME.get(OTHER_NAMES.get(key, key))

@@ -22,7 +22,7 @@ _TRAILING: Final = re.compile(rb'("(?:[^"\\\n]|\\.)*+"?)|,(?=[ \t\r\n]*[}\]])', 
 _NOT_SPACE: Final = re.compile(rb"[^\s]")
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """The one error of this package; its text is for the person."""
 
 
@@ -30,13 +30,13 @@ def read_data(data_untrusted: bytes, form: Format) -> Any:
     data = data_untrusted.removeprefix(BYTE_ORDER_MARK)
     limit = BYTES_MAX if form == "json" else TEXT_BYTES_MAX
     if len(data) > limit:
-        raise Unreadable(f"it is larger than {limit // (1024 * 1024)} MiB")
+        raise UnreadableFile(f"it is larger than {limit // (1024 * 1024)} MiB")
     if not data.strip():
         return {}
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Unreadable(f"line {_line_at(data, error.start)} is not UTF-8") from None
+        raise UnreadableFile(f"line {_line_at(data, error.start)} is not UTF-8") from None
     match form:
         case "json":
             return _json(data)
@@ -59,13 +59,13 @@ def _json(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except RecursionError:
-        raise Unreadable("values are nested too deep") from None
+        raise UnreadableFile("values are nested too deep") from None
     except msgspec.DecodeError:
         pass
     try:
         return msgspec.json.decode(blank_comments(data))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Unreadable(f"it is not JSON{_line(data, str(error))}") from None
+        raise UnreadableFile(f"it is not JSON{_line(data, str(error))}") from None
 
 
 def _line(data: bytes, message: str) -> str:
@@ -82,14 +82,14 @@ def _toml(text: str) -> Any:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         match = re.search(r"line (\d+)", str(error))
-        raise Unreadable(f"it is not TOML{f' (line {match[1]})' if match else ''}") from None
+        raise UnreadableFile(f"it is not TOML{f' (line {match[1]})' if match else ''}") from None
     except (RecursionError, ValueError):
-        raise Unreadable("it is not TOML") from None
+        raise UnreadableFile("it is not TOML") from None
 
 
 def _yaml(data: bytes) -> Any:
     read = read_yaml(data, "", values_max=200_000)
     if read.problems:
         fault = read.problems[0]
-        raise Unreadable(f"line {fault.line}: {fault.message}")
+        raise UnreadableFile(f"line {fault.line}: {fault.message}")
     return {} if read.value is None else read.value  # nothing but comments

@@ -16,7 +16,7 @@ Style = Literal[
 ENTRIES_MAX: Final = 1000  # servers of one file
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class ImportNote(msgspec.Struct, frozen=True, kw_only=True):
     """Something a person should know about one server: what was left out, and why."""
 
     code: str
@@ -32,7 +32,7 @@ class PersonInput(msgspec.Struct, frozen=True, kw_only=True):
     default: str | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A server in the words of its source: placeholders stand as they are written there."""
 
     name: str
@@ -64,19 +64,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False  # every call is to be asked about
     asks_tools: tuple[str, ...] = ()
     install: tuple[Mapping[str, Any], ...] = ()
-    notes: tuple[Note, ...] = ()
-    refused: Note | None = None  # why it cannot be imported at all
+    notes: tuple[ImportNote, ...] = ()
+    refused: ImportNote | None = None  # why it cannot be imported at all
 
 
 class FileReading(msgspec.Struct, frozen=True, kw_only=True):
     """Content of a file. `problem` says why it cannot be read at all, or is None."""
 
-    entries: tuple[Entry, ...] = ()
-    notes: tuple[Note, ...] = ()
+    entries: tuple[ServerEntry, ...] = ()
+    notes: tuple[ImportNote, ...] = ()
     problem: str | None = None
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class SecretFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A secret of one driver: where it stood, what it is called now, and its value if the source has it."""
 
     place: str  # env.GITHUB_TOKEN, headers.Authorization, args --api-key, url ?key
@@ -98,8 +98,8 @@ class DriverDraft(msgspec.Struct, frozen=True, kw_only=True):
     data: Mapping[str, Any]
     opened: tuple[str, ...] | None = None  # hosts that the person allowed besides what the source says
     hints: Mapping[str, Any] = {}  # only_tools, without_tools, asks, asks_tools: for when its tools are known
-    secrets: tuple[Finding, ...] = ()
-    notes: tuple[Note, ...] = ()
+    secrets: tuple[SecretFinding, ...] = ()
+    notes: tuple[ImportNote, ...] = ()
     withheld: tuple[str, ...] = ()  # absolute paths that were not opened to it
 
     @property

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from interlock.config.load import Loaded, Problem
     from interlock.config.plan import Plan
-    from interlock.drivers.cli.folder_check import Checked
+    from interlock.drivers.cli.folder_check import CheckedFolders
     from interlock.links.api import Link
 
     Links = tuple[Link, ...]
@@ -163,7 +163,7 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
         invocation.out.line(f"{path}: {state}")
 
 
-def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: str | None) -> "Checked":
+def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: str | None) -> "CheckedFolders":
     from interlock.drivers.cli.folder_check import check_drivers
 
     return check_drivers(plan, named, against=against, upstream=upstream)
@@ -219,7 +219,7 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
             out.line(_sandboxes_in_words(sandboxed))
 
 
-def _find_driver_problems(plan: "Plan", *, upstream: bool) -> "Checked | None":
+def _find_driver_problems(plan: "Plan", *, upstream: bool) -> "CheckedFolders | None":
     """Check all drivers. Return None, and import nothing, if there are none."""
     from interlock.drivers.workspace.scan import scan_workspace
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.protocol.approval import Move, Status
-from interlock.drivers.protocol.files.server_block import is_plaintext
+from interlock.drivers.protocol.files.plaintext import is_plaintext
 from interlock.rooms.protocol.envelope import EnvelopeRefusal
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted

@@ -11,11 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
 
-from interlock.drivers.protocol.model import Binding, Contract, Driver, Mapped
-from interlock.drivers.protocol.problems import DriverRefusal, Problem
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
+from interlock.drivers.protocol.model import Contract, Driver, Mapped, ToolBinding
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.wire.schemas.shapes import Shape, Side
 
@@ -23,35 +21,6 @@ from interlock.wire.schemas.shapes import Shape, Side
 #
 # The mark is no secret and gives no right: who serves the retry is resolved as for every call, and it can only be the
 # driver named here or to none.
-
-PREFIX: Final = "ild1."
-_END: Final = " "  # in no driver's key
-
-
-def seal_state(result: Raw, driver: str) -> Raw:
-    """Return an input_required result whose requestState names the driver that asked, in front of the driver's own
-    state.
-    """
-    members: dict[str, Any] = decode_object(result) or {}
-    state = find_string(members.get("requestState"))
-    members["requestState"] = f"{PREFIX}{driver}{_END}{'' if state is None else '=' + state}"
-    return Raw(encode_value(members))
-
-
-def pin(driver: str) -> str:
-    """Return a request state that sends a call to this driver or to none, without a question before it."""
-    return f"{PREFIX}{driver}{_END}"
-
-
-def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
-    """Return the driver that asked and its state, or None if `raw` is not a state that this node sealed."""
-    text = find_string(raw)
-    if text is None or not text.startswith(PREFIX):
-        return None
-    driver, end, state = text.removeprefix(PREFIX).partition(_END)
-    if not driver or not end or (state and not state.startswith("=")):
-        return None
-    return driver, Raw(encode_value(state[1:])) if state else None
 
 
 CONTEXT: Final = "context."
@@ -62,7 +31,7 @@ BRANCHES_DEPTH_MAX: Final = 4  # alternatives inside alternatives
 INVALID: Final = "mapping_invalid"  # AIP-map-3
 
 
-class Fed(msgspec.Struct, frozen=True, kw_only=True):
+class ArgumentSource(msgspec.Struct, frozen=True, kw_only=True):
     """One input and the argument it goes to."""
 
     input: str
@@ -71,10 +40,10 @@ class Fed(msgspec.Struct, frozen=True, kw_only=True):
     default: Any = msgspec.UNSET  # the contract's own, used where the server requires the argument
 
 
-class Feeding(msgspec.Struct, frozen=True, kw_only=True):
+class ArgumentRules(msgspec.Struct, frozen=True, kw_only=True):
     """Rules that turn the contract's inputs into the arguments of one binding."""
 
-    inputs: Mapping[str, Fed]  # by the contract's name, those dropped left out
+    inputs: Mapping[str, ArgumentSource]  # by the contract's name, those dropped left out
     defaults: Mapping[str, Any] = {}
     context: Mapping[str, tuple[str, ...]] = {}  # argument -> steps into the context of the call
     dropped: frozenset[str] = frozenset()
@@ -145,7 +114,7 @@ def _inside(context: Mapping[str, Any], steps: tuple[str, ...]) -> Any:
     return value
 
 
-def argument_feeds(binding: Binding, contract: Contract, required: Collection[str] = ()) -> Feeding:
+def argument_feeds(binding: ToolBinding, contract: Contract, required: Collection[str] = ()) -> ArgumentRules:
     """Return the argument rules of a binding that passed `check_mapping`."""
     side = Side(contract.inputs)
     shape = side.shape(contract.inputs)
@@ -160,8 +129,8 @@ def argument_feeds(binding: Binding, contract: Contract, required: Collection[st
             argument = binding.argument_mapping.get(renamed, renamed)
             defaults = side.shape(*names.get(name, ())).all_of("default")
             default = defaults[0] if defaults else msgspec.UNSET
-            inputs[name] = Fed(input=name, argument=argument, transform=transform, default=default)
-    return Feeding(
+            inputs[name] = ArgumentSource(input=name, argument=argument, transform=transform, default=default)
+    return ArgumentRules(
         inputs=inputs,
         defaults=dict(binding.argument_defaults),
         context={
@@ -173,7 +142,7 @@ def argument_feeds(binding: Binding, contract: Contract, required: Collection[st
     )
 
 
-def _first(binding: Binding) -> dict[str, tuple[str, str | None]]:
+def _first(binding: ToolBinding) -> dict[str, tuple[str, str | None]]:
     """Return `mapping` by the contract's input, as the new name and the transform.
 
     In the string form of `mapping` the key is the input.
@@ -218,8 +187,8 @@ def _takes_more(shape: Shape) -> bool:
 
 
 def check_mapping(
-    driver: Driver, binding: Binding, contract: Contract, transforms: Collection[str] | None
-) -> tuple[Problem, ...]:
+    driver: Driver, binding: ToolBinding, contract: Contract, transforms: Collection[str] | None
+) -> tuple[FileProblem, ...]:
     """Check the mappings of a binding (AIP-map-3 and -4).
 
     `transforms` are those of driver.py, or None if there is no driver.py.
@@ -228,17 +197,17 @@ def check_mapping(
 
 
 class _Check:
-    def __init__(self, driver: Driver, binding: Binding, contract: Contract) -> None:
+    def __init__(self, driver: Driver, binding: ToolBinding, contract: Contract) -> None:
         self._places, self._binding = driver.places, binding
         side = Side(contract.inputs)
         shape = side.shape(contract.inputs)
         self._declared = declared_names(side, shape)
-        self._found: list[Problem] = []
+        self._found: list[FileProblem] = []
 
     def _say(self, where: str, code: str, message: str, hint: str) -> None:
         self._found.append(self._places.problem(f"{self._binding.pointer}{where}", code, message, hint))
 
-    def problems(self, transforms: Collection[str] | None) -> list[Problem]:
+    def problems(self, transforms: Collection[str] | None) -> list[FileProblem]:
         binding = self._binding
         self._mapping(transforms)
         first = _first(binding)

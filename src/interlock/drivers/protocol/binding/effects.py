@@ -5,12 +5,24 @@ Annotations are a server's word: they are read in the cautious direction, and on
 is less than a word: it makes a proposal, never an effect.
 """
 
-from collections.abc import Mapping
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.ax.protocol.capability import ToolClass, maybe_changing_argument, maybe_changing_verb, maybe_class
+from interlock.ax.protocol.capability import (
+    TIMEOUT_S,
+    LatencyClass,
+    ToolClass,
+    is_semver,
+    maybe_changing_argument,
+    maybe_changing_verb,
+    maybe_class,
+)
+from interlock.ax.protocol.hop_metadata import CAPABILITY
+from interlock.ax.protocol.names import check_segment, normalise
+from interlock.drivers.protocol.model import Contract
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.wire.jsontext.pointer import quoted
 
 GATE: Final = "policy:gate"  # the class and gate.mode decide; AIP-author-5
@@ -116,3 +128,157 @@ class _Hints(msgspec.Struct, frozen=True, kw_only=True):
         if self.read_only is True:
             return "read_only"
         return "reversible" if self.destructive is False else None
+
+
+CONTRACT_KEY: Final = "dev.interlock/contract"  # AIP-tools-16
+NO_CONTRACT: Final = "none"  # AIP-tools-16
+UNDOTTED_SEGMENT: Final = "tools"  # of contracts whose id names no other; AIP-tools-15
+_OWN_PREFIXES: Final = ("x-mcpax-", "dev.interlock/")
+RISK_IRREVERSIBLE: Final = 3
+_DECIDED_BY_CLASS: Final = ("auto", GATE, UNANNOTATED)
+_COSTS: Final = {"trivial": "free", "metered": "metered", "expensive": "expensive"}
+
+
+class OfferedContract(msgspec.Struct, frozen=True, kw_only=True):
+    """One contract ready for a list."""
+
+    contract: Contract
+    segment: str
+    local: str
+    item: dict[str, Any]
+    asks: bool
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.segment}.{self.local}"
+
+
+class Offering(msgspec.Struct, frozen=True, kw_only=True):
+    offered: tuple[OfferedContract, ...]  # sorted by qualified name
+    problems: tuple[FileProblem, ...]
+
+
+def offer(contracts: Iterable[Contract]) -> Offering:
+    """Return every contract under its qualified name.
+
+    If two contracts have the same name, neither is offered: the choice must not depend on the order of files.
+    """
+    problems: list[FileProblem] = []
+    claims: dict[tuple[str, str], list[Contract]] = {}
+    for contract in contracts:
+        name = qualified_name(contract)
+        if isinstance(name, FileProblem):
+            problems.append(name)
+        else:
+            claims.setdefault(name, []).append(contract)
+    offered = []
+    for (segment, local), claimants in sorted(claims.items()):
+        if len(claimants) == 1:
+            (contract,) = claimants
+            item = tool_item(contract)
+            offered.append(
+                OfferedContract(contract=contract, segment=segment, local=local, item=item, asks=asks(contract))
+            )
+        else:
+            problems += _collisions(f"{segment}.{local}", claimants)
+    return Offering(offered=tuple(offered), problems=tuple(problems))
+
+
+def qualified_name(contract: Contract) -> tuple[str, str] | FileProblem:
+    """Segment and local name: a function of the file alone, because policies match names."""
+    if contract.listed_as is not None:  # AIP-tools-15
+        segment, _, local = contract.listed_as.partition(".")
+        place = "/metadata/interlock/name"
+        if "." in local:
+            return contract.places.problem(
+                place, "name_invalid", "a contract stands directly below its segment", "write segment.tool, one dot"
+            )
+    else:
+        head, dot, rest = contract.id.partition(".")
+        segment, local = (normalise(head), normalise(rest)) if dot else (UNDOTTED_SEGMENT, normalise(head))
+        place = "/id"
+    if segment != UNDOTTED_SEGMENT and (why := check_segment(segment)) is not None:
+        return contract.places.problem(place, "name_collision", why, "set metadata.interlock.name to segment.tool")
+    return segment, local
+
+
+def tool_item(contract: Contract) -> dict[str, Any]:
+    """Return the contract as an item of tools/list, under its local name.
+
+    Outputs whose root is not an object are included: the list omits them for clients whose version forbids them.
+    """
+    name = qualified_name(contract)
+    return {
+        "name": contract.id if isinstance(name, FileProblem) else name[1],
+        "title": contract.name,
+        "description": contract.description,  # AIP-tools-15
+        "inputSchema": {"type": "object", **contract.inputs},
+        "outputSchema": dict(contract.outputs),
+        "_meta": {CAPABILITY: capability_of(contract), CONTRACT_KEY: f"{contract.id}@{contract.version}"},
+    }
+
+
+def capability_of(contract: Contract) -> dict[str, Any]:
+    """Return the capability keys that a contract defines (AIP-14.rules-1).
+
+    A contract that leaves its effect open has neither `mutable` nor `reversible`: it counts as irreversible until a
+    person classifies it.
+    """
+    capability: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
+    if contract.approval != UNANNOTATED:
+        irreversible = contract.risk_level >= RISK_IRREVERSIBLE
+        capability["mutable"] = bool(contract.mutates) or irreversible
+        capability["reversible"] = not irreversible
+    capability["idempotent"] = contract.idempotent
+    capability["cost_class"] = _COSTS[contract.cost_class]
+    if is_semver(contract.version):
+        capability["schema_version"] = contract.version
+    return capability
+
+
+def latency_class(timeout_ms: int) -> LatencyClass:
+    """Return the fastest class whose time limit covers `timeout_ms`."""
+    for each, limit_s in TIMEOUT_S.items():
+        if limit_s is None or timeout_ms <= limit_s * 1000:
+            return each
+    return LatencyClass.BATCH
+
+
+def asks(contract: Contract) -> bool:
+    """Return whether a person confirms each call, regardless of the chosen driver and of gate.mode."""
+    if contract.approval == "on-mutate":  # AIP-14.rules-1
+        return bool(contract.mutates)
+    return contract.approval not in _DECIDED_BY_CLASS  # AIP-14.rules-1
+
+
+def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
+    """Return the item of a server's tool that no contract binds (AIP-tools-16).
+
+    It is the definition as listed, marked as unbound, with the class that a cautious reading of its annotations gives.
+    Metadata under our own keys is dropped.
+    """
+    effects = effects_of(tool.get("annotations"), driver_id)
+    listed_meta = tool.get("_meta")
+    meta = {
+        key: value
+        for key, value in (listed_meta.items() if isinstance(listed_meta, Mapping) else ())
+        if not key.lower().startswith(_OWN_PREFIXES)
+    }
+    capability: dict[str, Any] = {}
+    if effects.approval != UNANNOTATED:
+        capability = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
+        capability["idempotent"] = effects.idempotent
+    return {**tool, "_meta": {**meta, CAPABILITY: capability, CONTRACT_KEY: NO_CONTRACT}}
+
+
+def _collisions(qualified: str, claimants: list[Contract]) -> list[FileProblem]:
+    files = sorted(each.places.file for each in claimants)
+    return [
+        each.places.problem(
+            "/metadata/interlock/name" if each.listed_as is not None else "/id",
+            "name_collision",
+            f"{', '.join(map(quoted, files))} would all be listed as {qualified}",
+            "give one of them another metadata.interlock.name",
+        )
+        for each in claimants
+    ]

@@ -12,7 +12,7 @@ import msgspec
 
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.problems import DriverRefusal, Problem
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.wire.jsontext.pointer import quoted
 
 MESSAGE_CHARS_MAX: Final = 4096
@@ -26,7 +26,7 @@ STANDARD: Final = frozenset((  # AIP-30.errors-1
 _CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A driver.py as it was loaded."""
 
     manifest: dict[str, Any] = {}
@@ -41,8 +41,8 @@ class HookInvalid(Exception):
 
 
 def check_entry(
-    driver: Driver, entry: Entry, written: Mapping[str, Any], contracts: Collection[str]
-) -> tuple[Problem, ...]:
+    driver: Driver, entry: HookEntry, written: Mapping[str, Any], contracts: Collection[str]
+) -> tuple[FileProblem, ...]:
     """Check driver.py against the driver file.
 
     `written` is the frontmatter as written in the file, and `contracts` are the ids of the contracts that it binds.

@@ -6,24 +6,26 @@ against the server's inputSchema before anything is sent, values against the con
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass, is_semver
-from interlock.ax.protocol.hop_metadata import CAPABILITY
-from interlock.ax.protocol.names import check_segment, normalise
-from interlock.drivers.protocol.binding.arguments import Fed, Feeding, argument_feeds, check_mapping, declared_names
-from interlock.drivers.protocol.binding.effects import GATE, UNANNOTATED, effects_of
-from interlock.drivers.protocol.binding.hook_entry import Entry
+from interlock.drivers.protocol.binding.arguments import (
+    ArgumentRules,
+    ArgumentSource,
+    argument_feeds,
+    check_mapping,
+    declared_names,
+)
+from interlock.drivers.protocol.binding.hook_entry import HookEntry
 from interlock.drivers.protocol.binding.outputs import UNLISTED, settle
-from interlock.drivers.protocol.binding.results import Mode, Reader
+from interlock.drivers.protocol.binding.results import Mode, ResultReader
 from interlock.drivers.protocol.files.driver_checks import check_reading
 from interlock.drivers.protocol.files.versions import satisfies
-from interlock.drivers.protocol.model import Binding, Contract, Driver, JsonObject
-from interlock.drivers.protocol.problems import DriverRefusal, Problem, Severity
-from interlock.drivers.protocol.result_path import Path, Pattern, read_path, read_pattern
+from interlock.drivers.protocol.model import Contract, Driver, JsonObject, ToolBinding
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem, Severity
+from interlock.drivers.protocol.result_path import RecordPattern, ResultPath, read_path, read_pattern
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, differs, includes, together
 from interlock.wire.schemas.shapes import Shape, Side
@@ -39,7 +41,7 @@ NARROWING = "narrowing_invalid"  # AIP-30.implements-4
 WIDENED = "timeout_widened"  # AIP-30.implements-5
 
 
-def unfit(driver: Driver, binding: Binding, contract: Contract) -> tuple[Problem, ...]:
+def unfit(driver: Driver, binding: ToolBinding, contract: Contract) -> tuple[FileProblem, ...]:
     return (
         *_version(driver, binding, contract),
         *_narrowing_problems(driver, binding, contract),
@@ -47,7 +49,7 @@ def unfit(driver: Driver, binding: Binding, contract: Contract) -> tuple[Problem
     )
 
 
-def _version(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+def _version(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterator[FileProblem]:
     if satisfies(contract.version, binding.version) is False:  # AIP-30.implements-3
         yield driver.places.problem(
             f"{binding.pointer}/version",
@@ -57,7 +59,7 @@ def _version(driver: Driver, binding: Binding, contract: Contract) -> Iterator[P
         )
 
 
-def _narrowing_problems(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+def _narrowing_problems(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterator[FileProblem]:
     narrowing = binding.schema_narrowing
     for key, dropped, schema in (
         ("drop_inputs", narrowing.drop_inputs, contract.inputs),
@@ -82,7 +84,7 @@ def _not_droppable(name: str, schema: JsonObject) -> str | None:
     return "is required" if name in shape.required() else None  # AIP-30.implements-4
 
 
-def _timeout(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+def _timeout(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterator[FileProblem]:
     """Yield a problem if the timeout override is longer than the contract's time.
 
     The override of the binding takes precedence over the driver's.
@@ -104,18 +106,18 @@ def _timeout(driver: Driver, binding: Binding, contract: Contract) -> Iterator[P
 
 
 def check_binding(
-    driver: Driver, binding: Binding, contract: Contract, *, transforms: Collection[str] | None = None
-) -> tuple[Problem, ...]:
+    driver: Driver, binding: ToolBinding, contract: Contract, *, transforms: Collection[str] | None = None
+) -> tuple[FileProblem, ...]:
     """Return the problems of a binding. `transforms` are those of driver.py, or None if there is no driver.py."""
     return (*check_reading(driver.places, binding), *check_mapping(driver, binding, contract, transforms))
 
 
-def maybe_pattern(binding: Binding) -> Pattern | None:
+def maybe_pattern(binding: ToolBinding) -> RecordPattern | None:
     parse = binding.result_parse
     if parse is None or parse.pattern is None:
         return None
     read = read_pattern(parse.pattern)
-    return read if isinstance(read, Pattern) else None
+    return read if isinstance(read, RecordPattern) else None
 
 
 # A contract as clients see it: under which name, as which MCP tool, with which MCP-AX capability (AIP-tools-15).
@@ -125,164 +127,12 @@ def maybe_pattern(binding: Binding) -> Pattern | None:
 # call is asked about whatever the class. `asks` stands beside the definition and not in its _meta, so that no server
 # can claim or deny it.
 
-CONTRACT_KEY: Final = "dev.interlock/contract"  # AIP-tools-16
-NO_CONTRACT: Final = "none"  # AIP-tools-16
-UNDOTTED_SEGMENT: Final = "tools"  # of contracts whose id names no other; AIP-tools-15
-
-_OWN_PREFIXES: Final = ("x-mcpax-", "dev.interlock/")
-RISK_IRREVERSIBLE: Final = 3
-_DECIDED_BY_CLASS: Final = ("auto", GATE, UNANNOTATED)
-_COSTS: Final = {"trivial": "free", "metered": "metered", "expensive": "expensive"}
-
-
-class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """One contract ready for a list."""
-
-    contract: Contract
-    segment: str
-    local: str
-    item: dict[str, Any]
-    asks: bool
-
-    @property
-    def qualified(self) -> str:
-        return f"{self.segment}.{self.local}"
-
-
-class Offering(msgspec.Struct, frozen=True, kw_only=True):
-    offered: tuple[Offered, ...]  # sorted by qualified name
-    problems: tuple[Problem, ...]
-
-
-def offer(contracts: Iterable[Contract]) -> Offering:
-    """Return every contract under its qualified name.
-
-    If two contracts have the same name, neither is offered: the choice must not depend on the order of files.
-    """
-    problems: list[Problem] = []
-    claims: dict[tuple[str, str], list[Contract]] = {}
-    for contract in contracts:
-        name = qualified_name(contract)
-        if isinstance(name, Problem):
-            problems.append(name)
-        else:
-            claims.setdefault(name, []).append(contract)
-    offered = []
-    for (segment, local), claimants in sorted(claims.items()):
-        if len(claimants) == 1:
-            (contract,) = claimants
-            item = tool_item(contract)
-            offered.append(Offered(contract=contract, segment=segment, local=local, item=item, asks=asks(contract)))
-        else:
-            problems += _collisions(f"{segment}.{local}", claimants)
-    return Offering(offered=tuple(offered), problems=tuple(problems))
-
-
-def qualified_name(contract: Contract) -> tuple[str, str] | Problem:
-    """Segment and local name: a function of the file alone, because policies match names."""
-    if contract.listed_as is not None:  # AIP-tools-15
-        segment, _, local = contract.listed_as.partition(".")
-        place = "/metadata/interlock/name"
-        if "." in local:
-            return contract.places.problem(
-                place, "name_invalid", "a contract stands directly below its segment", "write segment.tool, one dot"
-            )
-    else:
-        head, dot, rest = contract.id.partition(".")
-        segment, local = (normalise(head), normalise(rest)) if dot else (UNDOTTED_SEGMENT, normalise(head))
-        place = "/id"
-    if segment != UNDOTTED_SEGMENT and (why := check_segment(segment)) is not None:
-        return contract.places.problem(place, "name_collision", why, "set metadata.interlock.name to segment.tool")
-    return segment, local
-
-
-def tool_item(contract: Contract) -> dict[str, Any]:
-    """Return the contract as an item of tools/list, under its local name.
-
-    Outputs whose root is not an object are included: the list omits them for clients whose version forbids them.
-    """
-    name = qualified_name(contract)
-    return {
-        "name": contract.id if isinstance(name, Problem) else name[1],
-        "title": contract.name,
-        "description": contract.description,  # AIP-tools-15
-        "inputSchema": {"type": "object", **contract.inputs},
-        "outputSchema": dict(contract.outputs),
-        "_meta": {CAPABILITY: capability_of(contract), CONTRACT_KEY: f"{contract.id}@{contract.version}"},
-    }
-
-
-def capability_of(contract: Contract) -> dict[str, Any]:
-    """Return the capability keys that a contract defines (AIP-14.rules-1).
-
-    A contract that leaves its effect open has neither `mutable` nor `reversible`: it counts as irreversible until a
-    person classifies it.
-    """
-    capability: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
-    if contract.approval != UNANNOTATED:
-        irreversible = contract.risk_level >= RISK_IRREVERSIBLE
-        capability["mutable"] = bool(contract.mutates) or irreversible
-        capability["reversible"] = not irreversible
-    capability["idempotent"] = contract.idempotent
-    capability["cost_class"] = _COSTS[contract.cost_class]
-    if is_semver(contract.version):
-        capability["schema_version"] = contract.version
-    return capability
-
-
-def latency_class(timeout_ms: int) -> LatencyClass:
-    """Return the fastest class whose time limit covers `timeout_ms`."""
-    for each, limit_s in TIMEOUT_S.items():
-        if limit_s is None or timeout_ms <= limit_s * 1000:
-            return each
-    return LatencyClass.BATCH
-
-
-def asks(contract: Contract) -> bool:
-    """Return whether a person confirms each call, regardless of the chosen driver and of gate.mode."""
-    if contract.approval == "on-mutate":  # AIP-14.rules-1
-        return bool(contract.mutates)
-    return contract.approval not in _DECIDED_BY_CLASS  # AIP-14.rules-1
-
-
-def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
-    """Return the item of a server's tool that no contract binds (AIP-tools-16).
-
-    It is the definition as listed, marked as unbound, with the class that a cautious reading of its annotations gives.
-    Metadata under our own keys is dropped.
-    """
-    effects = effects_of(tool.get("annotations"), driver_id)
-    listed_meta = tool.get("_meta")
-    meta = {
-        key: value
-        for key, value in (listed_meta.items() if isinstance(listed_meta, Mapping) else ())
-        if not key.lower().startswith(_OWN_PREFIXES)
-    }
-    capability: dict[str, Any] = {}
-    if effects.approval != UNANNOTATED:
-        capability = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
-        capability["idempotent"] = effects.idempotent
-    return {**tool, "_meta": {**meta, CAPABILITY: capability, CONTRACT_KEY: NO_CONTRACT}}
-
-
-def _collisions(qualified: str, claimants: list[Contract]) -> list[Problem]:
-    files = sorted(each.places.file for each in claimants)
-    return [
-        each.places.problem(
-            "/metadata/interlock/name" if each.listed_as is not None else "/id",
-            "name_collision",
-            f"{', '.join(map(quoted, files))} would all be listed as {qualified}",
-            "give one of them another metadata.interlock.name",
-        )
-        for each in claimants
-    ]
-
 
 MISMATCH: Final = "contract_mismatch"  # AIP-tools-2
 UNVERIFIED: Final = "contract_unverified"
 ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool that says nothing
 
-_NO_ENTRY: Final = Entry()
+_NO_ENTRY: Final = HookEntry()
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "if", "not")
 _ROOT_DOUBTS: Final = (
     *_ALTERNATIVES,
@@ -305,13 +155,13 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     """A checked binding. `arguments` and `value` are what a call needs of it."""
 
     contract: Contract
-    binding: Binding
+    binding: ToolBinding
     tool_name: str
     tool_digest: str  # of the listed definition: another one is another tool
     mode: Mode
-    warnings: tuple[Problem, ...] = ()
-    feeding: Feeding
-    reader: Reader
+    warnings: tuple[FileProblem, ...] = ()
+    feeding: ArgumentRules
+    reader: ResultReader
     accepted: Compiled  # the server's inputSchema
 
     def arguments(
@@ -343,13 +193,13 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 def match(
     driver: Driver,
-    binding: Binding,
+    binding: ToolBinding,
     contract: Contract,
     tool: Mapping[str, Any],
     *,
-    entry: Entry | None = None,
+    entry: HookEntry | None = None,
     strict: bool = False,
-) -> Bound | tuple[Problem, ...]:
+) -> Bound | tuple[FileProblem, ...]:
     """Match a binding with its contract and the server's tool, or return the problems that prevent it.
 
     `tool` is the decoded item of tools/list. `entry` is the driver's driver.py; values that a hook returns are not
@@ -370,17 +220,17 @@ class _Matching:
     def __init__(
         self,
         driver: Driver,
-        binding: Binding,
+        binding: ToolBinding,
         contract: Contract,
         tool: Mapping[str, Any],
         strict: bool,
-        entry: Entry,
+        entry: HookEntry,
     ) -> None:
         self._entry = entry
         self._driver, self._binding, self._contract, self._tool, self._strict = driver, binding, contract, tool, strict
-        self._found: list[Problem] = []
+        self._found: list[FileProblem] = []
 
-    def outcome(self, before: tuple[Problem, ...]) -> Bound | tuple[Problem, ...]:
+    def outcome(self, before: tuple[FileProblem, ...]) -> Bound | tuple[FileProblem, ...]:
         schema = self._tool.get("inputSchema", ANY_ARGUMENTS)
         accepted = self._compile(schema, "input")
         offered = self._tool.get("outputSchema")
@@ -411,7 +261,7 @@ class _Matching:
     def _is_refused(self) -> bool:
         return any(each.severity == "error" for each in self._found)
 
-    def _input(self, schema: Any) -> Feeding:
+    def _input(self, schema: Any) -> ArgumentRules:
         """Compare the contract's inputs with the server's inputSchema (AIP-tools-4 and -5)."""
         ours, theirs = Side(self._contract.inputs), Side(schema)
         inputs, accepted = ours.shape(self._contract.inputs), theirs.shape(schema)
@@ -438,7 +288,7 @@ class _Matching:
         return fed
 
     @staticmethod
-    def _check_supply(name: str, fed: Feeding, always: set[str]) -> InclusionOutcome:
+    def _check_supply(name: str, fed: ArgumentRules, always: set[str]) -> InclusionOutcome:
         """Check that a required argument always receives a value."""
         if name in fed.defaults or name in fed.context:  # AIP-tools-4: filled by argument_defaults
             return InclusionOutcome()
@@ -464,12 +314,12 @@ class _Matching:
         elif hints.get("destructiveHint") is True and hints.get("readOnlyHint") is not True:
             self._mismatch("effect", "", "mutates nothing", "destructiveHint true")
 
-    def _output(self, offered: Any, outputs: Compiled) -> Reader | None:
+    def _output(self, offered: Any, outputs: Compiled) -> ResultReader | None:
         """Compare the server's outputSchema with the contract's outputs (AIP-tools-6)."""
         binding = self._binding
         path = read_path(binding.result_extract)
         pattern = maybe_pattern(binding)
-        if not isinstance(path, Path):
+        if not isinstance(path, ResultPath):
             return None
         settled = settle(binding, path, self._contract, offered, pattern, strict=self._strict)
         for each in settled.refusals:
@@ -487,7 +337,7 @@ class _Matching:
                 "warning",
                 "/metadata/mcp/result_extract",
             )
-        return Reader(
+        return ResultReader(
             mode=settled.mode,
             path=path,
             parse=binding.result_parse,
@@ -535,7 +385,9 @@ class _Matching:
         self._found.append(self._driver.places.problem(pointer, code, message, hint, severity=severity))
 
 
-def _goes(each: Fed, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape) -> InclusionOutcome:
+def _goes(
+    each: ArgumentSource, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape
+) -> InclusionOutcome:
     """Check that the server has an argument for an input and accepts the input's values there."""
     wide = accepted.names().get(each.argument)
     place = _place(each.argument, f"the input {quoted(each.input)}", accepted)

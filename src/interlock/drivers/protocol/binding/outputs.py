@@ -8,8 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.binding.results import Mode
-from interlock.drivers.protocol.model import Binding, Contract, ResultParse
-from interlock.drivers.protocol.result_path import Each, Index, Name, Path, Pattern, Step, Where
+from interlock.drivers.protocol.model import Contract, ResultParse, ToolBinding
+from interlock.drivers.protocol.result_path import (
+    EachStep,
+    IndexStep,
+    NameStep,
+    RecordPattern,
+    ResultPath,
+    Step,
+    WhereStep,
+)
 from interlock.wire.schemas.inclusion import Effort, EffortSpent, InclusionVerdict, SchemaDifference, includes
 from interlock.wire.schemas.overlap import exclusions
 from interlock.wire.schemas.shapes import DEPTH_MAX, Side, alternatives, types_shown
@@ -32,7 +40,7 @@ class Unknown(msgspec.Struct, frozen=True, kw_only=True):
 Found = tuple[Any, ...]  # schemas that all hold for what is found
 
 
-def path_type(side: Side, schema: Any, path: Path) -> Found | Nowhere | Unknown:
+def path_type(side: Side, schema: Any, path: ResultPath) -> Found | Nowhere | Unknown:
     try:
         return _path_type(side, (schema,), path.steps, 0, Effort())
     except EffortSpent:
@@ -49,7 +57,7 @@ def _path_type(
     if depth > DEPTH_MAX:
         return Unknown(step=step)
     shape = side.shape(*schemas)
-    if ("object" if isinstance(step, Name) else "array") not in shape.types:
+    if ("object" if isinstance(step, NameStep) else "array") not in shape.types:
         return Nowhere(step=step)
     for branches in alternatives(shape):
         ends = [_path_type(side, branch, steps, depth + 1, effort) for branch in branches]
@@ -62,7 +70,7 @@ def _path_type(
             if reached
             else next((end for end in ends if isinstance(end, Nowhere)), Nowhere(step=step))
         )
-    if isinstance(step, Name):
+    if isinstance(step, NameStep):
         inner = shape.names().get(step.key)
         if inner is None:
             return (
@@ -75,7 +83,7 @@ def _path_type(
     if inner is None:
         return Unknown(step=step)
     end = _path_type(side, inner, rest, depth + 1, effort)
-    if isinstance(step, Each | Where) and isinstance(end, tuple):
+    if isinstance(step, EachStep | WhereStep) and isinstance(end, tuple):
         return ({"type": "array", "items": {"allOf": list(end)}},)
     return end
 
@@ -93,7 +101,12 @@ def _element(shape: Any, step: Step) -> Found | None:
     every: Found = tuple(each for each in shape.all_of("items") if not isinstance(each, list))
     if not listed:
         return every or None
-    if isinstance(step, Index) and len(listed) == 1 and isinstance(listed[0], list) and step.number < len(listed[0]):
+    if (
+        isinstance(step, IndexStep)
+        and len(listed) == 1
+        and isinstance(listed[0], list)
+        and step.number < len(listed[0])
+    ):
         return (listed[0][step.number],)
     return None
 
@@ -104,7 +117,7 @@ PARSE_HINT: Final = "add result_parse to metadata.interlock of the binding, to r
 UNLISTED: Final = "no outputSchema"
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
     """`narrow` of a Difference is the server's side, `wide` the contract's."""
 
     mode: Mode
@@ -115,8 +128,14 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settle(
-    binding: Binding, path: Path, contract: Contract, offered: Any, pattern: Pattern | None, *, strict: bool
-) -> Settled:
+    binding: ToolBinding,
+    path: ResultPath,
+    contract: Contract,
+    offered: Any,
+    pattern: RecordPattern | None,
+    *,
+    strict: bool,
+) -> SettledOutput:
     """Decide how results are read, and compare them with the contract's outputs.
 
     `offered` is the tool's outputSchema, or None.
@@ -136,7 +155,7 @@ def settle(
     return _settle_path("structured", side, offered, binding, path, outputs)
 
 
-def _settle_unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) -> Settled:
+def _settle_unlisted(binding: ToolBinding, path: ResultPath, outputs: Side, strict: bool) -> SettledOutput:
     """Decide how to read the results of a tool without outputSchema.
 
     Its text is read as JSON only if plain text could not satisfy the contract.
@@ -145,47 +164,49 @@ def _settle_unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) 
     first = path.steps[0] if path.steps else None
     textual = _object_of(CONTENT, TEXT) if first is None else TEXT
     name = path.only_name
-    reaches = first is None or name is not None or first == Name(CONTENT)
+    reaches = first is None or name is not None or first == NameStep(CONTENT)
     if not reaches or exclusions(Side({}), _wrap(textual, binding), outputs, outputs.root):
-        return Settled(mode="json", doubts=(doubt,))
+        return SettledOutput(mode="json", doubts=(doubt,))
     if name is None or name == CONTENT:
-        return Settled(mode="text", doubts=(doubt,))
+        return SettledOutput(mode="text", doubts=(doubt,))
     settled = _fallback("text", name, Side({}), binding, outputs, strict)
     return msgspec.structs.replace(settled, doubts=(doubt, *settled.doubts))
 
 
-def _fallback(mode: Mode, name: str, side: Side, binding: Binding, outputs: Side, strict: bool) -> Settled:
+def _fallback(mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side, strict: bool) -> SettledOutput:
     """Read the text if a text-shaped result has no member of this single name (AIP-extract-7)."""
     if strict or not binding.text_fallback:  # AIP-extract-7
         missing = SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
-        return Settled(mode=mode, refusals=(missing,))
+        return SettledOutput(mode=mode, refusals=(missing,))
     return msgspec.structs.replace(_settle_comparison(mode, side, TEXT, binding, outputs), falls_back=True)
 
 
-def _settle_path(mode: Mode, side: Side, base: Any, binding: Binding, path: Path, outputs: Side) -> Settled:
+def _settle_path(
+    mode: Mode, side: Side, base: Any, binding: ToolBinding, path: ResultPath, outputs: Side
+) -> SettledOutput:
     end = path_type(side, base, path)
     if isinstance(end, Nowhere):  # AIP-tools-6
         missing = SchemaDifference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
-        return Settled(mode=mode, refusals=(missing,))
+        return SettledOutput(mode=mode, refusals=(missing,))
     if isinstance(end, Unknown):
         unknown = SchemaDifference(path=str(path), narrow=f"no schema at {end.step}", wide="outputs")
-        return Settled(mode=mode, doubts=(unknown,))
+        return SettledOutput(mode=mode, doubts=(unknown,))
     return _settle_comparison(mode, side, {"allOf": list(end)}, binding, outputs)
 
 
-def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: Binding, outputs: Side) -> Settled:
+def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding, outputs: Side) -> SettledOutput:
     offered = _without(side, _wrap(schema, binding), binding.schema_narrowing.drop_outputs)
     apart = exclusions(side, offered, outputs, outputs.root)
     if apart:  # AIP-tools-6
         text = side.shape(schema).types == {"string"} and binding.result_parse is None
-        return Settled(mode=mode, refusals=apart, hint=PARSE_HINT if text else "")
+        return SettledOutput(mode=mode, refusals=apart, hint=PARSE_HINT if text else "")
     outcome = includes(outputs, outputs.root, side, offered, unnamed=InclusionVerdict.ACCEPTS)
     if outcome.verdict is InclusionVerdict.ACCEPTS:
-        return Settled(mode=mode)
-    return Settled(mode=mode, doubts=outcome.differences)
+        return SettledOutput(mode=mode)
+    return SettledOutput(mode=mode, doubts=outcome.differences)
 
 
-def _base_of_parse(parse: ResultParse, offered: Any, pattern: Pattern | None) -> tuple[Side, Any]:
+def _base_of_parse(parse: ResultParse, offered: Any, pattern: RecordPattern | None) -> tuple[Side, Any]:
     side, base = Side({}), _read_as(parse, pattern)
     if parse.form is None:
         if parse.source in {"auto", "structured"}:
@@ -195,7 +216,7 @@ def _base_of_parse(parse: ResultParse, offered: Any, pattern: Pattern | None) ->
     return side, base if parse.into is None else _object_of(parse.into, base)
 
 
-def _read_as(parse: ResultParse, pattern: Pattern | None) -> Any:
+def _read_as(parse: ResultParse, pattern: RecordPattern | None) -> Any:
     match parse.form:
         case "text":
             return TEXT
@@ -211,7 +232,7 @@ def _object_of(name: str, schema: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": False}
 
 
-def _wrap(schema: Any, binding: Binding) -> Any:
+def _wrap(schema: Any, binding: ToolBinding) -> Any:
     return schema if binding.result_wrap is None else _object_of(binding.result_wrap, schema)
 
 

@@ -5,61 +5,21 @@ How text is read is settled by `Reader` at registration; nothing in a result cha
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Raw
 
 from interlock.drivers.protocol.model import ResultParse
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.protocol.result_path import Miss, Path, Pattern
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
+from interlock.drivers.protocol.result_path import Miss, RecordPattern, ResultPath
+from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.schemas.validators import Compiled
 
 # What a client hears of a call through a contract: its value, or how it failed, as a tools/call result of 2026-07-28.
 #
 # Bringing it to the client's own era is done where every result is brought there.
-
-ERROR_KEY: Final = "dev.interlock/error"
-_HEAD: Final = b'{"resultType":"complete",'
-
-
-def value_result(value: Any) -> bytes:
-    """Return a result with the value as structured content, and as text for clients that read only text."""
-    structured = encode_value(value)
-    text = value if isinstance(value, str) else structured.decode()
-    content = encode_value([{"type": "text", "text": text}])
-    return _HEAD + b'"content":%b,"structuredContent":%b,"isError":false}' % (content, structured)
-
-
-def with_structured(result: Raw, value: Any) -> bytes:
-    """Return the server's result with the value as its structured content; all other members keep their bytes."""
-    written = bytes(result)
-    if written.startswith(b'{"'):
-        return b'{"structuredContent":%b,%b' % (encode_value(value), written[1:])
-    return encode_value({**(decode_object(result) or {}), "structuredContent": value})
-
-
-def error_result(error: DriverRefusal, ref: str, content: Sequence[Raw] = ()) -> bytes:
-    """Return the result of a failed call; its text begins with the error's code (AIP-tools-13).
-
-    `content` are the blocks of a server that reports the error itself. They are passed on, but the first text block
-    moves to the front and receives the code, so that nothing is repeated. The error's cause is not sent.
-    """
-    first = next((block for block in content if _maybe_text(block) is not None), None)
-    members = decode_object(first) if first is not None else None
-    text = _maybe_text(first) if first is not None else error.message
-    head = {"type": "text", **(members or {}), "text": f"{error.code}: {text}"}  # AIP-tools-13
-    blocks = [head, *(block for block in content if block is not first)]
-    meta: Mapping[str, Any] = {ERROR_KEY: {"code": error.code, "retryable": error.retryable, "ref": ref}}
-    return _HEAD + b'"content":%b,"isError":true,"_meta":%b}' % (encode_value(blocks), encode_value(meta))
-
-
-def _maybe_text(block: Raw) -> str | None:
-    members = decode_object(block) or {}
-    return find_string(members.get("text")) if find_string(members.get("type")) == "text" else None
 
 
 # A Python literal of plain data (as `repr` writes it) as a JSON value: None, True, False, numbers, texts, lists,
@@ -180,13 +140,13 @@ UNKNOWN: Final = "unknown"  # AIP-tools-13: the message of an error without a te
 LINES_MAX: Final = 100_000
 
 
-class Reader(msgspec.Struct, frozen=True, kw_only=True):
+class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for reading the results of one binding."""
 
     mode: Mode
-    path: Path
+    path: ResultPath
     parse: ResultParse | None = None
-    pattern: Pattern | None = None
+    pattern: RecordPattern | None = None
     falls_back: bool = False  # a single name that is absent means the text itself
     wrap: str | None = None
     dropped: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.problems import DriverRefusal, Problem
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.mcp import uri_templates as templates
 from interlock.net.protocol.address_scope import Scope, maybe_scope
 from interlock.net.protocol.egress import Permit, permits, port_of
@@ -56,7 +56,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
     kinds: Mapping[str, ResourceKind] = {}
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
 
 def kind_name(ref_kind_id: str) -> str:
@@ -68,7 +68,7 @@ def kind_name(ref_kind_id: str) -> str:
 def register_kinds(drivers: Iterable[Driver]) -> Kinds:
     """Register the reference kinds of these drivers. If two drivers want the same kind, the first one gets it."""
     kinds: dict[str, ResourceKind] = {}
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     for driver in drivers:
         wanted: dict[str, list[str]] = {}
         for index, resource in enumerate(driver.resources):
@@ -178,7 +178,7 @@ def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverRefusal 
     )
 
 
-class Watch:
+class UriWatch:
     """Which strings of a value are checked: where the schema says uri, and whatever begins with file:. Made once for a
     schema and asked for every call."""
 

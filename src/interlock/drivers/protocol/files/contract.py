@@ -6,10 +6,10 @@ from typing import Any, Final
 import msgspec
 
 from interlock.ax.protocol.names import is_qualified
-from interlock.drivers.protocol.files import schema_problems
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
+from interlock.drivers.protocol.files.schemas import SCHEMA_INVALID, check_schema, fault_in_json_schema
 from interlock.drivers.protocol.model import Contract, ContractExample, ContractRequires, DriverConstraints, Retry
-from interlock.drivers.protocol.problems import FileFindings, Problem, Reading
+from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.wire.schemas.validators import rewritten
 
@@ -98,26 +98,24 @@ _KEYWORDS: Final = frozenset(
 )
 
 
-def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
+def read_contract(data_untrusted: bytes, file: str) -> ParsedFile[Contract]:
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
-        return Reading(problems=reading.problems)
+        return ParsedFile(problems=reading.problems)
     front = _with_references(reading.value)
-    refused = tuple(_with_better_hint(each, front.data) for each in schema_problems.check(front, "AIP-14"))
+    refused = tuple(_with_better_hint(each, front.data) for each in check_schema(front, "AIP-14"))
     if refused:
-        return Reading(problems=refused)
+        return ParsedFile(problems=refused)
     findings = FileFindings(front.places)
     _check(front, findings)
     if findings.refused:
-        return Reading(problems=tuple(findings.problems))
+        return ParsedFile(problems=tuple(findings.problems))
     try:
-        return Reading(value=_contract(front), problems=tuple(findings.problems))
+        return ParsedFile(value=_contract(front), problems=tuple(findings.problems))
     except (msgspec.ValidationError, ValueError):
         # The schema is closed over everything converted; a gap between the two is refused, not raised.
-        findings.say(
-            "", schema_problems.INVALID, "a value has the wrong form", "compare the file with the documentation"
-        )
-        return Reading(problems=tuple(findings.problems))
+        findings.say("", SCHEMA_INVALID, "a value has the wrong form", "compare the file with the documentation")
+        return ParsedFile(problems=tuple(findings.problems))
 
 
 def _with_references(front: Frontmatter) -> Frontmatter:
@@ -143,7 +141,7 @@ def _with_reference(schema: Any) -> Any:
     return {**local, "$defs": {**defined, REFERENCE_NAME: REFERENCE}}
 
 
-def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
+def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProblem:
     key = problem.field.removeprefix("/")
     if key in MOVED:  # AIP-14.front-3
         return msgspec.structs.replace(
@@ -165,7 +163,7 @@ def _check(front: Frontmatter, findings: FileFindings) -> None:
     if data.get("mutates") and data.get("approval", "auto") == "auto":  # AIP-14.front-2
         findings.say(
             "/approval" if "approval" in data else "/mutates",
-            schema_problems.INVALID,
+            SCHEMA_INVALID,
             "a tool that changes something cannot have approval auto",
             "set approval to always, on-mutate or policy:<ref>",
         )
@@ -180,26 +178,24 @@ def _check(front: Frontmatter, findings: FileFindings) -> None:
     for field in ("inputs", "outputs"):
         _json_schema(f"/{field}", data[field], findings)
     if "type" in data["inputs"] and data["inputs"]["type"] != "object":
-        findings.say(
-            "/inputs/type", schema_problems.INVALID, "the inputs of a tool are an object", "write type: object"
-        )
+        findings.say("/inputs/type", SCHEMA_INVALID, "the inputs of a tool are an object", "write type: object")
     ours = data.get("metadata", {}).get("interlock", {})
     if "context_schema" in ours:
         _json_schema("/metadata/interlock/context_schema", ours["context_schema"], findings)
     if "name" in ours and not ("." in ours["name"] and is_qualified(ours["name"])):
         findings.say(
             "/metadata/interlock/name",
-            schema_problems.INVALID,
+            SCHEMA_INVALID,
             f"{quoted(ours['name'])} is no qualified name",
             "write segment.tool, like filesystem.read_file",
         )
 
 
 def _json_schema(pointer: str, schema: Any, findings: FileFindings) -> None:
-    fault = schema_problems.fault_in_json_schema(schema)
+    fault = fault_in_json_schema(schema)
     if fault is not None:  # AIP-14.front-1
         place = pointer + fault.pointer
-        findings.say(place, schema_problems.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
+        findings.say(place, SCHEMA_INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
         return
     for key, value in schema.items():
         # A property beside `properties` is an unknown keyword: valid, and without any effect.

@@ -11,46 +11,41 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.files import schema_problems
 from interlock.drivers.protocol.files.driver_checks import check_driver, duration_s
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
-from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS, SCHEMA
-from interlock.drivers.protocol.files.schemas.universal import KINDS
-from interlock.drivers.protocol.files.schemas.universal import SCHEMA as UNIVERSAL
-from interlock.drivers.protocol.files.server_block import read_server, secrets_taken
-from interlock.drivers.protocol.files.server_json import server_from_json
+from interlock.drivers.protocol.files.schemas import DRIVER_SCHEMA, EXTENSION_KEYS, KINDS, MCP_SCHEMA, check_schema
+from interlock.drivers.protocol.files.server_block import read_server, secrets_taken, server_from_json
 from interlock.drivers.protocol.files.versions import protocol_version
-from interlock.drivers.protocol.kinds import SERVERS
-from interlock.drivers.protocol.kinds.server import Server
+from interlock.drivers.protocol.kinds import SERVERS, ServerBlock
 from interlock.drivers.protocol.model import (
     Auth,
-    Binding,
     Cost,
     Driver,
     DriverExample,
     Extensions,
     HealthCheck,
     Install,
+    MachineRequirements,
     Mapped,
     Narrowing,
-    Network,
+    NetworkAccess,
     Prompt,
-    Requires,
     Resource,
     ResultParse,
     Retry,
-    Sandbox,
+    SandboxBlock,
     ServerConnection,
+    ToolBinding,
     VersionCheck,
 )
-from interlock.drivers.protocol.problems import FileFindings, Problem, Reading
+from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 
 DRIVER_FILE: Final = "DRIVER.md"
 ENTRY: Final = "driver.py"
 FOREIGN_ENTRIES: Final = ("driver.ts", "driver.js", "driver.mjs")
 
-_KNOWN_TOP: Final = frozenset(UNIVERSAL["properties"]) | frozenset(SCHEMA["properties"]) | {"spec", "schema"}
+_KNOWN_TOP: Final = frozenset(DRIVER_SCHEMA["properties"]) | frozenset(MCP_SCHEMA["properties"]) | {"spec", "schema"}
 _ORDER: Final = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -62,7 +57,7 @@ def read_driver(
     beside: Collection[str] = (),
     server_json: bytes | None = None,
     insecure_hosts: Collection[str] = (),
-) -> Reading[Driver]:
+) -> ParsedFile[Driver]:
     """Read a DRIVER.md.
 
     `folder` is the name of the driver's folder, `beside` the names of the files in it, and `server_json` the content of
@@ -70,7 +65,7 @@ def read_driver(
     """
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
-        return Reading(problems=reading.problems)
+        return ParsedFile(problems=reading.problems)
     front = reading.value
     findings = FileFindings(front.places)
     front = _with_server_json(front, server_json, findings)
@@ -92,17 +87,17 @@ def read_driver(
     return _reading(None if findings.refused else driver, findings.problems)
 
 
-def check_published(data_untrusted: bytes, file: str) -> tuple[Problem, ...]:
+def check_published(data_untrusted: bytes, file: str) -> tuple[FileProblem, ...]:
     """Return what a host without our extensions would refuse, by the two published schemas alone (AIP-compat-1)."""
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return reading.problems
-    first = schema_problems.check(reading.value, "AIP-30")
-    return _without_repeats((*first, *schema_problems.check(reading.value, "AIP-32", published=True)))
+    first = check_schema(reading.value, "AIP-30")
+    return _without_repeats((*first, *check_schema(reading.value, "AIP-32", published=True)))
 
 
-def _reading(driver: Driver | None, problems: Collection[Problem]) -> Reading[Driver]:
-    return Reading(value=driver, problems=tuple(sorted(problems, key=lambda each: _ORDER[each.severity])))
+def _reading(driver: Driver | None, problems: Collection[FileProblem]) -> ParsedFile[Driver]:
+    return ParsedFile(value=driver, problems=tuple(sorted(problems, key=lambda each: _ORDER[each.severity])))
 
 
 def _with_server_json(front: Frontmatter, server_json: bytes | None, findings: FileFindings) -> Frontmatter:
@@ -123,24 +118,24 @@ def _with_server_json(front: Frontmatter, server_json: bytes | None, findings: F
     return Frontmatter(data={**front.data, "server": server}, places=front.places)
 
 
-def _schema_problems(front: Frontmatter) -> tuple[Problem, ...]:
-    first = schema_problems.check(front, "AIP-30")  # AIP-compat-1: both schemas, in this order
+def _schema_problems(front: Frontmatter) -> tuple[FileProblem, ...]:
+    first = check_schema(front, "AIP-30")  # AIP-compat-1: both schemas, in this order
     kind = front.data.get("kind")
     other = kind in KINDS and kind != "mcp"  # AIP-30.front-2
     # AIP-compat-1, AIP-front-2, AIP-front-9
-    second = () if other else schema_problems.check(front, "AIP-32")
+    second = () if other else check_schema(front, "AIP-32")
     return tuple(_with_better_hint(each, front.data) for each in _without_repeats((*first, *second)))
 
 
-def _without_repeats(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+def _without_repeats(problems: tuple[FileProblem, ...]) -> tuple[FileProblem, ...]:
     """Keep only the first problem of each field, because both schemas may refuse the same field."""
-    first: dict[str, Problem] = {}
+    first: dict[str, FileProblem] = {}
     for each in problems:
         first.setdefault(each.field, each)  # AIP-compat-1
     return tuple(first.values())
 
 
-def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
+def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProblem:
     """Replace the hint for common mistakes: AIP-front-3, -9 and -10, AIP-server-9, AIP-compat-1."""
     field = problem.field
     hint = message = None
@@ -212,7 +207,7 @@ def _driver(front: Frontmatter, findings: FileFindings, insecure_hosts: Collecti
         return None
 
 
-def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, findings: FileFindings) -> Driver:
+def _make_driver(front: Frontmatter, server: ServerBlock, extensions: Extensions, findings: FileFindings) -> Driver:
     data = front.data
     return Driver(
         name=data["name"],
@@ -226,8 +221,8 @@ def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, fin
         prompts=msgspec.convert(data.get("prompts", []), tuple[Prompt, ...]),
         resources=msgspec.convert(data.get("resources", []), tuple[Resource, ...]),
         connection=msgspec.convert(data.get("connection_options", {}), ServerConnection),
-        network=msgspec.convert(data.get("network"), Network | None),
-        sandbox=msgspec.convert(data.get("sandbox"), Sandbox | None),
+        network=msgspec.convert(data.get("network"), NetworkAccess | None),
+        sandbox=msgspec.convert(data.get("sandbox"), SandboxBlock | None),
         auth=_auth(data.get("auth"), findings),
         install=tuple(_install(entry) for entry in data.get("install", [])),
         version_check=msgspec.convert(data.get("version_check"), VersionCheck | None),
@@ -238,7 +233,7 @@ def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, fin
         cost=msgspec.convert(data.get("cost_override"), Cost | None),
         timeout_ms=msgspec.convert(data.get("timeout_override_ms"), int | None),
         retry=msgspec.convert(data.get("retry_override"), Retry | None),
-        requires=msgspec.convert(data.get("requires", {}), Requires),
+        requires=msgspec.convert(data.get("requires", {}), MachineRequirements),
         examples=msgspec.convert(data.get("examples", []), tuple[DriverExample, ...]),
         tags=tuple(data.get("tags", ())),
         interlock=extensions,
@@ -249,11 +244,11 @@ def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, fin
     )
 
 
-def _binding(index: int, entry: Mapping[str, Any]) -> Binding:
+def _binding(index: int, entry: Mapping[str, Any]) -> ToolBinding:
     metadata = entry["metadata"]
     mcp = metadata["mcp"]
     ours = metadata.get("interlock", {})
-    return Binding(
+    return ToolBinding(
         index=index,
         tool=entry["tool"],
         version=entry["version"],

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range
-from interlock.drivers.protocol.model import Binding, Driver, Install
-from interlock.drivers.protocol.problems import FileFindings, Places, Problem
+from interlock.drivers.protocol.model import Driver, Install, ToolBinding
+from interlock.drivers.protocol.problems import FileFindings, FileProblem, Places
 from interlock.drivers.protocol.result_path import PathFault, read_path, read_pattern
 from interlock.net.protocol.egress import ENTRY, permits, port_of
 from interlock.wire.jsontext.pointer import quoted
@@ -76,7 +76,7 @@ def _is_limit(value: object) -> bool:
 # Checks of result_extract and result_parse in themselves (AIP-extract-3 and -8), which need no contract.
 
 
-def check_reading(places: Places, binding: Binding) -> tuple[Problem, ...]:
+def check_reading(places: Places, binding: ToolBinding) -> tuple[FileProblem, ...]:
     """Check how results are read, as far as this is possible without a contract."""
     problems = []
     path = read_path(binding.result_extract)

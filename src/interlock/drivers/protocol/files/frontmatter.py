@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.problems import Places, Problem, Reading
+from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # a body with pictures in it; the caller need not read more than this plus one
@@ -55,33 +55,33 @@ class _Fault(Exception):
         self.hint = hint
 
 
-def read_frontmatter(data_untrusted: bytes, file: str) -> Reading[Frontmatter]:
+def read_frontmatter(data_untrusted: bytes, file: str) -> ParsedFile[Frontmatter]:
     try:
         text = _between_fences(data_untrusted)
         lines: dict[str, int] = {"": 1}
         data = _Builder(text, lines).document()
     except _Fault as fault:
-        problem = Problem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint)
-        return Reading(problems=(problem,))
+        problem = FileProblem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint)
+        return ParsedFile(problems=(problem,))
     if not isinstance(data, dict):
         what = "is empty" if data is None else "holds no fields"
-        return Reading(
+        return ParsedFile(
             problems=(
-                Problem(
+                FileProblem(
                     file=file, line=1, code=CODE, message=f"the frontmatter {what}", hint="write `key: value` lines"
                 ),
             )
         )
-    return Reading(value=Frontmatter(data=data, places=Places(file=file, lines=lines)))
+    return ParsedFile(value=Frontmatter(data=data, places=Places(file=file, lines=lines)))
 
 
-def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> Reading[Any]:
+def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> ParsedFile[Any]:
     """Read a whole file of the same YAML subset, without fences. The caller limits the number of bytes."""
     try:
-        return Reading(value=_Builder(_decode(data_untrusted), {}, values_max).document())
+        return ParsedFile(value=_Builder(_decode(data_untrusted), {}, values_max).document())
     except _Fault as fault:
-        return Reading(
-            problems=(Problem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint),)
+        return ParsedFile(
+            problems=(FileProblem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint),)
         )
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.files import schema_problems
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
-from interlock.drivers.protocol.files.server_block import holds_token
-from interlock.drivers.protocol.model import Access, Secret, SecretGrant, Secrets
-from interlock.drivers.protocol.problems import FileFindings, Places, Problem, Reading
+from interlock.drivers.protocol.files.plaintext import holds_token
+from interlock.drivers.protocol.files.schemas import check_schema
+from interlock.drivers.protocol.model import SecretAccess, SecretEntry, SecretGrant, SecretInventory
+from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile, Places
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 
 SECRETS_FILE: Final = "SECRETS.md"
@@ -21,24 +21,24 @@ IN_MANIFEST: Final = "secret_in_manifest"
 NOT_ENFORCED: Final = "not_enforced"
 
 
-def read_secrets(data_untrusted: bytes, file: str) -> Reading[Secrets]:
+def read_secrets(data_untrusted: bytes, file: str) -> ParsedFile[SecretInventory]:
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
-        return Reading(problems=reading.problems)
+        return ParsedFile(problems=reading.problems)
     front = reading.value
     findings = FileFindings(front.places)
     _no_values(front, findings)
     if findings.refused:
-        return Reading(problems=tuple(findings.problems))
-    refused = schema_problems.check(front, "AIP-19")
+        return ParsedFile(problems=tuple(findings.problems))
+    refused = check_schema(front, "AIP-19")
     if refused:
-        return Reading(problems=refused)
+        return ParsedFile(problems=refused)
     entries = tuple(_secret(entry) for entry in front.data["secrets"])
-    _, problems = merge_inventories((Secrets(entries=entries, places=front.places),))
+    _, problems = merge_inventories((SecretInventory(entries=entries, places=front.places),))
     if problems:
-        return Reading(problems=problems)
+        return ParsedFile(problems=problems)
     _say_unused(front, findings)
-    return Reading(value=Secrets(entries=entries, places=front.places), problems=tuple(findings.problems))
+    return ParsedFile(value=SecretInventory(entries=entries, places=front.places), problems=tuple(findings.problems))
 
 
 def _say_unused(front: Frontmatter, findings: FileFindings) -> None:
@@ -54,13 +54,15 @@ def _say_unused(front: Frontmatter, findings: FileFindings) -> None:
             )
 
 
-def merge_inventories(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...], tuple[Problem, ...]]:
+def merge_inventories(
+    inventories: Iterable[SecretInventory],
+) -> tuple[tuple[SecretEntry, ...], tuple[FileProblem, ...]]:
     """Merge the inventories of all files (AIP-19.file-3).
 
     Equal entries count once. Different entries with the same slug are refused, and none of them counts.
     """
-    entries: dict[str, tuple[Secret, Places]] = {}
-    problems: list[Problem] = []
+    entries: dict[str, tuple[SecretEntry, Places]] = {}
+    problems: list[FileProblem] = []
     refused: set[str] = set()
     for inventory in inventories:
         for index, entry in enumerate(inventory.entries):
@@ -78,7 +80,7 @@ def merge_inventories(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...
     return tuple(entry for slug, (entry, _) in entries.items() if slug not in refused), tuple(problems)
 
 
-def entry_text(secret: Secret) -> str:
+def entry_text(secret: SecretEntry) -> str:
     """Return, in one line, the parts of an entry that decide who receives which value.
 
     An operator trusts this text for an entry outside a driver's folder.
@@ -91,7 +93,9 @@ def default_slug(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def secret_for(name: str, driver_id: str, own: Secrets | None, workspace: tuple[Secret, ...]) -> Secret | None:
+def secret_for(
+    name: str, driver_id: str, own: SecretInventory | None, workspace: tuple[SecretEntry, ...]
+) -> SecretEntry | None:
     """Return the secret that a driver means by ${secrets.NAME}, or None if there is none.
 
     The driver's own SECRETS.md comes first, by binding and then by slug without namespace. In the workspace, <driver
@@ -141,11 +145,11 @@ def _any_token(value: Any) -> bool:
     return isinstance(value, list) and any(_any_token(each) for each in value)
 
 
-def _secret(entry: Mapping[str, Any]) -> Secret:
+def _secret(entry: Mapping[str, Any]) -> SecretEntry:
     metadata = entry.get("metadata", {})
     bound = metadata.get("bindings", {}).get("env", ())
     access = entry.get("access")
-    return Secret(
+    return SecretEntry(
         slug=entry["slug"],
         name=entry["name"],
         description=entry["description"],
@@ -160,9 +164,9 @@ def _secret(entry: Mapping[str, Any]) -> Secret:
     )
 
 
-def _access(block: Mapping[str, Any]) -> Access:
+def _access(block: Mapping[str, Any]) -> SecretAccess:
     grants = {
         use: tuple(SecretGrant(kind=kind, value=value) for entry in entries for kind, value in entry.items())
         for use, entries in block.items()
     }
-    return msgspec.structs.replace(Access(), **grants)
+    return msgspec.structs.replace(SecretAccess(), **grants)

@@ -4,16 +4,22 @@ The block fits its schema. What is specific to a kind is read by its class in `i
 Findings name a field and never its value, which may be a secret.
 """
 
-import itertools
-import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.kinds import SERVERS
-from interlock.drivers.protocol.kinds.server import Server, refuse_plaintext
+from interlock.drivers.protocol.files.plaintext import (
+    PLACEHOLDER_INVALID,
+    SECRET_NAME,
+    USER_CONTEXT,
+    find_placeholder_fault,
+    is_plaintext,
+    plaintext_arguments,
+    secret_names,
+)
+from interlock.drivers.protocol.kinds import SERVERS, ServerBlock, refuse_plaintext
 from interlock.drivers.protocol.model import Extensions
 from interlock.drivers.protocol.problems import FileFindings
 from interlock.wire.jsontext.pointer import pointer_step, quoted
@@ -23,231 +29,11 @@ from interlock.wire.jsontext.pointer import pointer_step, quoted
 # There is no other placeholder. `${context.X}` and `${user.X}` have an error of their own, because they would bind one
 # caller to a process that all share (AIP-security-8).
 
-SECRET: Final = re.compile(r"\$\{secrets\.([A-Z][A-Z0-9_]*)\}", re.ASCII)  # AIP-19.bind-1
-NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
-
-INVALID: Final = "placeholder_invalid"
-USER_CONTEXT: Final = "user_context_at_spawn"
-
-_CALLERS = ("${context.", "${user.")
-
-
-def secret_names(text: str) -> tuple[str, ...]:
-    return tuple(SECRET.findall(text))
-
-
-def fault(text: str) -> str | None:
-    """Return the code of the fault in a text's placeholders, or None if there is none."""
-    rest = SECRET.sub("", text)
-    if any(each in rest for each in _CALLERS):  # AIP-security-8
-        return USER_CONTEXT
-    return INVALID if "${" in rest else None  # AIP-server-13
-
-
-def without_secrets(text: str) -> str:
-    """Return the text without its placeholders."""
-    return SECRET.sub("", text)
-
 
 # Does a text hold a credential in clear? Judged by the shape of the text and by the name it stands under.
 #
 # For files that must hold none (AIP-19.file-2, AIP-19.plain-2) and for importing files that do. A miss is possible, so
 # is a false alarm; the person answers the latter with metadata.interlock.not_secret. The text is never repeated.
-
-
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_TOKENS: Final = re.compile(
-    r"""(?<![A-Za-z0-9])(?:
-      gh[pousr]_[A-Za-z0-9]{4,} | github_pat_\w{4,} | glpat-[\w-]{8,}
-    | sk-[A-Za-z0-9_-]{8,} | [sr]k_(?:live|test)_\w{4,} | whsec_\w{8,}
-    | (?:AKIA|ASIA)[A-Z0-9]{8,} | AIza[\w-]{20,} | ya29\.[\w-]{10,}
-    | xox[abeoprs]-[\w-]{8,} | xapp-[\w-]{8,} | hf_[A-Za-z0-9]{16,} | npm_[A-Za-z0-9]{16,} | pypi-[\w-]{16,}
-    | dop_v1_\w{16,} | shpat_\w{16,} | SG\.[\w-]{8,}\.[\w-]{8,} | lin_api_\w{8,} | ntn_\w{16,} | secret_[A-Za-z0-9]{32,}
-    | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*
-    )|-----BEGIN[ A-Z]*PRIVATE\ KEY""",
-    re.VERBOSE | re.ASCII,
-)
-_USERINFO: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/@:]{0,200}:([^\s/@]{1,500})@")
-_PASSWORD_FIELD: Final = re.compile(
-    r"(?:^|[;?&\s])(?:password|passwd|passphrase|pass|pwd|accountkey|sharedaccesskey|sharedaccesssignature)"
-    r"\s*=\s*[^\s;&]+|[?&](?:sig|signature|(?:access_?|auth_?)?token|api_?key|(?:client_?)?secret)=[^\s;&]+",
-    re.I,
-)
-_HEADER: Final = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9-]{1,60}):(?!//)\s*(?P<value>\S.*)", re.DOTALL)
-_ASSIGNED: Final = re.compile(r"(?P<name>-{0,2}[A-Za-z][A-Za-z0-9_-]{0,100})=(?P<value>.*)", re.DOTALL)
-_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", re.ASCII)
-_PASSWORDS: Final = _set("password passwords passwd passwort pass pwd pw pword passphrase passcode pin pincode secret")
-_SECRET_LAST: Final = _PASSWORDS | _set(
-    "token credential credentials creds key keys apikey pat auth authorization cookie bearer jwt otp totp psk mnemonic "
-    "secretkey accesskey privatekey authkey masterkey sshkey signingkey accountkey encryptionkey"
-)
-_PASSWORD_ENDS: Final = ("password", "passwd", "passphrase", "secret", "pass", "pwd")  # PGPASSWORD, DBPASS
-_SECRET_ENDS: Final = (*_PASSWORD_ENDS, "token", "apikey")
-_OTHER_WORDS: Final = _set("compass bypass encompass surpass trespass overpass underpass")
-_NOT_BEFORE_KEY: Final = frozenset(["public", "primary", "foreign", "partition", "sort", "row", "cache", "index"])
-_SPEAKING: Final = _set(
-    "token secret password passwd passphrase credential credentials creds auth authorization dsn cookie"
-)
-_DOUBTFUL: Final = _set("pass pwd pw pin private signature sig session sas salt jwt otp")
-_SETTINGS: Final = _set(
-    "url uri host port path dir directory folder file mode name type kind enabled timeout ttl seconds minutes lifetime "
-    "expiry length limit size max min count provider backend driver method format algorithm version level through "
-    "network networks registry repo repos subnet store storage manager policy header prefix"
-)
-_SPEAKING_PAIRS: Final = frozenset(
-    [("api", "key"), ("access", "key"), ("private", "key"), ("connection", "string"), ("pass", "word")]
-)
-_PIECE: Final = re.compile(r"[A-Za-z0-9_+=-]{20,4096}", re.ASCII)
-_MIXED_CHARS_MIN: Final = 10
-_CASE_CHANGES_MIN: Final = 0.42  # per character; camelCase has a third
-_BITS_MIN: Final = 2.8  # a UUID has about 3.3, a word repeated far less
-_ADDRESS: Final = re.compile(r"https?://[\w.:-]{1,300}(?:/[\w./~-]{0,500})?", re.ASCII)
-_HARMLESS: Final = re.compile(r"(?i:|true|false|yes|no|on|off|none|null|auto|[0-9]{1,5})")
-_HARMLESS_PASSWORD: Final = re.compile(r"(?i:|true|false|yes|no|on|off|none|null|auto|[0-9])")  # not 1234
-_SHORT_FLAGS: Final = frozenset("pPk")  # -p is a password as often as a port
-_ATTACHED: Final = re.compile(
-    r"-p(?=[^=]*[^a-z=-])(?![0-9.:]*\Z)(?P<value>[^\s=]{3,500})"
-)  # -pS3cret; not -port, -p8080
-_PLAIN_VALUE: Final = re.compile(
-    r"[0-9.:]{1,40}(?:/(?:tcp|udp))?|@[\w.-]{1,100}/[\w.@-]{1,100}|[\w.-]{1,100}\.(?:json|toml|ya?ml|[jt]s|py|pem|crt|txt|ini)",
-    re.ASCII,
-)
-_PATH: Final = re.compile(r"(?:~|\.{1,2})?/(?:[\w.@-]{1,40}/){0,20}[\w.@-]{1,40}", re.ASCII)
-
-
-def holds_token(text: str) -> bool:
-    """Return whether the text contains a recognisable credential, whatever its name."""
-    rest = without_secrets(text)
-    if _TOKENS.search(rest) or _PASSWORD_FIELD.search(rest):
-        return True
-    # In the text as written, so that a placeholder in the place of the password is seen as one.
-    return any(not SECRET.fullmatch(userinfo[1]) for userinfo in _USERINFO.finditer(text))
-
-
-def names_secret(name: str) -> bool:
-    """GITHUB_TOKEN, X-API-Key, --api-key, PGPASSWORD, KEY_2; not MAX_TOKENS, TOKEN_URL, PUBLIC_KEY, COMPASS."""
-    words = _name_words(name)
-    if not words or not (words[-1] in _SECRET_LAST or _ends(words[-1], _SECRET_ENDS)):
-        return False
-    return not (words[-1] in {"key", "keys"} and len(words) > 1 and words[-2] in _NOT_BEFORE_KEY)
-
-
-def names_password(name: str) -> bool:
-    """Return whether even a short number under this name is a secret, as for DB_PASS or PIN."""
-    words = _name_words(name)
-    return names_secret(name) and (words[-1] in _PASSWORDS or _ends(words[-1], _PASSWORD_ENDS))
-
-
-def _name_words(name: str) -> list[str]:
-    """Return the words of a name in lower case, without the number at the end."""
-    words = [each.lower() for each in _WORDS.findall(name[:200])]
-    while len(words) > 1 and words[-1].isdigit():
-        words.pop()
-    return words
-
-
-def _ends(word: str, ends: tuple[str, ...]) -> bool:
-    return word.endswith(ends) and word not in _OTHER_WORDS
-
-
-def is_plaintext(name: str, text: str) -> bool:
-    """Return whether the text under this name is a credential in clear text."""
-    if holds_token(text):
-        return True
-    if not names_secret(name) or SECRET.search(text):
-        return False
-    harmless = _HARMLESS_PASSWORD if names_password(name) else _HARMLESS
-    return not (harmless.fullmatch(text) or _PATH.fullmatch(text))
-
-
-def may_be_secret(name: str, text: str) -> bool:
-    """Return whether a text of a foreign file may be a secret; in doubt it is (AIP-import-6).
-
-    This includes any name that contains a word for a secret, and long random text. Plain settings, paths and addresses
-    are not secrets.
-    """
-    if is_plaintext(name, text):
-        return True
-    if SECRET.search(text) or _HARMLESS.fullmatch(text) or _PATH.fullmatch(text):
-        return False
-    return looks_random(text) or (_speaks_of_secrets(name) and not _ADDRESS.fullmatch(text))  # AIP-import-6
-
-
-def short_flag_may_be_secret(flag: str, text: str) -> bool:
-    """Return whether the value of `-p X`, `-P X` or `-k X` may be a secret.
-
-    The letter alone does not decide: a port, path, address, version, package or file name is not a secret.
-    """
-    if flag not in _SHORT_FLAGS or SECRET.search(text) or _HARMLESS.fullmatch(text):
-        return False
-    return not (_PATH.fullmatch(text) or _ADDRESS.fullmatch(text) or _PLAIN_VALUE.fullmatch(text))
-
-
-def attached_value(argument: str) -> str | None:
-    """Return X of `-pX` if it may be a password, else None."""
-    parts = _ATTACHED.fullmatch(argument)
-    return parts["value"] if parts is not None and short_flag_may_be_secret("p", parts["value"]) else None
-
-
-def looks_random(text: str) -> bool:
-    """Return whether the text holds 20 or more characters in one piece, letters mixed with digits, spread as in a key.
-
-    Words joined by dashes, as in the names of models and packages, do not count.
-    """
-    return any(
-        sum(len(part) for part in re.split("[-_]", piece) if _is_mixed(part)) >= _MIXED_CHARS_MIN
-        and _bits_per_character(piece) >= _BITS_MIN
-        for piece in _PIECE.findall(text)
-    )
-
-
-def _is_mixed(part: str) -> bool:
-    if any(each.isdigit() for each in part):
-        return any(each.isalpha() for each in part)
-    changes = sum(character.isupper() != following.isupper() for character, following in itertools.pairwise(part))
-    return changes > _CASE_CHANGES_MIN * len(part)
-
-
-def _bits_per_character(text: str) -> float:
-    shares = [text.count(each) / len(text) for each in set(text)]
-    return -sum(share * math.log2(share) for share in shares)
-
-
-def _speaks_of_secrets(name: str) -> bool:
-    words = _name_words(name)
-    if not _SPEAKING.isdisjoint(words) or any(pair in _SPEAKING_PAIRS for pair in itertools.pairwise(words)):
-        return True
-    return bool(words) and words[-1] not in _SETTINGS and not _DOUBTFUL.isdisjoint(words)
-
-
-def plaintext_arguments(args: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    """Return index and name of every argument that holds a credential in clear text.
-
-    Examples are `--api-key X`, `--api-key=X`, `-H "Authorization: X"` and a DSN.
-    """
-    arguments: list[tuple[int, str]] = []
-    flag = ""
-    for index, text in enumerate(args):
-        name = flag
-        if flag and not text.startswith("-") and is_plaintext(flag, text):
-            secret = True  # whole, also where it has = or : in it
-        elif assigned := _ASSIGNED.fullmatch(text):
-            name = assigned["name"].lstrip("-")
-            secret = is_plaintext(name, assigned["value"]) or holds_token(text)
-        elif header := _HEADER.fullmatch(text):
-            name = header["name"]
-            secret = is_plaintext(name, header["value"])
-        elif text.startswith("-"):
-            secret = holds_token(text)
-        else:
-            secret = is_plaintext(flag, text)
-        if secret:
-            arguments.append((index, name))
-        flag = text.lstrip("-") if text.startswith("-") and "=" not in text else ""
-    return tuple(arguments)
 
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -270,7 +56,7 @@ def read_server(
     extensions: Extensions,
     findings: FileFindings,
     insecure_hosts: Collection[str] = (),
-) -> Server | None:
+) -> ServerBlock | None:
     server = SERVERS[block["kind"]]
     _unknown_keys(server, block, findings)
     _placeholders(block, extensions, findings)
@@ -311,7 +97,7 @@ def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
     return texts
 
 
-def _unknown_keys(server: type[Server], block: Mapping[str, Any], findings: FileFindings) -> None:
+def _unknown_keys(server: type[ServerBlock], block: Mapping[str, Any], findings: FileFindings) -> None:
     for key in block:
         if key != "kind" and key not in server.keys:
             findings.say(
@@ -325,7 +111,7 @@ def _unknown_keys(server: type[Server], block: Mapping[str, Any], findings: File
 
 def _placeholders(block: Mapping[str, Any], extensions: Extensions, findings: FileFindings) -> None:
     for pointer, text in _texts(block):
-        code = fault(text)
+        code = find_placeholder_fault(text)
         fixed = pointer.removeprefix("/server/").partition("/")[0] in {*_FIXED, "volumes"}
         if code == USER_CONTEXT and extensions.isolation == "driver":  # AIP-security-8
             findings.say(
@@ -337,7 +123,7 @@ def _placeholders(block: Mapping[str, Any], extensions: Extensions, findings: Fi
         elif code is not None or (fixed and "${" in text):  # AIP-server-13
             findings.say(
                 pointer,
-                INVALID,
+                PLACEHOLDER_INVALID,
                 "a placeholder stands here that cannot be filled",
                 "write ${secrets.NAME}, in capitals, and only in env, headers, query or args",
             )
@@ -350,9 +136,12 @@ def _placeholders(block: Mapping[str, Any], extensions: Extensions, findings: Fi
                 "warning",
             )
     auth = block.get("auth")
-    if isinstance(auth, Mapping) and "secret" in auth and not NAME.fullmatch(auth["secret"]):
+    if isinstance(auth, Mapping) and "secret" in auth and not SECRET_NAME.fullmatch(auth["secret"]):
         findings.say(
-            "/server/auth/secret", INVALID, "this is not the name of a secret", "write the name alone: ACME_API_KEY"
+            "/server/auth/secret",
+            PLACEHOLDER_INVALID,
+            "this is not the name of a secret",
+            "write the name alone: ACME_API_KEY",
         )
 
 
@@ -387,3 +176,115 @@ def _environment(block: Mapping[str, Any], findings: FileFindings) -> None:
                 f"{quoted(name)} is no HTTP header",
                 "use a plain name and a value of one line in ASCII",
             )
+
+
+SERVER_JSON: Final = "server.json"
+BYTES_MAX: Final = 256 * 1024
+
+_SERVER_JSON_INVALID = "server_json_invalid"
+_KINDS: Final = {each.registry_type: each for each in SERVERS.values() if each.registry_type is not None}
+_REMOTES: Final = {"streamable-http": "http", "sse": "sse"}
+
+
+def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindings) -> dict[str, Any] | None:
+    """Return the server block that a server.json describes, or None if it is refused; `findings` then says why."""
+    try:
+        data = msgspec.json.decode(data_untrusted) if len(data_untrusted) <= BYTES_MAX else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        _refuse(findings, "server.json holds no JSON object", "write the keys of the server block as JSON")
+        return None
+    if "kind" in data:  # AIP-file-5
+        return data
+    if "packages" in data or "remotes" in data:
+        for server in _runnable(data):
+            if not isinstance(transport, str) or transport in SERVERS[server["kind"]].transports:
+                return server
+        _refuse(
+            findings,
+            "server.json describes no package or remote that this host can run with the transport of DRIVER.md",
+            "write the server block into DRIVER.md",
+        )
+        return None
+    # AIP-file-5
+    _refuse(findings, "server.json is neither a server block nor a registry's description", "begin it with kind")
+    return None
+
+
+def _refuse(findings: FileFindings, message: str, hint: str) -> None:
+    findings.say("/server", _SERVER_JSON_INVALID, message, hint)
+
+
+def _runnable(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for package in _objects(data.get("packages")):
+        if (server := _from_package(package)) is not None:
+            yield server
+    for remote in _objects(data.get("remotes")):
+        if remote.get("type") in _REMOTES and isinstance(remote.get("url"), str) and "{" not in remote["url"]:
+            headers = _settings(remote.get("headers"))
+            if headers is not None:
+                yield {"kind": "remote", "url": remote["url"]} | ({"headers": headers} if headers else {})
+
+
+def _from_package(package: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = _KINDS.get(str(package.get("registryType")))
+    identifier = package.get("identifier")
+    env = _settings(package.get("environmentVariables"))
+    args = _arguments(package.get("packageArguments"))
+    speaks = package.get("transport")
+    stdio = not isinstance(speaks, Mapping) or speaks.get("type") == "stdio"
+    # What a runtime needs besides (mounts, flags) has no place in a server block.
+    if kind is None or not isinstance(identifier, str) or env is None or args is None or not stdio:
+        return None
+    if package.get("runtimeArguments"):
+        return None
+    server: dict[str, Any] = {"kind": kind.kind, kind.keys[0]: identifier}
+    version = package.get("version")
+    if isinstance(version, str) and "version" in kind.keys:
+        server["version"] = version
+    return server | ({"env": env} if env else {}) | ({"args": args} if args else {})
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+def _settings(value: Any) -> dict[str, str] | None:
+    """Return names and values, with a placeholder for each secret, or None if a required setting has no value."""
+    settings: dict[str, str] = {}
+    for each in _objects(value):
+        name = each.get("name")
+        if not isinstance(name, str):
+            return None
+        if each.get("isSecret") is True:
+            settings[name] = f"${{secrets.{name.upper().replace('-', '_')}}}"
+            continue
+        text = _text(each)
+        if text is not None:
+            settings[name] = text
+        elif each.get("isRequired") is True:
+            return None
+    return settings
+
+
+def _arguments(value: Any) -> list[str] | None:
+    args: list[str] = []
+    for each in _objects(value):
+        text = _text(each)
+        if text is None:
+            if each.get("isRequired") is True:
+                return None
+            continue
+        named = each.get("type") == "named" and isinstance(each.get("name"), str)
+        args += [each["name"], text] if named else [text]
+    return args
+
+
+def _text(setting: Mapping[str, Any]) -> str | None:
+    """Return the fixed or default value, or None if there is none or it has {curly} parts to fill in."""
+    for key in ("value", "default"):
+        text = setting.get(key)
+        if isinstance(text, str) and not ("{" in text and setting.get("variables")):
+            return text
+    return None

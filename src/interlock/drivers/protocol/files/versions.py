@@ -32,7 +32,7 @@ PreRelease = tuple[tuple[int, int, str], ...]  # numbers sort below words; none 
 _LOWEST: PreRelease = ((0, 0, ""),)  # -0
 
 
-class Version(NamedTuple):
+class SemanticVersion(NamedTuple):
     numbers: Numbers
     pre: PreRelease = ()
 
@@ -41,11 +41,11 @@ class Version(NamedTuple):
         return (self.numbers, not self.pre, self.pre)
 
 
-class _Bound(NamedTuple):
+class _RangeBound(NamedTuple):
     operator: Literal["<", "<=", ">", ">=", "="]
-    version: Version
+    version: SemanticVersion
 
-    def holds(self, version: Version) -> bool:
+    def holds(self, version: SemanticVersion) -> bool:
         ours, bound = version.order, self.version.order
         match self.operator:
             case "<":
@@ -60,14 +60,14 @@ class _Bound(NamedTuple):
                 return ours == bound
 
 
-_NOTHING = _Bound("<", Version((0, 0, 0), _LOWEST))
+_NOTHING = _RangeBound("<", SemanticVersion((0, 0, 0), _LOWEST))
 
 
-def parse_version(text: str) -> Version | None:
+def parse_version(text: str) -> SemanticVersion | None:
     parts = _VERSION.fullmatch(text.strip()) if len(text) <= TEXT_CHARS_MAX else None
     if parts is None:
         return None
-    return Version((int(parts["major"]), int(parts["minor"]), int(parts["patch"])), _pre(parts["pre"]))
+    return SemanticVersion((int(parts["major"]), int(parts["minor"]), int(parts["patch"])), _pre(parts["pre"]))
 
 
 def semantic(version: str) -> str:
@@ -105,7 +105,7 @@ def protocol_version(written: str) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _inside(version: Version, bounds: tuple[_Bound, ...]) -> bool:
+def _inside(version: SemanticVersion, bounds: tuple[_RangeBound, ...]) -> bool:
     if not all(bound.holds(version) for bound in bounds):
         return False
     if not version.pre:
@@ -115,7 +115,7 @@ def _inside(version: Version, bounds: tuple[_Bound, ...]) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _alternatives(text: str) -> tuple[tuple[_Bound, ...], ...] | None:
+def _alternatives(text: str) -> tuple[tuple[_RangeBound, ...], ...] | None:
     if len(text) > TEXT_CHARS_MAX:
         return None
     alternatives = []
@@ -127,10 +127,10 @@ def _alternatives(text: str) -> tuple[tuple[_Bound, ...], ...] | None:
     return tuple(alternatives)
 
 
-def _bounds(part: str) -> tuple[_Bound, ...] | None:
+def _bounds(part: str) -> tuple[_RangeBound, ...] | None:
     if hyphen := _HYPHEN.fullmatch(part):
         return _between(hyphen["low"], hyphen["high"])
-    bounds: list[_Bound] = []
+    bounds: list[_RangeBound] = []
     for word in _GAP_AFTER_OPERATOR.sub(r"\1", part).split():
         comparator = _COMPARATOR.fullmatch(word)
         partial = _PARTIAL.fullmatch(comparator["rest"]) if comparator is not None else None
@@ -140,29 +140,29 @@ def _bounds(part: str) -> tuple[_Bound, ...] | None:
     return tuple(bounds)
 
 
-def _between(low: str, high: str) -> tuple[_Bound, ...] | None:
+def _between(low: str, high: str) -> tuple[_RangeBound, ...] | None:
     first, last = _PARTIAL.fullmatch(low), _PARTIAL.fullmatch(high)
     if first is None or last is None:
         return None
-    bounds: list[_Bound] = []
+    bounds: list[_RangeBound] = []
     lows, highs = _numbers(first), _numbers(last)
     if lows:
-        bounds.append(_Bound(">=", Version(_pad(lows), _pre(first["pre"]) if len(lows) == 3 else ())))
+        bounds.append(_RangeBound(">=", SemanticVersion(_pad(lows), _pre(first["pre"]) if len(lows) == 3 else ())))
     if len(highs) == 3:
-        bounds.append(_Bound("<=", Version(_pad(highs), _pre(last["pre"]))))
+        bounds.append(_RangeBound("<=", SemanticVersion(_pad(highs), _pre(last["pre"]))))
     elif highs:
         bounds.append(_below_next(highs))
     return tuple(bounds)
 
 
-def _range_bounds(operator: str, partial: re.Match[str]) -> list[_Bound]:
+def _range_bounds(operator: str, partial: re.Match[str]) -> list[_RangeBound]:
     written = _numbers(partial)
     if not written:
         return [_NOTHING] if operator in {"<", ">"} else []
     numbers = _pad(written)
     whole = len(written) == 3
     pre = _pre(partial["pre"]) if whole else ()
-    low = _Bound(">=", Version(numbers, pre))
+    low = _RangeBound(">=", SemanticVersion(numbers, pre))
     match operator:
         case "^":
             fixed = next((place for place in range(len(written)) if written[place]), len(written) - 1)
@@ -172,19 +172,19 @@ def _range_bounds(operator: str, partial: re.Match[str]) -> list[_Bound]:
         case "" | "=" if not whole:
             return [low, _below_next(written)]
         case "" | "=":
-            return [_Bound("=", Version(numbers, pre))]
+            return [_RangeBound("=", SemanticVersion(numbers, pre))]
         case ">" if not whole:
-            return [_Bound(">=", Version(_next(written)))]
+            return [_RangeBound(">=", SemanticVersion(_next(written)))]
         case "<=" if not whole:
             return [_below_next(written)]
         case "<" if not whole:
-            return [_Bound("<", Version(numbers, _LOWEST))]
+            return [_RangeBound("<", SemanticVersion(numbers, _LOWEST))]
         case ">":
-            return [_Bound(">", Version(numbers, pre))]
+            return [_RangeBound(">", SemanticVersion(numbers, pre))]
         case "<":
-            return [_Bound("<", Version(numbers, pre))]
+            return [_RangeBound("<", SemanticVersion(numbers, pre))]
         case "<=":
-            return [_Bound("<=", Version(numbers, pre))]
+            return [_RangeBound("<=", SemanticVersion(numbers, pre))]
     return [low]
 
 
@@ -208,8 +208,8 @@ def _next(written: list[int]) -> Numbers:
     return _pad([*written[:-1], written[-1] + 1])
 
 
-def _below_next(written: list[int]) -> _Bound:
-    return _Bound("<", Version(_next(written), _LOWEST))
+def _below_next(written: list[int]) -> _RangeBound:
+    return _RangeBound("<", SemanticVersion(_next(written), _LOWEST))
 
 
 def _pre(text: str | None) -> PreRelease:

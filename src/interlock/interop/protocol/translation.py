@@ -7,12 +7,12 @@ an address) may not, so there a variable is filled in now or the entry is refuse
 import base64
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit, urlunsplit
 
 import msgspec
 
-from interlock.drivers.protocol.files.server_block import (
+from interlock.drivers.protocol.files.plaintext import (
     attached_value,
     holds_token,
     is_plaintext,
@@ -22,172 +22,16 @@ from interlock.drivers.protocol.files.server_block import (
     names_secret,
     short_flag_may_be_secret,
 )
-from interlock.interop.protocol.model import Entry, Finding, Note, Style
-from interlock.wire.jsontext.pointer import quoted
+from interlock.interop.protocol.model import ImportNote, ServerEntry
+from interlock.interop.protocol.secret_names import Part, Placeholder, SecretNames, place_name, split_parts
 
 # Placeholders of other programs inside a text: what each asks for (AIP-import-7).
 #
 # `split_parts` cuts a text into literals and `Placeholder`s. What becomes of one depends on where the text stands: see
 # `draft`.
 
-Kind = Literal["env", "input", "home", "workspace", "folder", "unknown"]
-
-_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
-_BRACED: Final = r"\$\{(?P<braced>[^{}]{1,300})\}"
-_FORMS: Final[dict[Style, re.Pattern[str]]] = {
-    "common": re.compile(_BRACED),
-    "gemini": re.compile(rf"{_BRACED}|\$(?P<bare>{_NAME})"),
-    "opencode": re.compile(rf"{_BRACED}|\{{(?P<curly>(?:env|file):[^{{}}]{{1,300}})\}}"),
-    "continue": re.compile(rf"\$\{{\{{(?P<double>[^{{}}]{{1,300}})\}}\}}|{_BRACED}"),
-    "registry": re.compile(r"\{(?P<curly>[A-Za-z0-9_.-]{1,100})\}"),
-    "bundle": re.compile(_BRACED),
-    "docker": re.compile(r"\{\{(?P<template>[^{}]{1,300})\}\}"),
-    "driver": re.compile(r"\$\{secrets\.(?P<ours>[A-Z][A-Z0-9_]*)\}", re.ASCII),
-}
-_VARIABLE: Final = re.compile(rf"(?:env:)?(?P<name>{_NAME})(?::-(?P<default>.*))?", re.DOTALL | re.ASCII)
-_BUNDLE_FOLDERS: Final = {"DESKTOP": "Desktop", "DOCUMENTS": "Documents", "DOWNLOADS": "Downloads"}
-
-
-class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Kind
-    name: str = ""
-    default: str | None = None
-
-
-Part = str | Placeholder
-
-
-def split_parts(text: str, style: Style) -> list[Part]:
-    parts: list[Part] = []
-    end = 0
-    for match in _FORMS[style].finditer(text):
-        parts += [text[end : match.start()], _ref(match, style)]
-        end = match.end()
-    parts.append(text[end:])
-    return [each for each in parts if each != ""]
-
-
-def _ref(match: re.Match[str], style: Style) -> Part:
-    groups = match.groupdict()
-    body = next(value for value in groups.values() if value is not None)
-    if groups.get("double") is not None:
-        body = body.strip()
-    if groups.get("bare") is not None:
-        return Placeholder(kind="env", name=body)
-    if style == "bundle":
-        return _of_bundle(body)
-    if style in {"registry", "driver"}:
-        return Placeholder(kind="input", name=body)
-    if style == "docker":  # {{server.parameter|volume|into}}
-        return Placeholder(kind="input", name=body.partition("|")[0].strip())
-    if groups.get("double") is not None:  # ${{ secrets.NAME }}, ${{ inputs.NAME }}
-        place, dot, name = body.partition(".")
-        return (
-            Placeholder(kind="input", name=name)
-            if dot and place in {"secrets", "inputs"}
-            else Placeholder(kind="unknown", name=body)
-        )
-    if body.startswith("input:"):
-        return Placeholder(kind="input", name=body.removeprefix("input:"))
-    if body in {"workspaceFolder", "workspaceRoot"}:
-        return Placeholder(kind="workspace")
-    if body == "userHome":
-        return Placeholder(kind="home")
-    if body in {"pathSeparator", "/"}:
-        return "/"
-    variable = _VARIABLE.fullmatch(body)
-    if variable is None:
-        return Placeholder(kind="unknown", name=body)
-    if variable["name"] in {"HOME", "USERPROFILE"}:
-        return Placeholder(kind="home")  # a server's own HOME is a private folder, and this means the person's
-    return Placeholder(kind="env", name=variable["name"], default=variable["default"])
-
-
-def _of_bundle(body: str) -> Part:
-    if body == "__dirname":
-        return Placeholder(kind="folder")
-    if body in {"/", "pathSeparator"}:
-        return "/"
-    if body == "HOME":
-        return Placeholder(kind="home")
-    if body in _BUNDLE_FOLDERS:
-        return Placeholder(kind="home", name=_BUNDLE_FOLDERS[body])
-    if body.startswith("user_config."):
-        return Placeholder(kind="input", name=body.removeprefix("user_config."))
-    variable = _VARIABLE.fullmatch(body)
-    return (
-        Placeholder(kind="env", name=variable["name"])
-        if variable is not None
-        else Placeholder(kind="unknown", name=body)
-    )
-
 
 # The secrets of one driver while it is drafted: each gets a name, a slug and a place; values go no further.
-
-_NOT_NAME: Final = re.compile(r"[^A-Z0-9]+")
-NAME_CHARS_MAX: Final = 30
-DESCRIPTION_CHARS_MAX: Final = 300
-
-
-class SecretNames:
-    def __init__(self, driver_id: str) -> None:
-        self._namespace = driver_id.replace(".", "-")
-        self.found: list[Finding] = []
-
-    def keep(self, place: str, wanted: str, description: str, value: str) -> str:
-        """Return the placeholder for a value that goes to the store. Equal values share one secret."""
-        existing = next((each for each in self.found if each.value == value), None)
-        return _placeholder(existing or self._add(place, wanted, description, value=value))
-
-    def ask(self, place: str, wanted: str, description: str) -> str:
-        """Return the placeholder for a secret whose value is not set yet."""
-        existing = next(
-            (each for each in self.found if each.name == _name(wanted) and each.value is None and each.backend is None),
-            None,
-        )
-        return _placeholder(existing or self._add(place, wanted, description))
-
-    def from_environment(self, place: str, wanted: str, variable: str) -> str:
-        backend = f"env://{variable}"
-        existing = next((each for each in self.found if each.backend == backend), None)
-        described = f"The environment variable {variable}, for {place}."
-        return _placeholder(existing or self._add(place, wanted, described, backend=backend))
-
-    def _add(
-        self, place: str, wanted: str, description: str, *, value: str | None = None, backend: str | None = None
-    ) -> Finding:
-        name = base = _name(wanted)
-        number = 2
-        taken = {each.name for each in self.found}
-        while name in taken:
-            name, number = f"{base}_{number}", number + 1
-        finding = Finding(
-            place=place,
-            name=name,
-            slug=f"{self._namespace}/{name.lower().replace('_', '-')}",
-            description=description[:DESCRIPTION_CHARS_MAX] or f"For {place}.",
-            value=value,
-            backend=backend,
-        )
-        self.found.append(finding)
-        return finding
-
-
-def _placeholder(finding: Finding) -> str:
-    return f"${{secrets.{finding.name}}}"
-
-
-def _name(wanted: str) -> str:
-    """Return a valid secret name (AIP-19): capitals, digits and single underscores, two characters or more."""
-    name = _NOT_NAME.sub("_", wanted.upper()).strip("_")[:NAME_CHARS_MAX].strip("_")
-    if not name or not name[0].isalpha():
-        name = f"VALUE_{name}".strip("_")
-    return name if len(name) > 1 else f"{name}_VALUE"
-
-
-def place_name(place: str, key: str) -> str:
-    """Return the name of a place, such as env.GITHUB_TOKEN. A key with unusual characters is quoted."""
-    return f"{place}.{key}" if re.fullmatch(r"[\w.-]{1,60}", key, re.ASCII) else f"{place}.{quoted(key)}"
 
 
 _SCHEME: Final = re.compile(r"(?P<scheme>(?:Bearer|Basic|Token|ApiKey|Digest)\s+)(?P<value>\S.*)", re.I | re.DOTALL)
@@ -214,26 +58,28 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     writes: tuple[str, ...] = ()
 
 
-class Cannot(Exception):
+class NotTranslatable(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
 class Translator:
-    def __init__(self, entry: Entry, around: Surroundings, secrets: SecretNames, not_secret: frozenset[str]) -> None:
+    def __init__(
+        self, entry: ServerEntry, around: Surroundings, secrets: SecretNames, not_secret: frozenset[str]
+    ) -> None:
         self._entry = entry
         self._around = around
         self._not_secret = not_secret
         self.secrets = secrets
-        self.notes: list[Note] = []
+        self.notes: list[ImportNote] = []
         self.spared: set[str] = set()  # names that --not-secret let pass
         self.hands_on = True  # the sandbox can pass variables of the host
         self.environment_passed: list[str] = []
         self.environment_defaults: dict[str, str] = {}
 
     def say(self, code: str, text: str) -> None:
-        self.notes.append(Note(code=code, text=text))
+        self.notes.append(ImportNote(code=code, text=text))
 
     # Where no placeholder of ours may stand
 
@@ -245,14 +91,18 @@ class Translator:
                 continue
             value = self._value_now(part)
             if value is None:
-                raise Cannot("variable_unset", f"{place} needs {part.name or 'a value'}, which is not known here")
+                raise NotTranslatable(
+                    "variable_unset", f"{place} needs {part.name or 'a value'}, which is not known here"
+                )
             if names_secret(part.name) or holds_token(value):
-                raise Cannot("secret_in_place", f"{place} would hold a secret; it can stand in env, headers and args")
+                raise NotTranslatable(
+                    "secret_in_place", f"{place} would hold a secret; it can stand in env, headers and args"
+                )
             self.say("variable_filled", f"{place} holds what {part.name} is now")
             pieces.append(value)
         whole = "".join(pieces)
         if holds_token(whole):
-            raise Cannot("secret_in_place", f"{place} holds a secret; it can stand in env, headers and args")
+            raise NotTranslatable("secret_in_place", f"{place} holds a secret; it can stand in env, headers and args")
         return whole
 
     def _value_now(self, ref: Placeholder) -> str | None:
@@ -284,7 +134,7 @@ class Translator:
             case "folder" if self._around.folder is not None:
                 return self._around.folder
             case "unknown" | "folder":
-                raise Cannot("placeholder_unknown", "it holds a placeholder whose meaning is not known here")
+                raise NotTranslatable("placeholder_unknown", "it holds a placeholder whose meaning is not known here")
         return ref
 
     # Where one may
@@ -375,7 +225,7 @@ class Translator:
         headers: dict[str, str] = {}
         if (credentials := _USERINFO.match(head)) is not None:
             if len(self._parts(credentials["pair"])) != 1 or "$" in credentials["pair"]:
-                raise Cannot("secret_in_place", "the user and password of its url hold a placeholder")
+                raise NotTranslatable("secret_in_place", "the user and password of its url hold a placeholder")
             user, _, password = credentials["pair"].partition(":")
             value = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
             placeholder = self.secrets.keep("url user and password", "URL_CREDENTIALS", "User and password.", value)
@@ -383,7 +233,7 @@ class Translator:
             head = credentials["scheme"] + head[credentials.end() :]
         address = self._plain_address(self.fixed(head, "url"))
         if looks_random(address.path) and "url" not in self._not_secret:
-            raise Cannot(
+            raise NotTranslatable(
                 "secret_in_url",
                 "the path of its url looks like a secret, and a path cannot be kept in the store; if it is none, add "
                 "--not-secret url",
@@ -396,7 +246,7 @@ class Translator:
             address = urlsplit(text)
             address.port  # noqa: B018  # read for its check
         except ValueError:
-            raise Cannot("url_invalid", "its url cannot be read") from None
+            raise NotTranslatable("url_invalid", "its url cannot be read") from None
         return address
 
     def _query(self, query: str) -> tuple[str, dict[str, str]]:
@@ -458,10 +308,14 @@ class Translator:
                 return text
             return self.secrets.keep(place, name or "ARGUMENT", f"{place} of {self._entry.name}.", text)
         if names_password(name) and not spared and any(isinstance(part, str) and part.strip() for part in parts):
-            raise Cannot("secret_in_place", f"{place} mixes a secret with a placeholder; write the one or the other")
+            raise NotTranslatable(
+                "secret_in_place", f"{place} mixes a secret with a placeholder; write the one or the other"
+            )
         filled = [part if isinstance(part, str) else self._reference(place, name, part) for part in parts]
         if any(isinstance(part, str) and (holds_token(part) or looks_random(part)) for part in parts):
-            raise Cannot("secret_in_place", f"{place} mixes a secret with a placeholder; write the one or the other")
+            raise NotTranslatable(
+                "secret_in_place", f"{place} mixes a secret with a placeholder; write the one or the other"
+            )
         return "".join(filled)
 
     def _reference(self, place: str, name: str, ref: Placeholder) -> str:

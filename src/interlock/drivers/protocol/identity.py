@@ -12,7 +12,7 @@ import msgspec
 
 from interlock.drivers.protocol.files.versions import CALENDAR_MAJOR_MIN
 from interlock.drivers.protocol.model import Driver, Narrowing
-from interlock.drivers.protocol.problems import Problem, Severity
+from interlock.drivers.protocol.problems import FileProblem, Severity
 from interlock.net.protocol.address_scope import Scope, maybe_scope
 
 # Is a changed driver still the same one? What changes its server, transport, MCP version or inputs needs a new major.
@@ -52,13 +52,13 @@ def manifest_of(driver: Driver) -> Manifest:
     )
 
 
-def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple[Problem, ...]:
+def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple[FileProblem, ...]:
     """Return the changes that need a new major version. Drivers of another id or major are distinct and have none."""
     before = manifest_of(registered) if isinstance(registered, Driver) else registered
     now = manifest_of(changed)
     if before.key != now.key:  # AIP-identity-1
         return ()
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
 
     def refuse(pointer: str, what: str, severity: Severity = "error") -> None:
         major = int(changed.version.partition(".")[0]) + 1
@@ -117,7 +117,7 @@ def recall(data_untrusted: bytes) -> Manifest | None:
         return None
 
 
-def successor_problems(registered: Manifest | None, changed: Driver, *, dev: bool = False) -> tuple[Problem, ...]:
+def successor_problems(registered: Manifest | None, changed: Driver, *, dev: bool = False) -> tuple[FileProblem, ...]:
     """Return the reasons against registering `changed` after `registered`.
 
     With `dev` (drivers.dev) each of them is only a warning.
@@ -134,7 +134,7 @@ SELF_HOSTED: Final = "self-hosted"
 _NEAR: Final = (".local", ".localhost", ".lan", ".internal", ".home.arpa")  # names no public resolver answers for
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class HostMachine(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of this machine in the words of AIP-30. None means unknown, and then no requirement on it is met."""
 
     os: str | None
@@ -143,12 +143,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: float | None
 
 
-def unmet(driver: Driver, machine: Machine) -> tuple[Problem, ...]:
+def unmet(driver: Driver, machine: HostMachine) -> tuple[FileProblem, ...]:
     """Return the requirements that the machine does not meet (AIP-30.front-5)."""
     return tuple(_unmet(driver, machine))
 
 
-def _unmet(driver: Driver, machine: Machine) -> Iterator[Problem]:
+def _unmet(driver: Driver, machine: HostMachine) -> Iterator[FileProblem]:
     requires = driver.requires
     for key, wanted, have in (("os", requires.os, machine.os), ("arch", requires.arch, machine.arch)):
         if wanted and have not in wanted:  # AIP-30.front-5
@@ -162,11 +162,11 @@ def _unmet(driver: Driver, machine: Machine) -> Iterator[Problem]:
             yield _problem(driver, key, f"this machine has {has}, and {least:.0f} MB are needed")
 
 
-def _problem(driver: Driver, key: str, message: str) -> Problem:
+def _problem(driver: Driver, key: str, message: str) -> FileProblem:
     return driver.places.problem(f"/requires/{key}", UNMET, message, "use this driver on another machine")
 
 
-def unverified_tags(driver: Driver) -> tuple[Problem, ...]:
+def unverified_tags(driver: Driver) -> tuple[FileProblem, ...]:
     """Report a self-hosted tag of a server on a foreign host, which is not self-hosted (AIP-security-12)."""
     address = driver.server.address
     if address is None or SELF_HOSTED not in driver.policy_tags:  # AIP-security-12

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.drivers.protocol.model import Driver, Secret
+from interlock.drivers.protocol.model import Driver, SecretEntry
 
 # May a driver bind a secret? Judged by the inventory alone, before any value is fetched (AIP-19.access-1).
 
@@ -20,7 +20,7 @@ _KNOWN: Final = frozenset((USER, "role", "cap", "tool", "workflow"))
 
 
 def maybe_granted_by(
-    secret: Secret, driver: Driver, contracts: Collection[str], *, is_own: bool, user: str | None = None
+    secret: SecretEntry, driver: Driver, contracts: Collection[str], *, is_own: bool, user: str | None = None
 ) -> str | None:
     """Return the access entry that grants the secret to the driver, or None if no entry does.
 
@@ -38,7 +38,7 @@ def maybe_granted_by(
     return None
 
 
-def is_for_users_alone(secret: Secret) -> bool:
+def is_for_users_alone(secret: SecretEntry) -> bool:
     """Return whether every entry that could grant the secret names a user.
 
     On a shared process such a secret would be available to all users (AIP-security-8).

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from interlock.drivers.protocol.files.versions import satisfies
-from interlock.drivers.protocol.model import Binding, Contract, Driver
+from interlock.drivers.protocol.model import Contract, Driver, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.refusal import Refusal
 
@@ -38,7 +38,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A driver that names the contract, and how it stands now."""
 
     driver: Driver
-    binding: Binding
+    binding: ToolBinding
     kind: str = "mcp"
     refusal: Refusal | None = None
     auth: Literal["unknown", "unauthed", "authed"] = "unknown"
@@ -77,7 +77,7 @@ class SelectionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None = None
 
 
-class RejectedDriver(NamedTuple):
+class Rejection(NamedTuple):
     driver: str  # id@major
     phase: int
     code: str
@@ -92,7 +92,7 @@ class SelectionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
     ranked: tuple[SelectionChoice, ...] = ()  # a pinned call has one: it never falls back
-    rejected: tuple[RejectedDriver, ...] = ()
+    rejected: tuple[Rejection, ...] = ()
     error: DriverRefusal | None = None
     total: int = 0
     passed_capability: int = 0
@@ -105,7 +105,7 @@ class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: SelectionPolicy) -> DriverResolution:
-    rejected: list[RejectedDriver] = []
+    rejected: list[Rejection] = []
     fitting = _keep(candidates, rejected, 1, lambda each: _check_fit(request, each))
     able = _keep(fitting, rejected, 2, lambda each: _unable(request, each))
     allowed = _keep(able, rejected, 3, lambda each: _check_policy(request, each, policy))
@@ -161,7 +161,7 @@ def cost_units(contract: Contract, candidate: Candidate) -> float:
 
 def _keep(
     candidates: Sequence[Candidate],
-    rejected: list[RejectedDriver],
+    rejected: list[Rejection],
     phase: int,
     find_refusal: Callable[[Candidate], Refusal | None],
 ) -> list[Candidate]:
@@ -171,7 +171,7 @@ def _keep(
         if refusal is None:
             remaining.append(each)
         else:
-            dropped.append(RejectedDriver(each.key, phase, refusal.code, refusal.message))
+            dropped.append(Rejection(each.key, phase, refusal.code, refusal.message))
     rejected += sorted(dropped)
     return remaining
 
@@ -277,12 +277,12 @@ def _is_named(candidate: Candidate, name: str) -> bool:
     return name in (candidate.driver.id, candidate.key)
 
 
-def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]) -> DriverRefusal:
+def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[Rejection]) -> DriverRefusal:
     """Phase 4: the cause says what removed the pinned driver."""
     keys = {each.key for each in candidates if _is_named(each, pinned)}
     removed = [each for each in rejected if each.driver in keys]
     if not removed:
-        removed = [RejectedDriver(pinned, 1, "not_a_candidate", "it does not implement this contract here")]
+        removed = [Rejection(pinned, 1, "not_a_candidate", "it does not implement this contract here")]
     why = max(removed, key=lambda each: each.phase)  # AIP-30.resolve-4
     return _error(
         "pinned_provider_unavailable",  # AIP-30.resolve-4
@@ -292,7 +292,7 @@ def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[R
 
 
 def _no_candidate_error(
-    request: SelectionRequest, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]
+    request: SelectionRequest, candidates: Sequence[Candidate], rejected: Sequence[Rejection]
 ) -> DriverRefusal:
     """Return the error of phase 6 for a request that no candidate can serve."""
     cause = {"candidates": _rows(rejected)}  # AIP-30.resolve-6
@@ -313,7 +313,7 @@ def _error(code: str, cause: dict[str, Any]) -> DriverRefusal:
     return DriverRefusal(code=code, message=_MESSAGES[code], cause=cause)
 
 
-def _rows(rejected: Sequence[RejectedDriver]) -> list[dict[str, Any]]:
+def _rows(rejected: Sequence[Rejection]) -> list[dict[str, Any]]:
     return [
         {"provider_id": each.driver, "phase": each.phase, "code": each.code, "reason": each.reason} for each in rejected
     ]

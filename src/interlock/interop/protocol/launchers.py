@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.interop.protocol.model import Entry, Note, Transport
+from interlock.interop.protocol.model import ImportNote, ServerEntry, Transport
 from interlock.net.protocol.address_scope import LOCALHOST, LOOPBACK_ADDRESSES
 
 # The command line of `docker run` (and podman's): the image, what it is given, and options with no place in a driver.
@@ -135,14 +135,14 @@ class Unwrapped(msgspec.Struct, frozen=True, kw_only=True):
     transport: Transport = "http"
     headers: Mapping[str, str] = {}
     used_env: frozenset[str] = frozenset()  # the carrier's own variables, now in headers
-    notes: tuple[Note, ...] = ()
+    notes: tuple[ImportNote, ...] = ()
 
 
 class _Unknown(Exception):
     """An option that is not known here."""
 
 
-def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrapped | Note | None:
+def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrapped | ImportNote | None:
     """Return the remote server behind a bridge, a Note that says why the bridge stays, or None if it is not a
     bridge.
     """
@@ -154,7 +154,7 @@ def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrappe
     try:
         return carrier(list(server.get("args", ())), env)
     except _Unknown as unknown:
-        return Note(code="carrier_kept", text=f"it carries another server, and {unknown} is not known here")
+        return ImportNote(code="carrier_kept", text=f"it carries another server, and {unknown} is not known here")
 
 
 def _mcp_remote(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
@@ -300,13 +300,13 @@ PIPX_QUIET: Final = frozenset({"--no-cache", "-q", "--quiet", "--verbose"})
 _INTERPRETERS: Final = re.compile(r"node|deno|bun|python(?:[23](?:\.\d+)?)?|ruby|perl|java")
 
 
-class Classified(msgspec.Struct, frozen=True, kw_only=True):
+class ClassifiedCommand(msgspec.Struct, frozen=True, kw_only=True):
     """`server`: the block without env. `env`: what the command line itself sets; `passed`: what it hands on."""
 
     server: Mapping[str, Any]
     env: Mapping[str, str] = {}
     passed: tuple[str, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[ImportNote, ...] = ()
 
 
 def program_name(path: str) -> str:
@@ -319,13 +319,13 @@ def is_interpreter(path: str) -> bool:
     return program_name(path) in SHELLS or _INTERPRETERS.fullmatch(program_name(path)) is not None
 
 
-def classify_command(command: tuple[str, ...]) -> Classified:
+def classify_command(command: tuple[str, ...]) -> ClassifiedCommand:
     command = _split_when_whole(command)
     command, env = _without_wrappers(command)
     if not command:
-        return Classified(server={"kind": "binary", "path": ""})
+        return ClassifiedCommand(server={"kind": "binary", "path": ""})
     name, args = program_name(command[0]), list(command[1:])
-    classified: Classified | None = None
+    classified: ClassifiedCommand | None = None
     if name in {"npx", "bunx", "pnpx"}:
         classified = _npm(args)
     elif (name, *args[:1]) in NPM_VERBS:
@@ -374,15 +374,15 @@ def _without_wrappers(command: tuple[str, ...]) -> tuple[tuple[str, ...], dict[s
     return command, env
 
 
-def _binary(command: tuple[str, ...], *notes: Note) -> Classified:
+def _binary(command: tuple[str, ...], *notes: ImportNote) -> ClassifiedCommand:
     all_notes = list(notes)
     if program_name(command[0]) in SHELLS and any(each in {"-c", "-lc", "-ic", "-Command"} for each in command[1:3]):
         all_notes.append(
-            Note(code="shell_wrapper", text="a shell starts it: what runs inside is neither pinned nor checked")
+            ImportNote(code="shell_wrapper", text="a shell starts it: what runs inside is neither pinned nor checked")
         )
     server: dict[str, Any] = {"kind": "binary", "path": command[0]}
     server |= {"args": list(command[1:])} if len(command) > 1 else {}
-    return Classified(server=server, notes=tuple(all_notes))
+    return ClassifiedCommand(server=server, notes=tuple(all_notes))
 
 
 def _block(kind: str, package: str, args: list[str], entry: str | None = None) -> dict[str, Any]:
@@ -391,7 +391,7 @@ def _block(kind: str, package: str, args: list[str], entry: str | None = None) -
     return block | ({"args": args} if args else {})
 
 
-def _npm(args: list[str]) -> Classified | None:
+def _npm(args: list[str]) -> ClassifiedCommand | None:
     packages: list[str] = []
     while args:
         flag = args[0]
@@ -416,12 +416,12 @@ def _npm(args: list[str]) -> Classified | None:
     rest = args[1:]
     # npx hands on what follows the package, also after a `--` of its own.
     rest = rest[1:] if rest[:1] == ["--"] and entry is None else rest
-    return Classified(server=_block("npm", package, rest, entry)) if _NPM.fullmatch(package) else None
+    return ClassifiedCommand(server=_block("npm", package, rest, entry)) if _NPM.fullmatch(package) else None
 
 
-def _uvx(args: list[str]) -> Classified | None:
+def _uvx(args: list[str]) -> ClassifiedCommand | None:
     source: str | None = None
-    notes: list[Note] = []
+    notes: list[ImportNote] = []
     while args and args[0].startswith("-"):
         flag, equals, value = args[0].partition("=")
         if flag == "--":
@@ -437,11 +437,11 @@ def _uvx(args: list[str]) -> Classified | None:
         if flag == "--from":
             source = value
         else:
-            notes.append(Note(code="flag_dropped", text=f"{flag} is not carried over"))
+            notes.append(ImportNote(code="flag_dropped", text=f"{flag} is not carried over"))
     return _pypi(args, source, notes)
 
 
-def _pipx(args: list[str]) -> Classified | None:
+def _pipx(args: list[str]) -> ClassifiedCommand | None:
     source: str | None = None
     while args and args[0].startswith("-"):
         flag, equals, value = args[0].partition("=")
@@ -455,7 +455,7 @@ def _pipx(args: list[str]) -> Classified | None:
     return _pypi(args, source, [])
 
 
-def _pypi(args: list[str], source: str | None, notes: list[Note]) -> Classified | None:
+def _pypi(args: list[str], source: str | None, notes: list[ImportNote]) -> ClassifiedCommand | None:
     if not args:
         return None
     named = _PYPI.fullmatch(source or args[0])
@@ -466,10 +466,10 @@ def _pypi(args: list[str], source: str | None, notes: list[Note]) -> Classified 
     rest = args[1:]
     rest = rest[1:] if rest[:1] == ["--"] and source is None else rest
     entry = args[0] if source is not None and args[0] != named["name"].partition("[")[0] else None
-    return Classified(server=_block("pypi", package, rest, entry), notes=tuple(notes))
+    return ClassifiedCommand(server=_block("pypi", package, rest, entry), notes=tuple(notes))
 
 
-def _docker(args: list[str]) -> Classified | None:
+def _docker(args: list[str]) -> ClassifiedCommand | None:
     at = 1 if args[:1] == ["run"] else 2 if args[:2] == ["container", "run"] else 0
     run = docker_run(args[at:]) if at else None
     if run is None:
@@ -478,8 +478,8 @@ def _docker(args: list[str]) -> Classified | None:
     server |= {"volumes": list(run.volumes)} if run.volumes else {}
     server |= {"args": list(run.args)} if run.args else {}
     message = f"docker options without a place in a driver: {', '.join(run.dropped)}"
-    note = Note(code="docker_flag_dropped", text=message)
-    return Classified(server=server, env=run.env, passed=run.passed, notes=(note,) if run.dropped else ())
+    note = ImportNote(code="docker_flag_dropped", text=message)
+    return ClassifiedCommand(server=server, env=run.env, passed=run.passed, notes=(note,) if run.dropped else ())
 
 
 # Is an entry Interlock itself? A client that was pointed at a node must not be imported into it (AIP-export-1).
@@ -487,7 +487,7 @@ def _docker(args: list[str]) -> Classified | None:
 PROGRAM = "interlock"
 
 
-def is_own(entry: Entry, addresses: Collection[str]) -> bool:
+def is_own(entry: ServerEntry, addresses: Collection[str]) -> bool:
     """Return whether an entry is an Interlock node. `addresses` are the URLs of own nodes, without paths."""
     if entry.url is not None:
         return _same(entry.url, addresses)

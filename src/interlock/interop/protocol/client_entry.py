@@ -7,11 +7,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from interlock.drivers.protocol.files.inventory import secret_for
-from interlock.drivers.protocol.files.server_block import SECRET
-from interlock.drivers.protocol.kinds.remote import Remote
-from interlock.drivers.protocol.kinds.server import LocalServer
-from interlock.drivers.protocol.model import Driver, Secrets
-from interlock.interop.protocol.clients import Client
+from interlock.drivers.protocol.files.plaintext import SECRET
+from interlock.drivers.protocol.kinds import LocalServer, RemoteServer
+from interlock.drivers.protocol.model import Driver, SecretInventory
+from interlock.interop.protocol.clients import ClientProgram
 
 # A driver as an MCP registry describes servers: server.json of 2025-12-11 (AIP-export-3).
 #
@@ -37,7 +36,7 @@ def registry_description(driver: Driver, written: Mapping[str, Any], name: str |
     """
     server = driver.server
     package = server.registry_package() if isinstance(server, LocalServer) else None
-    if package is None and not isinstance(server, Remote):
+    if package is None and not isinstance(server, RemoteServer):
         return None
     text = " ".join(driver.description.split())
     data: dict[str, Any] = {
@@ -47,7 +46,7 @@ def registry_description(driver: Driver, written: Mapping[str, Any], name: str |
         "description": text if len(text) <= DESCRIPTION_CHARS_MAX else text[: DESCRIPTION_CHARS_MAX - 1] + "…",
         "version": driver.version,
     }
-    if isinstance(server, Remote):
+    if isinstance(server, RemoteServer):
         data["remotes"] = [_remote(server, driver.transport)]
     elif isinstance(server, LocalServer) and package is not None:
         data["packages"] = [_package(server, package)]
@@ -57,7 +56,7 @@ def registry_description(driver: Driver, written: Mapping[str, Any], name: str |
     return Described(data=data, lost=(*lost, *(["implements"] if driver.implements else [])))
 
 
-def _remote(server: Remote, transport: str) -> dict[str, Any]:
+def _remote(server: RemoteServer, transport: str) -> dict[str, Any]:
     url = server.url
     variables: dict[str, Any] = {}
     for key, value in server.query.items():
@@ -99,7 +98,7 @@ def _template(text: str) -> tuple[str, dict[str, Any]]:
 GOOSE_TIMEOUT_S = 300  # its own default, which its files carry
 
 
-def stdio_entry(client: Client, name: str, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+def stdio_entry(client: ClientProgram, name: str, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
     program, *args = command
     kind = {"type": client.stdio_type} if client.stdio_type is not None else {}
     match client.shape:
@@ -114,7 +113,7 @@ def stdio_entry(client: Client, name: str, command: Sequence[str], env: Mapping[
     return {**around, **kind, "command": program, "args": args, **_some("env", env), **_tools(client)}
 
 
-def with_token(client: Client, name: str, url: str, variable: str) -> dict[str, Any] | None:
+def with_token(client: ClientProgram, name: str, url: str, variable: str) -> dict[str, Any] | None:
     """Return an entry that sends a bearer token from the client's environment.
 
     Return None if the token itself would have to be in the file.
@@ -126,7 +125,9 @@ def with_token(client: Client, name: str, url: str, variable: str) -> dict[str, 
     return http_entry(client, name, url, {"Authorization": f"Bearer {client.expands.replace('VAR', variable)}"})
 
 
-def http_entry(client: Client, name: str, url: str, headers: Mapping[str, str], *, sse: bool = False) -> dict[str, Any]:
+def http_entry(
+    client: ClientProgram, name: str, url: str, headers: Mapping[str, str], *, sse: bool = False
+) -> dict[str, Any]:
     """Return an entry for a client that dials, which is any that is not `stdio_only`."""
     http_type = "sse" if sse and client.http_type is not None and client.shape != "opencode" else client.http_type
     kind = {"type": http_type} if http_type is not None else {}
@@ -150,7 +151,7 @@ def _some(key: str, values: Mapping[str, str]) -> dict[str, Any]:
     return {key: dict(values)} if values else {}
 
 
-def _tools(client: Client) -> dict[str, Any]:
+def _tools(client: ClientProgram) -> dict[str, Any]:
     return {"tools": ["*"]} if client.name == "copilot-cli" else {}
 
 
@@ -167,14 +168,14 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     variables: tuple[str, ...] = ()  # what the client's environment has to hold
 
 
-def driver_entry(driver: Driver, secrets: Secrets | None, client: Client, name: str) -> Exported | None:
+def driver_entry(driver: Driver, secrets: SecretInventory | None, client: ClientProgram, name: str) -> Exported | None:
     """Return the entry of a driver for a client.
 
     Return None if the file would contain a secret or the client cannot dial.
     """
     if driver.secret_names and client.expands is None:  # AIP-export-2
         return None
-    if isinstance(driver.server, Remote) and (client.stdio_only or driver.server.auth is not None):
+    if isinstance(driver.server, RemoteServer) and (client.stdio_only or driver.server.auth is not None):
         return None
     if driver.sandbox is not None and driver.sandbox.env is not None and driver.sandbox.env.set:
         return None  # defaults have no place there
@@ -188,16 +189,16 @@ def driver_entry(driver: Driver, secrets: Secrets | None, client: Client, name: 
     return Exported(entry=entry, variables=tuple(dict.fromkeys(variables.values())))
 
 
-def _variable(name: str, driver: Driver, secrets: Secrets | None) -> str:
+def _variable(name: str, driver: Driver, secrets: SecretInventory | None) -> str:
     entry = secret_for(name, driver.id, secrets, ())
     if entry is not None and entry.backend is not None and entry.backend.startswith(_ENVIRONMENT):
         return entry.backend.removeprefix(_ENVIRONMENT)
     return name
 
 
-def _entry(driver: Driver, client: Client, name: str, filled: Callable[[str], str]) -> dict[str, Any]:
+def _entry(driver: Driver, client: ClientProgram, name: str, filled: Callable[[str], str]) -> dict[str, Any]:
     server = driver.server
-    if isinstance(server, Remote):
+    if isinstance(server, RemoteServer):
         url = server.url
         if server.query:
             # A placeholder is for the client to fill in and stays as it is written.

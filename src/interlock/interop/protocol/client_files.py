@@ -10,9 +10,17 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.interop.protocol.clients import Client
-from interlock.interop.protocol.formats import Unreadable, read_data
-from interlock.interop.protocol.model import ENTRIES_MAX, Entry, FileReading, Note, PersonInput, Style, Transport
+from interlock.interop.protocol.clients import ClientProgram
+from interlock.interop.protocol.formats import UnreadableFile, read_data
+from interlock.interop.protocol.model import (
+    ENTRIES_MAX,
+    FileReading,
+    ImportNote,
+    PersonInput,
+    ServerEntry,
+    Style,
+    Transport,
+)
 from interlock.wire.jsontext.pointer import quoted
 
 # The keys of one foreign entry, taken one by one, so that the others can be listed; and values as wanted.
@@ -96,43 +104,45 @@ SILENT: Final = frozenset(
 _STYLES: Final[dict[str, Style]] = {"gemini": "gemini", "opencode": "opencode", "continue": "continue"}
 
 
-def read_client_file(data_untrusted: bytes, client: Client) -> FileReading:
+def read_client_file(data_untrusted: bytes, client: ClientProgram) -> FileReading:
     try:
         data = read_data(data_untrusted, client.form)
-    except Unreadable as error:
+    except UnreadableFile as error:
         return FileReading(problem=str(error))
     if not isinstance(data, Mapping):
         return FileReading(problem="it holds no fields")
-    notes: list[Note] = []
-    entries: list[Entry] = []
+    notes: list[ImportNote] = []
+    entries: list[ServerEntry] = []
     for index, (name, raw, project) in enumerate(_raw_entries(data, client, notes)):
         if index >= ENTRIES_MAX:
-            notes.append(Note(code="too_many", text=f"only the first {ENTRIES_MAX} servers are read"))
+            notes.append(ImportNote(code="too_many", text=f"only the first {ENTRIES_MAX} servers are read"))
             break
         entries.append(_entry(name, raw, project, client, _inputs(data)))
     return FileReading(entries=tuple(entries), notes=tuple(notes))
 
 
-def _raw_entries(data: Mapping[str, Any], client: Client, notes: list[Note]) -> Iterator[tuple[str, Any, str | None]]:
+def _raw_entries(
+    data: Mapping[str, Any], client: ClientProgram, notes: list[ImportNote]
+) -> Iterator[tuple[str, Any, str | None]]:
     """Name, what stands under it, and the project it belongs to."""
     root = _at(data, client.root)
     if client.shape == "vscode" and root is None:
         root = _at(data, ("mcp", "servers"))
         if root is None and (root := data.get("mcpServers")) is not None:
-            notes.append(Note(code="root_key", text="VS Code itself reads servers, not mcpServers, in this file"))
+            notes.append(ImportNote(code="root_key", text="VS Code itself reads servers, not mcpServers, in this file"))
     if client.shape == "opencode" and isinstance(root, Mapping) and _is_group(root.get("servers")):
         root = root["servers"]
     if isinstance(root, list):
         for each in root:
             named = text(each.get("name")) if isinstance(each, Mapping) else None
             if named is None:
-                notes.append(Note(code="nameless", text="a server without a name is left out"))
+                notes.append(ImportNote(code="nameless", text="a server without a name is left out"))
             else:
                 yield named, each, None
     elif isinstance(root, Mapping):
         yield from ((str(name), raw, None) for name, raw in root.items())
     elif root is not None:
-        notes.append(Note(code="root_key", text=f"{'.'.join(client.root)} holds no servers"))
+        notes.append(ImportNote(code="root_key", text=f"{'.'.join(client.root)} holds no servers"))
     if client.name == "claude-code":
         projects = data.get("projects")
         for folder, project in projects.items() if isinstance(projects, Mapping) else ():
@@ -166,9 +176,11 @@ def _inputs(data: Mapping[str, Any]) -> dict[str, PersonInput]:
     return inputs
 
 
-def _entry(name: str, raw: Any, project: str | None, client: Client, inputs: Mapping[str, PersonInput]) -> Entry:
+def _entry(
+    name: str, raw: Any, project: str | None, client: ClientProgram, inputs: Mapping[str, PersonInput]
+) -> ServerEntry:
     if not isinstance(raw, Mapping):
-        return Entry(name=name, refused=Note(code="malformed", text="it is not written as keys and values"))
+        return ServerEntry(name=name, refused=ImportNote(code="malformed", text="it is not written as keys and values"))
     fields = Fields(raw)
     entry = _reach(name, fields, client)
     for key in SILENT:
@@ -185,12 +197,12 @@ def _entry(name: str, raw: Any, project: str | None, client: Client, inputs: Map
     )
 
 
-def _reach(name: str, fields: Fields, client: Client) -> Entry:
+def _reach(name: str, fields: Fields, client: ClientProgram) -> ServerEntry:
     kind = text(fields.take("type", "transport", "transportType"))
     program = _program(fields)
     addresses = [(key, address) for key in URL_KEYS if (address := text(fields.take(key))) is not None]
     env = fields.take("env", "environment", "envs")
-    entry = Entry(
+    entry = ServerEntry(
         name=name,
         title=text(fields.raw.get("display_name")) or text(fields.raw.get("name")),
         description=text(fields.raw.get("description")),
@@ -223,8 +235,8 @@ def _reach(name: str, fields: Fields, client: Client) -> Entry:
     return _oauth(entry, fields)
 
 
-def _refused_entry(entry: Entry, code: str, message: str) -> Entry:
-    return msgspec.structs.replace(entry, refused=Note(code=code, text=message, server=entry.name))
+def _refused_entry(entry: ServerEntry, code: str, message: str) -> ServerEntry:
+    return msgspec.structs.replace(entry, refused=ImportNote(code=code, text=message, server=entry.name))
 
 
 def _program(fields: Fields) -> tuple[str, ...]:
@@ -247,7 +259,7 @@ def _nested_headers(fields: Fields) -> dict[str, str]:
     return texts(options.get("headers")) if isinstance(options, Mapping) else {}
 
 
-def _codex(entry: Entry, fields: Fields) -> Entry:
+def _codex(entry: ServerEntry, fields: Fields) -> ServerEntry:
     headers = dict(entry.headers)
     variable = text(fields.take("bearer_token_env_var"))
     if variable is not None:
@@ -261,7 +273,7 @@ def _codex(entry: Entry, fields: Fields) -> Entry:
     return msgspec.structs.replace(entry, headers=headers, env_passed=tuple(passed))
 
 
-def _oauth(entry: Entry, fields: Fields) -> Entry:
+def _oauth(entry: ServerEntry, fields: Fields) -> ServerEntry:
     block = fields.take("oauth", "auth")
     if not isinstance(block, Mapping) or entry.url is None:
         return entry
@@ -285,7 +297,7 @@ def _why_disabled(raw: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _limits(entry: Entry, fields: Fields, client: Client) -> Entry:
+def _limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> ServerEntry:
     connect, call = _timeouts(fields, client)
     notes = list(entry.notes)
     asks_tools: list[str] = []
@@ -322,13 +334,13 @@ def _limits(entry: Entry, fields: Fields, client: Client) -> Entry:
     )
 
 
-def _relaxed_note(entry: Entry, key: str) -> Note:
-    return Note(
+def _relaxed_note(entry: ServerEntry, key: str) -> ImportNote:
+    return ImportNote(
         code="approval_ignored", text=f"{key} is not carried over: calls are asked about as here", server=entry.name
     )
 
 
-def _timeouts(fields: Fields, client: Client) -> tuple[int | None, int | None]:
+def _timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, int | None]:
     """Return the timeouts in milliseconds for connecting and for a call."""
     startup = milliseconds(fields.take("startup_timeout_sec"), 1000) or milliseconds(
         fields.take("startup_timeout_ms"), 1
@@ -361,9 +373,9 @@ def host_names(hosts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host.rpartition(":")[0] or host for host in hosts))
 
 
-def _unused_notes(fields: Fields) -> Iterator[Note]:
+def _unused_notes(fields: Fields) -> Iterator[ImportNote]:
     for key in HELPERS:
         if fields.take(key) is not None:
-            yield Note(code="helper_not_run", text=f"{key} is code to run and is not imported")
+            yield ImportNote(code="helper_not_run", text=f"{key} is code to run and is not imported")
     if rest := fields.rest():
-        yield Note(code="key_ignored", text=f"not carried over: {', '.join(rest)}")
+        yield ImportNote(code="key_ignored", text=f"not carried over: {', '.join(rest)}")

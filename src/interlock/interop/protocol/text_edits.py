@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
-from interlock.interop.protocol.clients import Client
-from interlock.interop.protocol.formats import Format, Unreadable, blank_comments, read_data, without_comments
+from interlock.interop.protocol.clients import ClientProgram
+from interlock.interop.protocol.formats import Format, UnreadableFile, blank_comments, read_data, without_comments
 
 # One object inside a text of JSON with comments: where its members stand, and the text with one of them changed.
 #
@@ -142,7 +142,7 @@ class CannotEdit(Exception):
     """The text says why."""
 
 
-def with_entry(text: str, client: Client, name: str, entry: Mapping[str, Any]) -> str:
+def with_entry(text: str, client: ClientProgram, name: str, entry: Mapping[str, Any]) -> str:
     """Return the file with this entry, which replaces an entry of the same name."""
     form = client.form
     before = _data(text, form)
@@ -164,7 +164,7 @@ def with_entry(text: str, client: Client, name: str, entry: Mapping[str, Any]) -
     return edited
 
 
-def snippet(client: Client, name: str, entry: Mapping[str, Any]) -> str:
+def snippet(client: ClientProgram, name: str, entry: Mapping[str, Any]) -> str:
     """Return a whole file with only this entry, to copy from."""
     return with_entry("", client, name, entry)
 
@@ -172,7 +172,7 @@ def snippet(client: Client, name: str, entry: Mapping[str, Any]) -> str:
 def _data(text: str, form: Format) -> dict[str, Any]:
     try:
         data = read_data(text.encode(), form)
-    except Unreadable as error:
+    except UnreadableFile as error:
         raise CannotEdit(str(error)) from None
     if not isinstance(data, dict):
         raise CannotEdit("it holds no fields")

@@ -6,24 +6,26 @@ does not name.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
-from interlock.drivers.protocol.files.server_block import holds_token
+from interlock.drivers.protocol.files.plaintext import holds_token
 from interlock.drivers.protocol.kinds import SERVERS
-from interlock.interop.protocol.convert.entry import Cannot, SecretNames, Surroundings, Translator
-from interlock.interop.protocol.model import DriverDraft, Entry, Finding, Note
-from interlock.interop.protocol.read.launchers import (
-    Classified,
+from interlock.interop.protocol.launchers import (
+    ClassifiedCommand,
     Unwrapped,
     classify_command,
     is_interpreter,
+    is_own,
     unwrap_bridge,
 )
+from interlock.interop.protocol.model import DriverDraft, ImportNote, SecretFinding, ServerEntry
+from interlock.interop.protocol.secret_names import SecretNames
+from interlock.interop.protocol.translation import NotTranslatable, Surroundings, Translator
 
 # Which folders a driver may use: the absolute paths its source names, and nothing wider (AIP-import-11).
 
@@ -102,12 +104,12 @@ PENDING: Final[Mapping[str, Any]] = {  # in the place of bindings that are not k
 }
 
 
-def secrets_text(secrets: Sequence[Finding]) -> str:
+def secrets_text(secrets: Sequence[SecretFinding]) -> str:
     """SECRETS.md: slugs, what they are for, where they come from; never a value."""
     return frontmatter_text({"secrets": secret_entries(secrets)})
 
 
-def secret_entries(secrets: Sequence[Finding]) -> list[dict[str, str]]:
+def secret_entries(secrets: Sequence[SecretFinding]) -> list[dict[str, str]]:
     entries = []
     for each in secrets:
         entry = {"slug": each.slug, "name": each.name, "description": each.description}
@@ -120,7 +122,7 @@ ID_CHARS_MAX: Final = 36  # so that <id>/<name> stays within the 80 characters o
 _NOT_ID: Final = re.compile(r"[^a-z0-9]+")
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class ImportChoices(msgspec.Struct, frozen=True, kw_only=True):
     """Choices of the user for an import."""
 
     not_secret: frozenset[str] = frozenset()
@@ -136,8 +138,8 @@ def driver_id(name: str) -> str:
 
 
 def draft_entry(
-    entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: str | None = None
-) -> DriverDraft | Note:
+    entry: ServerEntry, around: Surroundings, wishes: ImportChoices, *, identifier: str | None = None
+) -> DriverDraft | ImportNote:
     if entry.refused is not None:
         return msgspec.structs.replace(entry.refused, server=entry.name)
     identifier = identifier or driver_id(entry.name)
@@ -147,16 +149,16 @@ def draft_entry(
         sandboxing.write(path)
     try:
         server, transport = _server(entry, work, sandboxing)
-    except Cannot as cannot:
-        return Note(code=cannot.code, text=str(cannot), server=entry.name)
+    except NotTranslatable as cannot:
+        return ImportNote(code=cannot.code, text=str(cannot), server=entry.name)
     data = _frontmatter(entry, identifier, server, transport, work, sandboxing)
     problem = refusal(data)
     if problem is not None:
-        return Note(code=problem.code, text=problem.text, server=entry.name)
+        return ImportNote(code=problem.code, text=problem.text, server=entry.name)
     notes = [*entry.notes, *work.notes]
     if sandboxing.withheld:
         message = f"not opened to it: {', '.join(sandboxing.withheld)}; name what it needs in sandbox.fs"
-        notes.append(Note(code="path_withheld", text=message))
+        notes.append(ImportNote(code="path_withheld", text=message))
     return DriverDraft(
         id=identifier,
         source=entry.name,
@@ -169,10 +171,10 @@ def draft_entry(
     )
 
 
-def _server(entry: Entry, work: Translator, sandboxing: Sandboxing) -> tuple[dict[str, Any], str]:
+def _server(entry: ServerEntry, work: Translator, sandboxing: Sandboxing) -> tuple[dict[str, Any], str]:
     if entry.url is not None:
         return _remote(entry.url, entry.headers, work), entry.transport
-    classified = classify_command(entry.command) if entry.server is None else Classified(server=entry.server)
+    classified = classify_command(entry.command) if entry.server is None else ClassifiedCommand(server=entry.server)
     work.notes += classified.notes
     env = {**work.from_file(), **entry.env, **classified.env}
     carried = unwrap_bridge(classified.server, env)
@@ -193,7 +195,9 @@ def _server(entry: Entry, work: Translator, sandboxing: Sandboxing) -> tuple[dic
     return _spawn_block(entry, block, env, passed, work, sandboxing), "stdio"
 
 
-def _of_container(env: Mapping[str, str], classified: Classified, work: Translator) -> tuple[dict[str, str], list[str]]:
+def _of_container(
+    env: Mapping[str, str], classified: ClassifiedCommand, work: Translator
+) -> tuple[dict[str, str], list[str]]:
     """Return the variables that `-e` sets in a container, and the names it passes on.
 
     The rest of the environment is only that of the docker command.
@@ -206,7 +210,7 @@ def _of_container(env: Mapping[str, str], classified: Classified, work: Translat
 
 
 def _spawn_block(
-    entry: Entry,
+    entry: ServerEntry,
     block: dict[str, Any],
     env: Mapping[str, str],
     passed: list[str],
@@ -238,7 +242,7 @@ def _volumes(written: Iterable[str], work: Translator) -> list[str]:
     for each in written:
         try:
             volumes.append(work.fixed(each, "volumes"))
-        except Cannot:
+        except NotTranslatable:
             work.say("volume_unset", "a volume that has still to be named is left out; add it to server.volumes")
     return volumes
 
@@ -254,7 +258,7 @@ def _remote(url: str, headers: Mapping[str, str], work: Translator) -> dict[str,
 
 
 def _frontmatter(
-    entry: Entry,
+    entry: ServerEntry,
     identifier: str,
     server: dict[str, Any],
     transport: str,
@@ -286,7 +290,7 @@ def _frontmatter(
     return data | ({"metadata": {"interlock": ours}} if ours else {})
 
 
-def _hints(entry: Entry) -> dict[str, Any]:
+def _hints(entry: ServerEntry) -> dict[str, Any]:
     """Return the source's settings for tools, to be applied when the tools are listed."""
     hints: dict[str, Any] = {}
     hints |= {"only_tools": list(entry.only_tools)} if entry.only_tools else {}
@@ -295,7 +299,7 @@ def _hints(entry: Entry) -> dict[str, Any]:
     return hints | ({"asks_tools": list(entry.asks_tools)} if entry.asks_tools else {})
 
 
-def refusal(data: Mapping[str, Any]) -> Note | None:
+def refusal(data: Mapping[str, Any]) -> ImportNote | None:
     """Return the first error that reading the driver gives, or None.
 
     A placeholder takes the place of the bindings that are added later.
@@ -304,4 +308,141 @@ def refusal(data: Mapping[str, Any]) -> Note | None:
     if not reading.errors:
         return None
     first = reading.errors[0]
-    return Note(code=first.code, text=f"{first.field or 'the driver'}: {first.message}; {first.hint}")
+    return ImportNote(code=first.code, text=f"{first.field or 'the driver'}: {first.message}; {first.hint}")
+
+
+_SUFFIX = "-mcp"
+
+
+class Sourced(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry and where it stands: `key` is the same for the same entry at each import."""
+
+    key: str
+    told: str  # "Cursor", as the report calls its source
+    entry: ServerEntry
+    paths: tuple[str, ...] = ()  # the files it was read from
+
+
+class ExistingDriver(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver folder that is there already."""
+
+    id: str
+    sources: tuple[str, ...] = ()  # keys of entries it came from; none: a person made it
+    data: Mapping[str, Any] = {}
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    draft: DriverDraft
+    sources: tuple[str, ...]
+    told: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+    standing: ExistingDriver | None = None  # came from the same entry
+    alike: bool = False  # `standing` is somebody else's, and the same server: nothing to write
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    told: str
+    note: ImportNote
+
+
+class ImportBatch(msgspec.Struct, frozen=True, kw_only=True):
+    planned: tuple[Planned, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+
+def batch(
+    entries: Sequence[Sourced],
+    standing: Sequence[ExistingDriver],
+    around: Surroundings,
+    wishes: ImportChoices,
+    *,
+    everything: bool = False,
+    only: Collection[str] = (),
+    own_addresses: Collection[str] = (),
+) -> ImportBatch:
+    planned: dict[str, Planned] = {}  # by id
+    skipped: list[Skipped] = []
+    folders = {each.id: each for each in standing}
+    for sourced in entries:
+        entry = sourced.entry
+        if only and entry.name not in only:
+            continue
+        draft = _judge(sourced, around, wishes, everything=everything, own_addresses=own_addresses)
+        if isinstance(draft, ImportNote):
+            skipped.append(Skipped(name=entry.name, told=sourced.told, note=draft))
+            continue
+        same = next((each for each in planned.values() if _shape(each.draft) == _shape(draft)), None)
+        if same is not None:
+            planned[same.draft.id] = msgspec.structs.replace(
+                same,
+                sources=(*same.sources, sourced.key),
+                told=(*same.told, sourced.told),
+                paths=tuple(dict.fromkeys([*same.paths, *sourced.paths])),
+            )
+            continue
+        before = next((each for each in standing if sourced.key in each.sources and each.id not in planned), None)
+        alike = False
+        if before is not None:
+            identifier = before.id
+        else:
+            identifier = draft.id
+            number = 2
+            while identifier in planned or (identifier in folders and not _alike(folders[identifier], draft)):
+                identifier = f"{draft.id.removesuffix(_SUFFIX)}-{number}{_SUFFIX}"
+                number += 1
+            before = folders.get(identifier)
+            alike = before is not None
+        if identifier != draft.id:
+            again = draft_entry(entry, around, wishes, identifier=identifier)
+            if isinstance(again, ImportNote):
+                skipped.append(Skipped(name=entry.name, told=sourced.told, note=again))
+                continue
+            draft = again
+        planned[identifier] = Planned(
+            draft=draft,
+            sources=(sourced.key,),
+            told=(sourced.told,),
+            paths=sourced.paths,
+            standing=before,
+            alike=alike,
+        )
+    return ImportBatch(planned=tuple(planned.values()), skipped=tuple(skipped))
+
+
+def asks_for_hosts(planned: Planned) -> bool:
+    """Return whether this is a new program without a setting for the hosts that it may reach."""
+    data = planned.draft.data
+    return (
+        planned.standing is None
+        and SERVERS[data["server"]["kind"]].confinement != "elsewhere"
+        and not data["network"]["egress"]
+    )
+
+
+def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | ImportNote:
+    """Return the plan with these allowed hosts, or a Note that says why they are invalid."""
+    draft = msgspec.structs.replace(planned.draft, opened=tuple(hosts))
+    problem = refusal(draft.written)
+    return msgspec.structs.replace(planned, draft=draft) if problem is None else problem
+
+
+def _judge(
+    sourced: Sourced, around: Surroundings, wishes: ImportChoices, *, everything: bool, own_addresses: Collection[str]
+) -> DriverDraft | ImportNote:
+    entry = sourced.entry
+    if entry.disabled is not None and not everything:
+        return ImportNote(code="disabled", text=f"{entry.disabled}; --all takes it too")
+    if is_own(entry, own_addresses):
+        return ImportNote(code="interlock_itself", text="this is Interlock itself")
+    return draft_entry(entry, around, wishes)
+
+
+def _shape(draft: DriverDraft) -> object:
+    """Return a value that is equal for entries of the same server: what is started or dialled, and its secrets."""
+    secrets = sorted((each.name, each.value or "", each.backend or "") for each in draft.secrets)
+    return draft.data["server"], draft.data["transport"], secrets
+
+
+def _alike(standing: ExistingDriver, draft: DriverDraft) -> bool:
+    return not standing.sources and all(standing.data.get(key) == draft.data[key] for key in ("server", "transport"))

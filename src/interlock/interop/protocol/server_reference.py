@@ -6,8 +6,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from interlock.drivers.protocol.kinds import SERVERS
-from interlock.interop.protocol.model import Entry
-from interlock.interop.protocol.read.launchers import classify_command, is_interpreter, program_name
+from interlock.interop.protocol.launchers import classify_command, is_interpreter, program_name
+from interlock.interop.protocol.model import ServerEntry
 
 PACKAGED: Final = {each.kind: each for each in SERVERS.values() if each.registry_type is not None}
 _ADDRESS: Final = re.compile(r"https?://\S+", re.I)
@@ -28,14 +28,14 @@ def entry_of(
     asked: Sequence[str] = (),
     headers: Mapping[str, str] | None = None,
     egress: Sequence[str] = (),
-) -> Entry:
+) -> ServerEntry:
     """Return the entry for a reference, or for the command in `args` if `reference` is None.
 
     `passed` are variables of the environment. `asked` are variables whose values are stored as secrets. Raise
     UnknownReference.
     """
     name, how = _what(reference, tuple(args))
-    return Entry(
+    return ServerEntry(
         name=name,
         env=dict(env or {}),
         env_passed=tuple(passed),

@@ -8,19 +8,27 @@ files go and whether a person agrees is not asked here.
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from interlock.ax.protocol.capability import ToolClass
 from interlock.ax.protocol.names import normalise
-from interlock.drivers.protocol.binding.effects import GATE, UNANNOTATED, effects_of
+from interlock.drivers.protocol.binding.effects import (
+    GATE,
+    RISK_IRREVERSIBLE,
+    UNANNOTATED,
+    effects_of,
+    maybe_question,
+    proposed_class,
+)
+from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
-from interlock.drivers.protocol.files.frontmatter import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text, read_frontmatter
 from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.protocol.model import Contract, Driver
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.wire.jsontext.pointer import quoted
 from interlock.wire.schemas.dialects import to_2020_12
@@ -123,13 +131,13 @@ class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
 
 class DraftedContracts(msgspec.Struct, frozen=True, kw_only=True):
     drafted: tuple[DraftedContract, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
 
 
 class DraftedDriver(msgspec.Struct, frozen=True, kw_only=True):
     driver: Driver
     text: str
-    problems: tuple[Problem, ...]  # warnings and notes of the file
+    problems: tuple[FileProblem, ...]  # warnings and notes of the file
 
 
 def draft_contracts(
@@ -145,7 +153,7 @@ def draft_contracts(
     order.
     """
     contracts: list[DraftedContract] = []
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     for tool in tools:
         name = str(tool.get("name")) if isinstance(tool, Mapping) else ""
         contract_id_override, tool_class = (contract_ids or {}).get(name), (classes or {}).get(name)
@@ -161,7 +169,7 @@ def draft_contracts(
         if len(several) > 1:
             names = ", ".join(sorted(quoted(each.tool_name) for each in several))
             problems.append(
-                _problem(
+                _tool_problem(
                     "id_collision", f"the tools {names} would all have the contract {contract_id}", "name one each"
                 )
             )
@@ -176,18 +184,18 @@ def draft_contract(
     contract_id: str | None = None,
     tool_class: ToolClass | None = None,
     outputs: Mapping[str, Any] | None = None,
-) -> DraftedContract | tuple[Problem, ...]:
+) -> DraftedContract | tuple[FileProblem, ...]:
     """Draft the contract of one tool, or return the problems that prevent it.
 
     `tool_class` is the effect class that a person chose. `outputs` replaces the output schema that the server declares.
     """
     if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str) or not tool["name"]:
-        return (_problem("tool_invalid", "a tool of the server's list has no name", "ask the server's author"),)
+        return (_tool_problem("tool_invalid", "a tool of the server's list has no name", "ask the server's author"),)
     name: str = tool["name"]
     inputs = tool.get("inputSchema")
     outputs = tool.get("outputSchema", TEXT_OUTPUTS) if outputs is None else outputs
     if not isinstance(inputs, Mapping) or not isinstance(outputs, Mapping):
-        return (_problem("tool_invalid", f"the tool {quoted(name)} has no schema", "ask the server's author"),)
+        return (_tool_problem("tool_invalid", f"the tool {quoted(name)} has no schema", "ask the server's author"),)
     effects = effects_of(tool.get("annotations"), driver_id, tool_class)
     title = next((line for each in (tool.get("title"), name) if (line := _one_line(each))), "Tool")
     data = {
@@ -228,7 +236,7 @@ def contract_id_of(driver_id: str, tool_name: str) -> str:
     return f"{contract_id[:chars_max].rstrip('-.')}-{digest}" if tail else f"{head[: chars_max - 5]}.tool-{digest}"
 
 
-def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tuple[Problem, ...]:
+def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tuple[FileProblem, ...]:
     """Draft a DRIVER.md from its frontmatter `data`, or return the problems that prevent it.
 
     The kind defaults to mcp and the version to 1.0.0.
@@ -303,5 +311,196 @@ def _cut(text: str) -> str:
     return text if len(text) <= DESCRIPTION_CHARS_MAX else text[: DESCRIPTION_CHARS_MAX - 1] + "…"
 
 
-def _problem(code: str, message: str, hint: str) -> Problem:
-    return Problem(file=TOOL_FILE, code=code, message=message, hint=hint)
+def _tool_problem(code: str, message: str, hint: str) -> FileProblem:
+    return FileProblem(file=TOOL_FILE, code=code, message=message, hint=hint)
+
+
+OWN_TOOLS: Final = "tools"  # the folder of a driver's own contracts
+ASKED: Final = "always"
+
+Said = Literal["annotations", "name", "schema", "nothing", "person", "contract"]
+SUGGESTED: Final = ("name", "schema", "nothing")  # only suggests a class: somebody has to accept it
+Tool = Mapping[str, Any]
+
+
+class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
+    """A contract that is there. `text`: it is the driver's own, at `path` in its folder."""
+
+    contract: Contract
+    path: str | None = None
+    text: str | None = None
+
+
+class ToolProposal(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool, as a person is asked about it. `by`: who says the class; a name only suggests it. `question`: what
+    contradicts it."""
+
+    tool_name: str
+    contract_id: str
+    tool_class: ToolClass
+    by: Said
+    is_new: bool = True
+    question: str | None = None
+
+
+class ComposedDriver(msgspec.Struct, frozen=True, kw_only=True):
+    driver: DraftedDriver
+    files: Mapping[str, str]  # by their path in the folder
+    reviews: tuple[str, ...] = ()  # what a person should look at
+
+
+def propose(
+    tools: Sequence[Tool],
+    driver_id: str,
+    *,
+    wanted: Mapping[str, str | None] | None = None,
+    known: Mapping[str, ExistingContract] | None = None,
+    classes: Mapping[str, ToolClass] | None = None,
+) -> tuple[ToolProposal, ...] | tuple[FileProblem, ...]:
+    """Propose a contract for each tool, or return the problems that prevent it.
+
+    `wanted` maps the tools to wrap to the ids of their contracts; None means all tools.
+    """
+    listed = {str(tool.get("name")): tool for tool in tools}
+    unknown = [name for name in (*(wanted or ()), *(classes or ())) if name not in listed]
+    if unknown:
+        there = ", ".join(map(quoted, list(listed)[:20])) or "none"
+        return tuple(_problem("tool_unknown", f"the server has no tool {quoted(each)}", there) for each in unknown)
+    proposals = []
+    for name, tool in listed.items():
+        if wanted is not None and name not in wanted:
+            continue
+        contract_id = (wanted or {}).get(name) or contract_id_of(driver_id, name)
+        standing = (known or {}).get(contract_id)
+        proposals.append(_proposal(name, tool, contract_id, standing, (classes or {}).get(name)))
+    return tuple(proposals)
+
+
+def _proposal(
+    name: str, tool: Tool, contract_id: str, standing: ExistingContract | None, chosen_class: ToolClass | None
+) -> ToolProposal:
+    proposed = proposed_class(tool)
+    if standing is not None:
+        tool_class = _class_of(standing.contract)
+        return ToolProposal(tool_name=name, contract_id=contract_id, tool_class=tool_class, by="contract", is_new=False)
+    if chosen_class is not None:
+        question = maybe_question(name, chosen_class)
+        return ToolProposal(
+            tool_name=name, contract_id=contract_id, tool_class=chosen_class, by="person", question=question
+        )
+    return ToolProposal(
+        tool_name=name,
+        contract_id=contract_id,
+        tool_class=proposed.tool_class,
+        by=proposed.by,
+        question=proposed.question,
+    )
+
+
+def compose(
+    data: Mapping[str, Any],
+    tools: Sequence[Tool],
+    proposals: Sequence[ToolProposal],
+    *,
+    known: Mapping[str, ExistingContract] | None = None,
+    body: str = "",
+    asks: bool | frozenset[str] = False,
+) -> ComposedDriver | tuple[FileProblem, ...]:
+    """Compose the files of a driver from its proposals, or return the problems that prevent it.
+
+    `data` is the frontmatter without implements. A class that only a tool's name suggests is not written, so that the
+    contract stays open (AIP-author-5). `asks` names the tools that need a confirmation before each call; True means
+    all.
+    """
+    known = known or {}
+    listed = {str(tool.get("name")): tool for tool in tools}
+    fresh = [each for each in proposals if each.contract_id not in known]
+    # Where annotations and name contradict each other, the stricter class stands until a person says otherwise.
+    is_written = [each.by == "person" or (each.by == "name" and each.question is not None) for each in fresh]
+    classes = {each.tool_name: each.tool_class for each, written in zip(fresh, is_written, strict=True) if written}
+    ids = {each.tool_name: each.contract_id for each in fresh}
+    drafted = draft_contracts(
+        [listed[each.tool_name] for each in fresh], str(data.get("id")), contract_ids=ids, classes=classes
+    )
+    if drafted.problems:
+        return drafted.problems
+    files: dict[str, str] = {}
+    bindings: dict[str, dict[str, Any]] = {}
+    reviews: list[str] = []
+    problems: list[FileProblem] = []
+    for each in drafted.drafted:
+        path = f"{OWN_TOOLS}/{each.contract.id}/{TOOL_FILE}"
+        files[path] = _question(each.text) if asks is True or each.tool_name in (asks or ()) else each.text
+        bindings[each.tool_name] = each.binding(f"./{path}")
+    for proposal in proposals:
+        standing = known.get(proposal.contract_id)
+        if standing is None:
+            continue
+        fitted = _fit(data, listed[proposal.tool_name], proposal, standing)
+        if isinstance(fitted, FileProblem):
+            problems.append(fitted)
+            continue
+        binding, review = fitted
+        bindings[proposal.tool_name] = binding
+        reviews += review
+        if standing.path is not None and standing.text is not None:
+            files[standing.path] = standing.text
+    if problems:
+        return tuple(problems)
+    reviewed_body = f"{body.rstrip()}\n\n" + "\n".join(f"Review: {each}" for each in reviews) if reviews else body
+    driver = draft_driver({**data, "implements": [bindings[each.tool_name] for each in proposals]}, reviewed_body)
+    if not isinstance(driver, DraftedDriver):
+        return driver
+    return ComposedDriver(driver=driver, files={**files, DRIVER_FILE: driver.text}, reviews=tuple(reviews))
+
+
+def _question(text: str) -> str:
+    front = read_frontmatter(text.encode(), TOOL_FILE).value
+    return text if front is None else frontmatter_text({**front.data, "approval": ASKED})
+
+
+def _fit(
+    data: Mapping[str, Any], tool: Tool, proposal: ToolProposal, standing: ExistingContract
+) -> tuple[dict[str, Any], list[str]] | FileProblem:
+    contract = standing.contract
+    plain = {
+        "tool": f"./{standing.path}" if standing.path is not None else contract.id,
+        "version": f"^{contract.version}",
+        "metadata": {"mcp": {"tool_name": proposal.tool_name}},
+    }
+    fault = _fault(data, plain, contract, tool)
+    if fault is None:
+        return plain, []
+    arguments = tool.get("inputSchema")
+    renames = proposed_renames(contract.inputs, arguments) if isinstance(arguments, Mapping) else {}
+    if renames:
+        renamed = {**plain, "metadata": {"mcp": {"tool_name": proposal.tool_name, "argument_mapping": renames}}}
+        if _fault(data, renamed, contract, tool) is None:
+            pairs = ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
+            return renamed, [f"{contract.id} is bound to {proposal.tool_name} with {pairs}; the types match, no more."]
+    return _problem(
+        "contract_mismatch",
+        f"the tool {quoted(proposal.tool_name)} does not keep the contract {contract.id} that is there: "
+        f"{fault.message}",
+        f"name another contract: --tools {proposal.tool_name}:ID",
+    )
+
+
+def _fault(data: Mapping[str, Any], binding: Mapping[str, Any], contract: Contract, tool: Tool) -> FileProblem | None:
+    driver = draft_driver({**data, "implements": [binding]})
+    if not isinstance(driver, DraftedDriver):
+        return driver[0]
+    outcome = match(driver.driver, driver.driver.implements[0], contract, tool)
+    if isinstance(outcome, Bound):
+        return None
+    return next((each for each in outcome if each.severity == "error"), outcome[0])
+
+
+def _class_of(contract: Contract) -> ToolClass:
+    if not contract.mutates and contract.risk_level < RISK_IRREVERSIBLE:
+        return "read_only"
+    return "irreversible" if contract.risk_level >= RISK_IRREVERSIBLE else "reversible"
+
+
+def _problem(code: str, message: str, hint: str) -> FileProblem:
+    return FileProblem(file=DRIVER_FILE, code=code, message=message, hint=hint)

@@ -1,1 +1,0 @@
-"""Proposals for driver and contract files, drafted from what a server lists."""

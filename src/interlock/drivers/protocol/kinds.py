@@ -1,0 +1,524 @@
+"""The table of server kinds, to which a new kind of server is added. `interlock.drivers.kinds` tells how.
+
+To add a kind of server, write its module beside this one and add its class to `SERVERS`. The class reads, identifies
+and exports the server block of DRIVER.md. This package is pure.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from interlock.drivers.protocol.problems import FileFindings
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.wire.jsontext.pointer import quoted
+
+JsonObject = Mapping[str, Any]
+Transport = Literal["stdio", "sse", "http"]
+Confinement = Literal["sandbox", "container", "elsewhere"]
+
+# Keys of a server block in the schema that AIP-32 publishes. All others are extensions of Interlock.
+PUBLISHED_KEYS: Final = frozenset({"kind", "path", "package", "image", "url", "args", "env"})
+TEXT: Final = {"type": "string"}
+STRINGS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "string"}}
+STRING_MAP: Final[dict[str, Any]] = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+def closed_object(required: list[str], /, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
+
+
+_VERSION = re.compile(r"[A-Za-z0-9^~][A-Za-z0-9.!+_-]*", re.ASCII)
+
+
+class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """A server block. `interlock.drivers.protocol.kinds.SERVERS` lists the subclass of each kind."""
+
+    kind: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]]  # in the block; the first is required
+    transports: ClassVar[tuple[Transport, ...]]  # AIP-server-12
+    confinement: ClassVar[Confinement]  # what keeps the server from the rest of the machine
+    schema: ClassVar[dict[str, Any]]  # JSON Schemas of its optional keys
+    published_keys: ClassVar[frozenset[str]] = PUBLISHED_KEYS
+    is_published: ClassVar[bool] = True  # whether the schema that AIP-32 publishes has the kind
+    registry_type: ClassVar[str | None] = None  # its name in the server.json of an MCP registry
+    registry_name: ClassVar[str | None] = None  # where its packages come from, for messages
+    launcher: ClassVar[tuple[str, ...]] = ()  # the words before the reference in a command that people know
+
+    @classmethod
+    def read(
+        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
+    ) -> Self | None:
+        """Read a block that fits its schema. Report what is wrong to `findings`; return None if nothing can be read.
+
+        Raises msgspec.ValidationError.
+        """
+        return msgspec.convert(block, cls)
+
+    @property
+    def address(self) -> str | None:
+        """Return the URL that the node dials, or None if it starts the server itself."""
+        return None
+
+    @property
+    def source(self) -> str | None:
+        """Return what identifies the server besides its kind: a package, an image, a host (AIP-identity-2)."""
+        return None
+
+    @property
+    def pinned_version(self) -> str | None:
+        return None
+
+    @property
+    def relative_program(self) -> str | None:
+        """Return the program's path if the file names it relative to its own folder, or None."""
+        return None
+
+    @property
+    def accepts_oauth(self) -> bool:
+        """Tell whether the node may ask for an OAuth token for this server."""
+        return False
+
+    @classmethod
+    def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
+        """Return the block in the terms of AIP-32's published schema (AIP-export-3).
+
+        Keys that have no equivalent are added to `lost`, keys that are said in other words to `changed`.
+        """
+        published = {key: value for key, value in block.items() if key in cls.published_keys}
+        lost += [f"server.{key}" for key in block if key not in published and key != "version"]
+        if block.get("version") is not None:
+            lost.append("server.version")
+        return published
+
+    @classmethod
+    def advise_on_start(cls, output: str, *, has_extra_packages: bool) -> str | None:
+        """Return what to do about a start that failed with this output, if the kind has advice of its own."""
+        return None
+
+    @classmethod
+    def name_parts(cls, reference: str) -> tuple[str, str]:
+        """Return the scope and the name in a reference such as @scope/name@1.2.3."""
+        return "", reference
+
+
+class LocalServer(ServerBlock, frozen=True, kw_only=True):
+    """A server that the node starts as a process."""
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    cwd: str | None = None
+
+    transports: ClassVar[tuple[Transport, ...]] = ("stdio",)
+    confinement: ClassVar[Confinement] = "sandbox"
+    schema: ClassVar[dict[str, Any]] = {"args": STRINGS, "env": STRING_MAP, "cwd": TEXT}
+
+    @property
+    def program(self) -> str:
+        """Return the program to run: an absolute path, a path relative to DRIVER.md, or a name on the PATH.
+
+        Only kinds that run a program of this machine have one. The others say in `interlock.drivers.kinds` how they
+        are run.
+        """
+        raise NotImplementedError
+
+    @property
+    def program_args(self) -> tuple[str, ...]:
+        """Return the arguments that the kind itself puts between `program` and server.args."""
+        return ()
+
+    def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
+        """Return the command with which another MCP client starts this server itself (AIP-export-2).
+
+        `variables` are the names of the environment variables that the client sets.
+        """
+        return [self.program, *self.program_args, *args]
+
+    def registry_package(self) -> dict[str, Any] | None:
+        """Return the package entry for an MCP registry without arguments, or None if no registry can hold it."""
+        return None
+
+
+def read_pin(suffix: str | None, version: str | None, findings: FileFindings) -> str | None:
+    """Return the version of a package that is pinned in its name, in server.version, or in both."""
+    if version is not None and not _VERSION.fullmatch(version):
+        findings.say("/server/version", "schema_invalid", "this is not a version", "write one like 1.2.3")
+    elif suffix is not None and version is not None and suffix != version:  # AIP-server-3
+        findings.say(
+            "/server/version",
+            "version_conflict",
+            "server.package and server.version name two versions",
+            "keep the pin in one of them",
+        )
+    return version if suffix is None else suffix  # AIP-server-3
+
+
+def refuse_plaintext(findings: FileFindings, pointer: str, name: str) -> None:
+    """Refuse a credential in clear text. The key is named, the value is not (AIP-19.plain-2)."""
+    findings.say(
+        pointer,
+        "plaintext_secret",  # AIP-19.plain-2
+        f"{quoted(name)} holds a credential in clear",
+        "store it with `interlock secrets set NAME` and write ${secrets.NAME}; if it is none: not_secret",
+    )
+
+
+class BinaryServer(LocalServer, frozen=True, kw_only=True, tag="binary"):
+    kind: ClassVar[str] = "binary"
+    keys: ClassVar[tuple[str, ...]] = ("path", "args", "env", "cwd")  # AIP-server-1
+
+    path: str
+
+    @property
+    def program(self) -> str:
+        return self.path
+
+    @property
+    def relative_program(self) -> str | None:
+        return self.path if "/" in self.path and not self.path.startswith("/") else None
+
+
+_NPM_PACKAGE = re.compile(
+    r"(?P<name>(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*)(?:@(?P<version>[A-Za-z0-9^~][\w.+-]*))?",
+    re.ASCII,
+)
+_NPM_PIN = re.compile(r"(?<=.)@[^/@]*$")
+
+
+class NpmServer(LocalServer, frozen=True, kw_only=True, tag="npm"):
+    kind: ClassVar[str] = "npm"
+    keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "args", "env", "cwd")
+    schema: ClassVar[dict[str, Any]] = {**LocalServer.schema, "version": TEXT, "entry": TEXT}
+    registry_type: ClassVar[str | None] = "npm"
+    registry_name: ClassVar[str | None] = "the npm registry"
+    launcher: ClassVar[tuple[str, ...]] = ("npx",)
+
+    package: str  # the name alone; the pin, from @ or from version, is `version`
+    version: str | None = None
+    entry: str | None = None
+
+    @classmethod
+    def read(
+        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
+    ) -> Self | None:
+        match = _NPM_PACKAGE.fullmatch(block["package"])
+        if match is None:
+            findings.say(
+                "/server/package",
+                "schema_invalid",
+                "this is not the name of an npm package",
+                "write @scope/name or name@1.2.3",
+            )
+            return None
+        version = read_pin(match["version"], block.get("version"), findings)
+        return msgspec.convert({**block, "package": match["name"], "version": version}, cls)
+
+    @property
+    def source(self) -> str | None:
+        return self.package
+
+    @property
+    def pinned_version(self) -> str | None:
+        return self.version
+
+    @classmethod
+    def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
+        version = block.get("version")
+        if not isinstance(version, str):
+            return super().publish(block, lost, changed)
+        published = super().publish({key: value for key, value in block.items() if key != "version"}, lost, changed)
+        if "@" not in published["package"][1:]:
+            published["package"] = f"{published['package']}@{version}"
+        changed.append("server.version")
+        return published
+
+    def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
+        package = self.package if self.version is None else f"{self.package}@{self.version}"
+        words = ["-p", package, self.entry] if self.entry else [package]
+        return ["npx", "-y", *words, *args]
+
+    def registry_package(self) -> dict[str, Any]:
+        pin = {"version": self.version} if self.version not in {None, "latest"} else {}
+        return {"registryType": "npm", "identifier": self.package, **pin, "transport": {"type": "stdio"}}
+
+    @classmethod
+    def name_parts(cls, reference: str) -> tuple[str, str]:
+        scope, _, name = _NPM_PIN.sub("", reference).rpartition("/")
+        return scope, name
+
+
+_PYPI_PACKAGE = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?P<extras>\[[A-Za-z0-9][A-Za-z0-9._,-]*\])?"
+    r"(?:==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*))?",
+    re.ASCII,
+)
+_MODULE = re.compile(r"-m [A-Za-z_][A-Za-z0-9_.]*", re.ASCII)
+_SCRIPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+_PYPI_PIN = re.compile(r"(?P<name>.+?)==(?P<version>[^=]+)")
+_AFTER_NAME = re.compile(r"[\[=<>!~;@ ].*", re.DOTALL)
+_NEWER_MCP = re.compile(
+    r"cannot import name .* from '?mcp[.' ]|No module named '?mcp\b|module 'mcp[\w.]*' has no attribute"
+    r"|'(Server|FastMCP|MCPServer|ServerSession|RequestContext|NotificationOptions)' object has no attribute"
+    r"|type object '\w+' has no attribute .*mcp"
+)
+
+
+class PypiServer(LocalServer, frozen=True, kw_only=True, tag="pypi"):
+    kind: ClassVar[str] = "pypi"
+    keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "runner", "args", "env", "cwd")
+    schema: ClassVar[dict[str, Any]] = {
+        **LocalServer.schema,
+        "version": TEXT,
+        "entry": TEXT,
+        "runner": {"enum": ["auto", "uvx", "pipx", "venv"]},
+    }
+    is_published: ClassVar[bool] = False
+    registry_type: ClassVar[str | None] = "pypi"
+    registry_name: ClassVar[str | None] = "PyPI"
+    launcher: ClassVar[tuple[str, ...]] = ("uvx",)
+
+    package: str  # with its extras, without the pin
+    version: str | None = None
+    entry: str  # the console script, or "-m module"
+    runner: Literal["auto", "uvx", "pipx", "venv"] = "auto"
+
+    @classmethod
+    def read(
+        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
+    ) -> Self | None:
+        match = _PYPI_PACKAGE.fullmatch(block["package"])
+        if match is None:
+            findings.say(
+                "/server/package",
+                "schema_invalid",
+                "this is not the name of a PyPI package",
+                "write name or name==1.2.3",
+            )
+            return None
+        entry = block.get("entry", match["name"])
+        if not _SCRIPT.fullmatch(entry) and not _MODULE.fullmatch(entry):
+            findings.say(
+                "/server/entry", "schema_invalid", "this is no console script", "write its name, or `-m module`"
+            )
+        version = read_pin(match["version"], block.get("version"), findings)
+        package = match["name"] + (match["extras"] or "")
+        return msgspec.convert({**block, "package": package, "version": version, "entry": entry}, cls)
+
+    @property
+    def source(self) -> str | None:
+        return self.package
+
+    @property
+    def pinned_version(self) -> str | None:
+        return self.version
+
+    @classmethod
+    def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
+        """Write the server as the program uvx with the package as an argument: AIP-32 has no Python kind."""
+        package = str(block["package"])
+        pin = _PYPI_PIN.fullmatch(package)
+        name, version = (pin["name"], pin["version"]) if pin is not None else (package, block.get("version"))
+        entry = str(block.get("entry", name.partition("[")[0]))
+        program = ["python", *entry.split(" ", 1)] if entry.startswith("-m ") else [entry]
+        requirement = name if version is None else f"{name}=={version}"
+        changed.append("server.kind")
+        lost += [f"server.{key}" for key in ("cwd", "runner") if key in block]
+        published: dict[str, Any] = {"kind": "binary", "path": "uvx"}
+        published["args"] = ["--from", requirement, *program, *block.get("args", ())]
+        return published | ({"env": block["env"]} if "env" in block else {})
+
+    def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
+        package = self.package if self.version is None else f"{self.package}=={self.version}"
+        if self.package == self.entry:
+            return ["uvx", package, *args]
+        return ["uvx", "--from", package, *self.entry.split(" "), *args]
+
+    def registry_package(self) -> dict[str, Any]:
+        pin = {"version": self.version} if self.version not in {None, "latest"} else {}
+        return {"registryType": "pypi", "identifier": self.package, **pin, "transport": {"type": "stdio"}}
+
+    @classmethod
+    def advise_on_start(cls, output: str, *, has_extra_packages: bool) -> str | None:
+        if has_extra_packages or _NEWER_MCP.search(output) is None:
+            return None
+        return "it was made for an older mcp package: --with 'mcp<2' installs that beside it"
+
+    @classmethod
+    def name_parts(cls, reference: str) -> tuple[str, str]:
+        return "", _AFTER_NAME.sub("", reference)
+
+
+_IMAGE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._/:-]*?(?P<tag>:[A-Za-z0-9_][A-Za-z0-9._-]*)?(?P<digest>@sha256:[0-9a-f]{64})?", re.ASCII
+)
+_URL_PATH = re.compile(r"/[!-~]*")
+
+
+class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
+    kind: ClassVar[str] = "docker"
+    keys: ClassVar[tuple[str, ...]] = ("image", "port", "path", "volumes", "args", "env", "cwd")
+    transports: ClassVar[tuple[Transport, ...]] = ("stdio", "http")
+    confinement: ClassVar[Confinement] = "container"
+    schema: ClassVar[dict[str, Any]] = {
+        **LocalServer.schema,
+        "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+        "path": TEXT,
+        "volumes": STRINGS,
+    }
+    # The published schema has `path` for programs only. Here it is the path of a URL.
+    published_keys: ClassVar[frozenset[str]] = LocalServer.published_keys - {"path"}
+    registry_type: ClassVar[str | None] = "oci"
+    registry_name: ClassVar[str | None] = "the registry of images"
+    launcher: ClassVar[tuple[str, ...]] = ("docker", "run")
+
+    image: str
+    port: int | None = None
+    path: str = "/mcp"  # of the URL at which the container serves HTTP
+    volumes: tuple[str, ...] = ()
+
+    @classmethod
+    def read(
+        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
+    ) -> Self | None:
+        image = _IMAGE.fullmatch(block["image"])
+        if image is None:
+            findings.say(
+                "/server/image", "schema_invalid", "this is not the name of an image", "write registry/name:tag"
+            )
+            return None
+        if image["digest"] is None and (image["tag"] in {None, ":latest"}):  # AIP-server-5
+            findings.say(
+                "/server/image",
+                "image_unpinned",
+                "the image names no fixed version",
+                "write a tag or a digest, so that an update is your decision",
+                "warning",
+            )
+        if transport == "http" and "port" not in block:
+            findings.say(
+                "/server/port", "schema_invalid", "port is missing", "name the port the container serves HTTP on"
+            )
+        if "path" in block and not _URL_PATH.fullmatch(block["path"]):
+            findings.say("/server/path", "schema_invalid", "this is no path of a URL", "write one like /mcp")
+        return msgspec.convert(block, cls)
+
+    @property
+    def source(self) -> str | None:
+        """Return the name of the image without its tag and digest."""
+        folder, slash, name = self.image.partition("@")[0].rpartition("/")
+        return folder + slash + name.partition(":")[0]
+
+    def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
+        volumes = [word for each in self.volumes for word in ("-v", each)]
+        environment = [word for each in variables for word in ("-e", each)]
+        return ["docker", "run", "-i", "--rm", *volumes, *environment, self.image, *args]
+
+    def registry_package(self) -> dict[str, Any]:
+        package: dict[str, Any] = {"registryType": "oci", "identifier": self.image, "transport": {"type": "stdio"}}
+        if self.volumes:
+            package["runtimeHint"] = "docker"
+            package["runtimeArguments"] = [{"type": "named", "name": "-v", "value": each} for each in self.volumes]
+        return package
+
+    @classmethod
+    def name_parts(cls, reference: str) -> tuple[str, str]:
+        scope, _, name = reference.partition("@")[0].rpartition("/")
+        return scope, name.partition(":")[0]
+
+
+_URL = re.compile(r"[!-~]+")
+_AUTH = {
+    **closed_object(
+        ["type"],
+        type={"enum": ["none", "bearer", "header", "oauth", "mtls"]},
+        secret=TEXT,
+        header=TEXT,
+        scopes=STRINGS,
+        client_id=TEXT,
+    ),
+    "allOf": [
+        {
+            "if": {"properties": {"type": {"enum": ["bearer", "header"]}}, "required": ["type"]},
+            "then": {"required": ["secret"]},
+        },
+        {
+            "if": {"properties": {"type": {"const": "header"}}, "required": ["type"]},
+            "then": {"required": ["header"]},
+        },
+    ],
+}
+
+
+class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
+    """The block server.auth: how the node proves to a remote server that it may use it."""
+
+    type: Literal["none", "bearer", "header", "oauth", "mtls"]
+    secret: str | None = None
+    header: str | None = None
+    scopes: tuple[str, ...] = ()
+    client_id: str | None = None
+
+
+class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
+    kind: ClassVar[str] = "remote"
+    keys: ClassVar[tuple[str, ...]] = ("url", "headers", "query", "auth")
+    transports: ClassVar[tuple[Transport, ...]] = ("http", "sse")
+    confinement: ClassVar[Confinement] = "elsewhere"
+    schema: ClassVar[dict[str, Any]] = {"headers": STRING_MAP, "query": STRING_MAP, "auth": _AUTH}
+
+    url: str
+    headers: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
+    auth: RemoteAuth | None = None
+
+    @classmethod
+    def read(
+        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
+    ) -> Self | None:
+        url: str = block["url"]
+        try:
+            parts = urlsplit(url)
+            host, has_credentials = parts.hostname, "@" in parts.netloc
+            # Reading the port raises ValueError if it is not one.
+            _ = parts.port
+        except ValueError:
+            host, has_credentials = None, False
+            parts = urlsplit("")
+        if has_credentials:  # AIP-server-7
+            refuse_plaintext(findings, "/server/url", "url")
+        elif parts.scheme not in {"http", "https"} or not host or not _URL.fullmatch(url) or "#" in url:  # AIP-server-7
+            findings.say(
+                "/server/url",
+                "url_invalid",
+                "this is not the address of a server",
+                "write https://host/path, without a fragment",
+            )
+        elif parts.scheme == "http" and not is_loopback(host):  # AIP-security-10
+            findings.say(
+                "/server/url",
+                "insecure_url",
+                "this address is not encrypted",
+                "write https://, or let the operator name the host in drivers.insecure_hosts",
+                "warning" if host in insecure_hosts else "error",
+            )
+        return msgspec.convert(block, cls)
+
+    @property
+    def address(self) -> str | None:
+        return self.url
+
+    @property
+    def source(self) -> str | None:
+        return urlsplit(self.url).hostname
+
+    @property
+    def accepts_oauth(self) -> bool:
+        return self.auth is None or self.auth.type in {"oauth", "none"}
+
+
+# The table of kinds by the value of server.kind, in the order in which messages list them.
+SERVERS: Final[Mapping[str, type[ServerBlock]]] = {
+    each.kind: each for each in (BinaryServer, NpmServer, PypiServer, DockerServer, RemoteServer)
+}

@@ -1,1 +1,0 @@
-"""Which driver serves a contract and with which secrets: resolver, compatibility, history, access, redaction."""

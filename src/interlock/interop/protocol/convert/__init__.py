@@ -1,1 +1,0 @@
-"""Entries of other programs turned into drafts of driver folders, with secrets taken out and merges kept."""

@@ -1,0 +1,439 @@
+"""MCP registry descriptions (server.json, 2025-07-09 to 2025-12-11) and server cards as entries (AIP-import-12).
+
+The older files write snake_case; both are read. Of several packages the first that can be run here is taken, then the
+remotes; what is not run here is told. A value that somebody has to give becomes an input.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from interlock.drivers.protocol.files.frontmatter import read_frontmatter
+from interlock.drivers.protocol.files.plaintext import SECRET
+from interlock.interop.protocol.client_files import HELPERS, host_names, names, text, texts
+from interlock.interop.protocol.clients import System
+from interlock.interop.protocol.formats import UnreadableFile, read_data
+from interlock.interop.protocol.model import ENTRIES_MAX, FileReading, ImportNote, PersonInput, ServerEntry, Transport
+from interlock.interop.protocol.server_reference import PACKAGED
+
+_REMOTES: Final[dict[str, Transport]] = {"streamable-http": "http", "streamable": "http", "http": "http", "sse": "sse"}
+_USUAL_HOSTS: Final = {"npm": "npmjs", "pypi": "pypi"}  # the name before the last dot of each registry's host
+_SNAKE: Final = re.compile(r"_([a-z])")
+_SHA256: Final = re.compile(r"[a-f0-9]{64}")
+
+
+def is_registry_data(data: Any) -> bool:
+    if not isinstance(data, Mapping):
+        return False
+    inner = data.get("server") if isinstance(data.get("server"), Mapping) else data
+    listed = data.get("servers")
+    several = isinstance(listed, list) and any(isinstance(each, Mapping) for each in listed)
+    return isinstance(inner, Mapping) and ("packages" in inner or "remotes" in inner or several)
+
+
+def read_registry(data_untrusted: bytes) -> FileReading:
+    try:
+        data = read_data(data_untrusted, "json")
+    except UnreadableFile as error:
+        return FileReading(problem=str(error))
+    if not is_registry_data(data):
+        return FileReading(problem="it describes no server")
+    listed = data.get("servers")
+    described = listed if isinstance(listed, list) else [data]
+    entries = []
+    for each in described[:ENTRIES_MAX]:
+        inner = each.get("server", each) if isinstance(each, Mapping) else None
+        if isinstance(inner, Mapping):
+            entries.append(_registry_entry(_camel(inner)))
+    return FileReading(entries=tuple(entries))
+
+
+def _camel(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        # Names of variables are the author's own and stay as they are.
+        return {
+            _SNAKE.sub(lambda match: match[1].upper(), str(key)): each if key == "variables" else _camel(each)
+            for key, each in value.items()
+        }
+    return [_camel(each) for each in value] if isinstance(value, list) else value
+
+
+def _registry_entry(described: Mapping[str, Any]) -> ServerEntry:
+    whole = text(described.get("name")) or "server"
+    base = ServerEntry(
+        name=whole.rpartition("/")[2] or "server",
+        style="registry",
+        title=text(described.get("title")),
+        description=text(described.get("description")),
+        version=text(described.get("version")),
+    )
+    reasons: list[str] = []
+    for package in _objects(described.get("packages")):
+        candidate = _package_entry(base, package)
+        if isinstance(candidate, ServerEntry):
+            return candidate
+        reasons.append(candidate)
+    for remote in _objects(described.get("remotes")):
+        candidate = _remote_entry(base, remote)
+        if isinstance(candidate, ServerEntry):
+            return candidate
+        reasons.append(candidate)
+    message = "; ".join(dict.fromkeys(reasons)) or "it names no package and no address"
+    return msgspec.structs.replace(base, refused=ImportNote(code="unsupported", text=message))
+
+
+def _package_entry(base: ServerEntry, package: Mapping[str, Any]) -> ServerEntry | str:
+    """Return the entry of a package, or why it cannot be used."""
+    kind = text(package.get("registryType")) or text(package.get("registryName")) or ""
+    identifier = text(package.get("identifier")) or text(package.get("name"))
+    speaks = package.get("transport")
+    if isinstance(speaks, Mapping) and speaks.get("type") not in (None, "stdio"):
+        return f"its {kind} package serves HTTP by itself: start it and import its url"
+    if kind == "mcpb":
+        return "its package is a bundle: download it, compare its SHA-256, and import the file"
+    if kind not in {"npm", "pypi", "oci", "docker"} or identifier is None:
+        return f"packages of type {kind[:20]!r} are not run here"
+    host = text(package.get("registryBaseUrl"))
+    if kind in _USUAL_HOSTS and host and _registry_name(host) != _USUAL_HOSTS[kind]:
+        return f"its {kind} package is in another registry"
+    inputs: dict[str, PersonInput] = {}
+    env = _settings(package.get("environmentVariables"), inputs)
+    runtime = _arguments(package.get("runtimeArguments"), inputs)
+    args = _arguments(package.get("packageArguments"), inputs)
+    version = text(package.get("version"))
+    command: tuple[str, ...]
+    if kind == "npm":
+        command = ("npx", *runtime, identifier if version is None else f"{identifier}@{version}", *args)
+    elif kind == "pypi":
+        command = ("uvx", *runtime, identifier if version is None else f"{identifier}=={version}", *args)
+    else:
+        tagged = version is None or ":" in identifier.rpartition("/")[2] or "@" in identifier
+        image = identifier if tagged else f"{identifier}:{version}"
+        passed = [word for name in env for word in ("-e", name)]
+        command = ("docker", "run", *runtime, *passed, image, *args)
+    return msgspec.structs.replace(
+        base, command=command, env=env, inputs=inputs, install=_install(kind, identifier, version, package)
+    )
+
+
+def _registry_name(url: str) -> str:
+    try:
+        parts = (urlsplit(url).hostname or "").split(".")
+    except ValueError:
+        return ""
+    return parts[-2] if len(parts) > 1 else ""
+
+
+def _install(
+    kind: str, identifier: str, version: str | None, package: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the install step of a package whose SHA-256 is declared, or nothing."""
+    digest = text(package.get("fileSha256"))
+    method = {"npm": "npm", "pypi": "pip"}.get(kind)
+    if method is None or digest is None or not _SHA256.fullmatch(digest):
+        return ()
+    pin = "" if version is None else f"@{version}" if kind == "npm" else f"=={version}"
+    return ({"method": method, "package": f"{identifier}{pin}", "verify_sha256": digest},)
+
+
+def _remote_entry(base: ServerEntry, remote: Mapping[str, Any]) -> ServerEntry | str:
+    kind = text(remote.get("type")) or text(remote.get("transportType")) or ""
+    url = text(remote.get("url"))
+    if kind not in _REMOTES or url is None:
+        return f"remotes of type {kind[:20]!r} are not dialled here"
+    inputs = _inputs_of(remote)
+    headers = _settings(remote.get("headers"), inputs)
+    return msgspec.structs.replace(base, transport=_REMOTES[kind], url=url, headers=headers, inputs=inputs)
+
+
+def _settings(value: Any, inputs: dict[str, PersonInput]) -> dict[str, str]:
+    settings = {}
+    for each in _objects(value):
+        name = text(each.get("name"))
+        if name is not None and (written := _value_text(name, each, inputs)) is not None:
+            settings[name] = written
+    return settings
+
+
+def _arguments(value: Any, inputs: dict[str, PersonInput]) -> list[str]:
+    arguments: list[str] = []
+    for each in _objects(value):
+        name = text(each.get("name"))
+        input_name = text(each.get("valueHint")) or (name or "argument").lstrip("-")
+        written = _value_text(input_name, each, inputs)
+        if each.get("type") == "named" and name is not None:
+            arguments += [name] if written is None or written == "" else [name, written]
+        elif written is not None:
+            arguments.append(written)
+    return arguments
+
+
+def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, PersonInput]) -> str | None:
+    """Return the text of a setting, with its inputs as {NAME}, or None if it has no value and needs none."""
+    inputs |= _inputs_of(setting)
+    secret = setting.get("isSecret") is True
+    fixed = _plain(setting.get("value"))
+    if fixed is not None and (not secret or "{" in fixed):
+        return fixed
+    default = fixed if fixed is not None else _plain(setting.get("default"))
+    if default is None and not secret and setting.get("isRequired") is not True:
+        return None
+    key = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    inputs[key] = PersonInput(description=text(setting.get("description")) or "", secret=secret, default=default)
+    return f"{{{key}}}"
+
+
+def _inputs_of(setting: Mapping[str, Any]) -> dict[str, PersonInput]:
+    variables = setting.get("variables")
+    inputs = {}
+    for name, each in variables.items() if isinstance(variables, Mapping) else ():
+        each = _camel(each)
+        if isinstance(each, Mapping):
+            inputs[str(name)] = PersonInput(
+                description=text(each.get("description")) or "",
+                secret=each.get("isSecret") is True,
+                default=_plain(each.get("value", each.get("default"))),
+            )
+    return inputs
+
+
+def _plain(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else text(value)
+
+
+def is_docker_data(data: Any) -> bool:
+    if not isinstance(data, Mapping):
+        return False
+    return isinstance(data.get("registry"), Mapping) or "startCommand" in data or _is_one_server(data)
+
+
+def _is_one_server(data: Mapping[str, Any]) -> bool:
+    return text(data.get("name")) is not None and ("image" in data or data.get("type") in {"server", "remote", "poci"})
+
+
+def read_docker(data_untrusted: bytes) -> FileReading:
+    try:
+        data = read_data(data_untrusted, "yaml")
+    except UnreadableFile as error:
+        return FileReading(problem=str(error))
+    if not is_docker_data(data):
+        return FileReading(problem="it describes no server")
+    if "startCommand" in data:
+        return FileReading(entries=(_smithery_entry(data),))
+    registry = data.get("registry")
+    if isinstance(registry, Mapping):
+        listed = [(str(name), each) for name, each in registry.items() if isinstance(each, Mapping)]
+        return FileReading(entries=tuple(_docker_entry(name, each) for name, each in listed[:ENTRIES_MAX]))
+    return FileReading(entries=(_docker_entry(text(data.get("name")) or "server", data),))
+
+
+def _smithery_entry(data: Mapping[str, Any]) -> ServerEntry:
+    start = data["startCommand"]
+    helper = next((key for key in HELPERS if isinstance(start, Mapping) and key in start), None)
+    message = f"{helper} is code to run and is not imported" if helper else "it does not say how the server is started"
+    code = "helper_not_run" if helper else "unsupported"
+    return ServerEntry(name="smithery", refused=ImportNote(code=code, text=message))
+
+
+def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
+    about, run, config = (_object(described.get(key)) for key in ("about", "run", "config"))
+    inputs: dict[str, PersonInput] = {}
+    env = texts(run.get("env"))
+    for source in (described, config):
+        for each in _objects(source.get("env")):
+            variable, value = text(each.get("name")), text(each.get("value"))
+            if variable is not None and value is not None:
+                env[variable] = value
+        for each in _objects(source.get("secrets")):
+            variable, slug = text(each.get("env")), text(each.get("name"))
+            if variable is not None and slug is not None:
+                env[variable] = f"{{{{{slug}}}}}"
+                inputs[slug] = PersonInput(description=text(each.get("description")) or "", secret=True)
+    entry = ServerEntry(
+        name=name,
+        style="docker",
+        title=text(about.get("title")) or text(described.get("title")),
+        description=text(about.get("description")) or text(described.get("description")),
+        env=env,
+        inputs=inputs,
+        egress=_docker_egress(described, run),
+    )
+    remote = described.get("remote")
+    if isinstance(remote, Mapping) and (url := text(remote.get("url"))) is not None:
+        kind = text(remote.get("transport_type")) or text(remote.get("transport")) or "streamable-http"
+        transport = "sse" if kind == "sse" else "http"
+        headers = {key: _with_inputs(value, env) for key, value in texts(remote.get("headers")).items()}
+        return msgspec.structs.replace(entry, url=url, transport=transport, headers=headers, env={})
+    image = text(described.get("image"))
+    if image is None or described.get("type") == "poci":
+        kind = text(described.get("type")) or "unknown"
+        return msgspec.structs.replace(
+            entry, refused=ImportNote(code="unsupported", text=f"Docker entries of type {kind[:20]!r} are not run here")
+        )
+    server: dict[str, Any] = {"kind": "docker", "image": image}
+    volumes = [*names(described.get("volumes")), *names(run.get("volumes"))]
+    args = [*names(described.get("command")), *names(run.get("command"))]
+    server |= {"volumes": volumes} if volumes else {}
+    server |= {"args": args} if args else {}
+    return msgspec.structs.replace(entry, server=server)
+
+
+def _with_inputs(value: str, env: Mapping[str, str]) -> str:
+    """Replace ${VAR} in a header by the value of the entry's variable."""
+    for variable, template in env.items():
+        value = value.replace(f"${{{variable}}}", template).replace(f"${variable}", template)
+    return value
+
+
+def _docker_egress(described: Mapping[str, Any], run: Mapping[str, Any]) -> tuple[str, ...] | None:
+    if described.get("disableNetwork") is True or run.get("disableNetwork") is True:
+        return ()
+    hosts = described.get("allowHosts", run.get("allowHosts"))
+    return host_names(names(hosts)) if isinstance(hosts, list) else None
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+MANIFEST: Final = "manifest.json"
+VERSIONS: Final = ("0.1", "0.2", "0.3", "0.4")
+_USER: Final = re.compile(r"\$\{user_config\.([^{}]+)\}")
+
+
+def read_manifest(data_untrusted: bytes, system: System) -> FileReading:
+    try:
+        data = read_data(data_untrusted, "json")
+    except UnreadableFile as error:
+        return FileReading(problem=f"{MANIFEST}: {error}")
+    if not isinstance(data, Mapping) or not isinstance(data.get("server"), Mapping):
+        return FileReading(problem=f"{MANIFEST} describes no server")
+    version = str(data.get("manifest_version", data.get("dxt_version", "")))
+    entry = _bundle_entry(data, data["server"], system)
+    if version not in VERSIONS:
+        message = f"manifests of version {version[:10]!r} are not known here"
+        entry = msgspec.structs.replace(entry, refused=ImportNote(code="unsupported", text=message))
+    return FileReading(entries=(entry,))
+
+
+def _bundle_entry(data: Mapping[str, Any], server: Mapping[str, Any], system: System) -> ServerEntry:
+    settings = data.get("user_config")
+    settings = settings if isinstance(settings, Mapping) else {}
+    entry = ServerEntry(
+        name=text(data.get("name")) or "bundle",
+        style="bundle",
+        title=text(data.get("display_name")),
+        description=text(data.get("description")),
+        version=text(data.get("version")),
+        inputs={str(key): _bundle_input(each) for key, each in settings.items() if isinstance(each, Mapping)},
+    )
+    compatibility = data.get("compatibility")
+    platforms = names(compatibility.get("platforms")) if isinstance(compatibility, Mapping) else ()
+    if platforms and system not in platforms:
+        return _refused_bundle(entry, f"it runs on {', '.join(platforms)} only")
+    config = server.get("mcp_config")
+    config = dict(config) if isinstance(config, Mapping) else {}
+    overrides = config.get("platform_overrides")
+    if isinstance(overrides, Mapping) and isinstance(overrides.get(system), Mapping):
+        config |= overrides[system]
+    command = text(config.get("command"))
+    if command is None:
+        point = text(server.get("entry_point"))
+        if server.get("type") != "uv" or point is None:
+            return _refused_bundle(entry, "it does not say how it is started")
+        command, config = "uv", {**config, "args": ["run", "--directory", "${__dirname}", point]}
+    args = _expand_lists(names(config.get("args")), settings)
+    return msgspec.structs.replace(entry, command=(command, *args), env=texts(config.get("env")))
+
+
+def _refused_bundle(entry: ServerEntry, message: str) -> ServerEntry:
+    return msgspec.structs.replace(entry, refused=ImportNote(code="unsupported", text=message))
+
+
+def _bundle_input(setting: Mapping[str, Any]) -> PersonInput:
+    default = setting.get("default")
+    if isinstance(default, bool):
+        default = "true" if default else "false"
+    elif isinstance(default, int | float):
+        default = str(default)
+    described = text(setting.get("description")) or text(setting.get("title")) or ""
+    return PersonInput(description=described, secret=setting.get("sensitive") is True, default=text(default))
+
+
+def _expand_lists(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
+    """Replace each argument that refers to a list of values by one argument per value."""
+    expanded: list[str] = []
+    for each in args:
+        whole = _USER.fullmatch(each)
+        setting = settings.get(whole[1]) if whole is not None else None
+        if (
+            isinstance(setting, Mapping)
+            and setting.get("multiple") is True
+            and isinstance(setting.get("default"), list)
+        ):
+            expanded += names(setting["default"])
+        else:
+            expanded.append(each)
+    return expanded
+
+
+def read_driver_entry(data_untrusted: bytes) -> FileReading:
+    reading = read_frontmatter(data_untrusted, "DRIVER.md")
+    front = reading.value
+    if front is None:
+        return FileReading(problem=f"line {reading.problems[0].line}: {reading.problems[0].message}")
+    server = front.data.get("server")
+    identifier = text(front.data.get("id"))
+    if not isinstance(server, Mapping) or identifier is None:
+        return FileReading(problem="it describes no server")
+    return FileReading(entries=(_driver_entry(identifier, front.data, server),))
+
+
+def _driver_entry(identifier: str, data: Mapping[str, Any], server: Mapping[str, Any]) -> ServerEntry:
+    env, headers, query = (texts(server.get(key)) for key in ("env", "headers", "query"))
+    args = names(server.get("args"))
+    secret_names = {
+        name for each in (*env.values(), *headers.values(), *query.values(), *args) for name in SECRET.findall(each)
+    }
+    network = data.get("network")
+    url = text(server.get("url"))
+    if url is not None and query:
+        url += ("&" if "?" in url else "?") + "&".join(f"{name}={value}" for name, value in query.items())
+    block: dict[str, Any] | None = None
+    command: tuple[str, ...] = ()
+    path = text(server.get("path"))
+    if server.get("kind") == "binary" and path is not None:
+        command = (path, *args)
+    elif server.get("kind") in PACKAGED:
+        block = {key: value for key, value in server.items() if key not in {"env", "cwd"}}
+    elif url is None:
+        return ServerEntry(
+            name=identifier, refused=ImportNote(code="unsupported", text="its kind of server is not known here")
+        )
+    options = data.get("connection_options")
+    return ServerEntry(
+        name=identifier,
+        style="driver",
+        title=text(data.get("name")),
+        description=text(data.get("description")),
+        transport="sse" if data.get("transport") == "sse" else "http" if url is not None else "stdio",
+        command=command,
+        server=block,
+        env=env,
+        cwd=text(server.get("cwd")),
+        url=url,
+        headers=headers,
+        inputs={name: PersonInput(secret=True) for name in secret_names},
+        egress=names(network.get("egress")) if isinstance(network, Mapping) else None,
+        connect_timeout_ms=options.get("timeout_ms") if isinstance(options, Mapping) else None,
+        call_timeout_ms=data.get("timeout_override_ms"),
+    )

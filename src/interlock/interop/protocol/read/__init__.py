@@ -1,1 +1,0 @@
-"""Parsers of other programs' files: client configurations, registry entries, Docker files, bundles."""
