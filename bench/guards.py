@@ -32,7 +32,7 @@ from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
 from interlock.dispatch.dispatch import Dispatch, DispatchParts
 from interlock.dispatch.link_checks import AvailabilityCheck, SendCheck
-from interlock.gate.gate_check import CommitCheck, GateCheck
+from interlock.gate.gate import CommitCheck, GateCheck
 from interlock.guard.budgets import BudgetCheck, Budgets
 from interlock.guard.checks import GuardChecks
 from interlock.guard.guard import Guard

@@ -12,7 +12,7 @@ from tests.approvals.inboxes import Desk, Hands, desk_at
 from interlock.approvals.decisions import DecisionService
 from interlock.approvals.protocol.approval import Approval, Status
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked, Verified
+from interlock.gate.protocol.proofs import ProofQuestion, Verified
 from interlock.names.actions import ControllerChanges, NamesActions, Sightings
 from interlock.names.documents import DocumentWatch
 from interlock.names.protocol.entry import RegistryEntry
@@ -47,7 +47,7 @@ def proposal(name: str = "acme_search", **members: Any) -> NameProposal:
 class Signatures:
     """Believes every proof: the token is the expert's name."""
 
-    async def judge(self, asked: Asked, proof: Presented) -> Verified | Refusal:
+    async def judge(self, asked: ProofQuestion, proof: Presented) -> Verified | Refusal:
         return Verified(
             type="operator_signature",
             anchor=proof.token,

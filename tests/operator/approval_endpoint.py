@@ -14,7 +14,7 @@ from interlock.approvals.decisions import DecisionService
 from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.views import ApprovalViews
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
+from interlock.gate.protocol.proofs import ProofQuestion, Verified, invalid
 from interlock.operator.app import operator_app
 from interlock.operator.operation import handlers_of
 from interlock.wire.refusal import Refusal
@@ -31,9 +31,9 @@ class KnowsOneWord:
     """Judges by a token that spells out what it is for."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[ProofQuestion] = []
 
-    async def judge(self, asked: Asked, proof: Presented) -> Verified | Refusal:
+    async def judge(self, asked: ProofQuestion, proof: Presented) -> Verified | Refusal:
         self.asked.append(asked)
         if proof.token != signed(asked.confirmation_id, asked.call_digest):
             return invalid("signature", "the signature of the proof is wrong")

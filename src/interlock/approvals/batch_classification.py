@@ -22,7 +22,7 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked
+from interlock.gate.protocol.proofs import ProofQuestion
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
@@ -64,12 +64,12 @@ class BatchClassification:
         self._find = find
         self._own_id = aggregator_id
 
-    def question(self, id: str, entries: Sequence[ClassEntry]) -> Asked | Refusal:
+    def question(self, id: str, entries: Sequence[ClassEntry]) -> ProofQuestion | Refusal:
         """Return what a proof must sign. The proof names the first tool; `sign` checks all of them."""
         tools = [entry.tool for entry in entries]
         if not tools or len(set(tools)) < len(tools):
             return Refusal(INVALID_PARAMS, "invalid_body", {"detail": "each tool is named once, and at least one is"})
-        return Asked(
+        return ProofQuestion(
             confirmation_id=id,
             call_digest=classification_digest(id, entries),
             nonce="",

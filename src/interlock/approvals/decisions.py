@@ -24,7 +24,7 @@ from interlock.approvals.protocol.digests import REVEAL, answers, signed_digest
 from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
 from interlock.core.clock import Clock
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
+from interlock.gate.protocol.proofs import ProofQuestion, Verified, invalid
 from interlock.wire.refusal import CONFIRMATION_VOID, INVALID_PARAMS, Refusal, ax_refusal
 
 CODE_GONE: Final = ax_refusal(
@@ -34,7 +34,7 @@ REDEFINED: Final = "the tool is defined otherwise than it was when the call was 
 
 
 class Verifier(Protocol):
-    async def judge(self, question: Asked, proof: Presented) -> Verified | Refusal:
+    async def judge(self, question: ProofQuestion, proof: Presented) -> Verified | Refusal:
         """Verify a proof and use it up: the same proof is never accepted again."""
 
 
@@ -172,7 +172,7 @@ class DecisionService:
             return drivers.is_current(approval)
         return self._is_call_current(approval)
 
-    def question(self, id: str, answer: str | None) -> Asked | Refusal:
+    def question(self, id: str, answer: str | None) -> ProofQuestion | Refusal:
         """Return what a proof must sign to approve this with this answer, or to see its code (REVEAL)."""
         open_ = self._open(id, None if answer == REVEAL else answer)
         if answer == REVEAL and not isinstance(open_, Refusal):
@@ -221,8 +221,8 @@ class DecisionService:
             return Refusal(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
         return approval, answer
 
-    def _proof_request(self, approval: Approval, answer: str | None) -> Asked:
-        return Asked(
+    def _proof_request(self, approval: Approval, answer: str | None) -> ProofQuestion:
+        return ProofQuestion(
             confirmation_id=approval.id,
             call_digest=signed_digest(approval, answer),
             nonce=approval.nonce or "",

@@ -26,7 +26,7 @@ from interlock.config.plan import AnchorPlan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
-from interlock.gate.protocol.jws_proof import invalid
+from interlock.gate.protocol.proofs import invalid
 from interlock.store.ports import Change, KeyValue, StoreError
 from interlock.wire.refusal import Refusal
 

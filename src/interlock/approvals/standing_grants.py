@@ -29,7 +29,7 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
+from interlock.gate.protocol.proofs import ProofQuestion, Verified, invalid
 from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
 from interlock.wire.refusal import CONFIRMATION_UNKNOWN, CONFIRMATION_VOID, INVALID_PARAMS, Refusal, ax_refusal
 
@@ -177,7 +177,7 @@ class StandingGrants:
 
     # Signing
 
-    def question(self, grant: StandingGrant) -> Asked | Refusal:
+    def question(self, grant: StandingGrant) -> ProofQuestion | Refusal:
         """Return the question that a proof must answer to make this grant valid."""
         try:
             check_grant(grant, self._clock.wall())
@@ -274,8 +274,8 @@ class StandingGrants:
 
     # Inside
 
-    def _asked(self, grant: StandingGrant) -> Asked:
-        return Asked(
+    def _asked(self, grant: StandingGrant) -> ProofQuestion:
+        return ProofQuestion(
             confirmation_id=grant.id,
             call_digest=grant_digest(grant),
             nonce="",

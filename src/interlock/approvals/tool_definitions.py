@@ -27,7 +27,7 @@ from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.config.plan import ToolClass
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed
-from interlock.gate.protocol.claims import Claims, claims_shown, is_looser
+from interlock.gate.protocol.policy import ToolClaims, claims_shown, is_looser
 from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
 from interlock.wire.refusal import Refusal
 
@@ -53,7 +53,7 @@ _OPEN_REASON: Final = "an operator asked what the tool is"
 class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     fingerprint: str
     digest: str
-    claims: Claims | None = None  # None: kept before claims were
+    claims: ToolClaims | None = None  # None: kept before claims were
 
 
 class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -152,7 +152,7 @@ class Definitions:
             return DefinitionState.SAME
         return DefinitionState.REWORDED if accepted.digest == snapshot.digest else DefinitionState.CHANGED
 
-    def find_accepted(self, segment: str, tool: str) -> Claims | None:
+    def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
         accepted = self._maybe_known(segment, tool)
         return None if accepted is None else accepted.claims
 
@@ -393,7 +393,7 @@ class Definitions:
             await self._write(segment, {approval.tool: stored})
 
 
-def _decode_kept(fingerprint: str, digest: str, definition: bytes, claims: Claims) -> StoredDefinition:
+def _decode_kept(fingerprint: str, digest: str, definition: bytes, claims: ToolClaims) -> StoredDefinition:
     text = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
     identity = KnownDefinition(fingerprint=fingerprint, digest=digest, claims=claims)
     return StoredDefinition(known=identity, definition=text)
@@ -407,7 +407,7 @@ def _with_claims(stored: StoredDefinition) -> KnownDefinition:
     )
 
 
-def _claims(stored: StoredDefinition) -> Claims:
+def _claims(stored: StoredDefinition) -> ToolClaims:
     """Return the stored claims. If there are none, read them from the definition; a definition too long to store
     claims nothing.
     """

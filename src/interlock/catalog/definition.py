@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.hop_metadata import as_declared
-from interlock.gate.protocol.claims import Claims, read_claims
+from interlock.gate.protocol.policy import ToolClaims, read_claims
 from interlock.mcp.items import Item, maybe_value
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.jsontext.canonical import tool_digest
@@ -73,7 +73,7 @@ class DefinitionSnapshot:
         self.is_flagged = True
 
     @cached_property
-    def claims(self) -> Claims:
+    def claims(self) -> ToolClaims:
         declared = as_declared(self._said, self._declared)
         return read_claims(declared, maybe_value(self._item, "annotations"), is_flagged=self.is_flagged)
 

@@ -58,8 +58,7 @@ from interlock.catalog.surface import (
     Surfaces,
 )
 from interlock.config.plan import Plan, ToolClass, ToolRule
-from interlock.gate.protocol.claims import Claims, is_looser, no_looser
-from interlock.gate.protocol.policy import Hold, gate_of, hold_of, says_its_effect
+from interlock.gate.protocol.policy import Hold, ToolClaims, gate_of, hold_of, is_looser, no_looser, says_its_effect
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link
 from interlock.links.listing import Items, Listing
@@ -392,7 +391,7 @@ class _LinkItemsBuilder:
             self.seen.append((snapshot, look))
         return look
 
-    def _find_stricter_claims(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> Claims | None:
+    def _find_stricter_claims(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> ToolClaims | None:
         """Return the accepted claims if the changed definition claims less: a server must not lift its own gate.
 
         A node that `defer` trusts is believed: a person decided there.
@@ -414,7 +413,7 @@ class _LinkItemsBuilder:
             irreversible=irreversible,
             is_open=is_open,
             gated_below=stated.gated and self._offer.is_aggregator and self._offer.proved,
-            asked=by_contract,
+            by_contract=by_contract,
         )
 
     def _judge(
@@ -425,7 +424,7 @@ class _LinkItemsBuilder:
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
-        accepted: Claims | None,
+        accepted: ToolClaims | None,
     ) -> _Assessment | Invalid:
         """Assess a tool. Most tools of a server state the same about themselves, so that they share one assessment."""
         if rule is not None or ruling is not None or accepted is not None or original in self._link.classes:
@@ -449,7 +448,7 @@ class _LinkItemsBuilder:
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
-        accepted: Claims | None,
+        accepted: ToolClaims | None,
     ) -> _Assessment | Invalid:
         read = self._capability(original, stated, annotations, rule, ruling, accepted)
         if isinstance(read, Invalid):
@@ -480,7 +479,7 @@ class _LinkItemsBuilder:
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
-        accepted: Claims | None,
+        accepted: ToolClaims | None,
     ) -> Capability | Invalid:
         """Return the capability of a tool. An overlay is the operator's decision about a leaf; an aggregator's
         passes unchanged (MCP-AX 11.3).

@@ -15,8 +15,7 @@ from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.catalog.surface import Surface
 from interlock.config.plan import ToolClass
 from interlock.core.calls.check import Check
-from interlock.gate.protocol.claims import Claims
-from interlock.gate.protocol.policy import GateRule
+from interlock.gate.protocol.policy import GateRule, ToolClaims
 from interlock.links.api import Below
 from interlock.links.link import Link
 from interlock.mcp.headers import Mirrored
@@ -40,7 +39,7 @@ class Rulings(Protocol):
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         """Compare a definition with the one that was accepted before. A flag that it had then is set again."""
 
-    def find_accepted(self, segment: str, tool: str) -> Claims | None:
+    def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
         """Return the claims of the definition that was last accepted, or None."""
 
     def waits(self, segment: str) -> frozenset[str]:
@@ -62,7 +61,7 @@ class _NoRulings:
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         return DefinitionState.SAME
 
-    def find_accepted(self, segment: str, tool: str) -> Claims | None:
+    def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
         return None
 
     def waits(self, segment: str) -> frozenset[str]:

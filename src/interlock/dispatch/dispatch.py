@@ -40,9 +40,8 @@ from interlock.dispatch.calls_under_way import CallsUnderWay
 from interlock.dispatch.link_checks import AvailabilityCheck, forbid_resending
 from interlock.dispatch.task_table import Tasks
 from interlock.gate.confirm import Confirmations, ConfirmCall, HeldHere
-from interlock.gate.gate import Gate
-from interlock.gate.hold import GateHold
-from interlock.gate.responses import Back
+from interlock.gate.gate import Gate, GateHold
+from interlock.gate.responses import ReturningClient
 from interlock.gate.rounds import Relayed
 from interlock.guard.budgets import READING, Budgets
 from interlock.guard.guard import Guard
@@ -153,7 +152,7 @@ class Dispatch:
                 followed, params["name"], meta = route_taken, route_taken.raw, _with_route(meta, route_taken)
                 if meta is not request.meta:
                     request = msgspec.structs.replace(request, meta=meta)
-        back: Back | None = None
+        back: ReturningClient | None = None
         if "requestState" in params:
             returning = self._find_returning(request)
             if isinstance(returning, Call):
@@ -209,19 +208,19 @@ class Dispatch:
         if route.gate is not None:
             if call.hold is None:  # else its link holds it
                 hold = call.hold = self._gate.hold(call, route, back, released_by)
-                if back is not None and back.declined:
-                    return self._take_back(call, hold, back)
+                if back is not None and back.has_declined:
+                    return self._decline(call, hold, back)
         elif ack is not None and call.hold is None:
             call.hold = ack
         params["name"] = route.wire_name
         return self.send(call, link)
 
-    def _take_back(self, call: Call, hold: GateHold, back: Back) -> Call:
+    def _decline(self, call: Call, hold: GateHold, back: ReturningClient) -> Call:
         """End a call that the client's person no longer wants. Nothing is sent, so only the first checks count."""
         refused = self.guard.find_refusal(call, hold.route.link, CheckNumber.AVAILABILITY)
         if refused is not None:
             return self.refuse(call, refused.refusal)
-        self._gate.take_back(call, hold, back)
+        self._gate.decline(call, hold, back.visit.confirmation_id)
         return call
 
     def _postpone(self, request: ClientRequest, make: Callable[[ClientRequest], Call]) -> Call | None:
@@ -444,9 +443,9 @@ class Dispatch:
         call.after = self.under_way.set_log_level(call, link)
         return None
 
-    def _find_returning(self, request: ClientRequest) -> Call | Back | None:
+    def _find_returning(self, request: ClientRequest) -> Call | ReturningClient | None:
         """Return what a tools/call with a state comes back to: a held call, a parked call, or None: its server's."""
-        back = self._gate.returned(request.caller, request.params)
+        back = self._gate.responses.read_state(request.caller, request.params)
         if isinstance(back, Refusal):
             return self.refuse(self._new(request), back)
         return back or self._find_resumed(request)

@@ -1,8 +1,8 @@
-"""mcpax/confirm: a proof arrives, and the call it is for is released (MCP-AX 11.3).
+"""mcpax/confirm: a proof arrives, and the held call that it is for is released (MCP-AX 11.3).
 
 The proof decides, not the sender. The caller of the held call gets its result; every other sender only learns that the
-call was confirmed. A call that a hop below holds is confirmed there: its proof is carried down as it came. Nothing here
-sends: the dispatcher makes the released call and sends what is carried down.
+call was confirmed. A call that a hop below holds is confirmed there: its proof is relayed down unchanged. Nothing here
+sends: the dispatcher makes the released call, which passes the guard like any other, and sends what is relayed.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,9 @@ from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, Outcome
-from interlock.gate.gate import Gate
-from interlock.gate.hold import GateHold, requester_of
+from interlock.gate.gate import Gate, GateHold, requester_of
 from interlock.gate.protocol.held_call import Confirm, read_confirm_untrusted
-from interlock.gate.relays import result_of
-from interlock.gate.rounds import Relayed
+from interlock.gate.rounds import Relayed, result_of
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link
 from interlock.mcp.meta import RAW_EMPTY
@@ -35,14 +33,14 @@ _CONFIRMED_MODERN: Final = b'{"resultType":"complete","status":"confirmed"}'
 
 
 class ConfirmCall(Call, eq=False, kw_only=True):
-    """A mcpax/confirm request. Once it is granted, the released call takes over its reply."""
+    """A mcpax/confirm request. Once it is granted, the released call sends its reply."""
 
     released_call: Call | None = None
 
     def find_route_mismatch(self, rest: tuple[str, ...], onward: dict[str, Raw] | None = None) -> Refusal | None:
         """Refuse a parent that confirms a call under a route that is not the call's own (MCP-AX 7.2).
 
-        `rest`: the route of that call from here; `onward`: what a hop below was told of it.
+        `rest` is the route of that call from here; `onward` is the route that the call to a hop below carried.
         """
         self.onward = onward
         followed = self.caller.hop.check(self.params, self.meta, rest) if self.caller.hop is not None else None
@@ -84,7 +82,7 @@ class Confirmations:
         approval = self._gate.inbox.get(confirm.confirmation_id)
         if approval is not None:
             return call.find_route_mismatch(approval.route) or HeldHere(confirm, approval)
-        relayed = self._gate.rounds.maybe_relayed(confirm.confirmation_id)
+        relayed = self._gate.rounds.find_relayed(confirm.confirmation_id)
         if relayed is None:  # AX-11.3-3: an unknown id
             return UNKNOWN
         if confirm.redeem and relayed.requester != requester_of(call):  # AX-11.3-3: only who made the call
@@ -96,7 +94,7 @@ class Confirmations:
     def redeem(self, call: ConfirmCall, approval: Approval) -> Approval | Refusal | bytes:
         """Return the approval of a held call for a parent that asks for it by its id alone, or why it is not released.
 
-        The call itself has passed this node before. Bytes are the result of a call that a person denied.
+        The parent has sent the call itself before. Bytes are the result of a call that a person denied.
         """
         # Never reveal another caller's approval: an unknown id and a foreign id look the same (AX-11.3-3).
         if approval.kind is not Kind.CALL or approval.requested_by != requester_of(call):
@@ -158,14 +156,16 @@ class Confirmations:
 
 
 class _ConfirmedBelow(GateHold, eq=False, kw_only=True):
-    """The hold of a confirmation that is carried down: its answer is the call's result, or a question of the next hop.
+    """The hold of a confirmation that is relayed down: its reply is the result of the call, or a question of the next
+    hop.
 
-    What was approved here for the call goes on with it, or ends with it; an error leaves it as it was.
+    An approval that this node used for the call continues with the question or ends with the result; an error leaves it
+    unchanged.
     """
 
     def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
         is_result = result_of(message) is not RAW_EMPTY
-        before = self.gate.rounds.take(self.requester, self.digest) if is_result else None
+        before = self.gate.rounds.take_next_round(self.requester, self.digest) if is_result else None
         if before is not None:
             self.approval_id, self.rounds = before.approval_id, before.number
         return super().on_ended(call, outcome, message)

@@ -1,10 +1,13 @@
 """The gate: calls that a person has to agree to are held until then, and sent once (MCP-AX 11.3).
 
-Theory of operation. The dispatcher gives a call over a route with a gate a `GateHold`. The guard asks the hold to name
-the call (check 7), for the answer while no decision exists (check 10), for the approval that releases the call, and to
-use that approval up, on disk (check 11). The gate itself sends nothing and admits nothing. Nothing of the call is
-stored but what the inbox shows a person; the client makes the identical call again. What a hop below demands is carried
-up and never answered for. Who may decide, and on what proof, is settled before an approval counts.
+Theory of operation. The dispatcher gives a call over a gated route a `GateHold`. A hold goes through the guard with its
+call: it computes the digest that names the call (check 7), replies to the call while no decision exists (check 10),
+finds the approval that releases the call, and uses that approval up on disk before anything is sent (check 11). Then it
+reads the reply of the server on its way to the client. The gate itself sends nothing and admits nothing.
+
+The inbox stores what a person is shown of the call and nothing else; the client makes the identical call again. A
+confirmation that a hop below demands is relayed to the caller, and never answered by this node. Who may decide, and
+with which proof, is checked before an approval counts (`approvals.decisions`).
 """
 
 import secrets
@@ -12,30 +15,72 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Kind, Move
+from interlock.approvals.protocol.approval import CLASSIFIED, Approval, Kind, Move, Source, Status
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.ax.protocol.capability import as_object
+from interlock.ax.protocol.hop_metadata import DECLARED, requester
+from interlock.ax.protocol.messages import CONFIRM
+from interlock.catalog.api import CheckVerdict
+from interlock.catalog.definition import DefinitionSnapshot
 from interlock.catalog.routes import ChangedDefinition, Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call, Outcome, answer_failures
-from interlock.core.calls.caller import Caller
+from interlock.core.calls.call import Call, CallLink, Outcome, answer_failures
+from interlock.core.calls.caller import Principal
+from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, Held, Refused, Release
 from interlock.core.clock import Clock
+from interlock.core.current_plan import CurrentPlan
 from interlock.gate.granted_calls import GrantedCalls
-from interlock.gate.hold import GateHold, draft_question, requester_of
-from interlock.gate.relays import Relays
-from interlock.gate.responses import Answers, Back, sees_pages
-from interlock.gate.rounds import Rounds
-from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import TOOLS_CALL
-from interlock.mcp.mrtr import request_digest
+from interlock.gate.protocol.held_call import PREFIX, call_digest, redeeming_params
+from interlock.gate.protocol.policy import Hold
+from interlock.gate.protocol.relay import RelayedDemand
+from interlock.gate.responses import STATE_FOREIGN, STATE_INVALID, Responses, ReturningClient, sees_pages
+from interlock.gate.rounds import NextRound, Relays, Rounds, result_of
+from interlock.guard.budgets import Budgets
+from interlock.links.handshake import modern_head
+from interlock.links.link import Link
+from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY
+from interlock.mcp.methods import META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION, TOOLS_CALL, Era
+from interlock.mcp.mrtr import read_input_required, request_digest
 from interlock.store.ports import Conflict, KeyValue
-from interlock.wire.jsonrpc.codec import encode_result
-from interlock.wire.refusal import Refusal
+from interlock.wire.jsonrpc.codec import decode_object, encode_result, find_string
+from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 KEY_BYTES: Final = 32
 BUCKET: Final = "gate"
+NONCE_BYTES: Final = 24
+RELEASE_TRIES_MAX: Final = 3  # for an approval that other calls use up or operators change meanwhile
+
+_INPUT_REQUIRED: Final = b'"input_required"'
+_OWN_STATE: Final = b'"%b' % PREFIX.encode()
+# The members and the `_meta` keys of a call that are sent once a person has approved it; see `_keep_only_approved`.
+_SHOWN_MEMBERS: Final = ("name", "arguments")
+_PROTOCOL_META: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, PROGRESS_TOKEN))
+
+# How an approval that was used ends, by the outcome of its call: the move in the inbox, and the word on record.
+_ENDS: Final = {
+    Outcome.OK: (Move.SUCCEED, "ok"),
+    Outcome.TOOL_ERROR: (Move.SUCCEED, "tool_error"),
+    Outcome.ERROR: (Move.FAIL, "error"),
+    Outcome.REFUSED: (Move.FAIL, "not_sent"),
+    Outcome.TIMEOUT: (Move.LOSE, "timeout"),
+    Outcome.CANCELLED: (Move.LOSE, "cancelled"),
+    Outcome.LOST: (Move.LOSE, "lost"),
+    Outcome.NOT_SENT: (Move.FAIL, "not_sent"),
+}
+# The server has acted and replied, but its reply is lost: the approval did not simply fail.
+_LOST_REPLIES: Final = ("result_too_large", "malformed_answer")
+
+
+def _unavailable(reason: str, detail: str) -> Refused:
+    return Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": reason, "detail": detail}))
+
+
+_CONTENDED: Final = _unavailable("contended", "its approval keeps changing; make the call again")
+_RELISTING: Final = _unavailable("relisting", "the tool was just classified; make the call again")
 
 
 class GateParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,39 +110,38 @@ class Gate:
         self._kv = parts.kv
         self.rounds = Rounds(parts.clock, self._fail_unanswered)
         self.relays = Relays(parts.inbox, self.rounds, parts.aggregator_id)
-        self.answers = Answers(
+        self.responses = Responses(
             parts.clock,
             aggregator_id=parts.aggregator_id,
             operator_url=parts.operator_url,
-            able=lambda tool: bool(parts.anchors.approver_names(tool)),
+            has_approvers=lambda tool: bool(parts.anchors.approver_names(tool)),
         )
-        self.used_approvals: set[str] = set()  # whose calls are not over
+        self.used_approvals: set[str] = set()  # of calls that have not ended
         self._work = BackgroundTasks()
 
     async def open(self) -> None:
-        """Load or make the key that seals states. It outlives the node, as approvals do. Raises StoreError."""
+        """Load or create the key that seals states and marks callers. It is stored, because approvals are. Raise
+        StoreError.
+        """
         now, key = self._clock.wall(), secrets.token_bytes(KEY_BYTES)
         try:
             await self._kv.create(BUCKET, "key", key, now)
         except Conflict:
             stored = await self._kv.get(BUCKET, "key", now)
             key = key if stored is None else stored.value
-        self.relays.take_key(key)
-        self.answers.take_key(key)
+        self.relays.key = self.responses.key = key
 
     async def close(self) -> None:
         await self._work.finish()
 
-    # A call comes in
+    # Calls
 
-    def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Refusal | None:
-        """Return what a request with a state comes back for, if it is for a confirmation of ours."""
-        return self.answers.returned(caller, params)
+    def hold(
+        self, call: Call, route: Route, returning: ReturningClient | None, released_by: str | None = None
+    ) -> "GateHold":
+        """Return the hold of a call over a gated route. A hop below that may hold the call learns a mark of its caller.
 
-    def hold(self, call: Call, route: Route, back: Back | None, released_by: str | None = None) -> GateHold:
-        """Return the hold of a call over a route with a gate. A hop below that may hold the call is told its caller.
-
-        `released_by`: the approval of a proposal of this very call.
+        `released_by` is the approval of a proposal of this very call.
         """
         requester = requester_of(call)
         if route.gate is not None and route.gate.relays:
@@ -109,32 +153,32 @@ class Gate:
             digest=request_digest(TOOLS_CALL, call.params).hex() if not route.is_held and sees_pages(call) else "",
             arguments=call.params.get("arguments") or RAW_EMPTY,
             is_waiting=route.is_held,
-            back=back,
+            returning=returning,
             state=bytes(call.params.get("requestState", b"")),
             released_by=released_by,
         )
 
-    def take_back(self, call: Call, hold: GateHold, back: Back) -> None:
-        """Answer a call that the person at the client no longer wants. It is never sent."""
-        hold.is_waiting = hold.answered_here = True
-        self._work.begin(answer_failures(call, self._take_back(call, hold, back.visit.confirmation_id)))
+    def decline(self, call: Call, hold: "GateHold", confirmation_id: str) -> None:
+        """Reply to a call that the person at the client declined. It is never sent."""
+        hold.is_waiting = hold.is_answered_here = True
+        self._work.begin(answer_failures(call, self._decline(call, hold, confirmation_id)))
 
-    def denial_result(self, call: Call, route: Route, approval: Approval) -> bytes:
-        """Return the result for the caller of a call that a person denied."""
-        return self.answers.of(call, self.hold(call, route, None), approval, self.inbox.rules.redeem_s)
-
-    async def _take_back(self, call: Call, hold: GateHold, confirmation_id: str) -> None:
-        """Withdraw the approval, and answer the call. What a hop below holds is left there to expire."""
+    async def _decline(self, call: Call, hold: "GateHold", confirmation_id: str) -> None:
+        """Withdraw the approval and reply to the call. An approval at a hop below is left there to expire."""
         approval = self.inbox.get(confirmation_id)
         if approval is not None and approval.requested_by == hold.requester:
             await self.inbox.withdraw(confirmation_id)
-        result = self.answers.declined(call, hold, approval or draft_question(self.inbox, call, hold))
+        result = self.responses.declined_result(call, hold, approval or hold.draft_question(call))
         call.answer(encode_result(call.client_id, result), Outcome.REFUSED)
+
+    def denial_result(self, call: Call, route: Route, approval: Approval) -> bytes:
+        """Return the result for the caller of a call that a person denied."""
+        return self.responses.undecided_result(call, self.hold(call, route, None), approval, self.inbox.rules.redeem_s)
 
     # Approvals
 
     def is_still_good(self, approval: Approval) -> bool:
-        """Return whether its approver may still approve: an anchor may be gone or may have lost this tool."""
+        """Return whether the approver may still approve: their anchor may be removed, or limited to other tools."""
         decision = approval.decision
         has_proof = decision is not None and decision.proof is not None
         return has_proof and self._judge.stands(approval) and not self.granted.is_granted(approval)
@@ -147,16 +191,388 @@ class Gate:
     def _fail_unanswered(self, approval_id: str) -> None:
         self.finish(approval_id, Move.FAIL, "the question it was answered with was not answered in time")
 
-    # Definitions that change
-
     def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
         """Void the approvals of calls of these tools: an approval holds only for the definition that was shown."""
         for definition in changed:
             self._work.begin(self._void(definition.name, definition.after.digest))  # AX-11.3-14
 
     async def _void(self, tool: str, digest: str) -> None:
-        why = "the definition of the tool has changed"
         await self.inbox.void_where(
-            why,
+            "the definition of the tool has changed",
             lambda approval: approval.kind is Kind.CALL and approval.tool == tool and approval.tool_digest != digest,
+        )
+
+
+SentRequest = tuple[str, bytes, dict[str, Any], dict[str, Raw]]  # method, head, params, `_meta`
+
+
+class GateHold(msgspec.Struct, eq=False):
+    """The `CallHold` of one gated call. It refers to the gate and never to its call.
+
+    A hold lives as long as its call: `identify`, `find_refusal` (the call is answered: a person has to decide) or
+    `find_release` and `use` (the call is sent), `on_sent`, `on_ended`. A call whose server asks the client something
+    ends as well; the client continues it with a new call, whose hold finds the approval in `gate.rounds`.
+    """
+
+    gate: Gate
+    route: Route
+    requester: str  # owner of the approval: the caller, or a parent and its mark of the caller
+    arguments: Raw | None  # None: unknown here, because only a proof is relayed
+    is_waiting: bool  # for a decision at this node; False if only a hop below may hold the call
+    returning: ReturningClient | None = None
+    state: bytes = b""  # the requestState that the client sent
+    is_named: bool = False
+    digest: str = ""  # of the call, once it is named; of the request if only a hop below may hold the call
+    approval_id: str | None = None  # once it is used
+    has_next_round: bool = False  # the reply was a question: the approval is not finished with this call
+    is_answered_here: bool = False  # by the gate, not by the server or a hop below
+    rounds: int = 0  # earlier rounds in which the server asked something
+    released_by: str | None = None  # the approval of a proposal of this very call
+    request: SentRequest | None = None  # the call itself, while another request is sent for it
+
+    @property
+    def is_asked_first(self) -> bool:
+        return self.is_waiting
+
+    # Check 7: name the call
+
+    def identify(self, call: Call) -> Refusal | None:
+        if self.is_named:
+            return None
+        route = self.route
+        if route.is_held:
+            digest = call_digest(
+                call.params.get("arguments"),
+                aggregator_id=self.gate.aggregator_id,
+                tool=route.qualified,
+                route=(*route.segments, route.local),
+                caller=self.requester,
+                tool_digest=route.digest,
+            )
+            if isinstance(digest, Refusal):
+                return digest
+            self.digest = digest
+        if self.returning is not None and self.returning.visit.digest != self.digest:  # AX-11.3-12
+            return STATE_FOREIGN
+        if self.state.startswith(_OWN_STATE) and not self._is_next_round():
+            return STATE_INVALID
+        self.is_named = True
+        return None
+
+    # Check 10: find the decision
+
+    def acknowledge(self, call: Call) -> Refused | None:
+        """Return None: a person decides about this call, not its caller."""
+        return None
+
+    def find_refusal(self, call: Call) -> Refused | None:
+        approval = self._find_approval()
+        if approval is None or approval.status is Status.APPROVED or self._is_next_round():
+            return None
+        grant = self.gate.granted.find_release(self, approval) if approval.status is Status.PENDING else ""
+        return None if isinstance(grant, Release) else self._refuse_until_decided(call, approval, grant)
+
+    async def find_release(self, call: Call) -> Release | Refused:
+        """Return a person's approval of this call, or the refusal that tells the client to wait for one."""
+        gate, route = self.gate, self.route
+        if self._is_next_round():
+            return Release(gate.rounds.find_approval(self.requester, self.digest) or "", is_used=True)
+        proposal = gate.inbox.get(self.released_by) if self.released_by is not None else None
+        if proposal is not None and self._is_released_by(proposal):
+            return Release(proposal.id)
+        if is_unclassified(route) and gate.find_ruling(route.qualified, route.digest) is not None:
+            return _RELISTING  # classified meanwhile: no person is asked a second time
+        for _ in range(RELEASE_TRIES_MAX):
+            present = self._find_approval()
+            grant = gate.granted.find_release(self, present) if self._may_use_grant(present) else ""
+            if isinstance(grant, Release):
+                return grant
+            approval = present or await gate.inbox.raise_(self.draft_question(call))
+            if call.done:
+                return CONFIRMATION_REQUIRED
+            if isinstance(approval, Refusal):
+                return Refused(CheckNumber.GATE, approval)
+            if approval.status is not Status.APPROVED:  # AX-11.3-3, AX-11.3-10
+                return self._refuse_until_decided(call, approval, grant)
+            if approval.kind is Kind.DEFINITION:  # classified, and about to be listed with its class
+                return _RELISTING
+            if gate.is_still_good(approval):  # AX-11.3-9: a removed anchor
+                return Release(approval.id)
+            await gate.inbox.void(approval.id, "who released it may no longer do so")
+        return _CONTENDED
+
+    def _find_approval(self) -> Approval | None:
+        if is_unclassified(self.route):
+            return self.gate.inbox.find_definition(self.route.qualified, self.route.digest)
+        return self.gate.inbox.find(self.requester, self.digest)
+
+    def _may_use_grant(self, approval: Approval | None) -> bool:
+        if approval is None or approval.status is Status.PENDING:
+            return True
+        return approval.status is Status.APPROVED and self.gate.granted.is_granted(approval)
+
+    def _is_released_by(self, proposal: Approval) -> bool:
+        """Return whether the person who approved a proposal of this call agreed to the tool as it is (X-10.2-3)."""
+        route = self.route
+        is_same = (proposal.tool, proposal.tool_digest) == (route.qualified, route.digest)
+        is_approved = proposal.kind is Kind.PROPOSAL and proposal.status is Status.APPROVED
+        return is_approved and is_same and not is_unclassified(route) and self.gate.is_still_good(proposal)
+
+    def _refuse_until_decided(self, call: Call, approval: Approval, uncovered: str = "") -> Refused:
+        """Refuse a call that is undecided or denied. `uncovered`: why no standing grant covers it."""
+        self.is_answered_here = True
+        if call.caller.hop is not None:
+            self.gate.rounds.remember_route(approval.id, call.meta)
+        redeem_s = self.gate.inbox.rules.redeem_s
+        result = self.gate.responses.undecided_result(call, self, approval, redeem_s, uncovered)
+        return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, result)
+
+    def draft_question(self, call: Call) -> Approval:
+        """Return the approval that a person would be asked to decide. Nothing is stored yet."""
+        route = self.route
+        is_definition = is_unclassified(route)
+        client = call.meta.get(META_CLIENT, call.caller.client)
+        snapshot = DefinitionSnapshot(
+            route.qualified, route.original, route.item, route.said, route.meta.get(DECLARED, {})
+        )
+        return self.gate.inbox.draft(
+            Kind.DEFINITION if is_definition else Kind.CALL,
+            Source.DRIVERS if route.gate is not None and route.gate.by_contract else Source.AX,
+            requested_by=self.requester,
+            tool=route.qualified,
+            digest=route.digest if is_definition else self.digest,
+            agent=find_string((decode_object(client) or {}).get("name")) if client is not None else None,
+            target=route.link.segment,
+            method=TOOLS_CALL,
+            params=Raw(b'{"definition":%b}' % snapshot.definition()) if is_definition else self.arguments,
+            route=(*route.segments, route.local),
+            capability=as_object(route.capability) if route.capability is not None else None,
+            tool_digest=route.digest,
+            nonce=secrets.token_urlsafe(NONCE_BYTES),
+            reason=hold_reason(route),
+            factors=(CLASSIFIED,) if route.is_classified and not is_definition else (),
+        )
+
+    # Check 11: use the decision up
+
+    async def use(self, call: Call, release: Release) -> Refusal | None:
+        """Use the approval up, on disk, for this call and no other; or continue the call that used it before."""
+        gate, approval_id = self.gate, release.approval_id
+        before: NextRound | None = None
+        if release.is_used:
+            before = gate.rounds.take_next_round(self.requester, self.digest)
+            if before is None or before.approval_id != approval_id or approval_id not in gate.used_approvals:
+                return CONFIRMATION_REQUIRED.refusal  # another call continued it first
+        else:
+            used = await (
+                gate.inbox.use(approval_id)
+                if release.grant_id is None
+                else gate.granted.use(release, self.draft_question(call))
+            )
+            if isinstance(used, Refusal):  # AX-11.3-11: exactly one
+                return used
+            approval_id = used.id
+            gate.used_approvals.add(approval_id)
+        self.approval_id = approval_id
+        self.is_waiting = False
+        _keep_only_approved(call, self.route.link, before)
+        if before is not None:
+            self.rounds = before.number + (before.held_below is None)
+            if before.held_below is not None:
+                # A hop below has the call already. It is released there by its id, and not sent a second time.
+                self.request = call.method, call.head, call.params, call.meta
+                call.send_as(CONFIRM, modern_head(CONFIRM), redeeming_params(before.held_below, call.params), call.meta)
+        if call.done:  # its client left while the approval was being used
+            gate.finish(approval_id, Move.FAIL, "its caller left before anything was sent")
+        return None
+
+    # After the guard
+
+    def on_sent(self, call: Call) -> None:
+        if self.request is not None:
+            call.send_as(*self.request)
+            self.request = None
+
+    def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
+        if not self.is_answered_here:
+            message = self._read_reply(call, message)
+        if self.approval_id is not None and not self.has_next_round:
+            is_lost = outcome is Outcome.ERROR and call.reason in _LOST_REPLIES
+            self.gate.finish(self.approval_id, *((Move.LOSE, str(call.reason)) if is_lost else _ENDS[outcome]))
+        return message
+
+    def _read_reply(self, call: Call, message: bytes) -> bytes:
+        """Return the reply for the client. A reply that is a question allows a next round with the same approval."""
+        reply = self.gate.relays.read_reply(call, self, message)
+        if isinstance(reply, RelayedDemand):
+            if not reply.is_definition:
+                self._allow_next_round(held_below=reply.confirmation_id)
+            return encode_result(call.client_id, self.gate.responses.relayed_result(call, self, reply))
+        if self.approval_id is not None and _INPUT_REQUIRED in reply and call.caller.era is Era.MODERN:
+            wanted = read_input_required(result_of(reply))
+            if wanted is not None and not isinstance(wanted, str):
+                self._allow_next_round(bytes(wanted.state or b""), frozenset(wanted.questions))
+        return reply
+
+    def _is_next_round(self) -> bool:
+        return self.gate.rounds.has_next_round(self.requester, self.digest, self.state)
+
+    def _allow_next_round(
+        self, state: bytes = b"", questions: frozenset[str] = frozenset(), held_below: str | None = None
+    ) -> None:
+        if self.approval_id is not None:
+            self.has_next_round = self.gate.rounds.allow_next_round(
+                self.requester,
+                self.digest,
+                self.approval_id,
+                state,
+                self.gate.inbox.rules.redeem_s,
+                questions,
+                held_below,
+                self.rounds,
+            )
+
+
+def requester_of(call: Call) -> str:
+    """Return the owner of a call's approval: its caller or, for a call from a parent, the parent and its caller's
+    mark.
+    """
+    caller = call.caller
+    return caller.principal.name if caller.hop is None else requester(caller.principal.name, call.meta)
+
+
+def _keep_only_approved(call: Call, link: Link, before: NextRound | None) -> None:
+    """Drop everything from a released call that no person approved. `before`: the round that the call continues.
+
+    A person was shown and signed the name of the tool and the arguments. `_meta` keeps what the protocol itself needs,
+    and answers go only to the questions that the server asked in the round before. Members that MCP does not define,
+    other keys of `_meta` (traces too) and wishes about the task were approved by no person.
+    """
+    request_params = call.params
+    if call.wished is not None:  # a parked call is resumed by a request that repeats the whole
+        call.open_dialogue().request_digest = request_digest(call.method, call.as_wished())
+    params: dict[str, Any] = {member: request_params[member] for member in _SHOWN_MEMBERS if member in request_params}
+    if before is not None and before.state:
+        responses = decode_object(request_params.get("inputResponses", RAW_EMPTY)) or {}
+        params["inputResponses"] = {key: answer for key, answer in responses.items() if key in before.questions}
+        params["requestState"] = request_params["requestState"]
+    if "task" in request_params and call.caller.era is Era.LEGACY and link.tasks and not link.modern:
+        params["task"] = RAW_EMPTY  # a task, but its lifetime is for the server to choose
+    meta = {key: value for key, value in call.meta.items() if key in _PROTOCOL_META}
+    if "_meta" in request_params:
+        params["_meta"] = meta
+    call.send_only(params, meta)
+
+
+def is_unclassified(route: Route) -> bool:
+    """Return whether calls wait until an operator has classified the tool."""
+    return route.gate is not None and route.gate.hold is Hold.DEFINITION
+
+
+def hold_reason(route: Route) -> str:
+    """Return why a person is asked, for the approval and `interlock tools show`, and why they may be asked twice."""
+    is_by_contract = route.gate is not None and route.gate.by_contract
+    if route.is_unaccepted and (route.irreversible or is_unclassified(route)):
+        reason = "its server says by now that it changes less, and no operator has accepted that"
+    elif is_unclassified(route):
+        reason = "its server does not say whether the tool changes anything"
+    elif route.irreversible:
+        reason = "it cannot be undone" if route.is_classified else "the server says: irreversible"
+    else:
+        reason = "its contract asks for every call" if is_by_contract else "gate.also names it"
+    if route.gate is None or not route.gate.relays:
+        return reason
+    return f'{reason}; the node below may ask as well: gate.mode = "defer" leaves it to that'
+
+
+class GateCheck:
+    """Check 10 of the guard: must a person agree first?
+
+    A call that waits for a person passes by `Guard.release` and no other way. In a room, a call of a restricted
+    participant becomes a proposal, or is refused (MCPx 3.1).
+    """
+
+    number = CheckNumber.GATE
+    name = "gate"
+    is_common = False
+
+    def __init__(self, inbox: Inbox, anchors: Anchors, current: CurrentPlan) -> None:
+        self._inbox = inbox
+        self._anchors = anchors
+        self._current = current
+
+    def applies_to(self, route: Route) -> bool:
+        return route.is_held or route.link.members is not None
+
+    def check(self, call: Call, link: CallLink) -> Refused | Held | None:
+        restricted = link.members.maybe_refusal(call.caller.principal.name) if link.members is not None else None
+        hold = call.hold
+        # A hold of another type belongs to a call that became a proposal already.
+        if restricted is not None and (hold is None or isinstance(hold, GateHold)):
+            return Refused(self.number, restricted)
+        if hold is None:  # no person can be asked about a held call that has no hold
+            return CONFIRMATION_REQUIRED if call.route is not None and call.route.is_held else None
+        return (hold.find_refusal(call) or HELD) if hold.is_waiting else None
+
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
+        members = route.link.members
+        if members is not None and members.maybe_refusal(caller.name) is not None:
+            why = f"{caller.name} is restricted in the room {members.name}: the call becomes a proposal there"
+            return CheckVerdict(number=self.number, name=self.name, verdict="hold", reason=why)
+        if route.is_held:
+            return CheckVerdict(
+                number=self.number, name=self.name, verdict="hold", reason=self._why_held(route, caller)
+            )
+        return CheckVerdict(number=self.number, name=self.name, verdict="pass", reason=self._why_not_held(route))
+
+    def _why_held(self, route: Route, caller: Principal) -> str:
+        if is_unclassified(route):
+            definition = self._inbox.find_definition(route.qualified, route.digest)
+            how = f"interlock approve {definition.id}" if definition is not None else "the first call asks"
+            return f"no operator has said yet what it does: {how}"
+        names = self._anchors.approver_names(route.qualified)
+        by = f"proof by {', '.join(names)}" if names else "no one may approve it yet: interlock status says what to do"
+        waiting = [
+            f"{approval.id} {approval.status.value}"
+            for approval in self._inbox.listed((Status.PENDING, Status.APPROVED))
+            if approval.requested_by == caller.name and approval.tool == route.qualified
+        ]
+        return "; ".join([hold_reason(route), by, *([", ".join(waiting)] if waiting else [])])
+
+    def _why_not_held(self, route: Route) -> str:
+        if route.gate is not None:
+            return "a hop below asks" if route.gated else "nothing is held here; a hop below may ask"
+        if route.irreversible:
+            mode = self._current.plan.gate.mode
+            return 'gate.unannotated is "allow"' if route.is_open and mode != "open" else f'gate.mode is "{mode}"'
+        return "it can be undone" if route.capability is not None and route.capability.mutable else "it changes nothing"
+
+
+class CommitCheck:
+    """Check 11 of the guard: charges the call and uses its approval up, on disk, before the first byte leaves."""
+
+    number = CheckNumber.COMMIT
+    name = "commit"
+
+    def __init__(self, budgets: Budgets, on_committed: Callable[[Call], None]) -> None:
+        """Create the check. `on_committed` uses up what else let the call pass."""
+        self._budgets = budgets
+        self._on_committed = on_committed
+
+    async def check(self, call: Call, link: CallLink, release: Release) -> Refused | None:
+        refusal = self._budgets.charge(call, link)
+        if refusal is not None:
+            return Refused(CheckNumber.BUDGET, refusal)
+        hold = call.hold
+        refusal = await hold.use(call, release) if isinstance(hold, GateHold) else CONFIRMATION_REQUIRED.refusal
+        if refusal is not None:
+            call.refund()
+            return Refused(self.number, refusal)
+        self._on_committed(call)
+        return None
+
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
+        reason = "the approval is used up, on disk, before the first byte" if route.is_held else "nothing to use up"
+        return CheckVerdict(
+            number=self.number, name=self.name, verdict="later" if route.is_held else "pass", reason=reason
         )

@@ -1,11 +1,13 @@
 """Held calls that a standing grant releases: which grant covers a call, and its use, on disk before the call leaves.
 
-What a contract asks for is asked each time (AIP-14.rules-1), what no operator has classified has no definition to sign,
-and what a hop below holds is asked there: a grant of this node is about this node's gate alone.
+A grant covers calls that the gate of this node holds for their own sake. A confirmation that a contract demands is
+demanded for every call (AIP-14.rules-1), a tool that no operator has classified has no definition to sign, and a call
+that a hop below holds is confirmed there.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.approvals.inbox import Inbox
@@ -21,7 +23,7 @@ from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_USED, Refusal
 
 if TYPE_CHECKING:
-    from interlock.gate.hold import GateHold
+    from interlock.gate.gate import GateHold
 
 _TAKEN: Final = (CONFIRMATION_USED, CONFIRMATION_EXPIRED)  # an approval that an identical call used, or that lapsed
 
@@ -32,26 +34,23 @@ def may_be_granted(route: Route) -> bool:
 
 
 class GrantedCalls:
+    """The use of standing grants by the gate."""
+
     def __init__(self, grants: StandingGrants, inbox: Inbox, clock: Clock) -> None:
         self._grants = grants
         self._inbox = inbox
         self._clock = clock
 
-    def release(self, hold: "GateHold", waiting: Approval | None) -> Release | str:
-        """Return the release of a call that a standing grant covers, or why no grant does; empty if its caller has
-        none.
+    def find_release(self, hold: "GateHold", waiting: Approval | None) -> Release | str:
+        """Return the release of a call that a standing grant covers, or a sentence that says why no grant does.
 
-        `waiting`: the approval that the call waits for already, or that a grant has approved.
+        The sentence is empty if the caller has no grant for the tool. `waiting` is the approval that the call already
+        waits for, or that a grant has approved.
         """
         route = hold.route
         if not may_be_granted(route) or not self._grants.has_any(route.qualified, hold.requester):
             return ""
-        try:
-            decoded = read_untrusted(bytes(hold.arguments or RAW_EMPTY))
-        except AmbiguousJson:
-            decoded = None
-        arguments = decoded if isinstance(decoded, dict) else None
-        grant = self._grants.find(route.qualified, route.digest, hold.requester, arguments)
+        grant = self._grants.find(route.qualified, route.digest, hold.requester, _find_arguments(hold.arguments))
         if grant is None:
             return ""
         if isinstance(grant, Uncovered):
@@ -61,8 +60,8 @@ class GrantedCalls:
     async def use(self, release: Release, question: Approval) -> Approval | Refusal:
         """Count a use of the grant, then record the call's approval and return it.
 
-        The use is counted first: of two calls that race for the last use, the other is held. `question`: what a person
-        would have been asked.
+        The use is counted first: of two calls that race for the last use, the other is held. `question` is the approval
+        that a person would have been asked to decide.
         """
         grant_id = release.grant_id or ""
         used = await self._grants.use(grant_id)
@@ -71,7 +70,7 @@ class GrantedCalls:
         decision = _decision(used, self._clock.wall())
         if release.approval_id:
             taken = await self._take(release.approval_id, decision)
-            if not isinstance(taken, Refusal) or taken.code not in _TAKEN:  # somebody may have said no meanwhile
+            if not isinstance(taken, Refusal) or taken.code not in _TAKEN:  # an operator may have denied it meanwhile
                 return taken
         return await self._inbox.raise_used(question, decision)
 
@@ -84,8 +83,9 @@ class GrantedCalls:
         return await self._inbox.use(approval_id)
 
     def is_granted(self, approval: Approval) -> bool:
-        """Return whether a grant approved this: each call under a grant is counted, and the grant may be over by
-        then.
+        """Return whether a grant approved this call.
+
+        Such an approval alone releases nothing: each call under a grant is counted, and the grant may have ended.
         """
         proof = approval.decision.proof if approval.decision is not None else None
         return proof is not None and proof.type == KIND
@@ -97,22 +97,25 @@ async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None
     A use is counted when such a call is made again, as for every call under the grant.
     """
     grant = signed.grant
-    for approval in _covered(grant, inbox.waiting(Kind.CALL))[: grant.calls]:
+    covered = [approval for approval in inbox.waiting(Kind.CALL) if _is_covered(approval, grant)]
+    for approval in covered[: grant.calls]:
         await inbox.decide(approval.id, _decision(signed, now))
 
 
-def _covered(grant: StandingGrant, waiting: list[Approval]) -> list[Approval]:
-    covered = []
-    for approval in waiting:
-        if (approval.tool, approval.tool_digest, approval.requested_by) != (grant.tool, grant.tool_digest, grant.who):
-            continue
-        try:
-            decoded = read_untrusted(bytes(approval.params or RAW_EMPTY))
-        except AmbiguousJson:
-            continue
-        if isinstance(decoded, dict) and maybe_violation(grant.rules, decoded) is None:
-            covered.append(approval)
-    return covered
+def _is_covered(approval: Approval, grant: StandingGrant) -> bool:
+    if (approval.tool, approval.tool_digest, approval.requested_by) != (grant.tool, grant.tool_digest, grant.who):
+        return False
+    arguments = _find_arguments(approval.params)
+    return arguments is not None and maybe_violation(grant.rules, arguments) is None
+
+
+def _find_arguments(raw: Raw | None) -> dict[str, Any] | None:
+    """Decode arguments, or return None if they are ambiguous or no object: no grant covers those."""
+    try:
+        arguments = read_untrusted(bytes(raw or RAW_EMPTY))
+    except AmbiguousJson:
+        return None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def _decision(signed: StoredGrant, now: float) -> Decision:

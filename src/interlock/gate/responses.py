@@ -1,7 +1,8 @@
-"""What a client is told of a call that waits, in the form that it can take (MCP-AX 11.3).
+"""The replies to a call that waits for a decision, in the form that its client can use (MCP-AX 11.3).
 
-A 2026-07-28 client that opens pages is asked to open the one where the call is decided; everybody else, and every hop
-above, gets a result that says so. A page is no proof and its answer no decision: it is a hint to look again.
+A 2026-07-28 client that opens pages is asked to open the page where the call is decided. Every other client, and every
+hop above, gets a result that says so. The page is no proof and its answer no decision: a client that returns from it
+only asks once more. Its requestState says which confirmation it returns for.
 """
 
 from collections.abc import Callable
@@ -18,10 +19,18 @@ from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.gate.granted_calls import may_be_granted
-from interlock.gate.protocol.held_call import ConfirmationDemand, held_result
-from interlock.gate.protocol.refusals import denied_result, open_result
-from interlock.gate.protocol.relay import DENIED, Carried
-from interlock.gate.protocol.request_state import Visit, is_visit, seal, unseal_untrusted
+from interlock.gate.protocol.held_call import (
+    DENIED,
+    ConfirmationDemand,
+    Visit,
+    denied_result,
+    held_result,
+    is_visit,
+    seal,
+    unclassified_result,
+    unseal_untrusted,
+)
+from interlock.gate.protocol.relay import RelayedDemand
 from interlock.mcp.capabilities import declares
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ELICIT, META_CAPABILITIES, Era
@@ -30,69 +39,89 @@ from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_strin
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 if TYPE_CHECKING:
-    from interlock.gate.hold import GateHold
+    from interlock.gate.gate import GateHold
 
-VISIT_S: Final = 600.0  # a state for a question that has no expiry of its own
-PAGE: Final = "confirmation"  # the one question in an input_required of ours
-_SAYS: Final = {
+VISIT_S: Final = 600.0  # lifetime of a state for a question that does not expire
+PAGE: Final = "confirmation"  # the name of the only question in an input_required of the gate
+_PAGE_TEXTS: Final = {
     Kind.CALL: "This call waits for a person. Look at it on this page and decide; then go on here.",
     Kind.DEFINITION: "No operator has said yet what this tool does. One says it once on this page; then go on here.",
 }
 
 
-class Back(msgspec.Struct, frozen=True):
-    """A client that came back with a state of ours."""
+def _state_refusal(reason: str, why: str) -> Refusal:
+    return Refusal(INVALID_PARAMS, why, {"reason": reason})
+
+
+STATE_INVALID: Final = _state_refusal("state_invalid", "this requestState was not made here, or was changed")
+STATE_FOREIGN: Final = _state_refusal("state_foreign", "this requestState belongs to another request")
+_STATE_EXPIRED: Final = _state_refusal("state_expired", "this requestState has expired; send the request anew")
+
+
+class ReturningClient(msgspec.Struct, frozen=True):
+    """A client that returned from a page with a state of this gate."""
 
     visit: Visit
-    declined: bool
+    has_declined: bool
 
 
-class Answers:
+class Responses:
+    """The writer of the gate's replies, and the reader of the states that clients return with."""
+
     def __init__(
-        self, clock: Clock, *, aggregator_id: str, operator_url: Callable[[], str], able: Callable[[str], bool]
+        self,
+        clock: Clock,
+        *,
+        aggregator_id: str,
+        operator_url: Callable[[], str],
+        has_approvers: Callable[[str], bool],
     ) -> None:
-        """`able`: whether anybody is configured whose proof would release calls of a tool."""
-        self._key = b""
+        """Create the writer. `has_approvers` returns whether anybody may release calls of a tool."""
+        self.key = b""  # seals the states; the gate sets it when it opens
         self._clock = clock
         self._aggregator_id = aggregator_id
         self._operator_url = operator_url
-        self._able = able
+        self._has_approvers = has_approvers
 
     # To the client
 
-    def take_key(self, key: bytes) -> None:
-        """What the states are sealed with."""
-        self._key = key
+    def undecided_result(
+        self, call: Call, hold: "GateHold", approval: Approval, redeem_s: float, uncovered: str = ""
+    ) -> bytes:
+        """Return the result for a call that waits for its approval, or was denied.
 
-    def of(self, call: Call, hold: "GateHold", approval: Approval, redeem_s: float, near: str = "") -> bytes:
-        """The result for a call whose approval is not there yet, or was refused. `near`: why no grant covers it."""
-        denied = approval.status is Status.DENIED
-        call.reason = DENIED if denied else "confirmation_required"
-        if not denied and sees_pages(call):
+        `uncovered` is a sentence that says why no standing grant covers the call.
+        """
+        is_denied = approval.status is Status.DENIED
+        call.reason = DENIED if is_denied else "confirmation_required"
+        if not is_denied and sees_pages(call):
             expires_at = (approval.expires_at or self._clock.wall() + VISIT_S) + redeem_s
-            return self._page(call, hold, approval.kind, self._url(approval.id), approval.id, expires_at)
-        form = _form(call, hold)
-        held = self._demand(hold, approval)
-        if denied:
-            return denied_result(held, approval.decision.reason if approval.decision is not None else None, **form)
+            return self._page_result(call, hold, approval.kind, self._url(approval.id), approval.id, expires_at)
+        form = _result_form(call, hold)
+        demand = self._demand(hold, approval)
+        if is_denied:
+            return denied_result(demand, approval.decision.reason if approval.decision is not None else None, **form)
         if approval.kind is Kind.DEFINITION:
-            return open_result(held, **form)
-        is_able = self._able(approval.tool)
-        ways = fewer_questions(hold.route, approval.id) if is_able else ""
-        more = "".join(f" {sentence}" for sentence in (near, ways) if sentence)
-        return held_result(held, has_approvers=is_able, more=more, **form)
+            return unclassified_result(demand, **form)
+        has_approvers = self._has_approvers(approval.tool)
+        ways = ways_out(hold.route, approval.id) if has_approvers else ()
+        advice = f"To be asked less often, the person can {', or '.join(ways)}." if ways else ""
+        more = "".join(f" {sentence}" for sentence in (uncovered, advice) if sentence)
+        return held_result(demand, has_approvers=has_approvers, more=more, **form)
 
-    def declined(self, call: Call, hold: "GateHold", approval: Approval) -> bytes:
+    def declined_result(self, call: Call, hold: "GateHold", approval: Approval) -> bytes:
+        """Return the result for a call that the person at the client declined."""
         call.reason = DENIED
-        held = msgspec.structs.replace(self._demand(hold, approval), expires_at=None)
-        return denied_result(held, "declined at the client", **_form(call, hold))
+        demand = msgspec.structs.replace(self._demand(hold, approval), expires_at=None)
+        return denied_result(demand, "declined at the client", **_result_form(call, hold))
 
-    def from_below(self, call: Call, hold: "GateHold", carried: Carried) -> bytes:
-        call.reason = carried.status
-        if carried.status == DENIED or carried.approval_url is None or not sees_pages(call):
-            return carried.result
+    def relayed_result(self, call: Call, hold: "GateHold", demand: RelayedDemand) -> bytes:
+        """Return the result for a call that a hop below holds or denied."""
+        call.reason = demand.status
+        if demand.status == DENIED or demand.approval_url is None or not sees_pages(call):
+            return demand.result
         expires_at = self._clock.wall() + VISIT_S
-        return self._page(call, hold, Kind.CALL, carried.approval_url, carried.confirmation_id, expires_at)
+        return self._page_result(call, hold, Kind.CALL, demand.approval_url, demand.confirmation_id, expires_at)
 
     def _url(self, approval_id: str) -> str:
         return f"{self._operator_url()}/approvals/{approval_id}"
@@ -114,51 +143,48 @@ class Answers:
             aggregator_id=self._aggregator_id,
         )
 
-    def _page(
+    def _page_result(
         self, call: Call, hold: "GateHold", kind: Kind, url: str, confirmation_id: str, expires_at: float
     ) -> bytes:
         visit = Visit(confirmation_id, hold.digest, call.caller.principal.name, expires_at)
-        asked = Raw(encode_value({"mode": "url", "url": url, "message": _SAYS[kind]}))
-        return encode_input_required({PAGE: Question(ELICIT, asked)}, seal(visit, self._key))
+        params = Raw(encode_value({"mode": "url", "url": url, "message": _PAGE_TEXTS[kind]}))
+        return encode_input_required({PAGE: Question(ELICIT, params)}, seal(visit, self.key))
 
     # From the client
 
-    def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Refusal | None:
-        """A request with a state: what it comes back for; the refusal; None where the state is not one of ours."""
+    def read_state(self, caller: Caller, params: dict[str, Any]) -> ReturningClient | Refusal | None:
+        """Read the requestState of a request, and remove it from the params if this gate made it.
+
+        Return None for the state of somebody else: of a server, or of another node that is reached as a plain server. A
+        state of this gate that was changed looks the same, and is refused by `GateHold.identify`.
+        """
         state = find_string(params.get("requestState")) if caller.era is Era.MODERN else None
-        if state is None or not is_visit(state):
-            return None
-        visit = unseal_untrusted(state, self._key)
+        visit = unseal_untrusted(state, self.key) if state is not None and is_visit(state) else None
         if visit is None:
-            return None  # another node's, that is reached as a plain server, or changed: see `Gate.identify`
+            return None
         if visit.principal != caller.principal.name:
             return STATE_FOREIGN
         if self._clock.wall() >= visit.expires_at:
-            return _state_refused("state_expired", "this requestState has expired; send the request anew")
-        given = decode_object(params.get("inputResponses", RAW_EMPTY)) or {}
-        answer = decode_object(given.get(PAGE, RAW_EMPTY)) or {}
+            return _STATE_EXPIRED
+        responses = decode_object(params.get("inputResponses", RAW_EMPTY)) or {}
+        answer = decode_object(responses.get(PAGE, RAW_EMPTY)) or {}
         params.pop("requestState")
         params.pop("inputResponses", None)
-        return Back(visit, find_string(answer.get("action")) == "decline")
-
-
-def fewer_questions(route: Route, approval_id: str) -> str:
-    ways = ways_out(route, approval_id)
-    return f"To be asked less often, the person can {', or '.join(ways)}." if ways else ""
+        return ReturningClient(visit, find_string(answer.get("action")) == "decline")
 
 
 def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
-    """What a person can do to be asked less often, as far as the route has it."""
+    """Return what a person can do to be asked less often, as far as the tool allows it."""
     ways = []
     if may_be_granted(route):
         ways.append(f"sign a standing grant for calls like it (`interlock approve {approval_id} --standing`)")
-    if (rule := maybe_class_rule(route)) is not None:
+    if (rule := _find_class_rule(route)) is not None:
         ways.append(f"declare in the configuration that the tool can be undone: {rule}")
     return tuple(ways)
 
 
-def maybe_class_rule(route: Route) -> str | None:
-    """What a person would write so that calls of the tool run at once; None where nothing here can say that."""
+def _find_class_rule(route: Route) -> str | None:
+    """Return the configuration that makes calls of the tool run at once, or None if no configuration here can."""
     if not route.irreversible or not may_be_granted(route) or route.link.offer.is_aggregator or route.link.checks_input:
         return None
     if route.link.offer.kind == "adopted":
@@ -167,19 +193,12 @@ def maybe_class_rule(route: Route) -> str | None:
 
 
 def sees_pages(call: Call) -> bool:
+    """Return whether the client of a call opens pages. A parent never does: between hops the result form is used."""
     caller = call.caller
-    if caller.era is not Era.MODERN or caller.hop is not None:  # between hops the form is always the plain one
+    if caller.era is not Era.MODERN or caller.hop is not None:
         return False
     return declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
 
 
-def _form(call: Call, hold: "GateHold") -> dict[str, bool]:
+def _result_form(call: Call, hold: "GateHold") -> dict[str, bool]:
     return {"has_output_schema": "outputSchema" in hold.route.item, "modern": call.caller.era is Era.MODERN}
-
-
-def _state_refused(reason: str, why: str) -> Refusal:
-    return Refusal(INVALID_PARAMS, why, {"reason": reason})
-
-
-STATE_INVALID: Final = _state_refused("state_invalid", "this requestState was not made here, or was changed")
-STATE_FOREIGN: Final = _state_refused("state_foreign", "this requestState belongs to another request")

@@ -1,24 +1,39 @@
-"""What is remembered of calls that were answered with a question: by a gate below, or by the server itself.
+"""Calls that were answered with a question, by a gate below or by the server itself, and continue in a next round.
 
-Such a call has not ended. The identical call takes it up again, with the approval it has used already, once, and only
-with the state that the question asked back. Nothing here outlives the node: then a person is asked once more.
+Such a call has not ended. The identical call continues it, once, with the approval that is used already, and only with
+the state that the question asked back. A demand of a gate below is relayed up, and remembered so that its proof finds
+the way down. All of this is in memory: after a restart of the node a person is asked once more.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.inbox import Inbox
+from interlock.ax.protocol.hop_metadata import CALLER, caller_mark
 from interlock.ax.protocol.route import CURSOR, ROUTE
 from interlock.catalog.routes import Route
+from interlock.core.calls.call import Call
 from interlock.core.clock import Clock
+from interlock.gate.protocol.relay import MARK, RelayedCall, RelayedDemand, find_demand
+from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, without_claims
+from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.mrtr import ROUNDS_MAX
+from interlock.wire.jsonrpc.codec import Response, decode_untrusted, encode_result
+from interlock.wire.jsonrpc.errors import CodecError
 
-RELAYED_MAX: Final = 10_000  # confirmations of hops below that are remembered
-PASSES_MAX: Final = 10_000
+if TYPE_CHECKING:
+    from interlock.gate.gate import GateHold
+
+# Each table forgets its oldest entry when it is full, or refuses a new one: callers and hops below fill them.
+RELAYED_MAX: Final = 10_000  # confirmations of hops below
+OPEN_ROUNDS_MAX: Final = 10_000
 ROUTES_MAX: Final = 10_000  # of parents' calls that are held
+
+_CLAIM_MARKS: Final = (MARK, DIGEST_MARK, ESCAPE_MARK)
 
 
 class Relayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,30 +45,34 @@ class Relayed(msgspec.Struct, frozen=True, kw_only=True):
     onward: dict[str, Raw] | None = None  # route and cursor as the call had them (MCP-AX 7.2)
 
 
-class Pass(msgspec.Struct, frozen=True, kw_only=True):
+class NextRound(msgspec.Struct, frozen=True, kw_only=True):
+    """The permission to continue a call with the approval that it has used."""
+
     approval_id: str
     until: float
     state: bytes  # what the server's question asks back; empty: a hop below asks for a confirmation
-    questions: frozenset[str] = frozenset()  # what it asks, by its names
+    questions: frozenset[str] = frozenset()  # the names of what the server asks
     held_below: str | None = None  # the confirmation that a hop below asks for
     number: int = 0  # rounds before this one
 
 
 class Rounds:
+    """The memory of calls that continue, by requester and digest, and of confirmations of hops below, by id."""
+
     def __init__(self, clock: Clock, on_lapsed: Callable[[str], None]) -> None:
-        """`on_lapsed` is told the approval of a call that no caller took up again."""
+        """Create the memory. `on_lapsed` gets the approval of a call that its caller did not continue in time."""
         self._clock = clock
         self._on_lapsed = on_lapsed
         self._relayed: dict[str, Relayed] = {}
-        self._passes: dict[tuple[str, str], Pass] = {}
+        self._open: dict[tuple[str, str], NextRound] = {}
         self._routes: dict[str, dict[str, Raw]] = {}
 
     # Demands of hops below
 
-    def remember(self, confirmation_id: str, relayed: Relayed) -> bool:
-        """Remember a confirmation that a hop below demands; False if another link showed this id before.
+    def remember_relayed(self, confirmation_id: str, relayed: Relayed) -> bool:
+        """Remember a confirmation that a hop below demands, and return False if another link showed its id before.
 
-        The first call stays: another caller that is shown the same id gets no result for it.
+        The first call keeps the id: another caller that is shown the same id gets no result for it.
         """
         first = self._relayed.pop(confirmation_id, relayed)
         is_own = first.route.link.segment == relayed.route.link.segment
@@ -64,13 +83,13 @@ class Rounds:
         self._relayed[confirmation_id] = relayed
         return is_own
 
-    def maybe_relayed(self, confirmation_id: str) -> Relayed | None:
+    def find_relayed(self, confirmation_id: str) -> Relayed | None:
         return self._relayed.get(confirmation_id)
 
     # Calls that a parent sent, and that are held here
 
-    def note_route(self, approval_id: str, meta: dict[str, Raw]) -> None:
-        """Remember the route of a parent's held call: a confirmation may come without it."""
+    def remember_route(self, approval_id: str, meta: dict[str, Raw]) -> None:
+        """Remember the route of a parent's held call, because its confirmation may come without a route."""
         while len(self._routes) >= ROUTES_MAX:
             del self._routes[next(iter(self._routes))]
         self._routes[approval_id] = {key: meta[key] for key in (ROUTE, CURSOR) if key in meta}
@@ -78,9 +97,9 @@ class Rounds:
     def take_route(self, approval_id: str) -> dict[str, Raw]:
         return self._routes.pop(approval_id, {})
 
-    # Calls that go on
+    # Next rounds
 
-    def let_go_on(
+    def allow_next_round(
         self,
         requester: str,
         digest: str,
@@ -91,40 +110,98 @@ class Rounds:
         held_below: str | None = None,
         number: int = 0,
     ) -> bool:
-        """Let the identical call go on with its approval; False if too many do, or it went on too often: then it is
-        over.
+        """Let the identical call continue with its approval for some seconds.
+
+        Return False if too many calls do so, or this call has done so too often: then the call has ended.
         """
-        if len(self._passes) >= PASSES_MAX or number > ROUNDS_MAX:
+        if len(self._open) >= OPEN_ROUNDS_MAX or number > ROUNDS_MAX:
             return False
         key = (requester, digest)
-        before = self._passes.get(key)
+        before = self._open.get(key)
         if before is not None and before.approval_id != approval_id:
-            self._on_lapsed(before.approval_id)  # the same call was begun anew, and goes on in its place
-        until = self._clock.now() + seconds
-        held = self._passes[key] = Pass(
+            self._on_lapsed(before.approval_id)  # the same call was made a second time, and replaces the first
+        next_round = self._open[key] = NextRound(
             approval_id=approval_id,
-            until=until,
+            until=self._clock.now() + seconds,
             state=state,
             questions=questions,
             held_below=held_below,
             number=number,
         )
-        asyncio.get_running_loop().call_later(seconds, self._lapse, key, held)
+        asyncio.get_running_loop().call_later(seconds, self._lapse, key, next_round)
         return True
 
-    def may_go_on(self, requester: str, digest: str, state: bytes) -> bool:
-        held = self._passes.get((requester, digest))
-        return held is not None and held.state == state and self._clock.now() < held.until
+    def has_next_round(self, requester: str, digest: str, state: bytes) -> bool:
+        next_round = self._open.get((requester, digest))
+        return next_round is not None and next_round.state == state and self._clock.now() < next_round.until
 
-    def maybe_approval(self, requester: str, digest: str) -> str | None:
-        held = self._passes.get((requester, digest))
-        return held.approval_id if held is not None else None
+    def find_approval(self, requester: str, digest: str) -> str | None:
+        next_round = self._open.get((requester, digest))
+        return next_round.approval_id if next_round is not None else None
 
-    def take(self, requester: str, digest: str) -> Pass | None:
-        """Take the round of the call that goes on now: no other call goes on with it."""
-        return self._passes.pop((requester, digest), None)
+    def take_next_round(self, requester: str, digest: str) -> NextRound | None:
+        """Take the permission for the call that continues now, so that no other call continues with it."""
+        return self._open.pop((requester, digest), None)
 
-    def _lapse(self, key: tuple[str, str], held: Pass) -> None:
-        if self._passes.get(key) is held:
-            del self._passes[key]
-            self._on_lapsed(held.approval_id)
+    def _lapse(self, key: tuple[str, str], next_round: NextRound) -> None:
+        if self._open.get(key) is next_round:
+            del self._open[key]
+            self._on_lapsed(next_round.approval_id)
+
+
+class Relays:
+    """The traffic between this gate and those of hops below: marks of callers go down, demands come up."""
+
+    def __init__(self, inbox: Inbox, rounds: Rounds, aggregator_id: str) -> None:
+        self._inbox = inbox
+        self._rounds = rounds
+        self._aggregator_id = aggregator_id
+        self.key = b""  # makes the marks of callers; the gate sets it when it opens
+
+    def mark_caller(self, call: Call, requester: str) -> None:
+        """Send the hop below a mark that tells our callers apart. All callers without a credential have one mark."""
+        who = "" if call.caller.principal.stranger else requester
+        call.tell_below({CALLER: caller_mark(who, self.key)})
+
+    def read_reply(self, call: Call, hold: "GateHold", message: bytes) -> RelayedDemand | bytes:
+        """Return the demand of a hop below in the terms of this node, or else the reply.
+
+        The reply loses every claim of a held call that the hop may not make.
+        """
+        offer = hold.route.link.offer
+        if not (offer.is_aggregator and offer.proved and any(mark in message for mark in _CLAIM_MARKS)):
+            return message
+        result = result_of(message)
+        if result is RAW_EMPTY:
+            return message
+        demand = self._find_demand(call, hold, result)
+        return demand or encode_result(call.client_id, without_claims(result, is_aggregator=True))
+
+    def _find_demand(self, call: Call, hold: "GateHold", result: Raw) -> RelayedDemand | None:
+        route = hold.route
+        if route.gate is None or not route.gate.relays:
+            return None
+        answered = RelayedCall(
+            tool=route.qualified,
+            arguments=hold.arguments,
+            segments=route.segments,
+            child=len(route.segments) - len(route.below) + 1,
+            local=route.local,
+            authority=route.link.offer.authority,
+            shows_holder=call.caller.hop is not None or route.gate.shows_holder,
+        )
+        demand = find_demand(result, answered)
+        # A hop that shows a call which is held here tries to have that call approved for its own.
+        if demand is None or demand.aggregator_id == self._aggregator_id or self._inbox.get(demand.confirmation_id):
+            return None
+        relayed = Relayed(route=route, requester=hold.requester, digest=hold.digest, onward=call.onward)
+        return demand if self._rounds.remember_relayed(demand.confirmation_id, relayed) else None
+
+
+def result_of(message: bytes) -> Raw:
+    """Return the result in a whole reply, or RAW_EMPTY if the reply is an error."""
+    try:
+        response = decode_untrusted(message)
+    except CodecError:
+        return RAW_EMPTY
+    return response.result if isinstance(response, Response) and not response.error else RAW_EMPTY

@@ -72,8 +72,7 @@ from interlock.fronts.public import PublicEndpoint
 from interlock.fronts.sessions import GRACEFUL, Session, Sessions
 from interlock.fronts.stdio import LineFronts
 from interlock.fronts.surfaces import FrontPair, ServedSurface, Surfaces
-from interlock.gate.gate import Gate, GateParts
-from interlock.gate.gate_check import CommitCheck, GateCheck
+from interlock.gate.gate import CommitCheck, Gate, GateCheck, GateParts
 from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.responses import ways_out
 from interlock.guard.budgets import BudgetCheck, Budgets, is_limited

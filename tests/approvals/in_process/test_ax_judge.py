@@ -18,7 +18,7 @@ from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.config.plan import AnchorPlan
 from interlock.core.store_backends import build_store
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import PROOF_S_MAX, Asked, Verified
+from interlock.gate.protocol.proofs import PROOF_S_MAX, ProofQuestion, Verified
 from interlock.net.fetch import FetchFailed
 from interlock.wire.refusal import Refusal
 
@@ -35,7 +35,9 @@ CALL = Approval(
     nonce="bm9uY2U",
     created_at=0.0,
 )
-ASKED = Asked(confirmation_id=CALL.id, call_digest=CALL.digest, nonce="bm9uY2U", tool=CALL.tool, aggregator_id=OWN_ID)
+ASKED = ProofQuestion(
+    confirmation_id=CALL.id, call_digest=CALL.digest, nonce="bm9uY2U", tool=CALL.tool, aggregator_id=OWN_ID
+)
 
 
 class Service:

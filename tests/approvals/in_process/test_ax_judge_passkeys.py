@@ -17,12 +17,12 @@ from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
 from interlock.crypto.webauthn import find_relying_party
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked, Verified
+from interlock.gate.protocol.proofs import ProofQuestion, Verified
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal
 
 URL = "http://127.0.0.1:7412"
-ASKED = Asked(
+ASKED = ProofQuestion(
     confirmation_id="7f1c7a52-4b9b-4d4c-9d7b-5d1f2f0f8a11",
     call_digest="cd" * 32,
     nonce="bm9uY2U",
@@ -164,7 +164,7 @@ async def test_links_lead_to_where_passkeys_work(tmp_path: Path) -> None:
         assert here.desk.url() == "http://localhost:7412"
         assert here.desk.maybe_origin("files.delete") == "http://localhost:7412"
         assert here.desk.maybe_origin("mail.send") is None
-        refused = here.desk.request(Asked(**{**_members(ASKED), "tool": "mail.send"}))
+        refused = here.desk.request(ProofQuestion(**{**_members(ASKED), "tool": "mail.send"}))
         assert isinstance(refused, Refusal) and (refused.details or {})["reason"] == "not_entitled"
     async with court(tmp_path, Hands()) as here:
         assert here.desk.url() == URL
@@ -172,5 +172,5 @@ async def test_links_lead_to_where_passkeys_work(tmp_path: Path) -> None:
         assert here.desk.url() == "https://ops.example.com/x"
 
 
-def _members(asked: Asked) -> dict[str, Any]:
+def _members(asked: ProofQuestion) -> dict[str, Any]:
     return {name: getattr(asked, name) for name in asked.__struct_fields__}

@@ -22,7 +22,7 @@ from interlock.crypto import operator_keys as sealing
 from interlock.crypto.jose import read_key_untrusted
 from interlock.crypto.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import Presented, call_digest
-from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmation
+from interlock.gate.protocol.proofs import ProofQuestion, Verified, judge_confirmation
 from interlock.wire.refusal import Refused
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
@@ -69,7 +69,9 @@ def public(inline: Inline) -> str:
 def judged(proof: dict[str, Any], public: str, call_digest: str) -> Any:
     return judge_confirmation(
         Presented(**proof),
-        Asked(confirmation_id="c1", call_digest=call_digest, nonce="", tool="files.delete", aggregator_id=OWN_ID),
+        ProofQuestion(
+            confirmation_id="c1", call_digest=call_digest, nonce="", tool="files.delete", aggregator_id=OWN_ID
+        ),
         anchors=(Anchor(name="ada", keys=read_key_untrusted(public), approves=("*",)),),
         now=Clock.wall(),
         verify=check_signature,

@@ -13,11 +13,11 @@ from interlock.approvals.trust.operator_keys import FREE_TRIES, SHARED_TRIES, Op
 from interlock.config.plan import AnchorPlan
 from interlock.crypto import operator_keys as key_files
 from interlock.crypto.operator_keys import make_key
-from interlock.gate.protocol.jws_proof import Asked
+from interlock.gate.protocol.proofs import ProofQuestion
 from interlock.wire.refusal import Refusal
 
 RIGHT, WRONG = "correct horse", "battery staple"
-ASKED = Asked(confirmation_id="c", call_digest="d", nonce="n", tool="files.delete", aggregator_id="node")
+ASKED = ProofQuestion(confirmation_id="c", call_digest="d", nonce="n", tool="files.delete", aggregator_id="node")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from interlock.core.clock import Clock
 from interlock.crypto.jose import read_key_untrusted
 from interlock.crypto.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import CONFIRMATION, call_digest
-from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmation
+from interlock.gate.protocol.proofs import ProofQuestion, Verified, judge_confirmation
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def key(inline: Inline) -> str:
 def verified(proof: Any, key: str, id: str, tool: str, digest: str) -> Verified:
     judged = judge_confirmation(
         proof,
-        Asked(confirmation_id=id, call_digest=digest, nonce="", tool=tool, aggregator_id=OWN_ID),
+        ProofQuestion(confirmation_id=id, call_digest=digest, nonce="", tool=tool, aggregator_id=OWN_ID),
         anchors=(Anchor(name="ada", keys=read_key_untrusted(key), approves=("*",)),),
         now=Clock.wall(),
         verify=check_signature,

@@ -41,65 +41,67 @@ def made() -> tuple[Rounds, Hand]:
 
 async def test_a_call_goes_on_once_for_its_caller_and_with_the_state_that_was_asked_back() -> None:
     kept, hand = made()
-    assert kept.let_go_on("a", "d", "approval", b'"s"', 30)
-    assert not kept.may_go_on("b", "d", b'"s"')
-    assert not kept.may_go_on("a", "other", b'"s"')
-    assert not kept.may_go_on("a", "d", b"")
-    assert not kept.may_go_on("a", "d", b'"t"')
-    assert kept.may_go_on("a", "d", b'"s"')
+    assert kept.allow_next_round("a", "d", "approval", b'"s"', 30)
+    assert not kept.has_next_round("b", "d", b'"s"')
+    assert not kept.has_next_round("a", "other", b'"s"')
+    assert not kept.has_next_round("a", "d", b"")
+    assert not kept.has_next_round("a", "d", b'"t"')
+    assert kept.has_next_round("a", "d", b'"s"')
     hand.at = 30
-    assert not kept.may_go_on("a", "d", b'"s"')
-    taken = kept.take("a", "d")
+    assert not kept.has_next_round("a", "d", b'"s"')
+    taken = kept.take_next_round("a", "d")
     assert taken is not None
     assert taken.approval_id == "approval"
-    assert kept.take("a", "d") is None
+    assert kept.take_next_round("a", "d") is None
 
 
 async def test_one_that_nobody_takes_up_is_told_of_and_one_that_was_taken_up_is_not() -> None:
     lapsed: asyncio.Queue[str] = asyncio.Queue()
     kept = Rounds(Hand(), lapsed.put_nowait)
-    kept.let_go_on("a", "one", "taken", b"", 0.01)
-    kept.take("a", "one")
-    kept.let_go_on("a", "two", "begun anew", b"", 0.01)
-    kept.let_go_on("a", "two", "in its place", b"", 60)
-    kept.let_go_on("a", "two", "in its place", b"", 60)
+    kept.allow_next_round("a", "one", "taken", b"", 0.01)
+    kept.take_next_round("a", "one")
+    kept.allow_next_round("a", "two", "begun anew", b"", 0.01)
+    kept.allow_next_round("a", "two", "in its place", b"", 60)
+    kept.allow_next_round("a", "two", "in its place", b"", 60)
     assert lapsed.get_nowait() == "begun anew"
-    kept.let_go_on("a", "three", "left", b"", 0.02)  # after the others: when this has lapsed, they have had their time
+    kept.allow_next_round(
+        "a", "three", "left", b"", 0.02
+    )  # after the others: when this has lapsed, they have had their time
     async with asyncio.timeout(5):
         assert await lapsed.get() == "left"
     assert lapsed.empty()
-    left = kept.take("a", "two")
+    left = kept.take_next_round("a", "two")
     assert left is not None
     assert left.approval_id == "in its place"
 
 
 async def test_a_call_goes_on_only_so_often() -> None:
     kept, _ = made()
-    assert kept.let_go_on("a", "d", "x", b'"s"', 60, number=rounds.ROUNDS_MAX)
-    assert not kept.let_go_on("a", "e", "x", b'"s"', 60, number=rounds.ROUNDS_MAX + 1)
+    assert kept.allow_next_round("a", "d", "x", b'"s"', 60, number=rounds.ROUNDS_MAX)
+    assert not kept.allow_next_round("a", "e", "x", b'"s"', 60, number=rounds.ROUNDS_MAX + 1)
 
 
 def test_the_first_to_show_an_id_keeps_it() -> None:
     kept, _ = made()
     first = relayed()
-    assert kept.remember("c1", first)
-    assert not kept.remember("c1", relayed(segment="mallory"))
-    assert kept.remember("c1", relayed(principal="b"))  # both wait for one definition
-    assert kept.maybe_relayed("c1") is first
+    assert kept.remember_relayed("c1", first)
+    assert not kept.remember_relayed("c1", relayed(segment="mallory"))
+    assert kept.remember_relayed("c1", relayed(principal="b"))  # both wait for one definition
+    assert kept.find_relayed("c1") is first
     again = relayed(digest="e")
-    kept.remember("c1", again)
-    assert kept.maybe_relayed("c1") is again
+    kept.remember_relayed("c1", again)
+    assert kept.find_relayed("c1") is again
 
 
 async def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "RELAYED_MAX", 3)
-    monkeypatch.setattr(rounds, "PASSES_MAX", 2)
+    monkeypatch.setattr(rounds, "OPEN_ROUNDS_MAX", 2)
     kept, _ = made()
     for number in range(3):
-        kept.remember(f"c{number}", relayed())
-    kept.remember("c0", relayed())  # asked for again: it is the newest now
-    kept.remember("c3", relayed())
-    assert [kept.maybe_relayed(f"c{number}") is not None for number in range(4)] == [True, False, True, True]
-    assert kept.let_go_on("a", "1", "x", b"", 60)
-    assert kept.let_go_on("a", "2", "x", b"", 60)
-    assert not kept.let_go_on("a", "3", "x", b"", 60)
+        kept.remember_relayed(f"c{number}", relayed())
+    kept.remember_relayed("c0", relayed())  # asked for again: it is the newest now
+    kept.remember_relayed("c3", relayed())
+    assert [kept.find_relayed(f"c{number}") is not None for number in range(4)] == [True, False, True, True]
+    assert kept.allow_next_round("a", "1", "x", b"", 60)
+    assert kept.allow_next_round("a", "2", "x", b"", 60)
+    assert not kept.allow_next_round("a", "3", "x", b"", 60)

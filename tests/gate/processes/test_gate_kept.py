@@ -32,7 +32,7 @@ from interlock.catalog.routes import Route
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, Refused, Release
-from interlock.gate.gate_check import CommitCheck
+from interlock.gate.gate import CommitCheck
 from interlock.gate.protocol.policy import GateRule
 from interlock.gate.rounds import Relayed
 from interlock.links.pipes import StdioPipe
@@ -364,9 +364,9 @@ async def test_a_hop_cannot_have_the_proofs_that_another_hop_asked_for(tmp_path:
         link = types.SimpleNamespace(segment="mallory")
         other = msgspec.structs.replace(asked, link=link, qualified="mallory.fire")
         rounds = here.node.calls.gate.rounds
-        rounds.remember("c1", Relayed(route=asked, requester="local", digest="d"))
-        rounds.remember("c1", Relayed(route=other, requester="local", digest="d"))
-        found = rounds.maybe_relayed("c1")
+        rounds.remember_relayed("c1", Relayed(route=asked, requester="local", digest="d"))
+        rounds.remember_relayed("c1", Relayed(route=other, requester="local", digest="d"))
+        found = rounds.find_relayed("c1")
         assert found is not None
         assert found.route is asked
 
@@ -397,7 +397,7 @@ async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
             await here.becomes(demand, Status.DONE)
         gate = here.node.calls.gate
         await here.until(lambda: not gate._work)  # the end of the last one is still being written
-        assert (gate.rounds._passes, gate.rounds._relayed, gate.used_approvals) == ({}, {}, set())
+        assert (gate.rounds._open, gate.rounds._relayed, gate.used_approvals) == ({}, {}, set())
         assert here.node.calls.keepers["plant"].link.booked == 0
         assert not here.node.calls.dispatch.under_way.calls
 

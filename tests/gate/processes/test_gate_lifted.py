@@ -17,8 +17,8 @@ from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.catalog.routes import _NoRulings
 from interlock.config.plan import GatePlan
-from interlock.gate.protocol.claims import Claims
 from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.policy import ToolClaims
 from interlock.wire.refusal import Refusal
 
 
@@ -144,8 +144,8 @@ class Changed(_NoRulings):
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         return DefinitionState.CHANGED
 
-    def find_accepted(self, segment: str, tool: str) -> Claims | None:
-        return Claims(is_open=False)
+    def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
+        return ToolClaims(is_open=False)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from interlock.ax.protocol.capability import AuthScope, Capability, CostClass, safety
-from interlock.gate.protocol.claims import Claims, claims_shown, is_looser, no_looser, read_claims
+from interlock.gate.protocol.policy import ToolClaims, claims_shown, is_looser, no_looser, read_claims
 
 READS = {"readOnlyHint": True}
 UNDONE = {"destructiveHint": False}
@@ -13,7 +13,7 @@ LASTING = {"destructiveHint": True}
 SAID = [Capability(mutable=m, reversible=r) for m, r in itertools.product((True, False), repeat=2)]
 
 
-def claims(annotations: object, declared: object = None) -> Claims:
+def claims(annotations: object, declared: object = None) -> ToolClaims:
     return read_claims(declared, annotations, is_flagged=False)
 
 
@@ -41,7 +41,7 @@ def test_what_is_read_of_a_definition(annotations: object, declared: object, sev
 
 @pytest.mark.parametrize("definition", [None, "x", [], 7])
 def test_a_definition_that_cannot_be_read_claims_nothing(definition: object) -> None:
-    assert claims_shown(definition) == Claims()
+    assert claims_shown(definition) == ToolClaims()
 
 
 def test_looser_is_less_effect_a_lower_scope_or_a_lower_cost() -> None:
@@ -59,12 +59,12 @@ def test_looser_is_less_effect_a_lower_scope_or_a_lower_cost() -> None:
 @pytest.mark.parametrize("accepted", SAID)
 @pytest.mark.parametrize("said", SAID)
 def test_the_stricter_of_two_claims_holds(said: Capability, accepted: Capability) -> None:
-    held = no_looser(said, Claims(mutable=accepted.mutable, reversible=accepted.reversible))
+    held = no_looser(said, ToolClaims(mutable=accepted.mutable, reversible=accepted.reversible))
     assert held.mutable == (said.mutable or accepted.mutable)
     assert safety(held) == (safety(said) or safety(accepted))
 
 
 def test_scope_and_cost_are_the_higher_of_the_two() -> None:
     said = Capability(auth_scope=AuthScope.READ, cost_class=CostClass.EXPENSIVE)
-    held = no_looser(said, Claims(auth_scope=AuthScope.ADMIN, cost_class=CostClass.METERED))
+    held = no_looser(said, ToolClaims(auth_scope=AuthScope.ADMIN, cost_class=CostClass.METERED))
     assert (held.auth_scope, held.cost_class) == (AuthScope.ADMIN, CostClass.EXPENSIVE)

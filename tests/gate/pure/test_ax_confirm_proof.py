@@ -13,9 +13,9 @@ from interlock.ax.protocol.registration.authority import Anchor
 from interlock.crypto.jose import read_jwks_untrusted, thumbprint
 from interlock.crypto.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import (
+from interlock.gate.protocol.proofs import (
     TOKEN_CHARS_MAX,
-    Asked,
+    ProofQuestion,
     Verified,
     approvers,
     judge_confirmation,
@@ -25,7 +25,7 @@ from interlock.wire.refusal import Refusal
 
 NOW = 1_800_000_000.0
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"
-ASKED = Asked(
+ASKED = ProofQuestion(
     confirmation_id="7f1c7a52-4b9b-4d4c-9d7b-5d1f2f0f8a11",
     call_digest="cd" * 32,
     nonce="dGhlIG5vbmNl",
@@ -64,7 +64,9 @@ def token(signer: Any = OPERATOR, header: dict[str, Any] | None = None, **change
     return mint(signer, claims, **({"typ": "mcpax-confirm+jwt"} | (header or {})))
 
 
-def judged(text: str, kind: str | None = None, asked: Asked = ASKED, anchors: Any = ANCHORS) -> Verified | Refusal:
+def judged(
+    text: str, kind: str | None = None, asked: ProofQuestion = ASKED, anchors: Any = ANCHORS
+) -> Verified | Refusal:
     return judge_confirmation(Presented(type=kind, token=text), asked, anchors=anchors, now=NOW, verify=check_signature)
 
 

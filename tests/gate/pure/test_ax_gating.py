@@ -8,11 +8,17 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.gate.protocol.held_call import ConfirmationDemand
+from interlock.gate.protocol.held_call import (
+    ConfirmationDemand,
+    Visit,
+    denied_result,
+    is_visit,
+    seal,
+    unclassified_result,
+    unseal_untrusted,
+)
 from interlock.gate.protocol.policy import Hold, gate_of, hold_of, says_its_effect
-from interlock.gate.protocol.refusals import denied_result, open_result
-from interlock.gate.protocol.relay import Carried, RelayedCall, maybe_carried
-from interlock.gate.protocol.request_state import Visit, is_visit, seal, unseal_untrusted
+from interlock.gate.protocol.relay import RelayedCall, RelayedDemand, find_demand
 
 MODES = ("gated", "defer", "open")
 FLAGS = list(itertools.product((False, True), repeat=4))
@@ -105,8 +111,8 @@ CALL = RelayedCall(
 )
 
 
-def carried(raw: Raw, **changes: Any) -> Carried:
-    found = maybe_carried(raw, replace(CALL, **changes))
+def carried(raw: Raw, **changes: Any) -> RelayedDemand:
+    found = find_demand(raw, replace(CALL, **changes))
     assert found is not None
     return found
 
@@ -130,7 +136,7 @@ def test_only_tool_route_and_arguments_are_said_in_other_terms() -> None:
     assert b'"n": 1.0' in found.result
 
 
-def text(found: Carried) -> str:
+def text(found: RelayedDemand) -> str:
     (block,) = json.loads(found.result)["content"]
     return str(block["text"])
 
@@ -204,7 +210,7 @@ def test_structured_content_beside_a_demand_is_the_demand() -> None:
     ],
 )
 def test_what_demands_nothing_is_not_carried(bad: Raw) -> None:
-    assert maybe_carried(bad, CALL) is None
+    assert find_demand(bad, CALL) is None
 
 
 @pytest.mark.req("AX-11.3-16")
@@ -300,7 +306,7 @@ def test_all_answers_have_one_form(modern: bool, has_output_schema: bool) -> Non
     form = {"modern": modern, "has_output_schema": has_output_schema}
     for made, status in (
         (denied_result(HELD, "not today", **form), "confirmation_denied"),
-        (open_result(HELD, **form), "confirmation_required"),
+        (unclassified_result(HELD, **form), "confirmation_required"),
     ):
         read = json.loads(made)
         assert read["isError"] is True

@@ -12,14 +12,21 @@ from interlock.crypto.jose import thumbprint
 from interlock.crypto.jwt_verification import check_assertion_signature, check_signature
 from interlock.crypto.webauthn import Party, read_passkey_untrusted
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import TOKEN_CHARS_MAX, Asked, Verified, judge_confirmation
-from interlock.gate.protocol.passkey_proof import challenge, judge_passkey, passkeys_for
+from interlock.gate.protocol.proofs import (
+    TOKEN_CHARS_MAX,
+    ProofQuestion,
+    Verified,
+    challenge,
+    judge_confirmation,
+    judge_passkey,
+    passkeys_for,
+)
 from interlock.wire.refusal import Refusal
 
 NOW = 1_800_000_000.0
 ENTROPY = bytes(range(16))
 PARTY = Party(id="localhost", origin="http://localhost:7412")
-ASKED = Asked(
+ASKED = ProofQuestion(
     confirmation_id="7f1c7a52-4b9b-4d4c-9d7b-5d1f2f0f8a11",
     call_digest="cd" * 32,
     nonce="dGhlIG5vbmNl",
@@ -36,7 +43,7 @@ def anchor(name: str, made: Authenticator, *approves: str) -> Anchor:
 ANCHORS = (anchor("ada", ADA, "*"), anchor("bob", BOB, "plant.*"), anchor("clerk", CLERK, "office.*"))
 
 
-def asked_for(asked: Asked = ASKED, now: float = NOW, entropy: bytes = ENTROPY) -> str:
+def asked_for(asked: ProofQuestion = ASKED, now: float = NOW, entropy: bytes = ENTROPY) -> str:
     return b64(challenge(asked, now=now, entropy=entropy))
 
 
@@ -58,7 +65,7 @@ def reason(judgement: Verified | Refusal) -> str:
     return str(judgement.details["reason"])
 
 
-def other(**changes: Any) -> Asked:
+def other(**changes: Any) -> ProofQuestion:
     return msgspec.structs.replace(ASKED, **changes)
 
 
@@ -99,7 +106,7 @@ def test_a_persons_passkey_over_this_very_confirmation_holds(
         (other(aggregator_id="another"), "confirmation"),
     ],
 )
-def test_a_signature_over_anything_else_does_not(asked: Asked, word: str) -> None:
+def test_a_signature_over_anything_else_does_not(asked: ProofQuestion, word: str) -> None:
     assert reason(judged(ADA.sign(asked_for(asked)))) == word
 
 

@@ -22,7 +22,7 @@ from interlock.core import replicas as replicas_
 from interlock.core.feed import AsyncFeed
 from interlock.core.replicas import Changes, Replicas
 from interlock.core.store_backends import build_audit
-from interlock.gate.protocol.claims import claims_shown
+from interlock.gate.protocol.policy import claims_shown
 from interlock.rooms.proposals import ProposalTracker
 from interlock.rooms.protocol.envelope import Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege

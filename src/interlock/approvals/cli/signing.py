@@ -27,7 +27,7 @@ from interlock.cli.terminal.errors import BadUsage, Waits
 from interlock.cli.terminal.program import as_typed
 from interlock.cli.terminal.text import count, one_line
 from interlock.gate.protocol.held_call import call_digest
-from interlock.gate.protocol.jws_proof import TYP, Asked, claims_of
+from interlock.gate.protocol.proofs import TYP, ProofQuestion, claims_of
 from interlock.wire.refusal import Refused
 
 JTI_BYTES = 16
@@ -36,7 +36,7 @@ JTI_BYTES = 16
 def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
     """Return the `proof` for POST /approvals/{id}. `said` is the chosen answer if the question has several."""
     shown = answer.as_(ShownApproval)
-    question = Asked(
+    question = ProofQuestion(
         confirmation_id=shown.id,
         call_digest=_digest(shown, said),
         nonce="",
@@ -52,7 +52,7 @@ def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None
     digest = grant_digest(grant)
     if digest != draft.digest:
         raise _not_what_is_shown("grant")
-    question = Asked(
+    question = ProofQuestion(
         confirmation_id=grant.id,
         call_digest=digest,
         nonce="",
@@ -67,7 +67,7 @@ def prove_classes(
 ) -> Raw:
     """Sign the classes of several tools over the list that was shown."""
     listed = [ClassEntry(tool=entry.tool, digest=entry.digest, tool_class=entry.tool_class) for entry in entries]
-    question = Asked(
+    question = ProofQuestion(
         confirmation_id=id,
         call_digest=classification_digest(id, listed),
         nonce="",
@@ -77,7 +77,7 @@ def prove_classes(
     return sign(question, key=key, passphrase_fd=passphrase_fd)
 
 
-def sign(question: Asked, *, key: str | None, passphrase_fd: int | None, approvers: Sequence[str] = ()) -> Raw:
+def sign(question: ProofQuestion, *, key: str | None, passphrase_fd: int | None, approvers: Sequence[str] = ()) -> Raw:
     """Return a proof signed by a key of the user on this machine. If the node names `approvers`, one of their keys
     signs.
     """

@@ -20,15 +20,15 @@ from interlock.core.clock import Clock
 from interlock.crypto.jose import Invalid, Jwk, Jwt, thumbprint
 from interlock.crypto.webauthn import Assertion, Party, is_assertion
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import (
-    Asked,
+from interlock.gate.protocol.proofs import (
+    ProofQuestion,
     Verified,
     approvers,
     invalid,
     judge_confirmation,
+    judge_passkey,
     replay_refusal,
 )
-from interlock.gate.protocol.passkey_proof import judge_passkey
 from interlock.store.ports import Change, Conflict, KeyValue, StoreError
 from interlock.wire.refusal import Refusal
 
@@ -61,12 +61,14 @@ class ProofVerifier:
                     "the key of anchor %s was revoked; remove its [[anchor]] from the configuration", anchor.name
                 )
 
-    async def judge(self, question: Asked, proof: Presented) -> Verified | Refusal:
+    async def judge(self, question: ProofQuestion, proof: Presented) -> Verified | Refusal:
         """Verify a proof and use it up: the same proof is never accepted again."""
         judged = await self._judge_signature(question, proof)
         return judged if isinstance(judged, Refusal) else await self._use_up(judged)
 
-    async def judge_for_any(self, question: Asked, tools: Sequence[str], proof: Presented) -> Verified | Refusal:
+    async def judge_for_any(
+        self, question: ProofQuestion, tools: Sequence[str], proof: Presented
+    ) -> Verified | Refusal:
         """Verify a proof about several tools, as `judge` does. The signer must be allowed to approve at least one of
         them; `stands_behind` tells which.
 
@@ -84,7 +86,7 @@ class ProofVerifier:
                 return await self._use_up(judged)
         return judged
 
-    async def _judge_signature(self, question: Asked, proof: Presented) -> Verified | Refusal:
+    async def _judge_signature(self, question: ProofQuestion, proof: Presented) -> Verified | Refusal:
         return await self._anchors.judge_signature(
             lambda anchor: bool(approvers(question.tool, (anchor,))),
             lambda anchors: self._judge(question, proof, anchors),
@@ -95,7 +97,7 @@ class ProofVerifier:
             return invalid("revoked", "the key of the proof was revoked")
         return await self._spend(judged) or await self._count(judged) or judged
 
-    def verify_again(self, question: Asked, proof: Presented, at: float) -> Verified | Refusal:
+    def verify_again(self, question: ProofQuestion, proof: Presented, at: float) -> Verified | Refusal:
         """Verify a proof that was accepted and used up at the time `at`, with the personal keys that are valid now."""
         judged = self._judge(
             question, proof, [anchor for anchor in self._anchors.known() if anchor.source != "jwks"], at
@@ -104,7 +106,7 @@ class ProofVerifier:
         return revoked if isinstance(judged, Verified) and judged.key in self._revoked else judged
 
     def _judge(
-        self, question: Asked, proof: Presented, anchors: Sequence[Anchor], at: float | None = None
+        self, question: ProofQuestion, proof: Presented, anchors: Sequence[Anchor], at: float | None = None
     ) -> Verified | Refusal:
         now = self._clock.wall() if at is None else at
         if is_assertion(proof.token):

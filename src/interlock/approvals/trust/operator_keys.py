@@ -24,7 +24,7 @@ from interlock.crypto.operator_keys import (
     make_key,
     public_text,
 )
-from interlock.gate.protocol.jws_proof import TYP, Asked, claims_of, invalid
+from interlock.gate.protocol.proofs import TYP, ProofQuestion, claims_of, invalid
 from interlock.wire.refusal import Refusal
 
 JTI_BYTES: Final = 16
@@ -76,7 +76,9 @@ class OperatorKeyService:
         believed = {thumbprint(key) for anchor in self._anchors.known() if anchor.approves for key in anchor.keys}
         return tuple(name for name in key_names(self._folder) if self._maybe_print(name) in believed)
 
-    async def sign(self, question: Asked, name: str | None, passphrase: str, *, by: str) -> str | Refusal | TooOften:
+    async def sign(
+        self, question: ProofQuestion, name: str | None, passphrase: str, *, by: str
+    ) -> str | Refusal | TooOften:
         """Return a proof that answers `question`. `name` chooses between several keys. `by` is the caller whose
         attempts are counted.
         """
@@ -110,7 +112,7 @@ class OperatorKeyService:
         except OSError as error:
             return invalid("not_written", f"the key cannot be written: {error.strerror or error}")
 
-    def _sign(self, question: Asked, name: str, passphrase: bytes, now: float) -> str | Refusal:
+    def _sign(self, question: ProofQuestion, name: str, passphrase: bytes, now: float) -> str | Refusal:
         from interlock.crypto.signing import KeyFileError, PassphraseWrong, read_signing_key
 
         try:

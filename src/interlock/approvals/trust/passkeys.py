@@ -26,8 +26,7 @@ from interlock.crypto.webauthn import (
     format_passkey,
     read_registration_untrusted,
 )
-from interlock.gate.protocol.jws_proof import Asked, invalid
-from interlock.gate.protocol.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
+from interlock.gate.protocol.proofs import ENTROPY_BYTES, ProofQuestion, challenge, invalid, passkeys_for
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal
 
@@ -93,7 +92,7 @@ class PasskeyService:
         party = self.find_relying_party()
         return party.origin if party is not None and passkeys_for(tool, self._anchors.known()) else None
 
-    def request(self, question: Asked) -> PasskeyRequest | Refusal:
+    def request(self, question: ProofQuestion) -> PasskeyRequest | Refusal:
         """Return what a browser is asked to sign (WebAuthn 5.5), bytes in base64url."""
         party, keys = self.find_relying_party(), passkeys_for(question.tool, self._anchors.known())
         if party is None:

@@ -1,9 +1,13 @@
-"""A held call (MCP-AX 11.3): what exactly is to be confirmed, how a client is told, what it sends to have it released.
+"""A held call (MCP-AX 11.3): what exactly is confirmed, what its client is told, and what the client sends back.
 
-`call_digest` names the call: two calls have one digest only if every reader takes them for the same call. Arguments
-that cannot be named so are refused with -32602 before anybody is asked. `held_result` is the answer
-confirmation_required, for clients that know nothing of MCP-AX. `read_confirm_untrusted` reads mcpax/confirm; whether
-its proof is good is judged in `jws_proof`.
+`call_digest` names the call: two calls have the same digest only if every reader takes them for the same call.
+Arguments for which that cannot be said are refused with -32602 before any person is asked. `held_result`,
+`denied_result` and `unclassified_result` are the replies, for clients that know nothing of MCP-AX; one reader reads all
+three. `read_confirm_untrusted` reads mcpax/confirm; whether its proof is good is judged in `proofs`.
+
+`Visit` is the requestState of a 2026-07-28 client that was sent to a page. It proves nothing. It says which call the
+client was told to wait for, so that the answer to the page counts for no other call. It is signed, because the client
+keeps it, and bound to the principal, the call and a time.
 """
 
 import hashlib
@@ -13,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.mcp.mrtr import seal_bytes, unseal_bytes_untrusted
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
@@ -21,13 +26,15 @@ from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 CONFIRMATION: Final = "x-mcpax-confirmation"
 REQUIRED: Final = "confirmation_required"  # AX-11.3-2
-VERSION: Final = 1  # of what a digest is made of
-ARGUMENTS_BYTES_MAX: Final = 1_048_576  # they are kept, and shown to a person
-ID_CHARS_MAX: Final = 64  # ours are UUIDs; a hop below may name its own
+DENIED: Final = "confirmation_denied"
+DIGEST_VERSION: Final = 1  # of the members that a digest is made of
+ARGUMENTS_BYTES_MAX: Final = 1_048_576  # they are stored, and shown to a person
+ID_CHARS_MAX: Final = 64  # our ids are UUIDs; a hop below may have other ids
+PREFIX: Final = "ilg1."  # of the states of the gate
 
 
 class ConfirmationDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """The members of confirmation_required, beside its status. What `call_digest` is made of is among them."""
+    """The members of confirmation_required besides its status. They include all that `call_digest` is made of."""
 
     tool: str
     arguments: Raw  # as they were sent
@@ -44,38 +51,41 @@ class ConfirmationDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Presented(msgspec.Struct, frozen=True, kw_only=True):
-    """A proof as it was sent. `type` is the sender's word for it; None: it came as a bare token."""
+    """A proof as it was sent. `type` is the sender's name for it; None: the proof came as a bare token."""
 
     token: str
     type: str | None = None
 
 
 class Confirm(msgspec.Struct, frozen=True, kw_only=True):
-    """`dispatch` and `redeem` are ours, between aggregators."""
+    """The params of mcpax/confirm. `dispatch` and `redeem` are extensions of ours, for aggregators."""
 
     confirmation_id: str
-    proof: Presented | None  # None where it is redeemed
-    dispatch: bool = True  # false takes the proof and leaves the call to its caller
-    redeem: bool = False  # the caller asks for the call that is held, decided or not; it proves nothing
+    proof: Presented | None  # None if the call is redeemed
+    dispatch: bool = True  # False: decide with the proof, and let the caller make the call again
+    redeem: bool = False  # the caller wants the result of the held call, decided or not; it proves nothing
+
+
+# Naming a call
 
 
 def call_digest(
     arguments: Raw | bytes | None, *, aggregator_id: str, tool: str, route: Sequence[str], caller: str, tool_digest: str
 ) -> str | Refusal:
-    """SHA-256 in hex over the canonical JSON of the call (11.3, ours). No arguments and an empty object are the same.
+    """Return SHA-256 in hex over the canonical JSON of the call. No arguments and an empty object are the same.
 
-    `_meta` has no part in it: progress tokens and trace ids change from one sending to the next.
+    `_meta` is not included: progress tokens and trace ids change from one sending to the next.
     """
     raw = b"{}" if arguments is None else bytes(arguments)
     if len(raw) > ARGUMENTS_BYTES_MAX:
-        return _not_nameable("size", f"they are longer than {ARGUMENTS_BYTES_MAX} bytes")
+        return _ambiguous_arguments("size", f"they are longer than {ARGUMENTS_BYTES_MAX} bytes")
     try:
         members = read_untrusted(raw)
         if not isinstance(members, dict):
-            return _not_nameable("malformed", "they are not an object")
+            return _ambiguous_arguments("malformed", "they are not an object")
         text = canonical(  # AX-11.3-13
             {
-                "v": VERSION,
+                "v": DIGEST_VERSION,
                 "aggregator_id": aggregator_id,
                 "tool": tool,
                 "arguments": members,
@@ -85,13 +95,13 @@ def call_digest(
             }
         )
     except AmbiguousJson as error:
-        return _not_nameable(error.reason, str(error))  # AX-11.3-13
+        return _ambiguous_arguments(error.reason, str(error))  # AX-11.3-13
     except NotCanonical as error:
-        return _not_nameable("malformed", str(error))
+        return _ambiguous_arguments("malformed", str(error))
     return hashlib.sha256(text).hexdigest()
 
 
-def _not_nameable(reason: str, why: str) -> Refusal:
+def _ambiguous_arguments(reason: str, why: str) -> Refusal:
     return Refusal(
         INVALID_PARAMS,
         f"the arguments of a call that a person confirms must mean the same to every reader: {why}",
@@ -99,86 +109,140 @@ def _not_nameable(reason: str, why: str) -> Refusal:
     )
 
 
-def as_object(held: ConfirmationDemand) -> dict[str, Any]:
-    return {"status": REQUIRED, **msgspec.structs.asdict(held)}  # AX-11.3-2
-
-
-def as_text(held: ConfirmationDemand, *, has_approvers: bool, more: str = "") -> str:
-    """What a model reads. `has_approvers`: whether there is anybody whose proof would release the call. `more`:
-    further sentences, each after a space."""
-    how = (
-        f"Ask the person you work for to decide: {held.approval_url} or `interlock approve {held.confirmation_id}`, "
-        f"until {held.expires_at}."
-        if has_approvers
-        else "No one may approve at this node yet; `interlock status` tells its operator what to do about it."
-    )
-    return (
-        f"Not executed yet. {held.tool} can't be undone, so a person must approve this call first "
-        f"(confirmation_id {held.confirmation_id}). {how} "
-        "Once it is approved, make exactly the same call again to run it and get its result. "
-        f"You cannot approve it yourself, and a changed call needs its own approval.{more}"
-    )
+# Replies to the call
 
 
 def held_result(
-    held: ConfirmationDemand, *, has_approvers: bool, has_output_schema: bool, modern: bool, more: str = ""
+    demand: ConfirmationDemand, *, has_approvers: bool, has_output_schema: bool, modern: bool, more: str = ""
 ) -> bytes:
-    """A CallToolResult; isError, so that no model takes it for success. `more`: as `as_text` has it.
+    """Return the result confirmation_required.
+
+    `has_approvers` is whether anybody may release the call. `more` is further sentences for the model, each after a
+    space.
+    """
+    how = (
+        f"Ask the person you work for to decide: {demand.approval_url} or "
+        f"`interlock approve {demand.confirmation_id}`, until {demand.expires_at}."
+        if has_approvers
+        else "No one may approve at this node yet; `interlock status` tells its operator what to do about it."
+    )
+    text = (
+        f"Not executed yet. {demand.tool} can't be undone, so a person must approve this call first "
+        f"(confirmation_id {demand.confirmation_id}). {how} "
+        "Once it is approved, make exactly the same call again to run it and get its result. "
+        f"You cannot approve it yourself, and a changed call needs its own approval.{more}"
+    )
+    return _result(_shown(demand), text, has_output_schema, modern)
+
+
+def denied_result(demand: ConfirmationDemand, reason: str | None, *, has_output_schema: bool, modern: bool) -> bytes:
+    """Return the result for a call that a person denied. `reason` is what that person gave as the reason."""
+    why = f" The reason given: {reason.rstrip('.')}." if reason else ""
+    text = f"Nothing was executed. A person was asked about this call of {demand.tool} and refused it.{why}"
+    until = f" The answer stands until {demand.expires_at}." if demand.expires_at is not None else ""
+    shown = {**_shown(demand), "status": DENIED} | ({"reason": reason} if reason else {})  # AX-11.3-11: denied
+    return _result(shown, f"{text}{until} Do not try the same in another way.", has_output_schema, modern)
+
+
+def unclassified_result(demand: ConfirmationDemand, *, has_output_schema: bool, modern: bool) -> bytes:
+    """Return the result for a call of a tool that does not declare what it does."""
+    text = (
+        f"Nothing was executed. {demand.tool} does not say whether it changes anything, so its calls wait until an "
+        f"operator has said it, once: {demand.approval_url} or `interlock approve {demand.confirmation_id} --class "
+        "read_only`, `reversible` or `irreversible`. Then make the same call again."
+    )
+    return _result({**_shown(demand), "kind": "definition"}, text, has_output_schema, modern)
+
+
+def _shown(demand: ConfirmationDemand) -> dict[str, Any]:
+    return {"status": REQUIRED, **msgspec.structs.asdict(demand)}  # AX-11.3-2
+
+
+def _result(shown: dict[str, Any], text: str, has_output_schema: bool, modern: bool) -> bytes:
+    """Return a CallToolResult with isError, so that no model takes it for success.
 
     Clients validate structuredContent of a tool with an outputSchema even on errors, so there it is left out.
     """
-    shown = as_object(held)
     result: dict[str, Any] = {"resultType": "complete"} if modern else {}
-    text = as_text(held, has_approvers=has_approvers, more=more)
     result["content"] = [{"type": "text", "text": text}]  # AX-11.3-2: what to do
     if not has_output_schema:
         result["structuredContent"] = shown  # AX-11.3-2
     return encode_value({**result, "isError": True, "_meta": {CONFIRMATION: shown}})
 
 
+# mcpax/confirm
+
+
 def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
-    """The params of mcpax/confirm. A proof is {"type","token"} or a bare token; what is no token at all is -32602."""
+    """Read the params of mcpax/confirm. A proof is {"type","token"} or a bare token; anything else is -32602."""
     members = decode_object(params) if params else None
     if members is None:
-        return _unreadable("params of mcpax/confirm must be an object with confirmation_id and proof")
+        return _malformed("params of mcpax/confirm must be an object with confirmation_id and proof")
     confirmation_id = find_string(members.get("confirmation_id"))
     if not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:
-        return _unreadable(f"confirmation_id must be a string of 1 to {ID_CHARS_MAX} characters")
-    dispatch = _maybe_value(members.get("dispatch", Raw(b"true")))
-    redeem = _maybe_value(members.get("redeem", Raw(b"false")))
+        return _malformed(f"confirmation_id must be a string of 1 to {ID_CHARS_MAX} characters")
+    dispatch = _find_value(members.get("dispatch", Raw(b"true")))
+    redeem = _find_value(members.get("redeem", Raw(b"false")))
     if redeem is True and "proof" not in members and dispatch is True:
         return Confirm(confirmation_id=confirmation_id, proof=None, redeem=True)
     proof = read_proof_untrusted(members.get("proof"))
     if isinstance(proof, Refusal):
         return proof
     if not isinstance(dispatch, bool) or redeem is not False:
-        return _unreadable("dispatch must be true or false, and a proof is not redeemed")
+        return _malformed("dispatch must be true or false, and a proof is not redeemed")
     return Confirm(confirmation_id=confirmation_id, proof=proof, dispatch=dispatch)
 
 
-def redeeming_params(confirmation_id: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The params of mcpax/confirm by which an aggregator asks a hop below for a call that it held before.
+def redeeming_params(confirmation_id: str, call_params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the params of mcpax/confirm by which an aggregator asks a hop below for a call that the hop held.
 
-    `said`: the params of the call, of which only `_meta` is sent again.
+    Only `_meta` of the call's own params is sent again.
     """
     params: dict[str, Any] = {"confirmation_id": Raw(encode_value(confirmation_id)), "redeem": Raw(b"true")}
-    return {**params, "_meta": said["_meta"]} if "_meta" in said else params
+    return {**params, "_meta": call_params["_meta"]} if "_meta" in call_params else params
 
 
 def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Refusal:
-    proof = _maybe_value(raw)
+    """Read the member `proof`; what is no token at all is refused with -32602."""
+    proof = _find_value(raw)
     kind, token = (proof.get("type"), proof.get("token")) if isinstance(proof, dict) else (None, proof)
     if not isinstance(token, str) or not token or not isinstance(kind, str | None):  # AX-11.3-5
-        return _unreadable('proof must be a signed token, or {"type", "token"} with one')
+        return _malformed('proof must be a signed token, or {"type", "token"} with one')
     return Presented(type=kind, token=token)
 
 
-def _maybe_value(raw: Raw | bytes | None) -> Any:
+def _find_value(raw: Raw | bytes | None) -> Any:
     try:
         return decode_value(raw) if raw is not None else None
     except CodecError:
         return None
 
 
-def _unreadable(why: str) -> Refusal:
+def _malformed(why: str) -> Refusal:
     return Refusal(INVALID_PARAMS, why)
+
+
+# The requestState
+
+
+class Visit(msgspec.Struct, frozen=True, array_like=True):
+    """The content of a requestState: the confirmation that a client was sent to a page for."""
+
+    confirmation_id: str
+    digest: str  # of the call; if a hop below holds the call, of the request
+    principal: str
+    expires_at: float
+
+
+def is_visit(state: str) -> bool:
+    return state.startswith(PREFIX)
+
+
+def seal(visit: Visit, key: bytes) -> str:
+    return seal_bytes(PREFIX, msgspec.json.encode(visit), key)
+
+
+def unseal_untrusted(state: str, key: bytes) -> Visit | None:
+    """Return the content of a state, or None if this key did not seal it."""
+    body = unseal_bytes_untrusted(PREFIX, state, key)
+    return None if body is None else msgspec.json.decode(body, type=Visit)

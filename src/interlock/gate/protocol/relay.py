@@ -1,9 +1,10 @@
-"""What a hop does with a confirmation that a hop below demands (MCP-AX 11.3, monotonicity).
+"""The relay of a confirmation that a hop below demands (MCP-AX 11.3, monotonicity).
 
-The demand is carried up with the name of the tool, its route and its arguments as this hop knows them; what the holding
-hop calls the tool stays to be seen, so that a signer can compute the digest. The words for a model are this hop's own,
-and a page is shown only where the child has proved that it speaks for the host. Every other part stays as it came;
-clients, though, are not shown who holds the call beyond its place in the namespace, unless the operator wants it.
+The demand goes up with the name of the tool, its route and its arguments as this hop knows them. The holding hop's own
+name of the tool stays visible, so that a signer can compute the digest. The text for a model is written by this hop,
+and the address of a page is kept only if the child has proved that it speaks for the host. Every other member stays as
+it came. Clients, however, learn no more about the holder of the call than its place in the namespace, unless the
+operator wants it.
 """
 
 import re
@@ -12,18 +13,17 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.gate.protocol.held_call import CONFIRMATION, ID_CHARS_MAX, REQUIRED
+from interlock.gate.protocol.held_call import CONFIRMATION, DENIED, ID_CHARS_MAX, REQUIRED
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 MARK: Final = b'"%b"' % CONFIRMATION.encode()
-DENIED: Final = "confirmation_denied"
 URL_CHARS_MAX: Final = 2048
 REASON_CHARS_MAX: Final = 500
-HELD_AS: Final = "held_as"  # what the holding hop calls the tool: part of the digest
-HELD_BY: Final = "held_by"  # the holding hop, as the caller knows it
-_OF_HOLDER: Final = ("aggregator_id", "caller")  # its id, and who called it, by an address of the tree's inside
-_match_id = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@=+/-]*").fullmatch  # nothing that a shell or a model reads otherwise
-# Nothing that a browser reads otherwise: no user, no backslash, no white space.
+HELD_AS: Final = "held_as"  # name and route of the tool at the holding hop, which its digest is made of
+HELD_BY: Final = "held_by"  # the holding hop, by its place in the namespace
+_HOLDER_MEMBERS: Final = ("aggregator_id", "caller")  # addresses inside the tree, which clients need not know
+_match_id = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@=+/-]*").fullmatch  # nothing that a shell or a model could interpret
+# Nothing that browsers read in different ways: no user, no backslash, no white space.
 _match_page = re.compile(r"https://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[\x21-\x5b\x5d-\x7e]*)?").fullmatch
 
 
@@ -31,25 +31,27 @@ class RelayedCall(msgspec.Struct, frozen=True, kw_only=True):
     """The call that a hop below answered, as this hop knows it."""
 
     tool: str
-    arguments: Raw | None  # as they were sent, where that is known
+    arguments: Raw | None  # as they were sent; None: unknown here
     segments: tuple[str, ...]  # from the root to the tool's server
-    child: int  # how many of them lead to the hop that answered
+    child: int  # how many of the segments lead to the hop that answered
     local: str
-    authority: str | None  # the DNS name that hop has proved
-    shows_holder: bool = True  # to hops above, and to clients where that is configured
+    authority: str | None  # the DNS name that the hop has proved
+    shows_holder: bool = True  # the caller is a hop above, or a client for which this is configured
 
 
-class Carried(msgspec.Struct, frozen=True, kw_only=True):
+class RelayedDemand(msgspec.Struct, frozen=True, kw_only=True):
+    """A demand, or a denial, of a hop below in the terms of this hop."""
+
     result: bytes
     status: str
     confirmation_id: str
     approval_url: str | None
-    is_definition: bool  # it waits until an operator has said what the tool does, and nothing is kept of the call
-    aggregator_id: str | None  # the hop that holds the call, by its own account
+    is_definition: bool  # the hop waits until its operator classifies the tool, and holds no call
+    aggregator_id: str | None  # the id that the holding hop claims
 
 
-def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
-    """The result in our terms; None where it demands nothing, or nothing that can be carried."""
+def find_demand(result: Raw | bytes, call: RelayedCall) -> RelayedDemand | None:
+    """Return the demand in a result of a hop below, or None if there is none that can be relayed."""
     members: dict[str, Any] | None = decode_object(result)
     meta: dict[str, Any] | None = decode_object(members["_meta"]) if members and "_meta" in members else None
     demand: dict[str, Any] | None = decode_object(meta[CONFIRMATION]) if meta and CONFIRMATION in meta else None
@@ -59,9 +61,9 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
     if status not in (REQUIRED, DENIED) or not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:  # AX-11.3-16
         return None
     url, holder = demand.pop("approval_url", None), find_string(demand.get("aggregator_id"))
-    url = _maybe_url(url, call.authority) if call.shows_holder else None
+    url = _find_page_url(url, call.authority) if call.shows_holder else None
     if not call.shows_holder:
-        demand = {name: value for name, value in demand.items() if name not in _OF_HOLDER}
+        demand = {name: value for name, value in demand.items() if name not in _HOLDER_MEMBERS}
     held_by = _held_by(find_string(demand.get(HELD_BY)), call)
     demand.setdefault(HELD_AS, {name: demand[name] for name in ("tool", "route") if name in demand})
     # AX-11.3-16: in the root's terms
@@ -70,14 +72,14 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
         demand["arguments"] = call.arguments
     if url is not None:
         demand["approval_url"] = url
-    text = _refused_text(demand, held_by) if status == DENIED else _held_text(demand, held_by, url)
-    ours = Raw(encode_value(demand))
-    members["_meta"] = {**meta, CONFIRMATION: ours}  # AX-11.3-16
+    text = _denied_text(demand, held_by) if status == DENIED else _held_text(demand, held_by, url)
+    translated = Raw(encode_value(demand))
+    members["_meta"] = {**meta, CONFIRMATION: translated}  # AX-11.3-16
     members["content"] = [{"type": "text", "text": text}]
     members["isError"] = True
     if "structuredContent" in members:
-        members["structuredContent"] = ours
-    return Carried(
+        members["structuredContent"] = translated
+    return RelayedDemand(
         result=encode_value(members),
         status=status,
         confirmation_id=confirmation_id,
@@ -87,10 +89,10 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
     )
 
 
-def _held_by(said: str | None, call: RelayedCall) -> str:
-    """The hop that answered, or the one below it which that names: only one on the way to the tool."""
+def _held_by(claimed: str | None, call: RelayedCall) -> str:
+    """Return the place of the holding hop: the hop that answered, or the hop below it that it names on the route."""
     named = call.segments[: call.child]
-    inner = tuple(said.split(".")) if said is not None and len(said) <= URL_CHARS_MAX else ()
+    inner = tuple(claimed.split(".")) if claimed is not None and len(claimed) <= URL_CHARS_MAX else ()
     below = call.segments[call.child : call.child + len(inner)]
     return ".".join((*named, *inner) if inner == below else named)
 
@@ -109,7 +111,7 @@ def _held_text(demand: dict[str, Any], held_by: str, url: str | None) -> str:
     )
 
 
-def _refused_text(demand: dict[str, Any], held_by: str) -> str:
+def _denied_text(demand: dict[str, Any], held_by: str) -> str:
     reason = find_string(demand.get("reason"))
     why = f" The reason given: {reason[:REASON_CHARS_MAX].rstrip('.')}." if reason else ""
     return (
@@ -118,8 +120,9 @@ def _refused_text(demand: dict[str, Any], held_by: str) -> str:
     )
 
 
-def _maybe_url(raw: Raw | None, authority: str | None) -> str | None:
+def _find_page_url(raw: Raw | None, authority: str | None) -> str | None:
+    """Return the address of an approval page if its host belongs to the proved authority of the child, or None."""
     url = find_string(raw)
-    found = _match_page(url) if url is not None and len(url) <= URL_CHARS_MAX else None
-    host = found[1].lower() if found is not None else ""
+    match = _match_page(url) if url is not None and len(url) <= URL_CHARS_MAX else None
+    host = match[1].lower() if match is not None else ""
     return url if authority is not None and f".{host}".endswith(f".{authority}") else None

@@ -1,7 +1,8 @@
 """Claims in a result that only aggregators may make: reserved `_meta` keys, and structured content that is a held call.
 
 A plain server could show a confirmation that it copied from another caller's held call; a program that signs what it is
-shown would release that call. So claims are taken out of every result that is not relayed from a proved aggregator.
+shown would release that call. Claims are therefore removed from every result that is not relayed from a proved
+aggregator.
 """
 
 import re
@@ -33,43 +34,44 @@ _NAMES: Final = (b"x-mcpax-", b"dev.interlock", DIGEST_MARK)  # of RESERVED with
 
 
 def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes:
-    """The result without its claims. `is_aggregator`: it comes from a proved one, which may claim all but a held call.
+    """Return the result without claims that its sender may not make. `is_aggregator`: the sender is a proved
+    aggregator, which may claim everything except a held call.
 
-    A result that names none is returned as it came. One that does is written anew: readers differ about a key that
-    stands there twice, and the first one is gone then. Where it cannot be read here, but perhaps elsewhere, nothing of
-    it passes.
+    A result that contains no reserved name is returned unchanged. Otherwise the result is encoded again, because
+    readers differ about a duplicate key, and encoding removes all but one. A result that cannot be read here, but
+    perhaps by the client, is replaced as a whole.
     """
     written = bytes(result)
     if not any(name in written for name in _NAMES) and _search_escaped_letter(written) is None:
         return written
     try:
-        members = _maybe_members(written)
+        members = _find_members(written)
         if members is None:
             return written
         _drop_claims(members, is_aggregator=is_aggregator)
-        task_result = _maybe_members(members["result"]) if "result" in members else None  # of a task that is over
+        task_result = _find_members(members["result"]) if "result" in members else None  # of a task that ended
         if task_result is not None:
             _drop_claims(task_result, is_aggregator=is_aggregator)
             members["result"] = task_result
-    except _Unreadable:
+    except UnreadableResult:
         return UNREADABLE
     return encode_value(members)
 
 
-class _Unreadable(Exception):
-    """An object that is not read here: a name in it has half a surrogate pair, or it is nested too deeply."""
+class UnreadableResult(Exception):
+    """Signal for an object that cannot be read: a name has half a surrogate pair, or it is nested too deeply."""
 
 
-def _maybe_members(raw: Raw | bytes) -> dict[str, Any] | None:
-    """None for what is no object. Raises _Unreadable."""
+def _find_members(raw: Raw | bytes) -> dict[str, Any] | None:
+    """Decode an object, or return None for another value. Raise UnreadableResult."""
     members = decode_object(raw)
     if members is None and bytes(raw).lstrip()[:1] == b"{":
-        raise _Unreadable
+        raise UnreadableResult
     return members
 
 
 def is_held_call(content: Container[str]) -> bool:
-    """Whether these members could be signed as a held call's."""
+    """Return whether these members could be signed as those of a held call."""
     return all(member in content for member in _SIGNED_MEMBERS)
 
 
@@ -83,25 +85,25 @@ def _drop_claims(members: dict[str, Any], *, is_aggregator: bool) -> None:
         if blocks is not None:
             inner = _IN_MESSAGE if name == "messages" else _IN_BLOCK
             members[name] = [_without_keys(block, reserved, inner) for block in blocks]
-    shown = _maybe_members(members["structuredContent"]) if "structuredContent" in members else None
+    shown = _find_members(members["structuredContent"]) if "structuredContent" in members else None
     if shown is not None and (is_held_call(shown) or CONFIRMATION in shown):
         del members["structuredContent"]
 
 
 def _drop_keys(members: dict[str, Any], reserved: tuple[str, ...]) -> None:
-    meta = _maybe_members(members["_meta"]) if "_meta" in members else None
+    meta = _find_members(members["_meta"]) if "_meta" in members else None
     if meta is None:
         return
-    kept = {key: value for key, value in meta.items() if not key.lower().startswith(reserved)}
-    if kept or not meta:
-        members["_meta"] = kept
+    allowed = {key: value for key, value in meta.items() if not key.lower().startswith(reserved)}
+    if allowed or not meta:
+        members["_meta"] = allowed
     else:
         del members["_meta"]
 
 
 def _without_keys(block: Raw, reserved: tuple[str, ...], inner: tuple[str, ...]) -> Any:
-    """`inner`: the names that lead further in, one for each level."""
-    members = _maybe_members(block)
+    """Return a block without reserved keys. `inner` names the member to descend into at each level."""
+    members = _find_members(block)
     name = inner[0] if inner else "_meta"
     if members is None or not ("_meta" in members or name in members):
         return block
