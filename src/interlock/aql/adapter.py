@@ -127,6 +127,7 @@ class AqlAdapter:
         return cached[2]
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
+        """Build the index of a caller: introspection, the native operations and those of the tools in its view."""
         names = self._names.names()
         routes = namespace.view(caller.key).tool_routes
         entries = [OperationEntry("introspect", native=INTROSPECTION, plan=self._plan)]
@@ -276,6 +277,7 @@ class LoopAdapter(AqlAdapter):
     """
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
+        """Build the index of a caller: introspection, the native operations and those of the tools in its view."""
         entries = [OperationEntry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
             OperationEntry(operation.declaration.name, native=operation, plan=self._plan)

@@ -39,6 +39,8 @@ STRUCTURED_SINCE: Final = "2025-06-18"  # the first revision of MCP with structu
 
 
 class _Message(msgspec.Struct):
+    """The members of a JSON-RPC answer that are read."""
+
     result: Raw | msgspec.UnsetType = msgspec.UNSET
     error: Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -174,6 +176,7 @@ class OperationSink:
         self._deliver(answered)
 
     def _read(self, message: bytes, status: int) -> OperationAnswer:
+        """Read the answer of the tool. The failure of a refused confirmation takes precedence over it."""
         if self._ack is not None and self._ack.failure is not None:
             return OperationAnswer(failure=self._ack.failure)
         entry = self._entry
@@ -192,6 +195,7 @@ class OperationSink:
         return self._selected(read)
 
     def _selected(self, read: Read) -> OperationAnswer:
+        """Select the requested fields of the data, and add warnings."""
         data, warnings = read.data, self._warnings
         if self._selection is not None and read.failure is None and self._selection != "full":
             whole = decode_value(data) if isinstance(data, Raw) else data
@@ -251,6 +255,7 @@ class AnswerDelivery:
         self._sink.answer(encode_result(self._client_id, self.result(answered)))
 
     def result(self, answered: OperationAnswer) -> bytes:
+        """Encode the MCP result. Data that exceeds the limit becomes a failure, although the operation was executed."""
         failure = answered.failure
         blocks = answered.blocks
         if failure is None:

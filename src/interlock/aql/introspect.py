@@ -70,6 +70,7 @@ class Introspection:
     def _operations(
         self, caller: Caller, index: OperationIndex, query: IntrospectQuery, endpoints: AqlEndpoints
     ) -> dict[str, Any]:
+        """List operations: filtered, searched and cut to a page, with `_protocol` beside them."""
         protocol = self._adapter.protocol(endpoints, caller)
         entries = index.entries
         if query.prefix:

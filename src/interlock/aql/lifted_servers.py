@@ -84,6 +84,7 @@ class LiftedServers:
                 self._tasks.begin(self._ask(segment, sorted(tools, key=_rank)))
 
     async def _ask(self, segment: str, tools: list[Route]) -> None:
+        """Ask a server for its operations through the first endpoint that answers, and store what it declares."""
         by_name = {route.original: route for route in tools}
         for route in tools:
             if route.is_held:  # no person is asked to approve what only the node wants to know
@@ -191,6 +192,7 @@ def _declaration(name: str, details: Mapping[str, Any], route: Route, kinds: Map
 
 
 def _parameter(declared: Mapping[str, Any], kinds: Mapping[str, str]) -> AqlParameter | None:
+    """Read the declaration of a parameter, or return None if it has no valid name and type."""
     name, kind = declared.get("name"), declared.get("type")
     if not isinstance(name, str) or not isinstance(kind, str) or not is_name(name):
         return None

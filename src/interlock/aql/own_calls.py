@@ -89,6 +89,7 @@ class NativeCalls:
 
 
 async def _outcome(native: NativeOperation, context: OperationContext, params: dict[str, Any]) -> OperationAnswer:
+    """Run the handler of a native operation. Whatever it raises becomes a failure."""
     try:
         data = await native.handler(context, params)
         answer = data if isinstance(data, NativeAnswer) else NativeAnswer(data)
@@ -156,6 +157,7 @@ class BatchCall(OwnCall):
     def start(
         cls, surface: "AqlSurface", request: ClientRequest, batch: BatchRequest, tool: EndpointTool
     ) -> "BatchCall":
+        """Create the call of a batch and begin its first items."""
         caller = request.caller
         whole = cls(
             caller,
@@ -190,6 +192,7 @@ class BatchCall(OwnCall):
             self._finish()
 
     def _begin(self, raw: Raw) -> None:
+        """Begin one item. Its answer may arrive before this returns, or later."""
         request = read_item(raw)
         if isinstance(request, Failure):
             self._take("", OperationAnswer(failure=request))
@@ -235,6 +238,7 @@ class BatchCall(OwnCall):
         self.place += 1
 
     def _finish(self) -> None:
+        """Answer the batch with the results of all items that ran."""
         halted = self.results.pop() if self.is_halted else None
         envelope, caller = batch(self.results, halted), self.caller
         result = tool_result(

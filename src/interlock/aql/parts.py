@@ -8,6 +8,8 @@ from interlock.node.common_parts import EndedSession
 
 
 class AqlParts(CapabilityParts):
+    """The parts of MCP-AQL that follow the life cycle of the node."""
+
     def __init__(self, node: NodeParts) -> None:
         self._aql = node.calls.aql
         self._loop_operations = node.calls.loop_operations

@@ -307,6 +307,7 @@ class AqlSurface:
         ack: Acknowledgement | PersonHold | None,
         deliver: Deliver,
     ) -> Call:
+        """Begin an operation of the node itself. Arguments with a secret do not reach the audit log."""
         if ack is not None and ack.acknowledge() is not None:
             answered = OperationAnswer(failure=ack.failure)
             return self._own(client_request, answered, deliver, target=entry.name)

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 Body = TypeVar("Body", bound=Callable[..., None])
 
+
+def option(name: str, help: str, metavar: str | None = None) -> Any:
+    """Return an option of a verb whose default is not shown, for the most common case of `typer.Option`."""
+    return typer.Option(name, metavar=metavar, help=help, show_default=False)
+
+
 _Config = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE", help="Configuration file.  [env: INTERLOCK_CONFIG]", show_default=False),

@@ -380,6 +380,7 @@ class NamesActions:
         return await self._requests.file(actor, proposal)
 
     async def _amend(self, actor: Actor, name: str, body: Raw) -> NameRequest:
+        """Complete an amendment with the current values of the entry, and file it."""
         change = _decoded(body, Amendment)
         entry = own_entry(self._state.registry, name)
         current = entry.specification

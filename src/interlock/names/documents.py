@@ -103,6 +103,7 @@ class DocumentWatch:
             await self._look_at(entry, seen)
 
     async def _look_at(self, entry: RegistryEntry, seen: Seen) -> None:
+        """Fetch a document, and note once that it changed or can no longer be fetched."""
         retrieval = await self._fetch(entry.specification_reference)
         if retrieval.outcome == "skipped_offline":
             return

@@ -103,6 +103,7 @@ class NamesEndpoint:
     # Reading
 
     async def _answer_reading(self, scope: Scope, send: Send, parts: list[str]) -> None:
+        """Answer GET and HEAD, with an ETag so that a client need not fetch an unchanged document again."""
         who = await self._admit(scope, is_read=True)
         if isinstance(who, HttpRefusal):
             await self._refuse(scope, send, who)
@@ -152,6 +153,7 @@ class NamesEndpoint:
     # Changing
 
     async def _answer_action(self, scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
+        """Answer POST: perform an action for the signer of a statement, or for a client that is a principal."""
         who = await self._admit(scope, is_read=False)
         if isinstance(who, HttpRefusal):
             await self._refuse(scope, send, who)
@@ -217,6 +219,7 @@ class NamesEndpoint:
         return principal
 
     async def _client(self, scope: Scope, head: Head) -> Principal | HttpRefusal:
+        """Return the client by its token, or the local user, or the refusal."""
         peer = address_of(scope["client"][0] if scope["client"] else None)
         credential = head.credential
         if credential is None:
@@ -247,6 +250,8 @@ class NamesEndpoint:
 
 
 class _NamedBody(msgspec.Struct, frozen=True):
+    """The member of a request that says which name it is for."""
+
     surface_name: str
 
 

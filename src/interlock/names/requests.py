@@ -412,6 +412,7 @@ class RequestService:
         return await self._bring(await state.change(decide))
 
     async def cancel(self, actor: Actor, id: str) -> NameRequest:
+        """Cancel a request, for the one who filed it or the controller. Raises Refused, NotFound and StoreError."""
         state = self._state
 
         def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
@@ -453,6 +454,7 @@ class RequestService:
                 await self._bring(await state.change(self._review(entry.surface_name, retrieval)))
 
     def _review(self, name: str, retrieval: Retrieval) -> Callable[[NamesRegistry], RegistryChange[NameRequest]]:
+        """Return the decision that starts the review of a provisional entry."""
         state, id = self._state, str(uuid.uuid4())
 
         def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:

@@ -36,6 +36,8 @@ DRAFT: Final = "draft-morrison-mcp-tool-surface-names-registry-00"
 
 
 class _Initial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of `initial.json`."""
+
     controller: str
     names: tuple[str, ...]
     authentication_scope: str

@@ -178,6 +178,7 @@ class SurfaceQuestions:
         self._work.begin(self._raise(pair), name=f"surface question {pair.tool}")
 
     async def _raise(self, pair: UndecidedPair) -> None:
+        """Put the question into the inbox, unless too many questions wait for this server."""
         try:
             await self._void_outdated(pair)
             waiting = sum(approval.target == pair.segment for approval in self._inbox.waiting_definitions())
@@ -280,6 +281,7 @@ class SurfaceChecks:
         meta: Item,
         effort: Effort,
     ) -> Surface:
+        """Judge a tool by one entry. A pair that cannot be decided becomes a question to a person."""
         specifications = self._specifications(entry)
         argument, returned = item.get("inputSchema"), item.get("outputSchema")
         judged = judge(entry, specifications, argument, returned, read_claim(meta), effort)
@@ -356,6 +358,7 @@ def _detail(judged: Judgement, tool: str) -> str:
 
 
 def _refusal(judged: Judgement, tool: str) -> Refusal:
+    """Return the refusal of every call of a tool that does not conform."""
     data: dict[str, Any] = {
         "name": judged.name,
         "verdict": judged.verdict.value,
@@ -370,6 +373,7 @@ def _refusal(judged: Judgement, tool: str) -> Refusal:
 
 
 def _warning(judged: Judgement, entry: RegistryEntry, *, is_trusted: bool) -> str:
+    """Return the warning that is shown with a tool, or an empty text."""
     words = {
         "behind": judged.behind,
         "revision": judged.revision,

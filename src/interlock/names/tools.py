@@ -58,10 +58,14 @@ _Action = Callable[[str, bytes], Awaitable[object]]
 
 
 class _Lookup(msgspec.Struct, frozen=True):
+    """The arguments of `lookup`."""
+
     name: str
 
 
 class _Verify(msgspec.Struct, frozen=True):
+    """The arguments of `verify`."""
+
     name: str
     definition: dict[str, Raw]
 
@@ -99,6 +103,7 @@ class NamesTools:
             self._catalog.drop(self._link)
 
     def _tools(self) -> tuple[LocalTool, ...]:
+        """Return the four tools. Only `request` has an effect: it asks, and a person decides."""
         return (
             LocalTool(
                 name="check",

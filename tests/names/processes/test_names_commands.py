@@ -160,7 +160,7 @@ def test_a_request_is_returned_with_reasons_or_cancelled(node: RunningNode, fold
     page = approval_page(msgspec.json.decode(shown_there, type=Approval)).body
     assert b'value="deny">Deny<' in page and b'value="return">Return to be revised<' in page
     bare = node.cli("deny", made["approval"], "--return")
-    assert bare.returncode == 1 and "say why" in bare.stderr
+    assert bare.returncode == 1 and "give a reason" in bare.stderr
     assert "returned" in node.cli("deny", made["approval"], "--return", "--reason", "which section?").stdout
     shown = json.loads(node.cli("names", "show", "acme_list", "--json").stdout)
     assert [(one["state"], one["reason"]) for one in shown["requests"]] == [("revision_requested", "which section?")]

@@ -100,7 +100,7 @@ def test_a_request_is_rejected_or_returned_with_a_reason_that_its_filer_reads(
         by = "operator:person0"
     else:
         refused = node.cli(*words)
-        assert refused.returncode == 1 and "say why" in refused.stderr
+        assert refused.returncode == 1 and "give a reason" in refused.stderr
         assert node.cli(*words, "--reason", "section 2 is empty").returncode == 0
         by = node.admin(f"/approvals/{approval}")["decision"]["by"]
     read = request_of(node, made)

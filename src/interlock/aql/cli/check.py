@@ -130,6 +130,7 @@ def _checked_plan(plan: Plan, folder: Path) -> Plan:
 
 
 async def _check(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
+    """Open the node, run the suite on all surfaces, and collect the evidence."""
     node = Node(plan, _no_operator_endpoint, listen=False)
     try:
         await node.open()

@@ -79,6 +79,7 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{IMPLEMENTATION} {__version__}: the claim of MCP-AQL {SPEC_VERSION}, level {self.claimed}, {verdict}"
 
     def shown(self) -> dict[str, Any]:
+        """Return the report in the form of the specification's own runner."""
         return {
             "implementation": IMPLEMENTATION,
             "version": __version__,
@@ -374,6 +375,7 @@ BOTH: Final = "both modes"
 
 
 async def run_suite(surfaces: tuple[CheckedSurface, ...], claimed: int) -> SuiteReport:
+    """Run every item on every surface. Level 2 is skipped if it is not claimed."""
     sections = [
         SuiteSection(
             name=name, level=1, tests=tuple([await _tried(surface.name, item(surface)) for surface in surfaces])

@@ -107,6 +107,7 @@ def _is_in_preset(key: str, value: Any, preset: str) -> bool:
 
 
 def _paths(data: dict[str, Any], paths: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+    """Return the members that the paths name, each with its own key and nesting."""
     selected: dict[str, Any] = {}
     for key, value in data.items():
         name = snake(key)

@@ -57,6 +57,7 @@ def example_of(operation: AqlOperation) -> Example:
 
 
 def _value(parameter: AqlParameter, types: Mapping[str, TypeDeclaration], root: Mapping[str, Any], depth: int) -> Any:
+    """Return a value for a parameter: from its type, its enum, its schema or its default, in this order."""
     declared = types.get(parameter.type.split(" | ")[0])
     if declared is not None and declared.kind == "object" and depth < DEPTH_MAX:
         fields = [field for field in declared.fields if field.required]
@@ -102,6 +103,7 @@ def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any]) -> A
 
 
 def _number(parameter: AqlParameter, schema: Mapping[str, Any], *, is_integer: bool) -> Any:
+    """Return a number within the bounds, and a multiple of what the schema demands."""
     low = parameter.minimum
     above = schema.get("exclusiveMinimum")
     if low is None and isinstance(above, int | float) and not isinstance(above, bool):

@@ -229,6 +229,8 @@ def _no_object(text: bytes) -> Failure:
 
 
 def _read_batch(members: dict[str, Raw], text: bytes, limits: PayloadLimits) -> BatchRequest | Failure:
+    """Read a batch. Its items are read when their turn comes, so that one bad item does not spoil the others."""
+
     def invalid(message: str) -> Failure:
         return failure(Code.BATCH_VALIDATION_ERROR, message)
 
@@ -254,6 +256,7 @@ def _read_batch(members: dict[str, Raw], text: bytes, limits: PayloadLimits) -> 
 
 
 def _read_members(members: dict[str, Raw], text: bytes) -> OperationRequest | Failure:
+    """Read a request for one operation. Parameters may be inside `params` or beside it (4.2)."""
     name = members.get("operation")
     if name is None:  # AQL-4.1-1
         return _missing_operation(members)

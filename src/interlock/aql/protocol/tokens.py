@@ -45,6 +45,8 @@ class TokenNote(msgspec.Struct, frozen=True):
 
 
 class _Token(msgspec.Struct):
+    """An issued token."""
+
     owner: str  # the session or the principal
     principal: str
     operation: str

@@ -151,6 +151,7 @@ def declare_tool(facts: ToolFacts, classification: Classification | None = None)
 
 
 def _description(facts: ToolFacts, classes: Classification, *, may_confirm: bool) -> str:
+    """Return the tool's description, with what a client should know about category and danger."""
     text = facts.description.strip()[:DESCRIPTION_CHARS_MAX] or f"Calls {facts.local}."
     sentences = []
     verb = snake(facts.local).strip("_").split("_")[0]
@@ -203,6 +204,9 @@ def is_open(schema: Mapping[str, Any]) -> bool:
 
 
 def _parameters(facts: ToolFacts, builder: "_TypeNames") -> list[AqlParameter]:
+    """Return the parameters of a tool: its properties, required ones without a property, and `arguments` if it is
+    open.
+    """
     schema = facts.schema
     properties = _properties(schema)
     names = parameter_names(list(properties))
@@ -350,6 +354,7 @@ class _TypeNames:
         rule: OperationRule,
         path: tuple[str, ...] = (),
     ) -> AqlParameter:
+        """Return a parameter for a property. What introspection has no member for goes into the description."""
         plain = self._resolve(schema)
         notes = [f"{key}: {plain[key]}" for key in _UNSAID if key in plain and not isinstance(plain[key], Mapping)]
         kind = self._type(plain, (*path, name), notes)
@@ -394,6 +399,7 @@ class _TypeNames:
         return beside
 
     def _type(self, schema: Mapping[str, Any], path: tuple[str, ...], notes: list[str]) -> str:
+        """Return the type of a schema as introspection writes it, and declare the named types that it needs."""
         for key in ("anyOf", "oneOf"):
             options = schema.get(key)
             if isinstance(options, list) and "type" not in schema:
@@ -428,6 +434,7 @@ class _TypeNames:
         return " | ".join(words) or "any"
 
     def _object(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> str:
+        """Declare the named type of an object, and return its name. Objects that are nested too deeply have none."""
         name = type_name(self._operation, *path)
         if len(path) > TYPE_DEPTH_MAX:
             return "object"

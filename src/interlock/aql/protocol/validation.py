@@ -127,6 +127,7 @@ class Validator:
         return sent
 
     def _spread_input(self, raw: Raw, declared: TypeDeclaration) -> dict[str, Raw] | Failure:
+        """Return the members of `input` under the names of the tool below, or the failure (4.5.3)."""
         operation = self._operation
         members = decode_object(raw) if raw_type(raw) == "object" else None
         if members is None:

@@ -61,7 +61,7 @@ class Release(msgspec.Struct, frozen=True):
 
     approval_id: str
     is_used: bool = False  # by an earlier round of the same call
-    grant_id: str | None = None  # of the standing grant that applies, where nobody approved this very call
+    grant_id: str | None = None  # of the standing grant that applies, if no person approved this very call
 
 
 C = TypeVar("C")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
-from interlock.cli.command import Invocation, verb
+from interlock.cli.command import Invocation, option, verb
 from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Unreachable, Waits
 from interlock.wire.refusal import Refused
 
@@ -22,47 +22,18 @@ FILE_BYTES_MAX = 4 * 1024 * 1024  # of a request, a schema or a definition
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The surface name.")]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The vendor prefix, with its last underscore.")]
-Override = Annotated[
-    str,
-    typer.Option(
-        "--override", metavar="REASON", help="Act in the place of the controller; recorded.", show_default=False
-    ),
-]
-Reference = Annotated[
-    str | None,
-    typer.Option("--reference", metavar="REF", help="RFC 9999, draft-x-y-03, a DOI, https://", show_default=False),
-]
-Scope = Annotated[
-    str | None,
-    typer.Option("--scope", metavar="SCOPE", help="Which credential servers ask for.", show_default=False),
-]
-Arguments = Annotated[
-    Path | None,
-    typer.Option("--arguments", metavar="FILE", help="JSON Schema of the arguments.", show_default=False),
-]
-Returns = Annotated[
-    Path | None, typer.Option("--returns", metavar="FILE", help="JSON Schema of what is returned.", show_default=False)
-]
-Semantics = Annotated[
-    str | None,
-    typer.Option("--semantics", metavar="TEXT", help="What it does, or where that is said.", show_default=False),
-]
-StaysPublic = Annotated[
-    bool, typer.Option("--no-authentication-planned", help="A public surface stays public.", show_default=False)
-]
-Controller = Annotated[
-    str | None, typer.Option("--controller", metavar="NAME", help="Who may change the entry.", show_default=False)
-]
-VendorPrefix = Annotated[
-    str | None, typer.Option("--prefix", metavar="PREFIX", help="The vendor prefix it falls under.", show_default=False)
-]
-Provisional = Annotated[
-    bool, typer.Option("--provisional", help="Until the specification has a stable place.", show_default=False)
-]
-CrossVendor = Annotated[bool, typer.Option("--cross-vendor", help="Meant for several operators.", show_default=False)]
-From = Annotated[
-    Path | None, typer.Option("--from", metavar="FILE", help="The request as JSON; options win.", show_default=False)
-]
+Override = Annotated[str, option("--override", "Act in the place of the controller; recorded.", "REASON")]
+Reference = Annotated[str | None, option("--reference", "RFC 9999, draft-x-y-03, a DOI, https://", "REF")]
+Scope = Annotated[str | None, option("--scope", "Which credential servers ask for.", "SCOPE")]
+Arguments = Annotated[Path | None, option("--arguments", "JSON Schema of the arguments.", "FILE")]
+Returns = Annotated[Path | None, option("--returns", "JSON Schema of what is returned.", "FILE")]
+Semantics = Annotated[str | None, option("--semantics", "What it does, or where that is said.", "TEXT")]
+StaysPublic = Annotated[bool, option("--no-authentication-planned", "A public surface stays public.")]
+Controller = Annotated[str | None, option("--controller", "Who may change the entry.", "NAME")]
+VendorPrefix = Annotated[str | None, option("--prefix", "The vendor prefix it falls under.", "PREFIX")]
+Provisional = Annotated[bool, option("--provisional", "Until the specification has a stable place.")]
+CrossVendor = Annotated[bool, option("--cross-vendor", "Meant for several operators.")]
+From = Annotated[Path | None, option("--from", "The request as JSON; options win.", "FILE")]
 
 
 def proposal_of(
@@ -80,6 +51,7 @@ def proposal_of(
     cross_vendor: bool,
     no_authentication_planned: bool,
 ) -> dict[str, Any]:
+    """Return the proposal of a request: the members of the file, overridden by the options."""
     import msgspec
 
     read = {} if from_ is None else msgspec.json.decode(json_file(from_))
@@ -87,7 +59,7 @@ def proposal_of(
         raise BadUsage("usage", f"{from_} holds no JSON object")
     return {
         **read,
-        **given(
+        **_present(
             surface_name=name,
             change_controller=controller,
             specification_reference=reference,
@@ -103,11 +75,13 @@ def proposal_of(
     }
 
 
-def given(**members: Any) -> dict[str, Any]:
+def _present(**members: Any) -> dict[str, Any]:
+    """Return the options that were given."""
     return {key: value for key, value in members.items() if value not in (None, False)}
 
 
 def json_file(path: Path) -> Any:
+    """Return the content of a JSON file, without white space. Raises Refused."""
     import msgspec
 
     try:
@@ -117,6 +91,7 @@ def json_file(path: Path) -> Any:
 
 
 def read_file(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+    """Read a file of limited size. Raises Refused."""
     try:
         with path.open("rb") as file:
             data = file.read(bytes_max + 1)
@@ -137,6 +112,7 @@ EvidenceKind = Literal["datatracker_date", "publication_date", "operational_hist
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands that change the registry to the app of `interlock names`."""
     verb(app, "request", examples="interlock names request acme_search --from request.json")(request)
     verb(app, "amend", examples="interlock names amend acme_search --reference draft-acme-search-04")(amend)
     verb(app, "deprecate", examples="interlock names deprecate acme_search --successor acme_find")(deprecate)
@@ -175,23 +151,15 @@ def request(
     provisional: Provisional = False,
     cross_vendor: CrossVendor = False,
     no_authentication_planned: StaysPublic = False,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="Whose signatures count: ed25519:BASE64.", show_default=False),
-    ] = None,
-    handle: Annotated[
-        str | None, typer.Option("--handle", metavar="~NAME", help="A label of the controller.", show_default=False)
-    ] = None,
-    previous: Annotated[
-        str | None,
-        typer.Option("--previous", metavar="ID", help="The request that was returned.", show_default=False),
-    ] = None,
+    key: Annotated[str | None, option("--key", "Whose signatures count: ed25519:BASE64.", "KEY")] = None,
+    handle: Annotated[str | None, option("--handle", "A label of the controller.", "~NAME")] = None,
+    previous: Annotated[str | None, option("--previous", "The request that was returned.", "ID")] = None,
     override: Override = "",
 ) -> None:
     """Ask for a name. An expert decides in the inbox (exit 3 until then)."""
     own = ("invocation", "key", "handle", "previous", "override")
     proposal = proposal_of(**{member: value for member, value in locals().items() if member not in (*own, "own")})
-    proposal |= given(controller_key=key, controller_handle=handle, previous=previous)
+    proposal |= _present(controller_key=key, controller_handle=handle, previous=previous)
     _act(invocation, "request", name, proposal, override)
 
 
@@ -204,12 +172,12 @@ def amend(
     arguments: Arguments = None,
     returns: Returns = None,
     semantics: Semantics = None,
-    breaking: Annotated[bool, typer.Option("--breaking", help="Callers have to change.", show_default=False)] = False,
+    breaking: Annotated[bool, option("--breaking", "Callers have to change.")] = False,
     no_authentication_planned: StaysPublic = False,
     override: Override = "",
 ) -> None:
     """Register a new revision. A compatible one counts at once; an expert decides on any other."""
-    change = given(
+    change = _present(
         specification_reference=reference,
         authentication_scope=scope,
         argument_schema=arguments and json_file(arguments),
@@ -225,9 +193,7 @@ def deprecate(
     invocation: Invocation,
     name: Name,
     *,
-    successor: Annotated[
-        str, typer.Option("--successor", metavar="NAME", help="What to use instead.", show_default=False)
-    ] = "",
+    successor: Annotated[str, option("--successor", "What to use instead.", "NAME")] = "",
     override: Override = "",
 ) -> None:
     """Advise against a name. It stays on record, and what uses it goes on."""
@@ -248,7 +214,7 @@ def transfer(
     invocation: Invocation,
     name: Name,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="CONTROLLER", help="Who is to have it.", show_default=False)],
+    to: Annotated[str, option("--to", "Who is to have it.", "CONTROLLER")],
     override: Override = "",
 ) -> None:
     """Hand an entry to another controller. Each of the two asks for it once."""
@@ -264,7 +230,7 @@ def declare(
     invocation: Invocation,
     name: Name,
     *,
-    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who implements it.", show_default=False)],
+    by: Annotated[str, option("--by", "Who implements it.", "WHO")],
 ) -> None:
     """Put an implementation of a surface on record."""
     _act(invocation, "declare", name, {"who": by}, "")
@@ -274,10 +240,8 @@ def end(
     invocation: Invocation,
     name: Name,
     *,
-    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who implemented it.", show_default=False)],
-    evidence: Annotated[
-        str, typer.Option("--evidence", metavar="TEXT", help="What shows that it ended.", show_default=False)
-    ],
+    by: Annotated[str, option("--by", "Who implemented it.", "WHO")],
+    evidence: Annotated[str, option("--evidence", "What shows that it ended.", "TEXT")],
     override: Override = "",
 ) -> None:
     """Put the end of an implementation on record."""
@@ -288,10 +252,8 @@ def consent(
     invocation: Invocation,
     prefix: Prefix,
     *,
-    controller: Annotated[
-        str, typer.Option("--controller", metavar="NAME", help="Who may register under it.", show_default=False)
-    ],
-    until: Annotated[str, typer.Option("--until", metavar="DAY", help="The last day.", show_default=False)],
+    controller: Annotated[str, option("--controller", "Who may register under it.", "NAME")],
+    until: Annotated[str, option("--until", "The last day.", "DAY")],
     override: Override = "",
 ) -> None:
     """Let another controller register names under a prefix."""
@@ -302,13 +264,9 @@ def dispute(
     invocation: Invocation,
     prefix: Prefix,
     *,
-    controller: Annotated[
-        str, typer.Option("--controller", metavar="NAME", help="Who used it first.", show_default=False)
-    ],
-    evidence: Annotated[
-        list[str], typer.Option("--evidence", metavar="URL", help="What shows it; may be repeated.", show_default=False)
-    ],
-    date: Annotated[str, typer.Option("--date", metavar="DAY", help="Of the first use.", show_default=False)],
+    controller: Annotated[str, option("--controller", "Who used it first.", "NAME")],
+    evidence: Annotated[list[str], option("--evidence", "What shows it; may be repeated.", "URL")],
+    date: Annotated[str, option("--date", "Of the first use.", "DAY")],
     kind: Annotated[EvidenceKind, typer.Option("--kind", help="What the evidence is.")] = "publication_date",
     override: Override = "",
 ) -> None:
@@ -363,25 +321,12 @@ def sign(
     action: Annotated[str, typer.Argument(metavar="ACTION", help="request, amend, deprecate and so on.")],
     subject: Annotated[str, typer.Argument(metavar="NAME", help="The surface name, prefix or request.")],
     *,
-    controller: Annotated[
-        str, typer.Option("--controller", metavar="NAME", help="For whom it is signed.", show_default=False)
-    ],
-    key: Annotated[
-        str,
-        typer.Option("--key", metavar="NAME", help="The key of the controller on this machine.", show_default=False),
-    ],
-    from_: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FILE", help="What the action takes, as a JSON object.", show_default=False),
-    ] = None,
+    controller: Annotated[str, option("--controller", "For whom it is signed.", "NAME")],
+    key: Annotated[str, option("--key", "The key of the controller on this machine.", "NAME")],
+    from_: Annotated[Path | None, option("--from", "What the action takes, as a JSON object.", "FILE")] = None,
     registry: Annotated[
         str | None,
-        typer.Option(
-            "--registry",
-            metavar="ID",
-            help="The registry it is for: GET /registry/names names it.  [default: this node]",
-            show_default=False,
-        ),
+        option("--registry", "The registry it is for: GET /registry/names names it.  [default: this node]", "ID"),
     ] = None,
     passphrase_fd: FromDescriptor = None,
 ) -> None:
@@ -407,6 +352,7 @@ def sign(
 
 
 def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict[str, Any], override: str) -> None:
+    """Perform an action at the node, print its outcome, and exit with 3 while an expert has to decide."""
     from interlock.names.api import ACT
 
     wanted = {"action": action, "subject": subject, "body": body, "override": override}
@@ -441,6 +387,8 @@ _OF_PREFIXES: Final = ("consent", "dispute")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignedStatement:
+    """A signed statement, and where to send it."""
+
     statement: str
     registry: str
     path: str  # where the registry takes it
@@ -457,6 +405,7 @@ def sign_statement(
     registry: str,
     passphrase_fd: int | None,
 ) -> SignedStatement:
+    """Sign a statement with a key of this machine. Raises Refused and BadUsage."""
     import secrets
     import time
 

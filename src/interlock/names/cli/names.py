@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage, Unreachable
 from interlock.names.cli import changes
 from interlock.names.cli.changes import (
@@ -48,12 +48,8 @@ Status = Literal["Active", "Provisional", "Deprecated", "Withdrawn"]
 def list_names(
     invocation: Invocation,
     *,
-    public: Annotated[
-        bool, typer.Option("--public", help="Only public ones: who serves them, and how often.", show_default=False)
-    ] = False,
-    status: Annotated[
-        Status | None, typer.Option("--status", help="Only entries of this status.", show_default=False)
-    ] = None,
+    public: Annotated[bool, option("--public", "Only public ones: who serves them, and how often.")] = False,
+    status: Annotated[Status | None, option("--status", "Only entries of this status.")] = None,
 ) -> None:
     """List the registry; exit 1 while a review is overdue."""
     from interlock.names.api import LIST_NAMES, Names
@@ -99,9 +95,7 @@ def show(
     invocation: Invocation,
     name: Name,
     *,
-    log: Annotated[
-        bool, typer.Option("--log", help="Every step, from the first request on.", show_default=False)
-    ] = False,
+    log: Annotated[bool, option("--log", "Every step, from the first request on.")] = False,
 ) -> None:
     """Show an entry, its requests and its log."""
     from interlock.names.api import SHOW_NAME
@@ -205,9 +199,7 @@ def publish(
     invocation: Invocation,
     *,
     form: Annotated[Form, typer.Option("--form", help="The form.")] = "json",
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Where to; stdout if not given.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, option("--out", "Where to; stdout if not given.", "FILE")] = None,
 ) -> None:
     """Write the registry as it is published. Needs no running node."""
     from interlock.names.api import PUBLISH
@@ -235,15 +227,9 @@ def import_registry(
     invocation: Invocation,
     document: Annotated[Path, typer.Argument(metavar="FILE", help="A published registry: JSON, XML or CSV.")],
     *,
-    source: Annotated[
-        str | None, typer.Option("--source", metavar="URL", help="Where it comes from.", show_default=False)
-    ] = None,
-    trusted: Annotated[
-        bool, typer.Option("--trusted", help="Enforce what it says, not only warn.", show_default=False)
-    ] = False,
-    pin: Annotated[
-        str, typer.Option("--pin", metavar="DIGEST", help="What its digest must be.", show_default=False)
-    ] = "",
+    source: Annotated[str | None, option("--source", "Where it comes from.", "URL")] = None,
+    trusted: Annotated[bool, option("--trusted", "Enforce what it says, not only warn.")] = False,
+    pin: Annotated[str, option("--pin", "What its digest must be.", "DIGEST")] = "",
 ) -> None:
     """Take in another registry, read-only here. Needs no running node and no network."""
     import contextlib
@@ -275,7 +261,7 @@ def trust(
     invocation: Invocation,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="As names list shows it.")],
     *,
-    revoke: Annotated[bool, typer.Option("--revoke", help="No longer.", show_default=False)] = False,
+    revoke: Annotated[bool, option("--revoke", "No longer.")] = False,
 ) -> None:
     """Enforce what an imported registry says."""
     from interlock.names.api import TRUST
@@ -299,7 +285,7 @@ def repin(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A surface name, or a tool with its segment.")],
     *,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the pins away.", show_default=False)] = False,
+    remove: Annotated[bool, option("--remove", "Take the pins away.")] = False,
 ) -> None:
     """Hold the tools of a name to what they are now.
 

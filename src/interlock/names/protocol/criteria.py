@@ -164,6 +164,7 @@ def _draft(name: str, revision: str | None) -> DocumentReference:
 
 
 def _uri(text: str) -> DocumentReference:
+    """Read a web address, and say why the document there may change."""
     try:
         parts = urlsplit(text)
         host = (parts.hostname or "").lower()
@@ -255,6 +256,7 @@ def criteria_document(findings: tuple[CheckFinding, ...]) -> list[dict[str, int 
 
 
 def _texts(proposal: NameProposal) -> Iterator[CheckFinding]:
+    """Check the texts of a proposal."""
     controller = proposal.change_controller
     if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1
         reason = "the change controller has a name of 1 to 200 printable characters"
@@ -271,6 +273,7 @@ def _texts(proposal: NameProposal) -> Iterator[CheckFinding]:
 
 
 def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[CheckFinding]:
+    """Check criterion 2: the reference is stable, and its document can be retrieved."""
     text = proposal.specification_reference
     # REG-5-1
     if not text.strip() or len(text) > REFERENCE_CHARS_MAX or not text.isprintable():  # REG-N-1: provisional ones too
@@ -309,6 +312,7 @@ def _schemas(proposal: NameProposal) -> Iterator[CheckFinding]:
 
 
 def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntry | None) -> Iterator[CheckFinding]:
+    """Check criterion 4: the authentication scope is well defined, and a public surface stays public."""
     scope = proposal.authentication_scope
     if scope in AMBIGUOUS_SCOPES:  # REG-5-6
         problem = f"{scope} does not say" if scope else "say"
@@ -332,6 +336,7 @@ def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntr
 
 
 def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> Iterator[CheckFinding]:
+    """Check criterion 5: the name collides with no entry and no vendor prefix, and is not easily confused with one."""
     name, prefix, controller = proposal.surface_name, proposal.vendor_prefix, proposal.change_controller
     collision = registry.find_collision(name, controller, today)
     if collision is not None:  # REG-5-7
@@ -363,6 +368,7 @@ def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> 
 def registered_entry(
     proposal: NameProposal, retrieval: Retrieval | None, today: str, *, self_reviewed: bool
 ) -> RegistryEntry:
+    """Return the entry of an accepted request for a name."""
     status = EntryStatus(proposal.status)
     return RegistryEntry(
         surface_name=proposal.surface_name,
@@ -445,6 +451,7 @@ def controller_after(registry: NamesRegistry, request: NameRequest, unnamed: Set
 
 
 def _revision(number: int, proposal: NameProposal, retrieval: Retrieval | None, today: str) -> Revision:
+    """Return the revision that a proposal describes."""
     has_schemas = has_schema(proposal.argument_schema) or has_schema(proposal.return_schema)
     return Revision(
         revision=number,

@@ -64,6 +64,7 @@ def _priority(record: ServerRecord) -> tuple[bool, int]:
 
 
 def _read(record: bytes) -> ServerRecord | None:
+    """Read one record, or return None if it is not about MCP."""
     if len(record) > RECORD_BYTES_MAX:
         return ServerRecord(dialect="unknown", problem=f"it has more than {RECORD_BYTES_MAX} bytes")
     try:

@@ -417,6 +417,7 @@ def _closed(schema: Any) -> Any:
 def _differences(
     side: Literal["argument", "return"], outcome: InclusionOutcome, worst: InclusionVerdict
 ) -> list[SurfaceDifference]:
+    """Return the differences of one side, unless the other side is worse."""
     if outcome.verdict is not worst:
         return []
     is_argument = side == "argument"

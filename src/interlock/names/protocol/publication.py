@@ -173,6 +173,7 @@ def _csv(entries: Iterable[RegistryEntry]) -> bytes:
 
 
 def _xml(publication: Publication) -> Iterable[str]:
+    """Yield the registry in the form of IANA's own registries."""
     yield "<?xml version='1.0' encoding='UTF-8'?>\n"
     yield f'<registry xmlns="{XMLNS}" id="{GROUP}">\n'
     yield f"  <title>{TITLE}</title>\n  <created>{CREATED}</created>\n  <updated>{publication.updated}</updated>\n"
@@ -201,6 +202,7 @@ def _escaped(text: str) -> str:
 
 
 def _text(publication: Publication) -> Iterable[str]:
+    """Yield the registry as a table for people."""
     yield f"{TITLE}\n\nRegistration procedure: {POLICY}\nReference: {DRAFT}\n"
     yield f"Experts: {', '.join(publication.experts) or 'none'}\nLast updated: {publication.updated}\n\n"
     rows = [[title for title, _ in COLUMNS]]
@@ -231,6 +233,8 @@ class BadDocument(ValueError):
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The member of a JSON registry that is read."""
+
     entries: list[PublishedEntry]
 
 
@@ -327,6 +331,7 @@ def _shown(text: str) -> str:
 
 
 def _csv_rows(data: bytes) -> Iterator[list[str]]:
+    """Yield the rows of a CSV registry, without the apostrophes that protect spreadsheets. Raises BadDocument."""
     try:
         text = data.decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)

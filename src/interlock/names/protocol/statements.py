@@ -54,6 +54,8 @@ class BadStatement(Exception):
 
 
 class _Claims(msgspec.Struct, frozen=True):
+    """The claims of a statement, as they are signed."""
+
     iss: str
     aud: str
     jti: str

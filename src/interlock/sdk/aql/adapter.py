@@ -350,6 +350,7 @@ class Adapter:
     def _lifecycle(
         self, name: str, states: Mapping[str, str], *, supports_retry: bool, progress: bool
     ) -> tuple[Lifecycle, TypeDeclaration]:
+        """Return the life cycle of a long-running operation and the type of its states. Raises DeclarationInvalid."""
         for state, core in states.items():
             if state in _CORE or core not in ("pending", "running"):  # AQL-8.4.4-2
                 raise DeclarationInvalid(

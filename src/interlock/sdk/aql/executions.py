@@ -113,6 +113,7 @@ class Execution:
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        """Run the work and end the execution with its result, its failure or its cancellation."""
         if self._status is ExecutionStatus.PENDING:
             self.move(ExecutionStatus.RUNNING)
         try:

@@ -53,6 +53,7 @@ class Schedule:
 
     @asynccontextmanager
     async def _alone(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
+        """Wait until no other call that must not run beside this one is running."""
         if self.kind == "serialized" or (self.kind == "resource-locked" and not is_read):  # AQL-9.3.1-1
             async with self._locked("" if self.kind == "serialized" else resource):
                 yield

@@ -237,6 +237,7 @@ class HttpApplication:
                 return
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         refused = self._refusal(scope["path"], headers)
         if refused is not None:
@@ -292,6 +293,7 @@ class HttpApplication:
     async def _request(
         self, request: Request, session: _Session | None, headers: Mapping[bytes, bytes], receive: Receive, send: Send
     ) -> None:
+        """Answer a JSON-RPC request. A legacy client needs a session; a modern request stands alone."""
         outgoing: asyncio.Queue[bytes] = asyncio.Queue()
 
         def take(message: bytes) -> bool:

@@ -112,6 +112,7 @@ class Service:
         return Permissions(all(each.read_only for each in every), any(each.destructive for each in every))
 
     def _description(self, tool: EndpointTool) -> str:
+        """Return what an endpoint does, its operations, its effects, and requests to copy."""
         where, request = discovery(self._adapter.endpoints)
         operations = self._operations_of(tool)
         names = ", ".join(operation.name for operation in operations[:NAMES_MAX]) or "none yet"
@@ -142,6 +143,7 @@ class Service:
         return outcome.envelope, outcome.failure is not None and outcome.failure.is_error
 
     async def _batch(self, read: BatchRequest, endpoint: EndpointTool, make_context: MakeContext) -> bytes:
+        """Run the items of a batch in order. One that needs a confirmation halts the batch (C.batch-6)."""
         results: list[tuple[str, bytes, bool]] = []
         for index, item in enumerate(read.items):
             request = read_item(item)
@@ -161,6 +163,7 @@ class Service:
     async def _perform(
         self, request: OperationRequest, endpoint: EndpointTool, make_context: MakeContext, *, in_batch: bool
     ) -> OperationOutcome:
+        """Perform one operation, in the order of 3.2. Whatever the handler raises becomes a failure."""
         operation = self._operations.get(request.operation)
         if operation is None:
             return self._failed(unknown_operation(request.operation, nearest(request.operation, self._names)), in_batch)
@@ -253,6 +256,7 @@ class Service:
         return OperationOutcome(success(data))
 
     def _operations_data(self, query: IntrospectQuery) -> dict[str, Any]:
+        """Return the details of one operation, or a page of the list."""
         if query.name is not None:
             match = self._operations.get(query.name)
             return {"operation": None if match is None else operation_details(match, self._adapter.endpoints)}
@@ -293,6 +297,7 @@ class Service:
         return {"types": [declaration.info() for declaration in types.values()]}
 
     def _protocol(self) -> dict[str, Any]:
+        """Return `_protocol`, which tells a client what this adapter implements of MCP-AQL."""
         adapter = self._adapter
         dangers = {
             name: operation.danger_level.word

@@ -274,6 +274,7 @@ class _TypeReader:
             raise DeclarationInvalid(f"operation '{self._operation}': {kind} cannot be declared: {error}") from error
 
     def _object(self, kind: Any) -> str:
+        """Declare the named type of a Struct and return its name."""
         base = get_origin(kind) or kind
         name: str = base.__name__ + "".join(getattr(argument, "__name__", "") for argument in get_args(kind))
         if name in self.types:

@@ -88,6 +88,7 @@ def plain(value: Any) -> Any:
 
 
 def _members(members: Mapping[Any, Any]) -> dict[str, Any]:
+    """Convert the members of an object. Some values need further members beside them (4.7.3, 4.7.4)."""
     result: dict[str, Any] = {}
     for key, value in members.items():
         name = str(key)

@@ -215,6 +215,7 @@ class RoomConnection:
                 self._pipe.abort()
 
     def _hear(self, envelope: Envelope | EnvelopeRefusal) -> None:
+        """Handle a frame. The number of an envelope follows in a frame of its own."""
         if isinstance(envelope, EnvelopeRefusal):
             log.warning("room %s: the gateway sent what is no envelope: %s", self._place.topic, envelope.message)
         elif envelope.sender != GATEWAY:
@@ -260,6 +261,7 @@ class RoomConnection:
                 self._reader.on_event(envelope)
 
     def _on_welcome(self, payload: dict[str, Any]) -> None:
+        """Resume after a connect: choose the position to read from, and send again what was not published."""
         self._last = last = payload.get("sequence", 0)
         if self.position is None:
             self.position = max(0, last - self._history)
@@ -348,6 +350,8 @@ class RoomConnection:
 
 
 class _History(msgspec.Struct):
+    """The payload of a `history` message."""
+
     envelopes: list[msgspec.Raw]
     sequences: list[int]
     more: bool = False
@@ -391,6 +395,7 @@ async def post_json(place: RoomAddress, *path: str, body: dict[str, Any]) -> Non
 
 
 def _request(place: RoomAddress, method: str, path: tuple[str, ...], body: dict[str, Any] | None) -> bytes:
+    """Send an HTTP request to the gateway and return the body of its answer."""
     parts = urlsplit(place.address)
     connection: http.client.HTTPConnection
     if parts.scheme == "wss":

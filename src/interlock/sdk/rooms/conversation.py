@@ -233,6 +233,7 @@ class Conversation:
     def _send(
         self, id: str, kind: str, payload: bytes, to: tuple[str, ...], answers: str | None
     ) -> "asyncio.Future[None]":
+        """Send an envelope of ours. Raises RoomError before the participant is in the room."""
         if not self.id:
             raise RoomError("the participant is not in the room yet: open it, or use async with")
         envelope = Envelope(
@@ -335,6 +336,9 @@ class Conversation:
         self._tell(Heard(envelope=envelope, sequence=sequence, is_old=is_old))
 
     def _on_mcp(self, envelope: Envelope, message: Request | Notification | Response, is_old: bool) -> None:
+        """Handle a message of MCP. Old requests wait until everything missed has been read: some are answered
+        already.
+        """
         is_ours = self.id in (envelope.to or ()) and envelope.sender != self.id
         match message:
             case Response():

@@ -357,6 +357,8 @@ class Participant(OfferedTools):
 
 
 class _Proposals(msgspec.Struct):
+    """The gateway's list of proposals."""
+
     proposals: list[Listed]
 
 
@@ -370,6 +372,7 @@ def _check_one(peer: str) -> None:
 
 
 def _checked(address: str, secure_by: str | None) -> str:
+    """Return the address of a node without its path. Raises RoomInvalid if it is no address, or insecure."""
     parts = urlsplit(address)
     if parts.scheme not in SCHEMES or not parts.hostname or parts.path.rstrip("/") or parts.query:
         raise RoomInvalid("an address is that of a node, such as ws://127.0.0.1:7411")

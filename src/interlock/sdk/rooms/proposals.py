@@ -50,6 +50,7 @@ class FollowedProposals:
         return None if id is None else self._by_id.get(id)
 
     def on_proposal(self, envelope: Envelope) -> None:
+        """Take over a published proposal."""
         members = envelope.members()
         to = envelope.to or ()
         self._by_id[envelope.id] = Proposal(

@@ -216,6 +216,7 @@ class McpServer:
             self._answer(validated, done)
 
     async def _outcome(self, validated: ValidatedRequest, tool: ServedTool, context: Context) -> dict[str, Any]:
+        """Run a tool. A failure becomes a result with isError; only ToolFailed reveals its message."""
         try:
             arguments = validated.params.get("arguments", Raw(b"{}"))
             done = await tool.answer(arguments, context, revision=self._revision(validated))

@@ -103,6 +103,8 @@ class StandardPipe:
 
 
 class _StandardInput(asyncio.Protocol):
+    """The reading side of the pipe."""
+
     def __init__(self, pipe: StandardPipe) -> None:
         self._pipe = pipe
 
@@ -120,6 +122,8 @@ class _StandardInput(asyncio.Protocol):
 
 
 class _StandardOutput(asyncio.BaseProtocol):
+    """The writing side of the pipe."""
+
     def __init__(self, pipe: StandardPipe) -> None:
         self._pipe = pipe
 

@@ -248,6 +248,7 @@ class Subserver(OfferedTools):
         uplink.stop()
 
     def _register(self) -> Register:
+        """Return the registration message, without the proof of authority, which is for one parent."""
         return Register(
             subserver_id=subserver_id(self._identity),
             segment=self.segment,
