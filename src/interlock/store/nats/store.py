@@ -4,13 +4,20 @@ A returned write is stored by the server (on how many servers: `replicas`). What
 is `Unavailable`, and so is everything, at once, while there is no connection.
 """
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Self, TypeVar
+
+from nats.aio.msg import Msg
 
 from interlock.store.nats.connection import Connection
-from interlock.store.nats.jetstream import JetStream, Names
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Names, NoStream
 from interlock.store.nats.key_value import NatsKeyValue, NatsWatch, Watches
+from interlock.store.nats.reader import Reader, RunningReader
 from interlock.store.nats.servers import SharedPlace
-from interlock.store.nats.streams import NatsFollowing, NatsStreams
+from interlock.store.ports import Record, StoreRefused
 
 
 class NatsStore:
@@ -61,3 +68,183 @@ class NatsReplication:
         for following in self._followings:
             following.close()
         self._followings.clear()
+
+
+DUPLICATES_S = 120  # `Replication.append_new`: who appended an id within the last two minutes
+SEQUENCE_MAX = 2**63 - 1
+FOLLOWED_MAX = 1000  # records that wait for one follower before no more are asked for
+
+T = TypeVar("T")
+
+
+class NatsStreams:
+    def __init__(self, jetstream: JetStream, names: Names) -> None:
+        self._jetstream = jetstream
+        self._names = names
+        self._appending: dict[str, asyncio.Lock] = {}
+
+    async def append(self, stream: str, records: Sequence[bytes]) -> int:
+        if not records:
+            return await self.last(stream)
+        if len(records) > BATCH_MAX:
+            raise StoreRefused(f"{len(records)} records cannot be appended at once; the store takes {BATCH_MAX}.")
+        self._check(records)
+        subject = self._names.records(stream)
+        async with self._order(stream):
+            return await self._create_and_write(
+                stream,
+                lambda: self._jetstream.publish_batch(
+                    self._names.stream(stream), [(subject, record, {}) for record in records]
+                ),
+            )
+
+    async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
+        self._check([data for _, data in records])
+        async with self._order(stream):
+            await self.ensure(stream)
+            return await self._create_and_write(stream, lambda: self._publish_each(stream, records))
+
+    async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]:
+        if limit <= 0 or after >= SEQUENCE_MAX:
+            return []
+        messages = await self._read_or_default(
+            stream,
+            self._jetstream.all_of(
+                self._names.stream(stream), self._names.records(stream), max(after, 0), min(limit, SEQUENCE_MAX)
+            ),
+            [],
+        )
+        return [Record(message.sequence, message.data) for message in messages]
+
+    async def last(self, stream: str) -> int:
+        message = await self._read_or_default(
+            stream, self._jetstream.last(self._names.stream(stream), self._names.records(stream)), None
+        )
+        return 0 if message is None else message.sequence
+
+    async def trim(self, stream: str, upto: int) -> None:
+        first_kept = min(upto + 1, await self.last(stream))
+        if first_kept > 1:
+            await self._jetstream.purge(self._names.stream(stream), seq=first_kept)
+
+    async def ensure(self, stream: str) -> None:
+        await self._jetstream.ensure(
+            self._names.stream(stream), (self._names.records(stream),), duplicate_window=DUPLICATES_S * 1_000_000_000
+        )
+
+    def follow(self, stream: str, after: int) -> "NatsFollowing":
+        return NatsFollowing(self._jetstream, self._names, stream, after, lambda: self.ensure(stream))
+
+    async def _publish_each(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
+        """Publish all records before waiting for the first acknowledgement. The server stores them in this order."""
+        connection, subject, name = self._jetstream.connection, self._names.records(stream), self._names.stream(stream)
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Msg]] = [loop.create_future() for _ in records]
+        with contextlib.ExitStack() as inboxes:
+            for (id, data), answer in zip(records, answers, strict=True):
+                reply = inboxes.enter_context(connection.inbox(_settle(answer)))
+                await connection.send(subject, data, {"Nats-Msg-Id": id}, reply=reply)
+            size = sum(len(data) for _, data in records)
+            for answer in answers:
+                await connection.wait(answer, size)
+            return [self._jetstream.acknowledged(name, answer.result()) for answer in answers]
+
+    async def _create_and_write(self, stream: str, write: Callable[[], Awaitable[T]]) -> T:
+        """Create the stream if necessary, then write to it."""
+        await self.ensure(stream)
+        return await self._jetstream.await_request(self._names.stream(stream), write())
+
+    async def _read_or_default(self, stream: str, request: Awaitable[T], default: T) -> T:
+        name = self._names.stream(stream)
+        try:
+            return await (self._jetstream.await_request(name, request) if self._jetstream.knows(name) else request)
+        except NoStream:
+            return default
+
+    def _order(self, stream: str) -> asyncio.Lock:
+        """Return the lock that keeps appends to a stream in order; the server accepts few batches at a time."""
+        return self._appending.setdefault(stream, asyncio.Lock())
+
+    def _check(self, records: Sequence[bytes]) -> None:
+        room = self._jetstream.connection.payload_max - HEADERS_MAX
+        for record in records:
+            if len(record) > room:
+                raise StoreRefused(
+                    f"A record of {len(record)} bytes is larger than the NATS server takes ({room}). Set max_payload "
+                    "in its configuration."
+                )
+
+
+def _settle(answer: "asyncio.Future[Msg]") -> Callable[[Msg], None]:
+    def settle(message: Msg) -> None:
+        if not answer.done():
+            answer.set_result(message)
+
+    return settle
+
+
+class NatsFollowing:
+    """The records of one stream, as they come."""
+
+    def __init__(
+        self, jetstream: JetStream, names: Names, stream: str, after: int, ensure: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._jetstream = jetstream
+        self._name = names.stream(stream)
+        self._ensure = ensure
+        self._waiting: deque[Record] = deque()
+        self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+        self.is_closed = False
+        self._failure: StoreRefused | None = None
+        self._reader = RunningReader(
+            Reader(
+                jetstream.connection,
+                self._name,
+                names.records(stream),
+                max(after, 0),
+                self._take,
+                prepare=self._prepare,
+                room=self._room,
+            ),
+            self._ended,
+        )
+        jetstream.connection.on_change(self._reader.reader.doubt)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        while not self._waiting:
+            if self._failure is not None:
+                raise self._failure
+            if self.is_closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        self._taken.set()
+        return self._waiting.popleft()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._jetstream.connection.forget(self._reader.reader.doubt)
+        self._reader.stop()
+        self._changed.set()
+
+    async def _prepare(self) -> None:
+        await self._ensure()
+        await self._jetstream.confirm(self._name, self._reader.reader.position)
+
+    async def _room(self) -> None:
+        while len(self._waiting) >= FOLLOWED_MAX:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def _take(self, message: Msg, sequence: int) -> None:
+        self._waiting.append(Record(sequence, message.data))
+        self._changed.set()
+
+    def _ended(self, failure: StoreRefused | None) -> None:
+        self._failure = failure
+        self.is_closed = True
+        self._changed.set()

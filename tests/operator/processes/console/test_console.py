@@ -282,6 +282,18 @@ def test_a_server_says_why_it_failed_and_is_started_afresh(console: Console) -> 
     console.node.wait_link("garden", {"state": "ready"})
 
 
+def test_an_admin_adds_a_server_with_the_operation_of_interlock_add(console: Console) -> None:
+    page = console.open("/servers")
+    form = page.locator("#add")
+    form.get_by_label("Add a server").fill("npm:@modelcontextprotocol/server-everything")
+    with page.expect_response(lambda answer: answer.url.endswith("/admin/drivers")) as answer:
+        form.get_by_role("button", name="Add").click()
+    assert answer.value.request.post_data_json == {"reference": "npm:@modelcontextprotocol/server-everything"}
+    # This node has an approver: the operation refuses to start a server that no approver has accepted.
+    assert answer.value.json()["error"] == "proof_required"
+    expect(form.get_by_role("status")).to_contain_text("interlock add npm:@modelcontextprotocol/server-everything")
+
+
 def test_a_server_that_sleeps_needs_no_attention(console: Console) -> None:
     ask = "states => import('/console/dom.js').then(dom => states.filter(one => dom[NAME](one) CASE))"
     states = [state.value for state in LinkState]

@@ -97,6 +97,26 @@ function row(link) {
   return h("li", { "data-segment": link.segment, "data-state": link.state }, box);
 }
 
+/** The form that adds a server: the operation that `interlock add` uses, for packages and addresses. */
+function addForm() {
+  const reference = h("input", { name: "reference", required: true, maxlength: "2000", autocomplete: "off", placeholder: "npm:PACKAGE, pypi:PACKAGE, docker:IMAGE or https://..." });
+  const status = h("p", { role: "status" });
+  const button = h("button", { class: "go fixed" }, "Add");
+  return h("form", { id: "add", onsubmit: async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    put(status, "The server is installed and started once, to list its tools.");
+    try {
+      const added = await post("/admin/drivers", { reference: reference.value.trim() });
+      reference.value = "";
+      put(status, code(line(added.key)), " was added with " + count(added.tools.length, "tool") + (added.trusted ? "." : ". It starts once its files are accepted, in the inbox."));
+    } catch (error) {
+      put(status, line(error.message));
+    }
+    button.disabled = false;
+  } }, h("div", { class: "bar" }, h("label", null, "Add a server", reference), button), status);
+}
+
 const drawn = new Map();
 function draw(status) {
   const kept = status.links.map((link) => {
@@ -111,6 +131,11 @@ function draw(status) {
   put(told, kept.length > 0 ? null : empty("No servers yet", h("p", null, "Add one: ", code("interlock add npm:@modelcontextprotocol/server-everything"), ", or take those of another client: ", code("interlock import"), ".")));
 }
 
-put(main(), h("h1", null, "Servers"), h("p", { class: "lead" }, "Everything below this node. One that fails takes no other with it."), told, list);
-on("status", async (status) => { isAdmin = await may("admin").catch(() => false); draw(status); });
+const adding = h("div");
+put(main(), h("h1", null, "Servers"), h("p", { class: "lead" }, "Everything below this node. One that fails takes no other with it."), told, list, adding);
+on("status", async (status) => {
+  isAdmin = await may("admin").catch(() => false);
+  if (isAdmin && !adding.hasChildNodes()) put(adding, addForm()); // once: what somebody types stays
+  draw(status);
+});
 start();
