@@ -108,7 +108,7 @@ class CapabilityParts:
         """End the connections, after the last call was answered."""
 
 
-class OwnLinks:
+class LocalLinks:
     """The links of tools that the node itself serves, as a part: listed while it is open."""
 
     def __init__(self, catalog: Catalog, root_segment: str | None, links: tuple[LocalLink, ...]) -> None:

@@ -32,7 +32,7 @@ from interlock.core.part import Part, PartStack
 from interlock.dispatch.dispatch import Dispatch
 from interlock.fronts.public import PublicEndpoint
 from interlock.links.keeper import Keeper
-from interlock.node.capability_parts import CapabilityParts, NodeParts, OwnLinks, Parts, Stage, construct_capabilities
+from interlock.node.capability_parts import CapabilityParts, LocalLinks, NodeParts, Parts, Stage, construct_capabilities
 from interlock.node.common_parts import (
     make_approval_parts,
     make_call_parts,
@@ -246,7 +246,7 @@ class Node:
             *self._stage(Stage.RECORDS),
             stores.changes,  # the parts above have read what they keep
             *self._stage(Stage.TOOLS),
-            OwnLinks(calls.catalog, self.parts.plan.ax.root_segment, own_links),
+            LocalLinks(calls.catalog, self.parts.plan.ax.root_segment, own_links),
             self._endpoints,
             links.reaper,
             links.servers,
