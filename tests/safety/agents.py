@@ -14,7 +14,7 @@ from tests.support.node_process import _toml
 from tests.support.node_with_clock import SECONDS, AheadClock, Asked, Place
 
 from interlock.approvals.protocol.approval import Approval
-from interlock.aql.protocol.errors import Failure, OperationFailed
+from interlock.aql.protocol.errors import AqlFailure, OperationFailed
 from interlock.config.load import load
 from interlock.core.calls.caller import Caller, Principal
 from interlock.node.node import Node
@@ -129,7 +129,7 @@ def forms(secret: str) -> set[str]:
     return {secret, plain, plain.lower(), codes.grouped(plain)} | encoded
 
 
-async def failed(work: Any) -> Failure:
+async def failed(work: Any) -> AqlFailure:
     try:
         answer = await work
     except OperationFailed as error:

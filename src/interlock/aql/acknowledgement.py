@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from interlock.aql.operation_index import OperationEntry
-from interlock.aql.protocol.errors import Failure, confirmation_by_person, confirmation_required
+from interlock.aql.protocol.errors import AqlFailure, confirmation_by_person, confirmation_required
 from interlock.aql.protocol.tokens import ConfirmationTokens
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.check import CheckNumber, Refused, Release
@@ -28,7 +28,7 @@ class DangerHold:
     """
 
     is_waiting = False
-    failure: Failure | None = None
+    failure: AqlFailure | None = None
 
     def identify(self, call: Call) -> Refusal | None:
         return None

@@ -277,7 +277,7 @@ class LoopAdapter(AqlAdapter):
     """
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
-        """Build the index of a caller: introspection, the native operations and those of the tools in its view."""
+        """Build the index of a caller: introspection, and the operations of the safety loop."""
         entries = [OperationEntry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
             OperationEntry(operation.declaration.name, native=operation, plan=self._plan)

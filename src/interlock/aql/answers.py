@@ -18,7 +18,7 @@ from interlock.aql.adapter import AqlAdapter
 from interlock.aql.loop_operations import DECLARATIONS
 from interlock.aql.operation_index import OperationEntry
 from interlock.aql.protocol.envelope import AnswerWarning, failed, success, tool_result
-from interlock.aql.protocol.errors import Code, Failure, internal_error, too_large
+from interlock.aql.protocol.errors import AqlFailure, Code, internal_error, too_large
 from interlock.aql.protocol.families import Mode
 from interlock.aql.protocol.field_selection import Selection, known_fields, select, unmatched
 from interlock.aql.protocol.model import Category
@@ -52,7 +52,7 @@ class OperationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of one operation. `message` is the whole answer if the call has not ended with it."""
 
     data: Any = None
-    failure: Failure | None = None
+    failure: AqlFailure | None = None
     blocks: tuple[Raw, ...] = ()
     meta: Raw | None = None
     warnings: tuple[AnswerWarning, ...] = ()
@@ -64,7 +64,7 @@ class OperationAnswer(msgspec.Struct, frozen=True, kw_only=True):
 Deliver = Callable[[OperationAnswer], None]
 
 
-def unexpected(what: str) -> Failure:
+def unexpected(what: str) -> AqlFailure:
     """Turn a fault of the node into a failure. The log has the trace, under the reference that the client gets."""
     ref = secrets.token_hex(6)
     log.exception("%s cannot be served, reference %s", what, ref)
@@ -119,7 +119,7 @@ class Guidance:
             if is_counted.get(name) and spent.used >= WARN_FROM * spent.limit
         )
 
-    def complete(self, failure: Failure) -> Failure:
+    def complete(self, failure: AqlFailure) -> AqlFailure:
         """Add to a failure what the client can do about it: the operation and tool that help, or the time to wait."""
         details = failure.details or {}
         if failure.code == Code.RATE_LIMIT_EXCEEDED.value and isinstance(details.get("retry_after_seconds"), int):
@@ -291,7 +291,7 @@ class AnswerDelivery:
             return meta
         return Raw(encode_value({SESSION_META: session}))
 
-    def _too_large(self, size: int) -> Failure:
+    def _too_large(self, size: int) -> AqlFailure:
         more: dict[str, Any] = {"executed": True}
         if self._entry is not None and self._entry.category is Category.READ:
             more["hint"] = "ask for less with fields, or in pages"

@@ -12,7 +12,7 @@ from msgspec import Raw
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.answers import OperationAnswer
 from interlock.aql.operation_index import OperationEntry, OperationIndex
-from interlock.aql.protocol.errors import Failure
+from interlock.aql.protocol.errors import AqlFailure
 from interlock.aql.protocol.families import AqlEndpoints
 from interlock.aql.protocol.introspection import (
     FIRST_PAGE_BYTES,
@@ -48,7 +48,7 @@ class Introspection:
     ) -> OperationAnswer:
         """Answer `introspect`. `missing` are servers that are still connecting, whose operations cannot be listed."""
         query = read_query(request, strict=self._adapter.plan.aql.strict_mode)
-        if isinstance(query, Failure):
+        if isinstance(query, AqlFailure):
             return OperationAnswer(failure=query)
         index = self._adapter.index(caller)
         if query.query == "types":  # AQL-9.2-1

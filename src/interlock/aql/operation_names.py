@@ -13,7 +13,7 @@ from typing import Final
 
 from interlock.aql.native_operations import NativeOperations
 from interlock.aql.protocol.envelope import failed, tool_result
-from interlock.aql.protocol.errors import Failure
+from interlock.aql.protocol.errors import AqlFailure
 from interlock.aql.protocol.model import AqlOperation, operation_name, reserved_names, suffixed
 from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_item, read_request
 from interlock.aql.protocol.validation import Arguments, Validator
@@ -166,10 +166,10 @@ class LiveOperationNames:
         aql = self.current.plan.aql
         request = read_request(call.params.get("arguments"), aql.limits)
         for item in map(read_item, request.items) if isinstance(request, BatchRequest) else (request,):
-            outcome: Arguments | Failure | None = item if isinstance(item, Failure) else None
+            outcome: Arguments | AqlFailure | None = item if isinstance(item, AqlFailure) else None
             if isinstance(item, OperationRequest) and item.operation in operations:
                 outcome = Validator(operations[item.operation]).validate(item, strict=aql.strict_mode)
-            if isinstance(outcome, Failure):
+            if isinstance(outcome, AqlFailure):
                 is_modern = call.caller.era is MODERN
                 return refuse_input(call, tool_result(failed(outcome), is_error=False, is_modern=is_modern))
         return None

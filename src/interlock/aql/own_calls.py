@@ -10,7 +10,7 @@ from msgspec import Raw
 from interlock.aql.answers import STRUCTURED_SINCE, Deliver, OperationAnswer, unexpected
 from interlock.aql.native_operations import NativeAnswer, NativeOperation, OperationContext
 from interlock.aql.protocol.envelope import Halted, batch, failed, success, tool_result
-from interlock.aql.protocol.errors import Code, Failure, OperationFailed, internal_error, too_large
+from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, internal_error, too_large
 from interlock.aql.protocol.families import EndpointTool
 from interlock.aql.protocol.requests import BatchRequest, read_item
 from interlock.core.background import BackgroundTasks
@@ -44,7 +44,7 @@ class OwnCall(Call):
             self.on_cancel()
         super().cancel(reason)
 
-    def end(self, failure: Failure | None) -> None:
+    def end(self, failure: AqlFailure | None) -> None:
         """Free an answered call, and record how it ended."""
         if self.done:
             return
@@ -194,7 +194,7 @@ class BatchCall(OwnCall):
     def _begin(self, raw: Raw) -> None:
         """Begin one item. Its answer may arrive before this returns, or later."""
         request = read_item(raw)
-        if isinstance(request, Failure):
+        if isinstance(request, AqlFailure):
             self._take("", OperationAnswer(failure=request))
             return
         name, place = request.operation, self.place
@@ -227,7 +227,7 @@ class BatchCall(OwnCall):
         text = (
             success(answered.data)
             if failure is None
-            else failed(Failure(failure.code, failure.message, failure.details))
+            else failed(AqlFailure(failure.code, failure.message, failure.details))
         )
         limit = self.surface.adapter.plan.aql.limits.response_bytes
         if self.size + len(text) > limit - ITEM_BYTES * (len(self.items) - self.place):

@@ -33,8 +33,8 @@ from interlock.aql.own_calls import BatchCall, NativeCalls, OwnCall
 from interlock.aql.protocol.classification import LEAST_TRUST
 from interlock.aql.protocol.envelope import AnswerWarning, failed, tool_result
 from interlock.aql.protocol.errors import (
+    AqlFailure,
     Code,
-    Failure,
     danger_denied,
     endpoint_mismatch,
     failure,
@@ -132,7 +132,7 @@ class AqlSurface:
         request = read_request(client_request.params.get("arguments"), aql.limits, has_batch=aql.batch)
         if isinstance(request, BatchRequest):
             return BatchCall.start(self, client_request, request, tool)
-        if isinstance(request, Failure):
+        if isinstance(request, AqlFailure):
             is_bare = request.code == Code.BATCH_VALIDATION_ERROR.value
             delivery = AnswerDelivery(client_request, aql.limits.response_bytes, is_bare=is_bare)
             return self._own(client_request, OperationAnswer(failure=request), delivery)
@@ -189,12 +189,12 @@ class AqlSurface:
             answered = self._introspect(caller, request)
             return self._own(client_request, answered, deliver, target=INTROSPECT)
         checked = self._check(caller, entry, request)
-        if isinstance(checked, Failure):
+        if isinstance(checked, AqlFailure):
             answered = OperationAnswer(failure=checked)
             return self._own(client_request, answered, deliver, target=entry.name)
         arguments, selection = checked
         ack = self._acknowledgement(caller, entry, arguments, request)
-        if isinstance(ack, Failure):
+        if isinstance(ack, AqlFailure):
             answered = OperationAnswer(failure=ack)
             return self._own(client_request, answered, deliver, target=entry.name)
         if PROGRESS_TOKEN not in meta and request.meta is not None:
@@ -226,7 +226,7 @@ class AqlSurface:
         missing = self.dispatch.arrivals.missing(self.view(caller.key))
         return self._introspection.answer(caller, request, self.adapter.endpoints(self._mode), missing)
 
-    def _misplaced(self, entry: OperationEntry, tool: EndpointTool) -> Failure | None:
+    def _misplaced(self, entry: OperationEntry, tool: EndpointTool) -> AqlFailure | None:
         """Return the failure of an operation that was sent to the endpoint of another family, or None."""
         endpoints = self.adapter.endpoints(self._mode)
         family = endpoints.profile.family(entry.name, entry.category, entry.family)
@@ -237,7 +237,7 @@ class AqlSurface:
 
     def _check(
         self, caller: Caller, entry: OperationEntry, request: OperationRequest
-    ) -> tuple[Arguments, Selection | None] | Failure:
+    ) -> tuple[Arguments, Selection | None] | AqlFailure:
         """Return the validated arguments and the selected fields, or why the operation cannot be called so."""
         aql = self.adapter.plan.aql
         if entry.treatment == "deny":
@@ -245,16 +245,16 @@ class AqlSurface:
             self._note_danger(caller, entry, "denied")
             return danger_denied(entry.name, danger.level.word, entry.trust, LEAST_TRUST[danger.level], danger.reasons)
         arguments = entry.validator.validate(request, strict=aql.strict_mode)
-        if isinstance(arguments, Failure):
+        if isinstance(arguments, AqlFailure):
             return arguments
         if "fields" not in arguments.own:
             return arguments, None
         selection = read_selection(arguments.own["fields"])
-        return selection if isinstance(selection, Failure) else (arguments, selection)
+        return selection if isinstance(selection, AqlFailure) else (arguments, selection)
 
     def _acknowledgement(
         self, caller: Caller, entry: OperationEntry, arguments: Arguments, request: OperationRequest
-    ) -> Acknowledgement | PersonHold | Failure | None:
+    ) -> Acknowledgement | PersonHold | AqlFailure | None:
         """Return what must confirm a call, a failure, or None if nothing must.
 
         A call that the gate holds is confirmed there and needs no token (C.danger-3).
@@ -269,7 +269,7 @@ class AqlSurface:
             return person
         note = partial(self._note_danger, caller, entry)
         token = _token(arguments, request)
-        if isinstance(token, Failure):
+        if isinstance(token, AqlFailure):
             note(f"denied, {token.code}")
             return token
         owner, principal = self.adapter.owner(caller), caller.principal.name
@@ -346,7 +346,7 @@ def _for_upstream(entry: OperationEntry, text: Raw) -> Raw:
     return Raw(b'{"operation":%b,"params":%b}' % (encode_value(entry.upstream), bytes(text)))
 
 
-def _token(arguments: Arguments, request: OperationRequest) -> str | Failure | None:
+def _token(arguments: Arguments, request: OperationRequest) -> str | AqlFailure | None:
     """Return the confirmation token of a request, a failure if there are two that differ, or None.
 
     A client may send it as the parameter `confirmation_token` or as `_confirmation` beside the parameters.

@@ -15,8 +15,8 @@ import msgspec
 
 from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.aql.protocol.errors import (
+    AqlFailure,
     Code,
-    Failure,
     OperationFailed,
     failure,
     internal_error,
@@ -574,7 +574,7 @@ class SafetyLoop:
         if block is not None and self.is_enforcing:  # AQL-8.8.3-2, AQL-8.6.4-5
             raise OperationFailed(await self._blocked(block, is_report=is_report))
 
-    async def _blocked(self, block: Block, *, is_report: bool = False) -> Failure:
+    async def _blocked(self, block: Block, *, is_report: bool = False) -> AqlFailure:
         if not self.challenges.is_waiting(block.challenge_id) and self.challenges.may_issue(block.agent):
             try:
                 block = await self.order_challenge(block.agent) or block
@@ -609,7 +609,7 @@ class SafetyLoop:
         return True
 
 
-def _invalid_state(execution: Execution, requested: ExecutionStatus) -> Failure:
+def _invalid_state(execution: Execution, requested: ExecutionStatus) -> AqlFailure:
     # AQL-8.4.2-2
     details = {"execution_id": execution.id, "status": execution.status.value, "requested": requested.value}
     message = f"The execution is {execution.status.value}; it cannot become {requested.value}"

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.aql.protocol.errors import (
+    AqlFailure,
     Code,
-    Failure,
     OperationFailed,
     failure,
     internal_error,
@@ -105,7 +105,7 @@ class Verification:
         if isinstance(settled, Refusal):
             raise OperationFailed(internal_error("the decision cannot be written; nothing was done"))
 
-    def _over(self, approval: Approval | None, details: dict[str, Any]) -> Failure:
+    def _over(self, approval: Approval | None, details: dict[str, Any]) -> AqlFailure:
         # AQL-8.8.2-8
         if approval is not None and approval.status is Status.EXPIRED and approval.expires_at is not None:
             times = {"expired_at": rfc3339(approval.expires_at), "current_time": rfc3339(self._clock.wall())}
@@ -136,7 +136,7 @@ class Verification:
         raise OperationFailed(failure(Code.RATE_LIMIT_EXCEEDED, "Too many failed attempts", details))
 
     async def _failed(
-        self, agent: AgentKey, name: str, id: str | None, refused: Failure, *, event: str = "verify"
+        self, agent: AgentKey, name: str, id: str | None, refused: AqlFailure, *, event: str = "verify"
     ) -> OperationFailed:
         self._loop.audit.add(event, agent, name, "failed", approval=id, reason=refused.code)
         try:

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from interlock.aql.protocol import errors
-from interlock.aql.protocol.errors import Code, Failure, OperationFailed
+from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed
 from interlock.aql.protocol.introspection import read_query
 from interlock.aql.protocol.model import Danger, Lifecycle
 from interlock.aql.protocol.requests import BatchRequest, OperationRequest, PayloadLimits, read_request
@@ -23,19 +23,19 @@ SOURCES = Path(__file__).parents[3] / "src" / "interlock"
 NOT_SENT = {Code.PERMISSION_TRUST_LEVEL_INSUFFICIENT, Code.INTROSPECTION_ERROR}
 
 
-def raised(fail: Any, *words: Any) -> Failure:
+def raised(fail: Any, *words: Any) -> AqlFailure:
     with pytest.raises(OperationFailed) as found:
         fail(*words)
     return found.value.failure
 
 
-def refused(tokens: ConfirmationTokens, token: str, operation: str = "drop") -> Failure:
+def refused(tokens: ConfirmationTokens, token: str, operation: str = "drop") -> AqlFailure:
     said = tokens.redeem(token, "session", "who", operation, "digest")
     assert said is not None
     return said
 
 
-def token_failures() -> Iterator[Failure]:
+def token_failures() -> Iterator[AqlFailure]:
     now = [0.0]
     tokens = ConfirmationTokens(lambda: now[0], iter("abcdef").__next__, TokenLives(), lambda note: None)
     made = [tokens.issue("session", "who", "drop", "digest", Danger.DESTRUCTIVE)[0] for _ in range(3)]
@@ -47,29 +47,29 @@ def token_failures() -> Iterator[Failure]:
     yield refused(tokens, made[2])
 
 
-def over(data: bytes) -> Failure:
+def over(data: bytes) -> AqlFailure:
     return read_error(b'{"code":-32003,"message":"budget_exceeded","data":%b}' % data, tool="t", operation="o")
 
 
-def queried(query: bytes) -> Failure:
+def queried(query: bytes) -> AqlFailure:
     request = read_request(b'{"operation":"introspect","params":{"query":%b}}' % query, PayloadLimits())
     assert isinstance(request, OperationRequest)
     said = read_query(request)
-    assert isinstance(said, Failure)
+    assert isinstance(said, AqlFailure)
     return said
 
 
-def batched() -> Failure:
+def batched() -> AqlFailure:
     said = read_request(Raw(b'{"operations":[],"operation":"x"}'), PayloadLimits())
     assert not isinstance(said, OperationRequest | BatchRequest)
     return said
 
 
-def invalid_state() -> Failure:
+def invalid_state() -> AqlFailure:
     return Execution("execute_job", "local", Lifecycle(()), {}, None).invalid_state("running")  # type: ignore[arg-type]
 
 
-CASES: list[tuple[Failure, str]] = [
+CASES: list[tuple[AqlFailure, str]] = [
     (errors.missing_params("create_x", [("title", "string", "Its title")]),
      r"Missing required parameter 'title' for operation 'create_x'\. Expected: string \(Its title\)"),
     (errors.invalid_type("per_page", "integer", "string"), r"Parameter 'per_page' expected 'integer', got 'string'$"),
@@ -120,7 +120,7 @@ def flat(value: Any) -> Iterator[str]:
 
 @pytest.mark.req("AQL-C.err-3")
 @pytest.mark.parametrize(("said", "template"), CASES, ids=[said.code for said, _ in CASES])
-def test_a_message_follows_its_template_and_quotes_what_the_details_say(said: Failure, template: str) -> None:
+def test_a_message_follows_its_template_and_quotes_what_the_details_say(said: AqlFailure, template: str) -> None:
     assert re.match(template, said.message), said.message
     if said.code not in BARE:
         quoted = re.findall(r"'([^']*)'", said.message.partition(" See ")[0])

@@ -13,8 +13,8 @@ from interlock.aql.protocol.envelope import AnswerWarning, Halted, batch, failed
 from interlock.aql.protocol.errors import (
     CATEGORIES,
     CODES,
+    AqlFailure,
     Code,
-    Failure,
     code_of_status,
     confirmation_required,
     endpoint_mismatch,
@@ -248,7 +248,7 @@ def test_envelopes_are_a_union_on_success() -> None:
     for data in ({"a": 1}, [1], "x", 5, False, None):
         assert json.loads(success(data)) == {"success": True, "data": data}
     assert success(Raw(b'{"b":9007199254740993,"a":1}')) == b'{"success":true,"data":{"b":9007199254740993,"a":1}}'
-    assert json.loads(failed(Failure("INTERNAL_ERROR", "x"))) == {
+    assert json.loads(failed(AqlFailure("INTERNAL_ERROR", "x"))) == {
         "success": False,
         "error": {"code": "INTERNAL_ERROR", "message": "x"},
     }

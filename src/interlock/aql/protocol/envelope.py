@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.protocol.errors import Failure
+from interlock.aql.protocol.errors import AqlFailure
 
 WARNINGS_MAX: Final = 10
 _RANK: Final = {"high": 0, "medium": 1, "low": 2}
@@ -67,7 +67,7 @@ def _limited(warnings: Sequence[AnswerWarning]) -> list[AnswerWarning]:
     return [distinct[index] for index in sorted(best[:WARNINGS_MAX])]
 
 
-def error_object(failure: Failure, *, bare: bool = False) -> dict[str, Any]:
+def error_object(failure: AqlFailure, *, bare: bool = False) -> dict[str, Any]:
     """Return the error of a failure. With `bare` it has no details, as the closed schemas of introspection and
     batches demand.
     """
@@ -77,7 +77,7 @@ def error_object(failure: Failure, *, bare: bool = False) -> dict[str, Any]:
     return members
 
 
-def failed(failure: Failure, *, bare: bool = False) -> bytes:
+def failed(failure: AqlFailure, *, bare: bool = False) -> bytes:
     """Encode a failure. With `bare` it has neither details nor a confirmation."""
     members: dict[str, Any] = {"success": False, "error": error_object(failure, bare=bare)}  # AQL-5.1-1
     if failure.confirmation is not None and not bare:
@@ -90,7 +90,7 @@ class Halted(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     operation: str
-    failure: Failure
+    failure: AqlFailure
     pending: tuple[Any, ...]  # {index, operation, params?} each
 
 

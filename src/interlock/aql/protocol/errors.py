@@ -64,7 +64,7 @@ UNITS: Final[Mapping[str, str]] = {
 HELP: Final = 'introspect tells more: {"operation":"introspect","params":{"query":"operations"}}'
 
 
-class Failure(Refusal, frozen=True, kw_only=True):
+class AqlFailure(Refusal, frozen=True, kw_only=True):
     """The refusal of an operation. Its code is one of `Code`, or one of the same categories that a native operation
     declared."""
 
@@ -79,13 +79,13 @@ class Failure(Refusal, frozen=True, kw_only=True):
 class OperationFailed(Exception):
     """Exception with which a native handler fails with a code."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: AqlFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
-def failure(code: Code, message: str, details: Mapping[str, Any] | None = None) -> Failure:
-    return Failure(code.value, message, None if details is None else dict(details))
+def failure(code: Code, message: str, details: Mapping[str, Any] | None = None) -> AqlFailure:
+    return AqlFailure(code.value, message, None if details is None else dict(details))
 
 
 def help_with(operation: str) -> str:
@@ -105,7 +105,7 @@ def missing_params(
     suggestion: str = "",
     *,
     of_type: str | None = None,
-) -> Failure:
+) -> AqlFailure:
     """Return one failure for all missing parameters, each with its type and description. `of_type` names the type
     whose fields they are.
     """
@@ -124,7 +124,7 @@ def missing_params(
     return failure(Code.VALIDATION_MISSING_PARAM, f"{message}. {suggestion}{where}", details)
 
 
-def invalid_type(param: str, expected: str, actual: str, value: Any = msgspec.UNSET, *, hint: str = "") -> Failure:
+def invalid_type(param: str, expected: str, actual: str, value: Any = msgspec.UNSET, *, hint: str = "") -> AqlFailure:
     details: dict[str, Any] = {"param_name": param, "expected_type": expected, "actual_type": actual}
     if value is not msgspec.UNSET and len(str(value)) <= VALUE_CHARS_MAX:
         details["value"] = value
@@ -132,7 +132,7 @@ def invalid_type(param: str, expected: str, actual: str, value: Any = msgspec.UN
     return failure(Code.VALIDATION_INVALID_TYPE, f"{message}. {hint}" if hint else message, details)
 
 
-def invalid_value(param: str, why: str, details: Mapping[str, Any] | None = None) -> Failure:
+def invalid_value(param: str, why: str, details: Mapping[str, Any] | None = None) -> AqlFailure:
     members = {"param_name": param, **(details or {})}
     return failure(Code.VALIDATION_INVALID_VALUE, f"Parameter '{param}': {why}", members)
 
@@ -147,7 +147,7 @@ def _did_you_mean(near: Mapping[str, str] | None, details: dict[str, Any]) -> st
 
 def unknown_params(
     operation: str, unknown: Sequence[str], valid: Sequence[str], near: Mapping[str, str] | None = None
-) -> Failure:
+) -> AqlFailure:
     # AQL-4.6-2
     details: dict[str, Any] = {"operation": operation, "unknown_params": list(unknown), "valid_params": list(valid)}
     message = f"Unknown parameter(s) for operation '{operation}': {', '.join(unknown)}"
@@ -156,14 +156,14 @@ def unknown_params(
 
 def unknown_fields(
     operation: str, unknown: Sequence[str], valid: Sequence[str], near: Mapping[str, str] | None = None, note: str = ""
-) -> Failure:
+) -> AqlFailure:
     details: dict[str, Any] = {"operation": operation, "unknown_fields": list(unknown), "valid_fields": list(valid)}
     message = f"Unknown field(s) in input of operation '{operation}': {', '.join(unknown)}"
     message += _did_you_mean(near, details)
     return failure(Code.VALIDATION_UNKNOWN_FIELD, f"{message}. {note}" if note else message, details)
 
 
-def invalid_encoding(location: str | None = None, byte_offset: int | None = None) -> Failure:
+def invalid_encoding(location: str | None = None, byte_offset: int | None = None) -> AqlFailure:
     details: dict[str, Any] = {}
     if location is not None:
         details["location"] = location  # AQL-4.7.1-1
@@ -172,14 +172,14 @@ def invalid_encoding(location: str | None = None, byte_offset: int | None = None
     return failure(Code.VALIDATION_INVALID_ENCODING, "Invalid character encoding in request", details)
 
 
-def too_large(limit_type: str, limit: int, actual: int, **more: Any) -> Failure:
+def too_large(limit_type: str, limit: int, actual: int, **more: Any) -> AqlFailure:
     # AQL-4.7.5-7
     details = {"limit_type": limit_type, "limit_value": limit, "actual_value": actual, "unit": UNITS[limit_type]}
     message = f"Payload exceeds {limit_type} limit of {limit}"
     return failure(Code.VALIDATION_PAYLOAD_TOO_LARGE, message, {**details, **more})
 
 
-def unknown_operation(operation: str, available: Sequence[str] = (), *, because: str = "") -> Failure:
+def unknown_operation(operation: str, available: Sequence[str] = (), *, because: str = "") -> AqlFailure:
     details: dict[str, Any] = {"operation": operation}
     message = f"Unknown operation: '{operation}'"
     if available:
@@ -194,7 +194,7 @@ def unknown_operation(operation: str, available: Sequence[str] = (), *, because:
 
 def endpoint_mismatch(
     operation: str, expected: str, expected_tool: str, actual: str | None, actual_tool: str
-) -> Failure:
+) -> AqlFailure:
     details = {
         "operation": operation,
         "expected_endpoint": expected,
@@ -205,21 +205,21 @@ def endpoint_mismatch(
     return failure(Code.VALIDATION_ENDPOINT_MISMATCH, message, details)
 
 
-def resource_not_found(resource_type: str, resource_id: str) -> Failure:
+def resource_not_found(resource_type: str, resource_id: str) -> AqlFailure:
     details = {"resource_type": resource_type, "resource_id": resource_id}
     return failure(Code.NOT_FOUND_RESOURCE, f"Resource '{resource_type}' not found: '{resource_id}'", details)
 
 
-def permission_denied(reason: str, **more: Any) -> Failure:
+def permission_denied(reason: str, **more: Any) -> AqlFailure:
     return failure(Code.PERMISSION_DENIED, f"Permission denied: '{reason}'", {"reason": reason, **more})
 
 
-def internal_error(description: str, **details: Any) -> Failure:
+def internal_error(description: str, **details: Any) -> AqlFailure:
     """Return an internal error. `description` is a neutral sentence without exceptions, classes or paths."""
     return failure(Code.INTERNAL_ERROR, f"Internal error: '{description}'", details or None)
 
 
-def danger_denied(operation: str, danger: str, trust: str, minimum: str, reasons: Sequence[str] = ()) -> Failure:
+def danger_denied(operation: str, danger: str, trust: str, minimum: str, reasons: Sequence[str] = ()) -> AqlFailure:
     details: dict[str, Any] = {
         "operation": operation,
         "danger_level": danger,
@@ -234,7 +234,7 @@ def danger_denied(operation: str, danger: str, trust: str, minimum: str, reasons
 
 def confirmation_required(
     operation: str, danger: str, *, token: str, expires_at: str, message: str, reasons: Sequence[str] = ()
-) -> Failure:
+) -> AqlFailure:
     """Return the failure that asks for confirmation. The token is in the details and beside the error, because
     clients read either (C.token-3).
     """
@@ -243,12 +243,12 @@ def confirmation_required(
     if reasons:
         details["reasons"] = confirmation["reasons"] = list(reasons)
     details |= {"confirmation_message": message, "confirmation_token": token, "expires_at": expires_at}
-    return Failure(
+    return AqlFailure(
         Code.CONFIRMATION_REQUIRED.value, "This operation requires confirmation", details, confirmation=confirmation
     )
 
 
-def confirmation_by_person(operation: str, danger: str, id: str, reasons: Sequence[str] = ()) -> Failure:
+def confirmation_by_person(operation: str, danger: str, id: str, reasons: Sequence[str] = ()) -> AqlFailure:
     """Return the failure for an agent inside an execution, which gets no token but only the id of what waits
     (8.7.3).
     """

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from interlock.aql.protocol.errors import Failure, invalid_value
+from interlock.aql.protocol.errors import AqlFailure, invalid_value
 from interlock.aql.protocol.model import snake
 
 PRESETS: Final = ("minimal", "standard", "full")
@@ -26,7 +26,7 @@ _ALWAYS: Final = frozenset(["_etag", "_version"])  # of a versioned resource; a 
 Selection = str | tuple[tuple[str, ...], ...]
 
 
-def read_selection(value: Any) -> Selection | Failure:
+def read_selection(value: Any) -> Selection | AqlFailure:
     """Read the parameter `fields`, or return what is wrong with it."""
     if isinstance(value, str) and value in PRESETS:
         return value

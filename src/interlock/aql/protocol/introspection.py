@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.aql.protocol.errors import Code, Failure, failure
+from interlock.aql.protocol.errors import AqlFailure, Code, failure
 from interlock.aql.protocol.families import INTROSPECT, AqlEndpoints
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Danger, Example, Returns, TypeDeclaration
 from interlock.aql.protocol.requests import OperationRequest, raw_type
@@ -299,7 +299,7 @@ class IntrospectQuery(msgspec.Struct, frozen=True, kw_only=True):
         return self.search is not None or bool(self.prefix) or self.first is not None or self.after is not None
 
 
-def read_query(request: OperationRequest, *, strict: bool = True) -> IntrospectQuery | Failure:
+def read_query(request: OperationRequest, *, strict: bool = True) -> IntrospectQuery | AqlFailure:
     """Read the parameters of `introspect`, or return the failure. Unless `strict`, unknown ones are ignored."""
     members = request.members
     if "query" not in members:

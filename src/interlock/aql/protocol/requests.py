@@ -18,8 +18,8 @@ from msgspec import Raw
 
 from interlock.aql.protocol.errors import (
     HELP,
+    AqlFailure,
     Code,
-    Failure,
     failure,
     invalid_encoding,
     invalid_type,
@@ -66,7 +66,7 @@ class PayloadLimits(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, key) for key, name in KEYS.items()}
 
 
-def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = False) -> Failure | None:
+def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = False) -> AqlFailure | None:
     """Return what is wrong with the text of a request, whatever it asks for, or None."""
     size = len(text)
     if size > limits.request_bytes:  # AQL-4.7.5-1
@@ -84,7 +84,7 @@ def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = Fal
     return None
 
 
-def _measure(text: bytes, limits: PayloadLimits) -> Failure | None:
+def _measure(text: bytes, limits: PayloadLimits) -> AqlFailure | None:
     """Measure a text in one pass. The worst of each kind counts, so that the order of the limits does not depend on
     the text.
     """
@@ -139,7 +139,7 @@ def _string_bytes(inner: bytes) -> int:
     return size
 
 
-def _spelling(text: bytes, nul_allowed: bool) -> Failure | None:
+def _spelling(text: bytes, nul_allowed: bool) -> AqlFailure | None:
     """Reject surrogate halves and U+0000, however they are escaped."""
     for token in _TOKEN.finditer(text):
         if text[token.start()] != QUOTE or b"\\u" not in token[0]:
@@ -199,7 +199,7 @@ def raw_type(raw: Raw | bytes) -> str:
 
 def read_request(
     arguments: Raw | bytes | None, limits: PayloadLimits, *, has_batch: bool = True
-) -> OperationRequest | BatchRequest | Failure:
+) -> OperationRequest | BatchRequest | AqlFailure:
     """Read what a tools/call asks for. `arguments` are raw; None means there were none."""
     text = b"{}" if arguments is None else bytes(arguments)
     wrong = check_request(text, limits, nul_allowed=True)
@@ -215,7 +215,7 @@ def read_request(
     return _read_members(members, text)
 
 
-def read_item(raw: Raw) -> OperationRequest | Failure:
+def read_item(raw: Raw) -> OperationRequest | AqlFailure:
     """Read one item of a batch, whose text was measured with the whole."""
     text = bytes(raw)
     members = decode_object(text) if text[:1] == b"{" else None
@@ -224,14 +224,14 @@ def read_item(raw: Raw) -> OperationRequest | Failure:
     return _read_members(members, text)
 
 
-def _no_object(text: bytes) -> Failure:
+def _no_object(text: bytes) -> AqlFailure:
     return invalid_type("arguments", "object", raw_type(text), hint=SHAPE)
 
 
-def _read_batch(members: dict[str, Raw], text: bytes, limits: PayloadLimits) -> BatchRequest | Failure:
+def _read_batch(members: dict[str, Raw], text: bytes, limits: PayloadLimits) -> BatchRequest | AqlFailure:
     """Read a batch. Its items are read when their turn comes, so that one bad item does not spoil the others."""
 
-    def invalid(message: str) -> Failure:
+    def invalid(message: str) -> AqlFailure:
         return failure(Code.BATCH_VALIDATION_ERROR, message)
 
     if "operation" in members:
@@ -246,7 +246,9 @@ def _read_batch(members: dict[str, Raw], text: bytes, limits: PayloadLimits) -> 
         return invalid("'operations' must hold an item")
     if len(items) > limits.batch_operations:
         oversized = too_large("batch_operations", limits.batch_operations, len(items))
-        return Failure(oversized.code, f"{oversized.message}: a batch has up to {limits.batch_operations} operations")
+        return AqlFailure(
+            oversized.code, f"{oversized.message}: a batch has up to {limits.batch_operations} operations"
+        )
     if find_duplicate(members, text) is not None:
         return invalid("'operations' stands twice")
     for item in items:
@@ -255,7 +257,7 @@ def _read_batch(members: dict[str, Raw], text: bytes, limits: PayloadLimits) -> 
     return BatchRequest(tuple(items))
 
 
-def _read_members(members: dict[str, Raw], text: bytes) -> OperationRequest | Failure:
+def _read_members(members: dict[str, Raw], text: bytes) -> OperationRequest | AqlFailure:
     """Read a request for one operation. Parameters may be inside `params` or beside it (4.2)."""
     name = members.get("operation")
     if name is None:  # AQL-4.1-1
@@ -316,14 +318,14 @@ def _take_underscored(request: OperationRequest, members: dict[str, Raw]) -> Non
             request.meta = members[key]
 
 
-def _missing_operation(members: dict[str, Raw]) -> Failure:
+def _missing_operation(members: dict[str, Raw]) -> AqlFailure:
     message = f"Missing required parameter 'operation'. Expected: string (the operation to call). {SHAPE}"
     if "tool" in members or "name" in members:
         message = f"{message}. 'tool' and 'args' are not read here"
     return failure(Code.VALIDATION_MISSING_PARAM, message, {"param_name": "operation"})  # AQL-4.1-1
 
 
-def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> Failure | None:
+def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> AqlFailure | None:
     """Return a failure for a key that occurs twice, because readers differ in which one they use, or None.
 
     Nearly all texts pass by their length: the members, their quotes, colons, commas and braces are all there is apart

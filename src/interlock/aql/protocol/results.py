@@ -13,8 +13,8 @@ from msgspec import Raw
 
 from interlock.aql.protocol.errors import (
     CODES,
+    AqlFailure,
     Code,
-    Failure,
     code_of_status,
     failure,
     internal_error,
@@ -78,7 +78,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     data: Raw | str | dict[str, Any] | None = None
-    failure: Failure | None = None
+    failure: AqlFailure | None = None
     blocks: tuple[Raw, ...] = ()  # content that stays content
     meta: Raw | None = None
     passes: bool = False
@@ -166,7 +166,7 @@ def _text_data(text: str) -> Raw | str:
     return text
 
 
-def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Failure:
+def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> AqlFailure:
     """Return the failure of a result that is an error.
 
     The most reliable source decides its code: a held call, a failure of MCP-AQL, an HTTP status, an error code of a
@@ -218,7 +218,7 @@ def _maybe_decoded(raw: Raw | None) -> Any:
         return None
 
 
-def _envelope_failure(value: Mapping[str, Any]) -> Failure | None:
+def _envelope_failure(value: Mapping[str, Any]) -> AqlFailure | None:
     """Return the failure that a failure envelope of MCP-AQL contains, or None if the value is not one."""
     error = value.get("error")
     if value.get("success") is not False or not isinstance(error, Mapping):
@@ -228,7 +228,7 @@ def _envelope_failure(value: Mapping[str, Any]) -> Failure | None:
         return None
     details = error.get("details")
     members = dict(details) if isinstance(details, Mapping) else None
-    return Failure(code if code in CODES else Code.INTERNAL_ERROR.value, message or "the operation failed", members)
+    return AqlFailure(code if code in CODES else Code.INTERNAL_ERROR.value, message or "the operation failed", members)
 
 
 def maybe_envelope_data(data: Any) -> Read | None:
@@ -262,7 +262,7 @@ def _interlock_error(meta: Raw | None) -> str | None:
     return find_string((error or {}).get("code"))
 
 
-def _confirmation(meta: Raw | None, operation: str, danger: str) -> Failure | None:
+def _confirmation(meta: Raw | None, operation: str, danger: str) -> AqlFailure | None:
     """Return the failure for a call that a person must confirm, or None. No AQL token replaces this (MCP-AX 11.3)."""
     if meta is None or CONFIRMATION.encode() not in bytes(meta):
         return None
@@ -288,7 +288,7 @@ def _shown_danger(danger: str, held: Mapping[str, Raw]) -> str:
 # JSON-RPC errors
 
 
-def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
+def read_error(error: Raw | bytes, *, tool: str, operation: str) -> AqlFailure:
     """Return the failure for the JSON-RPC error that a call was answered with."""
     members = decode_object(error) or {}
     code = _maybe_decoded(members.get("code"))
@@ -322,7 +322,7 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
     return internal_error(message, upstream_error=message, source_tool=tool, **more)
 
 
-def _over_budget(data: Mapping[str, Any]) -> Failure:
+def _over_budget(data: Mapping[str, Any]) -> AqlFailure:
     """Return the failure of a used up budget: a rate limit if it opens again by itself, or else a quota."""
     limit, used, wait = data.get("limit"), data.get("used"), data.get("retry_after_ms")
     if isinstance(wait, int):

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.aql.protocol.errors import Code, Failure, failure
+from interlock.aql.protocol.errors import AqlFailure, Code, failure
 from interlock.aql.protocol.model import Danger
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
@@ -92,7 +92,7 @@ class ConfirmationTokens:
         self._note(owner, principal, operation, token, "TOKEN_ISSUED")
         return token, rfc3339(now + life)
 
-    def redeem(self, token: str, owner: str, principal: str, operation: str, digest: str) -> Failure | None:
+    def redeem(self, token: str, owner: str, principal: str, operation: str, digest: str) -> AqlFailure | None:
         """Use up a token. Return why it is not valid for this operation, or None if it is."""
         now = self._now()
         self._purge(now)

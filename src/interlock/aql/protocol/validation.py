@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.aql.protocol.errors import (
-    Failure,
+    AqlFailure,
     invalid_encoding,
     invalid_type,
     invalid_value,
@@ -56,7 +56,7 @@ class Validator:
         self._operation = operation
         self._compiled: Compiled | None = None
 
-    def validate(self, request: OperationRequest, *, strict: bool = True) -> Arguments | Failure:
+    def validate(self, request: OperationRequest, *, strict: bool = True) -> Arguments | AqlFailure:
         """Validate the parameters of a request. Unless `strict`, unknown parameters are ignored (4.6.2)."""
         operation, members = self._operation, request.members
         by_name = operation.by_name
@@ -76,14 +76,14 @@ class Validator:
             text = request.text
         else:
             sent = self._assemble(members, own)
-            if isinstance(sent, Failure):
+            if isinstance(sent, AqlFailure):
                 return sent
             text = Raw(b"{%b}" % b",".join(b"%b:%b" % (encode_value(key), raw) for key, raw in sent.items()))
         wrong = self._find_nul(members) if bytes(text).find(_NUL) >= 0 else None
         wrong = wrong or self._check(text, unknown)
         return wrong if wrong is not None else Arguments(text, own, ignored)
 
-    def _find_nul(self, members: Mapping[str, Raw]) -> Failure | None:
+    def _find_nul(self, members: Mapping[str, Raw]) -> AqlFailure | None:
         """Return a failure for U+0000 in a parameter that does not allow it (AQL 4.7.1), or None."""
         for name, raw in members.items():
             parameter = self._operation.by_name.get(name)
@@ -92,7 +92,7 @@ class Validator:
                 return invalid_encoding(f"params.{name}", match.start(1))
         return None
 
-    def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | Failure:
+    def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | AqlFailure:
         """Return the members under the names of the tool below.
 
         The objects `input` and `arguments`, if the gateway added them, are replaced by their members. Parameters for
@@ -108,7 +108,7 @@ class Validator:
                 own[name] = decode_value(raw)
             elif name == "input" and operation.input_type is not None:
                 spread = self._spread_input(raw, operation.input_type)
-                if isinstance(spread, Failure):
+                if isinstance(spread, AqlFailure):
                     return spread
                 if _is_ours(operation, name):
                     sent |= spread
@@ -126,7 +126,7 @@ class Validator:
                 sent[parameter.sent_as] = raw
         return sent
 
-    def _spread_input(self, raw: Raw, declared: TypeDeclaration) -> dict[str, Raw] | Failure:
+    def _spread_input(self, raw: Raw, declared: TypeDeclaration) -> dict[str, Raw] | AqlFailure:
         """Return the members of `input` under the names of the tool below, or the failure (4.5.3)."""
         operation = self._operation
         members = decode_object(raw) if raw_type(raw) == "object" else None
@@ -144,7 +144,7 @@ class Validator:
             return unknown_fields(operation.name, unknown, list(fields), did_you_mean(unknown, list(fields)), note)
         return {fields[name].sent_as if name in fields else name: value for name, value in members.items()}
 
-    def _check(self, text: Raw, unknown: list[str]) -> Failure | None:
+    def _check(self, text: Raw, unknown: list[str]) -> AqlFailure | None:
         """Return the first fault in the order of C.err-4: types, unknown names, constraints."""
         operation = self._operation
         compiled = self._compiled
@@ -201,7 +201,7 @@ def _errors(compiled: Compiled, value: Any) -> list[Any]:
     return errors
 
 
-def _failure(error: Any, operation: AqlOperation) -> tuple[bool, Failure]:
+def _failure(error: Any, operation: AqlOperation) -> tuple[bool, AqlFailure]:
     """Return whether an error is about a type, and its failure. Values of sensitive parameters are not repeated."""
     path = [str(step) for step in error.instance_path]
     name, parameter = _shown_path(path, operation)
@@ -273,7 +273,7 @@ def _type_names(field: AqlParameter) -> list[str]:
     return [*field.type.split(" | "), *([items] if isinstance(items, str) else [])]
 
 
-def _unsafe_integer(value: Any, operation: AqlOperation) -> Failure | None:
+def _unsafe_integer(value: Any, operation: AqlOperation) -> AqlFailure | None:
     """Return a failure for an integer of a native operation that some JSON readers round (AQL 4.7.3), or None."""
     for name, member in value.items():
         if isinstance(member, int) and not isinstance(member, bool) and abs(member) > SAFE_INTEGER:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from interlock.aql.protocol.errors import Code, Failure, OperationFailed, failure, internal_error, resource_not_found
+from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, failure, internal_error, resource_not_found
 from interlock.aql.protocol.model import TERMINAL, ExecutionStatus, Lifecycle, may_move, state_answer
 
 log = logging.getLogger("interlock.aql")
@@ -91,7 +91,7 @@ class Execution:
         elif to in TERMINAL:
             self._finished_at, self.ended_at = now, time.monotonic()
 
-    def invalid_state(self, requested: str) -> Failure:
+    def invalid_state(self, requested: str) -> AqlFailure:
         details = {"execution_id": self.id, "status": self._state, "requested": requested}  # AQL-8.4.2-1
         message = f"Execution '{self.id}' is '{self._state}' and cannot become '{requested}'"
         return failure(Code.CONFLICT_INVALID_STATE, message, details)
@@ -130,7 +130,7 @@ class Execution:
             if self._end(ExecutionStatus.COMPLETED):
                 self._result = result
 
-    def _fail(self, failure_: Failure) -> None:
+    def _fail(self, failure_: AqlFailure) -> None:
         if self._end(ExecutionStatus.FAILED):
             self._error = {"code": failure_.code, "message": failure_.message}
             if failure_.details:

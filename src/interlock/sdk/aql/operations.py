@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from interlock.aql.protocol.errors import Code, Failure, OperationFailed, failure, invalid_value
+from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, failure, invalid_value
 from interlock.aql.protocol.field_selection import Selection, read_selection, select
 from interlock.aql.protocol.merge import merged
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Lifecycle
@@ -209,7 +209,7 @@ class AdapterOperation:
         if requested is None:
             return self._preset(self._default_preset)
         read = read_selection(requested)
-        if isinstance(read, Failure):
+        if isinstance(read, AqlFailure):
             raise OperationFailed(read)
         if isinstance(read, str):
             return self._preset(read)

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from interlock.aql.protocol.envelope import AnswerWarning
-from interlock.aql.protocol.errors import Failure, OperationFailed, invalid_type
+from interlock.aql.protocol.errors import AqlFailure, OperationFailed, invalid_type
 from interlock.aql.protocol.model import AqlParameter
 from interlock.sdk.aql.values import plain
 
@@ -118,7 +118,7 @@ def read_page(arguments: dict[str, Any], operation: str) -> Page:
     )
 
 
-def _combination(param: str, why: str) -> Failure:
+def _combination(param: str, why: str) -> AqlFailure:
     return invalid_type(param, "absent", "present", hint=why)
 
 

@@ -16,8 +16,8 @@ from msgspec import Raw
 
 from interlock.aql.protocol.envelope import AnswerWarning, Halted, batch, failed, success
 from interlock.aql.protocol.errors import (
+    AqlFailure,
     Code,
-    Failure,
     OperationFailed,
     confirmation_required,
     endpoint_mismatch,
@@ -57,7 +57,7 @@ class OperationOutcome(msgspec.Struct, frozen=True):
     """The outcome of one operation: the envelope that answers it, and the failure if it failed."""
 
     envelope: bytes
-    failure: Failure | None = None
+    failure: AqlFailure | None = None
 
 
 class Service:
@@ -135,7 +135,7 @@ class Service:
         """Return the envelope, and whether the MCP result has isError. `tool` is one of the adapter's endpoints."""
         endpoint = self._adapter.endpoints.by_name[tool]
         read = read_request(arguments, self._adapter.limits)
-        if isinstance(read, Failure):
+        if isinstance(read, AqlFailure):
             return failed(read, bare=read.code == Code.BATCH_VALIDATION_ERROR.value), read.is_error
         if isinstance(read, BatchRequest):
             return await self._batch(read, endpoint, make_context), False
@@ -147,7 +147,7 @@ class Service:
         results: list[tuple[str, bytes, bool]] = []
         for index, item in enumerate(read.items):
             request = read_item(item)
-            if isinstance(request, Failure):
+            if isinstance(request, AqlFailure):
                 results.append(("", failed(request), False))
                 continue
             outcome = await self._perform(request, endpoint, make_context, in_batch=True)
@@ -184,7 +184,7 @@ class Service:
             return self._failed(internal_error(f"the operation failed (ref {ref})"), in_batch, request)
         return self._succeeded(data, context, request, native, in_batch)
 
-    def _misplaced(self, operation: AqlOperation, endpoint: EndpointTool) -> Failure | None:
+    def _misplaced(self, operation: AqlOperation, endpoint: EndpointTool) -> AqlFailure | None:
         if endpoint.family is None:
             return None
         endpoints = self._adapter.endpoints
@@ -195,7 +195,7 @@ class Service:
 
     async def _run(self, native: AdapterOperation, request: OperationRequest, context: Context) -> Any:
         read = native.validator.validate(request, strict=self._adapter.strict_mode)
-        if isinstance(read, Failure):
+        if isinstance(read, AqlFailure):
             raise OperationFailed(read)
         arguments = msgspec.json.decode(read.text)
         self._confirm(native.declaration, request, read)
@@ -239,18 +239,18 @@ class Service:
             return self._failed(large, in_batch, request)
         return OperationOutcome(envelope)
 
-    def _failed(self, failure: Failure, in_batch: bool, request: OperationRequest | None = None) -> OperationOutcome:
+    def _failed(self, failure: AqlFailure, in_batch: bool, request: OperationRequest | None = None) -> OperationOutcome:
         if request is not None and request.request_id is not None:
             details = {**(failure.details or {}), "request_id": request.request_id}
-            failure = Failure(failure.code, failure.message, details, confirmation=failure.confirmation)
-        alone = Failure(failure.code, failure.message, failure.details) if in_batch else failure
+            failure = AqlFailure(failure.code, failure.message, details, confirmation=failure.confirmation)
+        alone = AqlFailure(failure.code, failure.message, failure.details) if in_batch else failure
         return OperationOutcome(failed(alone), failure)
 
     # introspect
 
     def _introspect(self, request: OperationRequest) -> OperationOutcome:
         query = read_query(request, strict=self._adapter.strict_mode)
-        if isinstance(query, Failure):
+        if isinstance(query, AqlFailure):
             return OperationOutcome(failed(query, bare=True), query)
         data = self._operations_data(query) if query.query == "operations" else self._types_data(query)
         return OperationOutcome(success(data))

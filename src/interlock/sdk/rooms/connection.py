@@ -74,7 +74,7 @@ class _OutgoingEnvelope(msgspec.Struct):
     taken: "asyncio.Future[None]"
 
 
-class RoomConnection:
+class GatewayConnection:
     """The connection of a participant to the gateway of a room.
 
     `open` connects once, and `keep` reconnects until `close`. What is read goes to the conversation: a welcome after

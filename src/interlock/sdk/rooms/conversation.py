@@ -22,7 +22,7 @@ from msgspec import Raw
 
 from interlock.mcp.methods import CANCELLED, INITIALIZE, INITIALIZED, LATEST_LEGACY
 from interlock.rooms.protocol.envelope import MCP, PRESENCE, PROPOSAL, Envelope, encode
-from interlock.sdk.rooms.connection import RoomAddress, RoomConnection
+from interlock.sdk.rooms.connection import GatewayConnection, RoomAddress
 from interlock.sdk.rooms.model import Answer, CallFailed, Heard, NoAnswer, Peer, RoomError
 from interlock.sdk.rooms.proposals import FollowedProposals
 from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer
@@ -166,7 +166,7 @@ class Conversation:
     def __init__(
         self, place: RoomAddress, offer: ToolOffer, *, history: int, after: int | None, answers_while_restricted: bool
     ) -> None:
-        self.connection = RoomConnection(place, self, history=history, after=after)
+        self.connection = GatewayConnection(place, self, history=history, after=after)
         self.id = ""
         self.privilege = ""
         self.peers: dict[str, Peer] = {}
