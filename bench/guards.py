@@ -41,7 +41,7 @@ from interlock.links.link import ServerFacts
 from interlock.links.listing import Items, Listing
 from interlock.mcp.methods import LATEST_MODERN, Era
 from interlock.names.surface_check import NamesCheck
-from interlock.safety.agent_check import AgentCheck
+from interlock.safety.watch import AgentCheck
 
 UNGUARDED, GUARDED, BUDGETED = "no guard at all", "the guard", "the guard and two budgets"
 CALLS = 1000  # of one way before the next has its turn: short, so that a disturbance hits all of them

@@ -10,12 +10,12 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from interlock.access.key_sets import KeyRing, Unavailable
-from interlock.catalog.catalog import View
+from interlock.access.tokens import TokenRegistry
 from interlock.config.plan import AccessRule, IssuerPlan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Caller, Principal, ViewKey, principal_for
@@ -131,22 +131,14 @@ class _Confirmed(msgspec.Struct, frozen=True):
 
 
 class Introspector:
-    def __init__(
-        self,
-        name: str,
-        issuer: str,
-        url: str,
-        *,
-        client_id: str,
-        client_secret: str,
-        post: Post,
-        verifications: Verifications,
-        clock: Clock,
-    ) -> None:
-        self._name = name
-        self._issuer = issuer
-        self._url = url
-        self._headers = request_headers(client_id, client_secret)
+    """The introspection endpoint of one authorization server (RFC 7662), with a short memory of its answers."""
+
+    def __init__(self, plan: IssuerPlan, post: Post, verifications: Verifications, clock: Clock) -> None:
+        """Create the client of `plan.introspection_url`, which must be set."""
+        self._name = plan.name
+        self._issuer = plan.url
+        self._url = plan.introspection_url or ""
+        self._headers = request_headers(plan.client_id or "", plan.client_secret or "")
         self._post = post
         self._verifications = verifications
         self._clock = clock
@@ -212,12 +204,8 @@ _IN_URL: Final = "an access token belongs in the Authorization header"
 _OURS: Final = tuple(PREFIXES.values())
 
 
-class KnownTokens(Protocol):
-    def remember(self, authorization: bytes, principal: Principal, *, until: float, ends: float) -> None: ...
-
-
 class _Issuer:
-    """One authorization server and how its tokens are looked at."""
+    """One authorization server and how its tokens are verified."""
 
     def __init__(
         self, plan: IssuerPlan, resource: str, fetcher: Fetcher, asking: Fetcher, limits: Verifications, clock: Clock
@@ -229,49 +217,40 @@ class _Issuer:
         self.introspector: Introspector | None = None
         self.keys: KeyRing | None = None
         if plan.introspection_url is not None:
-            self.introspector = Introspector(
-                plan.name,
-                plan.url,
-                plan.introspection_url,
-                client_id=plan.client_id or "",
-                client_secret=plan.client_secret or "",
-                post=asking.post,
-                verifications=limits,
-                clock=clock,
-            )
+            self.introspector = Introspector(plan, asking.post, limits, clock)
         if plan.introspection_url is None or plan.jwks_url is not None:
             self.keys = KeyRing(f"issuer {plan.name}", plan.url, plan.jwks_url, fetcher.get, clock)
 
 
+class AccessTokenParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a node that its OAuth resource server works with."""
+
+    node_name: str
+    resource: Callable[[], str]  # the URL that tokens are for, which is known once the sockets are bound
+    registry: TokenRegistry  # remembers tokens that were verified
+    # The qualified name and the scope of a tool that is listed for callers with this key, by the name they send.
+    find_tool: Callable[[ViewKey, bytes], tuple[str, str] | None]
+    recorder: Recorder
+    clock: Clock
+
+
 class AccessTokens:
-    def __init__(
-        self,
-        issuers: tuple[IssuerPlan, ...],
-        rules: tuple[AccessRule, ...],
-        *,
-        resource: Callable[[], str],
-        node_name: str,
-        known_tokens: KnownTokens,
-        view: Callable[[ViewKey], View],
-        recorder: Recorder,
-        clock: Clock,
-    ) -> None:
-        """Create the resource server. `resource` returns the URL that tokens are for, which is known once the
-        sockets are bound.
-        """
+    """The OAuth resource server of a node: verifies access tokens of the configured authorization servers."""
+
+    def __init__(self, issuers: tuple[IssuerPlan, ...], rules: tuple[AccessRule, ...], parts: AccessTokenParts) -> None:
         self._fetcher = Fetcher()
         self._asking = Fetcher()  # of its own, so that no question about a token waits in front of a key
         self._verifications = Verifications()
         self._plans = issuers
-        self._resource = resource
-        self._node_name = node_name
+        self._resource = parts.resource
+        self._node_name = parts.node_name
         self._issuers: dict[str, _Issuer] = {}
         self._asked: _Issuer | None = None
         self._rules = rules  # the [[access]] entries
-        self._known_tokens = known_tokens
-        self._view = view
-        self._recorder = recorder
-        self._clock = clock
+        self._registry = parts.registry
+        self._find_tool = parts.find_tool
+        self._recorder = parts.recorder
+        self._clock = parts.clock
         self._under_way: dict[bytes, asyncio.Task[Principal | HttpRefusal]] = {}
         self._metadata_url = ""
         self._first_scope = ""
@@ -331,20 +310,19 @@ class AccessTokens:
         if method != TOOLS_CALL or principal.ceiling in (None, principal.scope):
             return None
         name = bytes(params.get("name", b""))
-        if not name or name in self._view(caller.key).tools:
+        if not name or self._find_tool(caller.key, name) is not None:
             return None
         wider = msgspec.structs.replace(caller.key, scope=principal.ceiling)
-        route = self._view(wider).tools.get(name)
-        if route is None:
+        tool = self._find_tool(wider, name)
+        if tool is None:
             return None
+        qualified, scope = tool
         arguments = params.get("arguments")
         at, why = self._clock.wall(), "insufficient_scope"
         self._recorder.add(
-            AuditRecord(
-                at, principal.name, caller.via, method, route.qualified, arguments, "refused", "refused", 0.0, why
-            )
+            AuditRecord(at, principal.name, caller.via, method, qualified, arguments, "refused", "refused", 0.0, why)
         )
-        return self._insufficient(self._issuers[principal.issuer or ""], route.scope)
+        return self._insufficient(self._issuers[principal.issuer or ""], scope)
 
     # One token
 
@@ -370,7 +348,7 @@ class AccessTokens:
         principal = self._principal(issuer, claims)
         if isinstance(principal, Principal):
             ends = (claims.exp or now) + SKEW_S
-            self._known_tokens.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
+            self._registry.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
         return principal
 
     async def _read(self, token: str, source: str) -> tuple[_Issuer, Claims, float] | Invalid:

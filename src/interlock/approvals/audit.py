@@ -1,13 +1,17 @@
-"""The records of approvals in the audit log: every decision before it counts, every other move soon after."""
+"""The records of approvals in the audit log: every decision before it counts, every other move soon after.
+
+`subject_name` is the name of what an approval is about, as people see it everywhere else. `Approval.tool` is the
+subject that is signed, and stays what it is: `drivers.filesystem-mcp@1` for the server that is called `filesystem`.
+"""
 
 from typing import Any, Final
 
 import msgspec
 
-from interlock.approvals.protocol.approval import Approval, Decision, Status, What
-from interlock.approvals.subject_name import subject_name
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, Status, What
 from interlock.core.audit_record import AuditRecord, digest_of
 from interlock.core.recorder import Recorder
+from interlock.drivers.protocol.server_name import server_name
 
 _NODE: Final = "node"
 _METHODS: Final = {What.APPROVED: "approvals/approve", What.DENIED: "approvals/deny"}
@@ -82,3 +86,12 @@ def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str,
         args_sha256=None if approval.params is None else str(digest_of(approval.params)),
         **details,
     )
+
+
+def subject_name(approval: Approval) -> str:
+    """Return the name that people know: of a server, an approver, a registered name or a tool."""
+    if approval.source is Source.DRIVERS:
+        return server_name(approval.tool.removeprefix("drivers."))
+    if approval.kind is Kind.ENROLMENT:
+        return approval.tool.removeprefix("approvers.")
+    return approval.tool.removeprefix("names.") if approval.source is Source.NAMES else approval.tool

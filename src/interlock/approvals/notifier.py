@@ -17,9 +17,9 @@ from typing import Final, Protocol
 
 import msgspec
 
+from interlock.approvals.audit import subject_name
 from interlock.approvals.inbox import Inbox, Listener
 from interlock.approvals.protocol.approval import Approval, Kind, Status
-from interlock.approvals.subject_name import subject_name
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.clock import Clock, rfc3339
 from interlock.net.fetch import Fetcher, FetchFailed

@@ -12,12 +12,12 @@ from msgspec.structs import asdict
 
 from interlock.approvals.api import Approval as ApprovalView
 from interlock.approvals.api import Approvals, ApprovalSummary, Decision, PasskeyRequest, ProofFacts, RevealedCode
+from interlock.approvals.audit import subject_name
 from interlock.approvals.decisions import DecisionService
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.approvals.protocol.digests import answers
 from interlock.approvals.protocol.errors import UNKNOWN
-from interlock.approvals.subject_name import subject_name
 from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.core.clock import Clock, rfc3339

@@ -43,7 +43,7 @@ from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import ChangedDefinition, Route
 from interlock.config.folders import config_folder
 from interlock.config.plan import Plan, ServerPlan, Spawn
-from interlock.core.calls.caller import Caller
+from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses, CurrentPlan
 from interlock.core.feed import AsyncFeed, Feed
@@ -90,16 +90,14 @@ from interlock.node.server_links import NodeLinkEvents, Servers
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.rooms.proposals import ProposalTracker
-from interlock.safety.agent_check import AgentCheck
-from interlock.safety.agents import Blocks
-from interlock.safety.audit import SafetyAudit
+from interlock.safety.agents import Blocks, SafetyAudit
 from interlock.safety.challenges import TOOL_PREFIX, Challenges
 from interlock.safety.codes import Attempts, Codes
 from interlock.safety.executions import Executions
 from interlock.safety.grants import CallableNames
 from interlock.safety.loop import SafetyLoop
 from interlock.safety.verification import Verification
-from interlock.safety.watch import Watch
+from interlock.safety.watch import AgentCheck, Watch
 from interlock.store.ports import AuditLog, NamesLog, Store
 from interlock.store.tokens import TokenTable
 
@@ -646,15 +644,21 @@ def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "AccessTokens 
     """Return what checks OAuth access tokens, or None if no authorization server is configured."""
     if not plan.auth.issuers:
         return None
-    from interlock.access.oauth import AccessTokens  # here, because `cryptography` takes 10 MiB
+    from interlock.access.oauth import AccessTokenParts, AccessTokens  # here, because `cryptography` takes 10 MiB
+
+    def find_tool(key: ViewKey, name: bytes) -> tuple[str, str] | None:
+        route = calls.dispatch.view(key).tools.get(name)
+        return None if route is None else (route.qualified, route.scope)
 
     return AccessTokens(
         plan.auth.issuers,
         plan.access,
-        resource=lambda: resource_of(stores.addresses.public),
-        node_name=plan.node.name,
-        known_tokens=stores.tokens,
-        view=calls.dispatch.view,
-        recorder=stores.recorder,
-        clock=stores.clock,
+        AccessTokenParts(
+            node_name=plan.node.name,
+            resource=lambda: resource_of(stores.addresses.public),
+            registry=stores.tokens,
+            find_tool=find_tool,
+            recorder=stores.recorder,
+            clock=stores.clock,
+        ),
     )

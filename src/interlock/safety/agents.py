@@ -1,16 +1,18 @@
-"""Agents: who an agent is, what it may do by itself, and which agents are blocked.
+"""Agents: who an agent is, what it may do by itself, which agents are blocked, and their audit records.
 
-A block is on the agent, not on an execution: it is on disk before the agent hears of it, and only a person lifts it.
+A block is on the agent, not on an execution: it is on disk before the agent learns of it, and only a person lifts it.
 The name comes from the client, so it counts only inside the principal, and spellings that look alike are one agent.
 """
 
 import hashlib
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from interlock.config.plan import AgentPlan, SafetyPlan
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
+from interlock.core.recorder import Recorder
 from interlock.safety.protocol.hint import normalise
 from interlock.safety.protocol.policy import CompiledPolicy, Policy
 from interlock.store.ports import Change, Damaged, KeyValue
@@ -135,3 +137,33 @@ class Blocks:
             return None
         await self._kv.delete(BUCKET, agent.stored)
         return self._by_agent.pop(agent, None)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class SafetyAudit:
+    """The writer of the safety loop's records in the audit log. No record holds a code or a token."""
+
+    def __init__(self, recorder: Recorder, clock: Clock) -> None:
+        self._recorder = recorder
+        self._clock = clock
+
+    def add(self, event: str, agent: AgentKey, name: str, outcome: str, **more: Any) -> None:
+        """Write an event about an agent to the audit log.
+
+        `event` is start, step, pause, block, unblock, verify, confirm, end or PROTOCOL_VIOLATION.
+        """
+        details: dict[str, Any] = {"agent": name}
+        details |= {key: value for key, value in more.items() if value is not None}
+        self._recorder.add_line(
+            AuditRecord.event(
+                self._clock.wall(),
+                agent.principal,
+                "safety",
+                f"agents/{event}",
+                f"agent.{name}",
+                verdict=outcome,
+                **details,
+            )
+        )

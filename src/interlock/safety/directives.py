@@ -11,8 +11,15 @@ from interlock.approvals.protocol.approval import Kind
 from interlock.core.clock import rfc3339
 from interlock.safety.agents import Block, Blocks
 from interlock.safety.executions import Execution, Pause
-from interlock.safety.protocol.directive import Directive, Metadata, Notification, NotificationType, tier_word
-from interlock.safety.protocol.evaluation import Evaluation, Verdict
+from interlock.safety.protocol.evaluation import (
+    Directive,
+    Evaluation,
+    Metadata,
+    Notification,
+    NotificationType,
+    Verdict,
+    tier_word,
+)
 
 LEVEL: Final = "CONFIRM_SINGLE_USE"
 START_WAITS: Final = "The start of the agent waits for the approval of a person."

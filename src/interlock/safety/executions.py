@@ -15,8 +15,7 @@ from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.safety.agents import AgentKey, agent_key
 from interlock.safety.grants import Grant
-from interlock.safety.protocol.directive import Metadata, Notification, NotificationType
-from interlock.safety.protocol.evaluation import Evaluation
+from interlock.safety.protocol.evaluation import Evaluation, Metadata, Notification, NotificationType
 from interlock.safety.protocol.hint import Hint
 from interlock.store.ports import KeyValue, StoreError
 

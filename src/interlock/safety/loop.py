@@ -30,14 +30,12 @@ from interlock.config.plan import SafetyPlan
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
-from interlock.safety.agents import AgentKey, Block, Blocks, Policies, agent_key, is_agent_name
-from interlock.safety.audit import SafetyAudit
+from interlock.safety.agents import AgentKey, Block, Blocks, Policies, SafetyAudit, agent_key, is_agent_name
 from interlock.safety.challenges import Challenges
 from interlock.safety.directives import Directives, pending_start
 from interlock.safety.executions import FLUSH_S, LOCAL, Execution, Executions, HeldOperation, Owner, Pause, maybe_owner
 from interlock.safety.grants import CallableNames, Grant
-from interlock.safety.protocol.directive import Directive, NotificationType
-from interlock.safety.protocol.evaluation import Evaluation, Verdict, evaluate
+from interlock.safety.protocol.evaluation import Directive, Evaluation, NotificationType, Verdict, evaluate
 from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, maybe_hint_fault, read_hint
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal

@@ -1,24 +1,26 @@
-"""The watch over calls: does a call belong to an agent in the loop, and was it reported?
+"""The watch over calls (check 5 of the guard): does a call belong to an agent in the loop, and was it reported?
 
-Asked by check 5 of the guard for every call while there is something to watch. The answer is a refusal with its reason,
-or None. A grant is used up when its call is sent; one that somebody has to agree to keeps it until then.
+`AgentCheck` is on the list of the guard only while the loop is not disabled, and is asked only while there is something
+to watch (`Guard.watch`). The answer is a refusal with its reason, or None. The grant of a step is used up when its call
+is sent; a call that a person has to approve keeps the grant until then.
 """
 
 from typing import Any, Final
 
 from interlock.aql.protocol.errors import OperationFailed
 from interlock.aql.protocol.model import ExecutionStatus
+from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller
+from interlock.core.calls.call import Call, CallLink
+from interlock.core.calls.caller import Caller, Principal
+from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.clock import Clock
 from interlock.safety.agents import Block
 from interlock.safety.executions import LOCAL, Execution, Pause, maybe_owner
 from interlock.safety.grants import WATCHED, CallNames, Grant
 from interlock.safety.loop import SafetyLoop
-from interlock.safety.protocol.directive import Metadata, NotificationType
-from interlock.safety.protocol.evaluation import READ_ONLY, Verdict, evaluate_call
+from interlock.safety.protocol.evaluation import READ_ONLY, Metadata, NotificationType, Verdict, evaluate_call
 from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
 
 _WHY: Final = {
@@ -30,6 +32,8 @@ _WHY: Final = {
 
 
 class Watch:
+    """The watch over the calls of agents in the loop."""
+
     def __init__(self, loop: SafetyLoop, clock: Clock) -> None:
         self.loop = loop
         self._clock = clock
@@ -155,3 +159,44 @@ def _danger(call: Call) -> int | None:
     if isinstance(route, Route) and route.capability is not None and not route.is_open:
         return None if route.capability.mutable else READ_ONLY
     return None if isinstance(route, Route) else READ_ONLY  # prompts and resources are read
+
+
+class AgentCheck:
+    """Check 5 of the guard: a call of an agent inside the loop passes only if the agent reported it and may act."""
+
+    number = CheckNumber.AGENT
+    name = "agent"
+    is_common = True
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def applies_to(self, route: Route) -> bool:
+        return True
+
+    def check(self, call: Call, link: CallLink) -> Refused | None:
+        refusal = self._watch.maybe_refusal(call)
+        return None if refusal is None else Refused(self.number, refusal)
+
+    def use(self, call: Call) -> None:
+        """Use up the grant or release that lets a released call pass, when the call is sent."""
+        self._watch.use(call)
+
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
+        loop = self._watch.loop
+        if not loop.is_enforcing:
+            return CheckVerdict(
+                number=self.number, name=self.name, verdict="pass", reason=f"the loop is {loop.plan.mode}"
+            )
+        running = [execution for execution in loop.executions.live() if execution.agent.principal == caller.name]
+        if running:
+            reason = "inside an execution: it passes if it was reported"
+            return CheckVerdict(number=self.number, name=self.name, verdict="later", reason=reason)
+        if loop.blocks.of_principal(caller.name):
+            return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason="agent_blocked")
+        if caller.name in loop.plan.require:
+            reason = "execution_required: safety.require names this caller"
+            return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason=reason)
+        return CheckVerdict(
+            number=self.number, name=self.name, verdict="pass", reason="no agent of this caller is running"
+        )

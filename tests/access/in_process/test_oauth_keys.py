@@ -11,6 +11,7 @@ from interlock.access.key_sets import BACKOFF_S, FRESH_S, UNKNOWN_KEY_S, KeyRing
 from interlock.access.key_sets import KEPT_S as KEYS_KEPT_S
 from interlock.access.oauth import ASKING_MAX, BELIEVED_S, KEPT_S, REFUSED_MAX, Introspector, Verifications
 from interlock.access.tokens import KNOWN_MAX, TokenRegistry
+from interlock.config.plan import IssuerPlan
 from interlock.core.calls.caller import Principal
 from interlock.core.store_backends import build_store
 from interlock.crypto.jose import Invalid, Jwk, Jwt, Reason, read_jwt_untrusted
@@ -232,16 +233,10 @@ class Judge:
 
 def introspector(judge: Judge, clock: SetClock) -> Introspector:
     secret = "s"
-    return Introspector(
-        "corp",
-        ISSUER,
-        f"{ISSUER}/introspect",
-        client_id="c",
-        client_secret=secret,
-        post=judge.post,
-        verifications=Verifications(),
-        clock=clock,
+    plan = IssuerPlan(
+        name="corp", url=ISSUER, introspection_url=f"{ISSUER}/introspect", client_id="c", client_secret=secret
     )
+    return Introspector(plan, judge.post, Verifications(), clock)
 
 
 async def test_a_refused_token_is_remembered_a_while_and_no_more_of_them_than_fit(clock: SetClock) -> None:

@@ -201,7 +201,7 @@ def test_a_gated_node_that_is_used_as_a_plain_server_asks_through_the_node_above
         asked = client.call("low.plant__fire", {"n": 1})
         assert asked["resultType"] == "input_required"
         told = plain.call("low.plant__fire", {"n": 1})
-        assert "Nothing was executed" in told["content"][0]["text"]
+        assert "Not executed yet" in told["content"][0]["text"]
         assert MARK not in told.get("_meta", {})
         assert "structuredContent" not in told
         demand = below.held("plant.fire", {"n": 1})

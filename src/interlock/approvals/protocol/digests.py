@@ -5,12 +5,12 @@ be answered in several ways, so the answer is part of what is signed.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Raw
 
 from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.folder_digest import folder_digest
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsontext.canonical import NotCanonical, canonical, tool_digest
@@ -129,3 +129,11 @@ def _folder_digest_shown(files: Raw) -> str | None:
     if not isinstance(digests, dict) or not all(isinstance(each, str) for each in digests.values()):
         return None
     return folder_digest(digests)
+
+
+def folder_digest(files: Mapping[str, str]) -> str:
+    """Return one SHA-256 digest in hex for all files, from the digest of each file by its name, in any order."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{files[name]}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

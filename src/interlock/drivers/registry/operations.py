@@ -15,8 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import asdict
 
-from interlock.approvals.protocol.digests import DRIVER
-from interlock.approvals.protocol.folder_digest import folder_digest
+from interlock.approvals.protocol.digests import DRIVER, folder_digest
 from interlock.core.clock import Clock, rfc3339
 from interlock.drivers.add import DriverRequest, NotAdded, ServerAdder, decide_classes
 from interlock.drivers.api import (

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.approvals.protocol.folder_digest import folder_digest
+from interlock.approvals.protocol.digests import folder_digest
 from interlock.config.plan import Plan
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of

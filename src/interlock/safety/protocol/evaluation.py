@@ -2,14 +2,16 @@
 
 In: the policy of the agent, the hint, how many steps it has taken. Out: whether it goes on, pauses, is verified or is
 stopped, with the reason and one factor for each stage that was passed. The first stage that pauses or stops ends it.
-Factors and reasons tell no pattern: an agent must not learn how to word around them.
+Factors and reasons reveal no pattern: an agent must not learn how to word around them.
+
+The result reaches the agent as an AutonomyDirective (8.7.1) with notifications (8.7.3), in the form of the wire.
 """
 
 import math
 import re
 from collections.abc import Iterable
 from enum import Enum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -250,3 +252,45 @@ def _judge(compiled: CompiledPolicy, risk: Risk) -> Evaluation:
                 "This action is too dangerous. The agent is blocked until a person verifies it.",
             )
     return Evaluation(verdict=verdict, factors=(factor,), reason=reason, risk=risk, stage=4)
+
+
+class NotificationType(Enum):
+    PERMISSION_PENDING = "permission_pending"
+    AUTONOMY_PAUSE = "autonomy_pause"
+    DANGER_ZONE = "danger_zone"
+    STATUS = "status"
+    ERROR = "error"
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    operation: str | None = None
+    reason: str | None = None
+    level: str | None = None
+    verification_id: str | None = None
+
+
+class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    type: NotificationType
+    message: str
+    timestamp: str
+    metadata: Metadata | None = None
+
+
+class Directive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """`stopped` stands only where it is true."""
+
+    continue_: bool = msgspec.field(name="continue")
+    factors: tuple[str, ...]
+    stopped: bool = False
+    reason: str | None = None
+    steps_remaining: int | None = None
+    next_step_risk: str | None = None
+    notifications: tuple[Notification, ...] = ()
+
+    def shown(self) -> dict[str, Any]:
+        members: dict[str, Any] = msgspec.to_builtins(self)
+        return members
+
+
+def tier_word(evaluation: Evaluation) -> str | None:
+    return None if evaluation.risk is None else evaluation.risk.tier.value
