@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from interlock.net.http.client import Failure, FailureKind, Headers, HttpClient
+from interlock.net.http.client import FailureKind, Headers, HttpClient, HttpFailure
 
 BOUND_S = 10.0
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -46,7 +46,7 @@ class Sink:
     def on_stream_end(self) -> None:
         self._note("stream_end")
 
-    def on_fail(self, failure: Failure) -> None:
+    def on_fail(self, failure: HttpFailure) -> None:
         self._note("fail", failure)
 
     def _note(self, *event: Any) -> None:
@@ -82,11 +82,11 @@ class Sink:
         assert event[0] == "answer", event
         return event[1], event[3]
 
-    async def failure(self) -> Failure:
+    async def failure(self) -> HttpFailure:
         event = await self.end()
         assert event[0] == "fail", event
         failure = event[1]
-        assert isinstance(failure, Failure)
+        assert isinstance(failure, HttpFailure)
         assert isinstance(failure.kind, FailureKind)
         return failure
 

@@ -19,7 +19,7 @@ from interlock.ax.parts import AxParts
 from interlock.core.calls.caller import principal_for
 from interlock.core.calls.incoming_route import Hop
 from interlock.core.link_state import LinkState
-from interlock.fronts.sessions import Session
+from interlock.fronts.sessions import ClientSession
 from interlock.mcp.request_validation import validate_request
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Request, Response
@@ -147,13 +147,13 @@ class Client:
         self._node = node
         principal = principal_for(who, None, node.stores.current.plan.access)
         self._capabilities = capabilities
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self.stream = Asked()
         if era == "legacy":
             hello = Raw(json.dumps({**LEGACY_HELLO, "capabilities": capabilities}).encode())
             request = Request(b"0", "initialize", hello)
             opened = node.fronts.legacy.initialize(request, principal, "http", None, "auto")
-            assert isinstance(opened, Session)
+            assert isinstance(opened, ClientSession)
             opened.attach(self.stream)
             node.fronts.legacy.welcome(opened, request, Asked())
             self._session, self.caller = opened, opened.caller

@@ -12,7 +12,7 @@ from tests.support.node_with_clock import OPEN, SECONDS, AheadClock, Asked
 
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal
-from interlock.fronts.sessions import Session
+from interlock.fronts.sessions import ClientSession
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Request, Response
 
@@ -47,7 +47,7 @@ class LegacyClient:
         }
         request = Request(b"0", "initialize", Raw(json.dumps(hello).encode()))
         opened = self._desk.initialize(request, Principal("local"), "http", None, "auto")
-        assert isinstance(opened, Session)
+        assert isinstance(opened, ClientSession)
         self.session, self.stream = opened, Asked()
         opened.attach(self.stream)
         self._desk.welcome(opened, request, Asked())

@@ -1,8 +1,8 @@
 """What clients ask about tasks: `tasks/*` of their own era, and a legacy client's wish that a call become a task."""
 
 import asyncio
-from collections.abc import Collection
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
 from msgspec import Raw
 
@@ -56,12 +56,13 @@ ABOUT: Final = {
 }
 
 
-class Keepers(Protocol):
-    def get(self, segment: str, /) -> Keeper | None: ...
+Answer = Callable[[bytes | Refusal], None]  # takes the result of a list, or its refusal
 
 
 class TaskMethods:
-    def __init__(self, dispatch: Dispatch, news: TaskNews, keepers: Keepers, clock: Clock) -> None:
+    """The methods `tasks/*` of both eras."""
+
+    def __init__(self, dispatch: Dispatch, news: TaskNews, keepers: Mapping[str, Keeper], clock: Clock) -> None:
         self._dispatch = dispatch
         self._tasks = dispatch.tasks
         self._news = news
@@ -117,7 +118,7 @@ class TaskMethods:
         return call
 
     def _waits_too_often(self, caller: Caller) -> bool:
-        """Waiting has no end of its own, so no caller may take all the room of a link for it."""
+        """Return whether a caller waits for too many results, which may never come, to be allowed another one."""
         waiting = [call for call in self._dispatch.under_way.calls if call.waits_forever]
         return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 
@@ -152,7 +153,7 @@ class TaskMethods:
 
     # Listing (2025-11-25)
 
-    def list_tasks(self, caller: Caller, params: dict[str, Raw], answer: "Answer") -> None:
+    def list_tasks(self, caller: Caller, params: dict[str, Raw], answer: Answer) -> None:
         """Answer with the caller's tasks, oldest first, in the state that their servers report or last reported.
 
         Servers are not asked for their lists, because those contain the tasks of all clients.
@@ -172,7 +173,7 @@ class TaskMethods:
             cursor = encode_cursor(str(page[-1].number)) if len(left) > PAGE_TASKS else None
             self._running.begin(self._answer_list(page, cursor, answer))
 
-    async def _answer_list(self, page: list[Task], cursor: str | None, answer: "Answer") -> None:
+    async def _answer_list(self, page: list[Task], cursor: str | None, answer: Answer) -> None:
         states = await asyncio.gather(*(self._state(task) for task in page))
         result: dict[str, Any] = {"tasks": [Raw(state) for state in states if state is not None]}
         if cursor is not None:
@@ -206,9 +207,8 @@ class TaskMethods:
 
     # Being told (2026-07-28)
 
-    async def watch(self, listener: TaskListener, ids: list[str]) -> list[str]:
+    async def watch(self, caller: Caller, listener: TaskListener, ids: list[str]) -> list[str]:
         """Return which of these tasks the client will be notified about: its own, at servers that agree to notify."""
-        caller = listener.caller
         wanted: dict[str, list[Task]] = {}
         for task_id in dict.fromkeys(ids):
             task = self._tasks.find(task_id, caller.principal.name)
@@ -238,10 +238,6 @@ class TaskMethods:
             keeper = self._keepers.get(segment)
             if isinstance(keeper, ServerKeeper):
                 keeper.task_listening.unwatch(ids)
-
-
-class Answer(Protocol):
-    def __call__(self, outcome: bytes | Refusal, /) -> None: ...
 
 
 def offers(view: View, era: Era) -> bool:

@@ -4,8 +4,9 @@ A legacy client is told on its session, a modern one where it listens for that t
 be reached waits until the client asks for the task's result, which is where 2025-11-25 has it look for questions.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Raw
 
@@ -37,12 +38,7 @@ _WHOSE: Final = "the client this is for cannot be told from others with calls or
 _ABOUT_TASKS: Final = frozenset((TASKS_GET, TASKS_RESULT, TASKS_CANCEL))
 
 
-class TaskListener(Protocol):
-    """A modern client's open `subscriptions/listen`."""
-
-    caller: Caller
-
-    def on_task(self, members: dict[str, Any]) -> None: ...
+TaskListener = Callable[[dict[str, Any]], None]  # takes the new state of a task, for a modern client that listens
 
 
 class TaskNews(TaskEvents):
@@ -72,7 +68,7 @@ class TaskNews(TaskEvents):
             self._tell(task, encode_notification(TASK_STATUS.encode(), encode_value(members)))
         else:
             for listener in list(self._listening.get(task, ())):
-                listener.on_task(members)
+                listener(members)
 
     def on_task_progress(self, link: ConnectedLink, progress_id: int, params: dict[str, Raw]) -> None:
         task = self._tasks.maybe_progressing(link, progress_id)

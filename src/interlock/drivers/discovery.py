@@ -11,7 +11,7 @@ import msgspec
 
 from interlock.names.protocol.dns_discovery import ServerRecord, read_records_untrusted
 from interlock.net.dns_lookup import DnssecState, TxtAnswer, look_up_txt
-from interlock.net.fetch import Answered, Fetcher, FetchFailed, is_near
+from interlock.net.fetch import FetchedAnswer, Fetcher, FetchFailed, is_near
 from interlock.net.protocol.address_scope import Scope
 from interlock.wire.jsonrpc.codec import decode_object
 
@@ -101,7 +101,7 @@ async def _judged(record: ServerRecord, fetcher: Fetcher, *, may_be_near: bool, 
     return _server(record, *_judged_answer(answered))
 
 
-def _judged_answer(answered: Answered) -> tuple[State, str]:
+def _judged_answer(answered: FetchedAnswer) -> tuple[State, str]:
     if answered.status in (401, 403):
         return "credential", f"it asks for a credential: HTTP status {answered.status}"
     if answered.status != 200:

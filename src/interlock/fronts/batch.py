@@ -13,7 +13,7 @@ from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Sink
 from interlock.fronts.exchange import Exchange
 from interlock.fronts.legacy import LegacyFront
-from interlock.fronts.sessions import Session
+from interlock.fronts.sessions import ClientSession
 from interlock.mcp.methods import BATCH_VERSION, INITIALIZE
 from interlock.wire.jsonrpc.codec import Request, decode_untrusted, encode_refusal, is_batch, split_batch_untrusted
 from interlock.wire.jsonrpc.errors import CodecError
@@ -28,8 +28,8 @@ _NO_INITIALIZE: Final = Refusal(INVALID_REQUEST, "initialize is sent alone, not 
 
 
 def begin_batch_untrusted(
-    front: LegacyFront, session: Session, data: bytes, unreadable: CodecError, out: Sink
-) -> "Batch":
+    front: LegacyFront, session: ClientSession, data: bytes, unreadable: CodecError, out: Sink
+) -> "ClientBatch":
     """Start serving `data` as a batch and return the batch.
 
     Raises `unreadable` if the data is no batch or the session's revision has no batches, and CodecError if the batch
@@ -37,12 +37,12 @@ def begin_batch_untrusted(
     """
     if session.version != BATCH_VERSION or not is_batch(data):
         raise unreadable
-    batch = Batch(front, session, split_batch_untrusted(data), out)
+    batch = ClientBatch(front, session, split_batch_untrusted(data), out)
     batch.start()
     return batch
 
 
-def serve_batch(front: LegacyFront, session: Session, exchange: Exchange, unreadable: CodecError) -> None:
+def serve_batch(front: LegacyFront, session: ClientSession, exchange: Exchange, unreadable: CodecError) -> None:
     """Serve the body of an HTTP request, which is not a single message, as a batch."""
     exchange.session = session
     try:
@@ -54,16 +54,16 @@ def serve_batch(front: LegacyFront, session: Session, exchange: Exchange, unread
         exchange.running = batch
 
 
-class Batch:
+class ClientBatch:
     """One batch under way; `cancel` ends what of it has not ended."""
 
-    def __init__(self, front: LegacyFront, session: Session, parts: list[bytes], out: Sink) -> None:
+    def __init__(self, front: LegacyFront, session: ClientSession, parts: list[bytes], out: Sink) -> None:
         self._front = front
         self._session = session
         self._left = deque(parts)
         self._out = out
         self._has_requests = False
-        self._calls: dict[_Answer, Call] = {}
+        self._calls: dict[_BatchSink, Call] = {}
         self._under_way = 0
         self._gathered: list[bytes] = []
         self._bytes = 0
@@ -107,7 +107,7 @@ class Batch:
             return
         self._has_requests = True
         self._under_way += 1
-        answer = _Answer(self)
+        answer = _BatchSink(self)
         call = self._front.handle(self._session, message, answer)
         if call is not None and not call.done:
             self._calls[answer] = call
@@ -120,7 +120,7 @@ class Batch:
             self._out.emit(message)
             self._flush()
 
-    def on_answered(self, answer: "_Answer", message: bytes) -> None:
+    def on_answered(self, answer: "_BatchSink", message: bytes) -> None:
         """Collect an answer and continue the batch; `message` is empty if there is no answer."""
         self._under_way -= 1
         self._calls.pop(answer, None)
@@ -161,13 +161,13 @@ class Batch:
             self._out.reply(202)
 
 
-class _Answer:
+class _BatchSink:
     """The Sink of one request in it."""
 
     __slots__ = ("_batch",)
 
-    def __init__(self, batch: Batch) -> None:
-        self._batch: Batch | None = batch
+    def __init__(self, batch: ClientBatch) -> None:
+        self._batch: ClientBatch | None = batch
 
     def emit(self, message: bytes) -> None:
         if self._batch is not None:

@@ -7,11 +7,14 @@ counted: while some hold all they may, others' short calls are served.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from interlock.fronts.exchange import Head
 from interlock.fronts.trusted_proxies import source_of
 from interlock.net.protocol.address_scope import IpAddress
+
+if TYPE_CHECKING:
+    from interlock.fronts.http_connection import EndpointConnection
 
 MIB: Final = 1024 * 1024
 PEER_SHARE: Final = 4  # one peer may have this part of all connections
@@ -23,18 +26,13 @@ PEER_UNKNOWN_BYTES: Final = 4 * MIB
 ENDPOINT_UNKNOWN_BYTES: Final = 16 * MIB
 
 
-class Connection(Protocol):
-    def sender(self, head: Head) -> IpAddress | None:
-        """Return the address that sent a request, or None if it is unknown."""
-
-    def sweep(self, now: float) -> None: ...
-
-
-NoteRefusal = Callable[[Connection, Head, str], None]
+NoteRefusal = Callable[["EndpointConnection", Head, str], None]
 IsShared = Callable[[IpAddress], bool]
 
 
-class Connections:
+class ConnectionTable:
+    """The open connections of one endpoint, and the limits on what they hold."""
+
     def __init__(self, *, most: int, message_bytes: int, note_refusal: NoteRefusal, is_shared: IsShared) -> None:
         """Create an empty set of at most `most` connections.
 
@@ -42,7 +40,7 @@ class Connections:
         `is_shared` returns whether many clients may share an address, so that the address does not identify who has too
         many connections.
         """
-        self.open: set[Connection] = set()
+        self.open: set[EndpointConnection] = set()
         self.note_refusal = note_refusal
         self._most = most
         self._is_shared = is_shared
@@ -53,7 +51,7 @@ class Connections:
             of_peer=max(PEER_BYTES_MIN, PEER_MESSAGES_MAX * message_bytes),
         )
 
-    def enter(self, connection: Connection, peer: IpAddress | None) -> bool:
+    def enter(self, connection: "EndpointConnection", peer: IpAddress | None) -> bool:
         """Add a connection and return True, or return False if a limit is reached; `leave` removes it."""
         if len(self.open) >= self._most:
             return False
@@ -66,7 +64,7 @@ class Connections:
         self.open.add(connection)
         return True
 
-    def leave(self, connection: Connection, peer: IpAddress | None) -> None:
+    def leave(self, connection: "EndpointConnection", peer: IpAddress | None) -> None:
         if connection not in self.open:
             return
         self.open.discard(connection)

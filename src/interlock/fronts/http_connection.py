@@ -17,7 +17,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from interlock.fronts.connections import Connections, HeldBytes
+from interlock.fronts.connections import ConnectionTable, HeldBytes
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.trusted_proxies import address_of
 from interlock.net.protocol.address_scope import IpAddress
@@ -37,8 +37,10 @@ NO_HEAD: Final = Head(b"", b"", [], False, True)
 Turn = tuple[Callable[[Any], None], Any, HeldBytes | None]
 
 
-class HttpConnection(HttpToolsProtocol):
-    table: ClassVar[Connections]
+class EndpointConnection(HttpToolsProtocol):
+    """A connection of an endpoint, which answers requests one after another and refuses what exceeds a limit."""
+
+    table: ClassVar[ConnectionTable]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

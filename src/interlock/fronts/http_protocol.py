@@ -9,16 +9,17 @@ trace ids. What httptools made of such a head is remembered, and a request behin
 
 import asyncio
 from itertools import islice
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from interlock.fronts.connections import Connections
 from interlock.fronts.exchange import Exchange, Head
-from interlock.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD, NO_ROOM, HttpConnection
-from interlock.fronts.trusted_proxies import TrustedProxies
+from interlock.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD, NO_ROOM, EndpointConnection
 from interlock.net.http.body_buffer import LARGE_READ_BYTES, BodyBuffer
-from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
+from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, read_key, varying_lines
 from interlock.net.protocol.address_scope import IpAddress, is_loopback
 from interlock.wire.refusal import HttpRefusal
+
+if TYPE_CHECKING:
+    from interlock.fronts.public import PublicEndpoint
 
 KNOWN_HEADS_MAX: Final = 1024  # about 2.5 KB each; those of clients that have gone stay until others need the room
 UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself, an AxSocket
@@ -27,26 +28,10 @@ HEARTBEAT_S: Final = 15.0  # a comment on quiet streams, so that proxies keep th
 OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 
-class McpEndpoint(Protocol):
-    max_body_bytes: int
-    body_too_large: HttpRefusal
-    # Key of a head -> what it means, or None: seen once, and perhaps never again.
-    known_heads: dict[bytes, Head | None]
-    varying: VaryingLines  # of the head learnt last, of any client: most clients of a node are of one kind
-    connections: Connections
-    proxies: TrustedProxies
+class McpProtocol(EndpointConnection):
+    """A connection of the public endpoint. Requests for MCP's own paths go to `endpoint` and not to ASGI."""
 
-    def admits(self, protocol: "McpProtocol", head: Head) -> bool:
-        """Return whether the sender of this head is certain to be admitted."""
-
-    def judge(self, protocol: "McpProtocol", head: Head) -> None:
-        """Decide on a head whose body has not arrived yet by calling `decide`, now or later."""
-
-    def serve(self, exchange: Exchange) -> None: ...
-
-
-class McpProtocol(HttpConnection):
-    endpoint: ClassVar[McpEndpoint]
+    endpoint: ClassVar["PublicEndpoint"]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

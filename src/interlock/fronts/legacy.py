@@ -15,9 +15,9 @@ from interlock.dispatch.client_tasks import AskedTasks
 from interlock.dispatch.dispatch import resource_not_found
 from interlock.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.fronts.audience import Audience
-from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
+from interlock.fronts.lists import ClientDispatch, ClientLists
 from interlock.fronts.server_info import SERVER_INFO, capabilities
-from interlock.fronts.sessions import Session, Sessions
+from interlock.fronts.sessions import ClientSession, Sessions
 from interlock.links.link import Link
 from interlock.links.subscriptions import Heard
 from interlock.mcp.capabilities import capabilities_to_modern
@@ -86,7 +86,7 @@ class LegacyFront:
 
     def initialize(
         self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
-    ) -> Session | Refusal:
+    ) -> ClientSession | Refusal:
         """Open a session. The answer is `welcome`, once servers had their moment to arrive."""
         params = decode_object(request.params) if request.params else None
         version = find_string(params.get("protocolVersion")) if params is not None else None
@@ -110,7 +110,7 @@ class LegacyFront:
         caller.version = session.version
         return session
 
-    def welcome(self, session: Session, request: Request, sink: Sink) -> None:
+    def welcome(self, session: ClientSession, request: Request, sink: Sink) -> None:
         def answer() -> None:
             view = self._dispatch.view(session.caller.key)
             result: dict[str, Any] = {
@@ -130,7 +130,7 @@ class LegacyFront:
 
         self._stock.when_fresh(INITIALIZE, answer)
 
-    def handle(self, session: Session, message: Message, sink: Sink) -> Call | None:
+    def handle(self, session: ClientSession, message: Message, sink: Sink) -> Call | None:
         """Handle a message of an open session and return the call that began, or None.
 
         Requests are answered through the sink.
@@ -149,7 +149,7 @@ class LegacyFront:
         return None
 
     def request(
-        self, session: Session, message_id: bytes, method: str, params: dict[str, Any], sink: Sink
+        self, session: ClientSession, message_id: bytes, method: str, params: dict[str, Any], sink: Sink
     ) -> Call | None:
         """Answer a request through the sink and return the call that began, or None."""
         caller = session.caller
@@ -188,7 +188,7 @@ class LegacyFront:
             self._answer(message_id, sink, self._local(session, method, params))
         return None
 
-    def _list(self, session: Session, message_id: bytes, method: str, params: dict[str, Raw], sink: Sink) -> None:
+    def _list(self, session: ClientSession, message_id: bytes, method: str, params: dict[str, Raw], sink: Sink) -> None:
         def answer() -> None:
             self._answer(message_id, sink, self._stock.list(method, session.caller.key, params, Era.LEGACY))
 
@@ -200,7 +200,7 @@ class LegacyFront:
         else:
             sink.answer(encode_result(message_id, outcome))
 
-    def _local(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Refusal:
+    def _local(self, session: ClientSession, method: str, params: dict[str, Raw]) -> bytes | Refusal:
         if method == PING:
             return EMPTY_RESULT
         if method == UNSUBSCRIBE:
@@ -209,7 +209,7 @@ class LegacyFront:
             return Refusal(INVALID_REQUEST, "this session is already initialized")
         return Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
 
-    def _set_level(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
+    def _set_level(self, session: ClientSession, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         """Answered when the servers have taken it: what the client calls next logs at its level."""
         level = find_string(params.get("level"))
         if level not in LOG_RANK:
@@ -227,7 +227,7 @@ class LegacyFront:
         await asyncio.wait(heard)
         self._answer(message_id, sink, EMPTY_RESULT)
 
-    def _subscribe(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
+    def _subscribe(self, session: ClientSession, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         uri = find_string(params.get("uri"))
         target = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
         if uri is None:
@@ -238,7 +238,7 @@ class LegacyFront:
             self._tasks.begin(self._on_subscribed(session, message_id, target, uri, sink))
 
     async def _on_subscribed(
-        self, session: Session, message_id: bytes, target: tuple[Link, str], requested_uri: str, sink: Sink
+        self, session: ClientSession, message_id: bytes, target: tuple[Link, str], requested_uri: str, sink: Sink
     ) -> None:
         refusal = await self._audience.watch(session, target[0], target[1], requested_uri)
         if isinstance(refusal, Response):
@@ -246,7 +246,7 @@ class LegacyFront:
         else:
             self._answer(message_id, sink, EMPTY_RESULT if refusal is None else refusal)
 
-    def _unsubscribe(self, session: Session, params: dict[str, Raw]) -> bytes | Refusal:
+    def _unsubscribe(self, session: ClientSession, params: dict[str, Raw]) -> bytes | Refusal:
         uri = find_string(params.get("uri"))
         if uri is None:
             return Refusal(INVALID_PARAMS, "params.uri must be a string")
@@ -256,7 +256,7 @@ class LegacyFront:
         self._audience.unwatch(session, *target)
         return EMPTY_RESULT
 
-    def _notification(self, session: Session, message: Notification) -> None:
+    def _notification(self, session: ClientSession, message: Notification) -> None:
         if message.method == CANCELLED:
             params = decode_object(message.params) or {}
             call = (session.caller.calls or {}).get(bytes(params.get("requestId", b"")))

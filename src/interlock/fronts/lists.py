@@ -1,20 +1,22 @@
-"""The cache of lists: answered at once from cached bytes, or after a short wait while servers arrive or are reread.
+"""What a front needs of a surface (a dispatcher and lists), and the lists of the flat surface.
 
-A list that is answered without a server that is not there names it in its `_meta`. A parent is told there how many
-tools it is not shown.
+Lists are answered at once from cached bytes, or after a short wait while servers arrive or are read again. A list that
+is answered without a server that is not there names the server in its `_meta`. A parent learns there how many tools it
+is not shown. The lists of the AQL surfaces are in `aql.client_lists`.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
 from interlock.ax.protocol.hop_metadata import META_UNLISTED
 from interlock.catalog.catalog import Catalog, View
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.caller import ViewKey
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import ClientRequest, ViewKey
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.dispatch.arrivals import Arrivals, MissingServer
@@ -25,6 +27,39 @@ from interlock.mcp.methods import LISTS, META_MISSING, META_SERVER, PROMPTS_LIST
 from interlock.wire.jsonrpc.codec import decode_string, encode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
+
+
+class ClientDispatch(Protocol):
+    """The methods that a surface offers: the dispatcher itself, or the MCP-AQL surfaces before it."""
+
+    def call_tool(self, request: ClientRequest) -> Call: ...
+
+    def get_prompt(self, request: ClientRequest) -> Call: ...
+
+    def read_resource(self, request: ClientRequest) -> Call: ...
+
+    def complete(self, request: ClientRequest) -> Call: ...
+
+    def confirm(self, request: ClientRequest) -> Call: ...
+
+    def view(self, key: ViewKey) -> View: ...
+
+
+class ClientLists(Protocol):
+    @property
+    def unchanging(self) -> frozenset[str]:
+        """Return the kinds of lists that stay the same while a client is connected."""
+
+    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal: ...
+
+    def when_fresh(self, method: str, then: Callable[[], None]) -> None: ...
+
+    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        """Return the surface's answer to a message that is not UTF-8, or None if it has no special answer."""
+
+    def introduction(self, view: View, only: str | None) -> str:
+        """Return the instructions for the client's greeting."""
+
 
 log = logging.getLogger("interlock.lists")
 

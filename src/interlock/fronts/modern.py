@@ -16,7 +16,7 @@ from interlock.core.calls.caller import Caller, ClientRequest, Principal, Sink, 
 from interlock.dispatch.client_notifications import ClientNotifications
 from interlock.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.fronts.audience import Audience
-from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
+from interlock.fronts.lists import ClientDispatch, ClientLists
 from interlock.fronts.server_info import SERVER_INFO, capabilities
 from interlock.fronts.sessions import CHANGED
 from interlock.mcp.methods import (
@@ -66,7 +66,7 @@ class _Filter(msgspec.Struct, frozen=True):
     tasks: list[str]
 
 
-class Listener:
+class ListenStream:
     """One open `subscriptions/listen`. A Member of the audience."""
 
     def __init__(
@@ -136,7 +136,7 @@ class ModernFront:
         stock: ClientLists,
         audience: Audience,
         tasks: TaskMethods,
-        listeners: set[Listener] | None = None,
+        listeners: set[ListenStream] | None = None,
         notifications: ClientNotifications | None = None,
     ) -> None:
         """Create the front; `listeners` are shared with another front, `notifications` passes on those of vendors."""
@@ -145,7 +145,7 @@ class ModernFront:
         self._task_methods = tasks
         self._stock = stock
         self._audience = audience
-        self.listeners: set[Listener] = set() if listeners is None else listeners
+        self.listeners: set[ListenStream] = set() if listeners is None else listeners
         self._tasks = BackgroundTasks()
         self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
 
@@ -172,7 +172,7 @@ class ModernFront:
         sink: Sink,
         headers: Mapping[bytes, bytes] | None,
         names: NameForm = "auto",
-    ) -> Call | Listener | None:
+    ) -> Call | ListenStream | None:
         """Answer a request through the sink and return what to stop when the client disconnects, or None."""
         method, params, meta = request.method, request.params, request.meta
         if method == TOOLS_CALL:
@@ -244,14 +244,14 @@ class ModernFront:
 
         self._stock.when_fresh(DISCOVER, answer)
 
-    def _listen(self, caller: Caller, request: ValidatedRequest, sink: Sink) -> Listener | None:
+    def _listen(self, caller: Caller, request: ValidatedRequest, sink: Sink) -> ListenStream | None:
         wanted = _read_filter(request)
         if isinstance(wanted, Refusal):
             sink.answer(encode_refusal(request.id, wanted), wanted.mcp_status)
             return None
         events = bytes(request.meta.get(EVENTS, b"")) == b"true"
         kinds = wanted.kinds - self._stock.unchanging
-        listener = Listener(caller, request.id, sink, kinds, events=events)
+        listener = ListenStream(caller, request.id, sink, kinds, events=events)
         honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(kinds)}
         self._audience.join(listener)
         self.listeners.add(listener)
@@ -261,7 +261,7 @@ class ModernFront:
         self._tasks.begin(self._watch(listener, wanted, honoured, request.meta[META_CAPABILITIES]))
         return listener
 
-    async def _watch(self, listener: Listener, wanted: _Filter, honoured: dict[str, Any], declared: Raw) -> None:
+    async def _watch(self, listener: ListenStream, wanted: _Filter, honoured: dict[str, Any], declared: Raw) -> None:
         """Subscribe to the resources and tasks of a filter, and acknowledge only those that the servers accepted."""
         view = self._dispatch.view(listener.caller.key)
         slots = asyncio.Semaphore(WATCH_AT_ONCE)
@@ -278,17 +278,17 @@ class ModernFront:
         watched = [uri for uri, is_granted in zip(wanted.uris, outcomes, strict=True) if is_granted]
         if watched:
             honoured["resourceSubscriptions"] = watched
-        if wanted.tasks and (agreed := await self._task_methods.watch(listener, wanted.tasks)):
+        if wanted.tasks and (agreed := await self._task_methods.watch(listener.caller, listener.on_task, wanted.tasks)):
             honoured["taskIds"] = agreed
         if listener in self.listeners:
             listener.acknowledge(honoured)
         else:
-            self._task_methods.unwatch(listener)  # it went while servers were asked
+            self._task_methods.unwatch(listener.on_task)  # it went while servers were asked
 
-    def stop_listening(self, listener: Listener) -> None:
+    def stop_listening(self, listener: ListenStream) -> None:
         self.listeners.discard(listener)
         self._audience.leave(listener)
-        self._task_methods.unwatch(listener)
+        self._task_methods.unwatch(listener.on_task)
 
 
 def _read_filter(climbed: ValidatedRequest) -> _Filter | Refusal:

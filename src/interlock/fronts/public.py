@@ -7,25 +7,27 @@ operator endpoint is admitted at this one.
 import logging
 import secrets
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from interlock.config.plan import AccessRule, Plan
+from interlock.access.tokens import TokenRegistry
+from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, internal
 from interlock.core.calls.caller import Caller, Principal, principal_for
 from interlock.core.refusal_log import Refusals
 from interlock.fronts.batch import serve_batch
-from interlock.fronts.connections import Connection, Connections, HeldBytes
+from interlock.fronts.connections import ConnectionTable, HeldBytes
 from interlock.fronts.exchange import Exchange, Head
+from interlock.fronts.http_connection import EndpointConnection
 from interlock.fronts.http_protocol import McpProtocol
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import ModernFront
 from interlock.fronts.request_head import NOT_FOUND, HeadDecision, HeadInspector, UrlTarget
-from interlock.fronts.sessions import Session
+from interlock.fronts.sessions import ClientSession
 from interlock.fronts.sse import SseStream
-from interlock.fronts.surfaces import Surfaces
+from interlock.fronts.surfaces import SurfaceChooser
 from interlock.fronts.trusted_proxies import TrustedProxies, source_of
 from interlock.mcp.methods import INITIALIZE, MODERN_VERSIONS
 from interlock.mcp.request_validation import (
@@ -53,6 +55,9 @@ from interlock.wire.jsonrpc.oversized import message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, UNAVAILABLE, HttpRefusal, Refusal
 from interlock.wire.sse import encode_event
 
+if TYPE_CHECKING:
+    from interlock.access.oauth import AccessTokens  # which loads `cryptography`
+
 log = logging.getLogger("interlock.public")
 
 CONNECTIONS_SHARE: Final = 0.5  # of the files this process may open; servers and stores need theirs
@@ -62,75 +67,51 @@ H_SESSION: Final = b"mcp-session-id"
 _MODERN_HEADERS: Final = frozenset(version.encode() for version in MODERN_VERSIONS)
 
 
-class Tokens(Protocol):
-    def principal(self, authorization: bytes) -> Principal | None: ...
-
-    def stands(self, principal: str) -> bool:
-        """Return whether an admitted principal may stay."""
-
-    def has_lapsed(self, principal: str) -> bool:
-        """Return whether the principal must present a newer credential before it receives more."""
-
-
-class Bearers(Protocol):
-    """Access tokens of authorization servers, where there are any."""
-
-    without: HttpRefusal  # of a request without a credential
-    in_url: HttpRefusal
-
-    def replan(self, rules: tuple[AccessRule, ...]) -> None: ...
-
-    async def admit(self, authorization: bytes, source: str) -> Principal | HttpRefusal: ...
-
-    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> HttpRefusal | None:
-        """Return the refusal of a tool that needs a token with a wider scope, or None if the caller's is enough."""
-
-
 Serve = Callable[[Exchange, UrlTarget, Principal], None]
 
 
-class PublicEndpoint:
-    def __init__(
-        self,
-        plan: Plan,
-        tokens: Tokens,
-        legacy: LegacyFront,
-        modern: ModernFront,
-        surfaces: Surfaces,
-        refusals: Refusals,
-        bearers: Bearers | None,
-        also_dismiss: Callable[[], None],
-        has_segment: Callable[[str], bool],
-    ) -> None:
-        """Create the endpoint.
+class PublicEndpointParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a node that its public endpoint works with."""
 
-        `also_dismiss` dismisses subservers whose credential is no longer valid. `has_segment` looks a segment up in the
-        current namespace.
-        """
-        self._has_segment = has_segment
-        self._tokens = tokens
-        self._legacy = legacy
-        self._modern = modern
-        self._surfaces = surfaces
-        self._refusals = refusals
+    tokens: TokenRegistry
+    bearers: "AccessTokens | None"  # access tokens of authorization servers, where one is configured
+    legacy: LegacyFront
+    modern: ModernFront
+    surfaces: SurfaceChooser
+    refusals: Refusals
+    dismiss_others: Callable[[], None]  # dismisses subservers whose credential is no longer valid
+    has_segment: Callable[[str], bool]  # looks a segment up in the current namespace
+
+
+class PublicEndpoint:
+    """The endpoint that clients of both eras connect to over HTTP."""
+
+    def __init__(self, plan: Plan, parts: PublicEndpointParts) -> None:
+        self._has_segment = parts.has_segment
+        self._tokens = parts.tokens
+        self._legacy = parts.legacy
+        self._modern = parts.modern
+        self._surfaces = parts.surfaces
+        self._refusals = parts.refusals
         self.proxies = TrustedProxies(plan.node.trusted_proxies)
         self.max_body_bytes = plan.limits.message_bytes
         too_large = message_too_large(self.max_body_bytes)
         self.body_too_large = HttpRefusal("body_too_large", too_large.message, mcp=too_large)
         self._who_needs_none = plan.auth.anonymous
         self._admit_by(plan)
+        # Key of a head -> what it means, or None: seen once, and perhaps never again.
         self.known_heads: dict[bytes, Head | None] = {}
-        self.varying: VaryingLines = ()
+        self.varying: VaryingLines = ()  # of the head learnt last: most clients of a node are of one kind
         self._inspector = HeadInspector(plan)
-        self.connections = Connections(
+        self.connections = ConnectionTable(
             most=int(descriptor_limit() * CONNECTIONS_SHARE),
             message_bytes=plan.limits.message_bytes,
             note_refusal=self.note_refusal,
             is_shared=lambda peer: is_loopback(peer) or self.proxies.trusts(peer),
         )
         self.sse_streams: dict[str, SseStream] = {}
-        self.bearers = bearers
-        self._also_dismiss = also_dismiss
+        self.bearers = parts.bearers
+        self._dismiss_others = parts.dismiss_others
         self._waiting = BackgroundTasks()
 
     def replan(self, plan: Plan) -> None:
@@ -148,6 +129,7 @@ class PublicEndpoint:
     # Admission
 
     def serve(self, exchange: Exchange) -> None:
+        """Answer a complete request: find out who sends it, then hand it to the front of its era."""
         head = exchange.head
         decision: HeadDecision | None = head.decision
         try:
@@ -177,6 +159,7 @@ class PublicEndpoint:
         return decision
 
     def admits(self, protocol: McpProtocol, head: Head) -> bool:
+        """Return whether the sender of this head is certain to be admitted."""
         decision: HeadDecision = head.decision or self._inspect(head)
         return decision.at_once is None and self._principal(protocol, head) is not None
 
@@ -185,7 +168,10 @@ class PublicEndpoint:
         return self._anonymous(protocol, head) if credential is None else self._tokens.principal(credential)
 
     def judge(self, protocol: McpProtocol, head: Head) -> None:
-        """Refuse a sender that is not admitted before its body is read; `serve` reports all other faults."""
+        """Decide on a head whose body has not arrived yet, by calling `protocol.decide` now or later.
+
+        Only a sender that is not admitted is refused here; `serve` reports all other faults.
+        """
         decision: HeadDecision = head.decision or self._inspect(head)
         refusal, credential, bearers = decision.at_once, head.credential, self.bearers
         if refusal is None and self._principal(protocol, head) is None:
@@ -198,12 +184,12 @@ class PublicEndpoint:
             refusal = None
         protocol.decide(head, _with_lines(refusal, decision.extra))
 
-    async def _judge_later(self, protocol: McpProtocol, head: Head, bearers: Bearers, credential: bytes) -> None:
+    async def _judge_later(self, protocol: McpProtocol, head: Head, bearers: "AccessTokens", credential: bytes) -> None:
         who = await bearers.admit(credential, source_of(protocol.sender(head)))
         refusal = None if isinstance(who, Principal) else who
         protocol.decide(head, _with_lines(refusal, head.decision.extra))
 
-    def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: Bearers) -> None:
+    def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: "AccessTokens") -> None:
         """Hold a request with an unknown credential, and its body, until the credential is verified."""
         credential = exchange.head.credential
         if credential is None:
@@ -216,7 +202,7 @@ class PublicEndpoint:
             self._waiting.begin(self._admit_later(exchange, decision, bearers, credential, held))
 
     async def _admit_later(
-        self, exchange: Exchange, decision: HeadDecision, bearers: Bearers, credential: bytes, held: HeldBytes
+        self, exchange: Exchange, decision: HeadDecision, bearers: "AccessTokens", credential: bytes, held: HeldBytes
     ) -> None:
         try:
             source = source_of(exchange.protocol.sender(exchange.head))
@@ -320,7 +306,7 @@ class PublicEndpoint:
             self.note_refusal(exchange.protocol, exchange.head, refusal.code)
         _refuse(exchange, refusal)
 
-    def note_refusal(self, connection: Connection, head: Head, reason: str) -> None:
+    def note_refusal(self, connection: EndpointConnection, head: Head, reason: str) -> None:
         self._refusals.note(f"peer:{connection.sender(head)}", "http", head.method.decode("ascii") or "-", reason)
 
     # Envelope and era
@@ -461,10 +447,10 @@ class PublicEndpoint:
                 session.front.handle(session, message, exchange)
             exchange.reply(202)
 
-    def _session_of(self, exchange: Exchange, principal: Principal) -> Session | None:
+    def _session_of(self, exchange: Exchange, principal: Principal) -> ClientSession | None:
         session_id = exchange.head.headers.get(H_SESSION)
         if session_id is None:
-            fault = Refusal(INVALID_REQUEST, "the header Mcp-Session-Id is missing; send initialize first")
+            fault = Refusal(INVALID_REQUEST, "the header Mcp-ClientSession-Id is missing; send initialize first")
             exchange.answer(encode_refusal(b"null", fault), 400)
             return None
         session = self._legacy.sessions.find(session_id.decode("latin-1"), principal.name)
@@ -551,7 +537,7 @@ class PublicEndpoint:
                 self._dismiss(name, "the credential was revoked")
             elif self._tokens.has_lapsed(name):
                 self._dismiss(name, None)
-        self._also_dismiss()
+        self._dismiss_others()
 
     def _dismiss(self, principal: str, ending: str | None) -> None:
         """End the streams of a principal, and its sessions if there is an `ending`.

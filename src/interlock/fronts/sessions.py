@@ -37,7 +37,7 @@ SESSIONS_MAX: Final = 10_000
 UNCONNECTED_MAX: Final = 64  # calls of one session under way, when one more loses its connection
 
 
-class Session(ClientChannel):
+class ClientSession(ClientChannel):
     """The session of a legacy client, from `initialize` to its end. It is a member of the audience."""
 
     def __init__(self, session_id: str, caller: Caller, version: str, now: float, logs: StreamLogs) -> None:
@@ -112,7 +112,7 @@ class Session(ClientChannel):
 
 # Called when a session ends, with its caller, the session and the reason. The session is None for a client without a
 # handshake, on a pipe.
-OnSessionEnd = Callable[[Caller, Session | None, str], None]
+OnSessionEnd = Callable[[Caller, ClientSession | None, str], None]
 
 
 class Sessions:
@@ -122,25 +122,25 @@ class Sessions:
         self._clock = clock
         self._idle_s = idle_s
         self._on_end = on_end
-        self.by_id: dict[str, Session] = {}
+        self.by_id: dict[str, ClientSession] = {}
         self._logs = StreamLogs()
 
-    def open(self, caller: Caller, version: str) -> Session | None:
+    def open(self, caller: Caller, version: str) -> ClientSession | None:
         """Open a session, or return None if the node has reached its limit."""
         if len(self.by_id) >= SESSIONS_MAX and not self.expire() and not self._evict():
             return None
-        session = Session(secrets.token_urlsafe(24), caller, version, self._clock.now(), self._logs)
+        session = ClientSession(secrets.token_urlsafe(24), caller, version, self._clock.now(), self._logs)
         self.by_id[session.id] = session
         return session
 
-    def find(self, session_id: str, principal: str) -> Session | None:
+    def find(self, session_id: str, principal: str) -> ClientSession | None:
         session = self.by_id.get(session_id)
         if session is None or session.caller.principal.name != principal:
             return None
         session.last_seen = self._clock.now()
         return session
 
-    def close(self, session: Session, reason: str) -> None:
+    def close(self, session: ClientSession, reason: str) -> None:
         if self.by_id.pop(session.id, None) is not None:
             session.end(reason)
             self._logs.forget(session.id)

@@ -8,7 +8,7 @@ from interlock.fronts.batch import begin_batch_untrusted
 from interlock.fronts.exchange import Exchange
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.request_head import UrlTarget
-from interlock.fronts.sessions import Session
+from interlock.fronts.sessions import ClientSession
 from interlock.mcp.methods import INITIALIZE
 from interlock.wire.jsonrpc.codec import Notification, Request, Response, encode_refusal
 from interlock.wire.jsonrpc.errors import CodecError
@@ -35,7 +35,7 @@ class SseStream:
         self._front = front
         self._on_gone = on_gone
         self._endpoint = endpoint
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
 
     # Sink: everything goes down the one stream
 

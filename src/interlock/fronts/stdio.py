@@ -1,8 +1,11 @@
-"""Clients that speak a message a line: on our own stdin and stdout, or through a bridge from another process's.
+"""Clients that send and receive a message a line: on our own stdin and stdout, or over a bridge from another process.
 
-The first request of a connection decides its era, and its surface, where that depends on what servers list: then it
-waits for them as a list does, and what comes meanwhile is kept in order. A client that can reach these is `local`:
-stdin belongs to the process that started us, the bridge's socket to our own user.
+The first request of a connection decides its era. It also decides the surface; where that depends on the lists of
+servers, the request waits for them as a list does, and later messages are kept in order. A client that can reach these
+is `local`: stdin belongs to the process that started the node, and the socket of the bridge to the same user.
+
+`serve --stdio` beside a running node is a bridge: it copies bytes between a desktop client and the node's socket. The
+socket is in the data folder, open to its owner only, and speaks what stdio speaks after one line that names a surface.
 """
 
 import asyncio
@@ -10,7 +13,8 @@ import logging
 import os
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from pathlib import Path
+from typing import Any, Final, cast
 from weakref import WeakSet
 
 from msgspec import Raw
@@ -21,9 +25,9 @@ from interlock.core.calls.caller import Caller, Principal, principal_for
 from interlock.core.current_plan import CurrentPlan
 from interlock.fronts.batch import begin_batch_untrusted
 from interlock.fronts.legacy import LegacyFront
-from interlock.fronts.modern import Listener, ModernFront
-from interlock.fronts.sessions import LOST, WENT_AWAY, Session
-from interlock.fronts.surfaces import Chosen, Surfaces
+from interlock.fronts.modern import ListenStream, ModernFront
+from interlock.fronts.sessions import LOST, WENT_AWAY, ClientSession
+from interlock.fronts.surfaces import ChosenSurface, SurfaceChooser
 from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
 from interlock.mcp.request_validation import validate_request
 from interlock.process.child import FileInput, FileOutput, is_never_waited_for
@@ -53,7 +57,7 @@ class LineFront:
 
     def __init__(
         self,
-        choose: Callable[[], Chosen],
+        choose: Callable[[], ChosenSurface],
         maybe_wait: Callable[[], Coroutine[Any, Any, None] | None],
         principal: Principal,
         *,
@@ -75,9 +79,9 @@ class LineFront:
         self._max_bytes = max_bytes
         self._unread_max = UNREAD_MAX * max_bytes
         self._lines = LineSplitter(max_bytes)
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self._caller: Caller | None = None  # modern
-        self._running: dict[bytes, Call | Listener] = {}
+        self._running: dict[bytes, Call | ListenStream] = {}
         self._early: list[bytes] | None = None  # what comes while it is not told yet which surface the client gets
         self._early_bytes = 0
         self._deciding: asyncio.Task[None] | None = None
@@ -85,7 +89,7 @@ class LineFront:
         self._is_lost = False  # what was written could not be delivered
         self.done = asyncio.Event()
 
-    def _take(self, chosen: Chosen) -> None:
+    def _take(self, chosen: ChosenSurface) -> None:
         self._legacy: LegacyFront = chosen.fronts.legacy
         self._modern: ModernFront = chosen.fronts.modern
         self._surface = f"{chosen.fronts.name} ({chosen.why})"
@@ -270,8 +274,8 @@ class LineFront:
         if running is not None and not (isinstance(running, Call) and running.done):
             self._running[message.id] = running
 
-    def _stop_one(self, running: Call | Listener, reason: str | None = None) -> None:
-        if isinstance(running, Listener):
+    def _stop_one(self, running: Call | ListenStream, reason: str | None = None) -> None:
+        if isinstance(running, ListenStream):
             self._modern.stop_listening(running)
         else:
             running.cancel(reason or "cancelled by the client")
@@ -281,11 +285,7 @@ def _no_wait() -> None:
     return None
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
-async def stdio_front(front: LineFront) -> Closable:
+async def stdio_front(front: LineFront) -> asyncio.ReadTransport | FileInput:
     """Serve our own stdin and stdout."""
     front.connect(await open_output())
     return await open_input(_Input(front))
@@ -299,7 +299,7 @@ async def open_output() -> asyncio.WriteTransport:
     return (await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0)))[0]
 
 
-async def open_input(protocol: asyncio.Protocol) -> Closable:
+async def open_input(protocol: asyncio.Protocol) -> asyncio.ReadTransport | FileInput:
     loop = asyncio.get_running_loop()
     if is_never_waited_for(0):
         return FileInput(protocol, os.dup(0))
@@ -326,7 +326,7 @@ class _Input(asyncio.Protocol):
 class LineFronts:
     """A factory of fronts for clients that speak over lines: standard input, or the socket beside it."""
 
-    def __init__(self, current: CurrentPlan, surfaces: Surfaces) -> None:
+    def __init__(self, current: CurrentPlan, surfaces: SurfaceChooser) -> None:
         self._current = current
         self._surfaces = surfaces
         self._made: WeakSet[LineFront] = WeakSet()
@@ -353,3 +353,84 @@ class LineFronts:
         )
         self._made.add(front)
         return front
+
+
+SOCKET: Final = "stdio.sock"
+_GREETING: Final = b"interlock-stdio/1 "
+_GREETING_BYTES_MAX: Final = 256
+
+
+class BridgedClient(asyncio.Protocol):
+    """The node's end: one desktop client behind a bridge."""
+
+    def __init__(self, front: Callable[[str | None, str | None], LineFront], clients: set["BridgedClient"]) -> None:
+        self._make = front
+        self._clients = clients
+        self._front: LineFront | None = None
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # a stream socket; uvloop's is no subclass
+        self._clients.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._front is None:
+            self._head += data
+            line, newline, rest = self._head.partition(b"\n")
+            if not newline and len(self._head) < _GREETING_BYTES_MAX:
+                return
+            if not line.startswith(_GREETING):
+                self.transport.abort()
+                return
+            only, _, surface = line.removeprefix(_GREETING).decode("latin-1").strip("\r\n").partition(" ")
+            self._front = self._make(only or None, surface.strip() or None)
+            self._front.connect(self.transport)
+            data = rest
+        if data:
+            self._front.feed(data)
+            if self._front.done.is_set():
+                self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clients.discard(self)
+        if self._front is not None:
+            if exc is not None:
+                self._front.lose()
+            self._front.end()
+
+
+async def bridge(path: Path, only: str | None, surface: str | None = None) -> bool:
+    """Pump until the client or the node ends. True when the client ended it."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[bool] = loop.create_future()
+
+    def end(by_client: bool) -> None:
+        if not ended.done():
+            ended.set_result(by_client)
+
+    stdout = await open_output()
+    node, _ = await loop.create_unix_connection(lambda: _Pump(stdout, lambda: end(False)), str(path))
+    node.write(_GREETING + f"{only or ''} {surface or ''}".rstrip(" ").encode() + b"\n")
+    stdin = await open_input(_Pump(node, lambda: end(True)))
+    try:
+        return await ended
+    finally:
+        for transport in (stdin, node, stdout):
+            transport.close()
+
+
+class _Pump(asyncio.Protocol):
+    def __init__(self, target: asyncio.WriteTransport, on_end: Callable[[], None]) -> None:
+        self._target = target
+        self._on_end = on_end
+
+    def data_received(self, data: bytes) -> None:
+        if not self._target.is_closing():
+            self._target.write(data)
+
+    def eof_received(self) -> bool:
+        self._on_end()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_end()

@@ -23,17 +23,23 @@ CHOICES_MAX: Final = 256
 
 
 class FrontPair(msgspec.Struct, frozen=True):
+    """One surface: a front for each era."""
+
     name: ServedSurface
     legacy: LegacyFront
     modern: ModernFront
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class ChosenSurface(msgspec.Struct, frozen=True):
+    """The surface that a client gets, and what decided it."""
+
     fronts: FrontPair
     why: str
 
 
-class Surfaces:
+class SurfaceChooser:
+    """The choice of a surface for each client."""
+
     def __init__(
         self,
         flat: FrontPair,
@@ -50,15 +56,15 @@ class Surfaces:
         self._catalog = catalog
         self._auto: dict[ViewKey, tuple[Namespace, bool, int]] = {}
 
-    def choose(self, requested: str | None, principal: Principal, only: str | None = None) -> Chosen:
+    def choose(self, requested: str | None, principal: Principal, only: str | None = None) -> ChosenSurface:
         """Choose the surface of a client; `requested` is named by the path or the command, or None."""
         wanted, why = self._wanted(requested, principal, only)
         if wanted != "auto":
-            return Chosen(self._pairs[wanted], why)
+            return ChosenSurface(self._pairs[wanted], why)
         is_aql, tokens = self._is_large(principal)
         limit = self._current.plan.aql.auto_tokens
         reason = f"auto: the flat list has about {tokens} tokens, aql.auto_tokens is {limit}"
-        return Chosen(self._pairs["aql" if is_aql else "flat"], reason)
+        return ChosenSurface(self._pairs["aql" if is_aql else "flat"], reason)
 
     def maybe_wait(
         self, requested: str | None, principal: Principal, only: str | None = None

@@ -1,15 +1,18 @@
-"""Proxies whose word on the caller's address is believed (node.trusted_proxies), and what they say.
+"""Proxies that the node trusts (node.trusted_proxies), and what they say of a client: its address and certificate.
 
-In: the address a connection comes from and a request's headers. Out: the address of the client behind the proxy, or
-None where that is not certain. Headers of a peer that is not named are never read for this.
+The address that a connection comes from and the headers of a request become the address of the client behind the proxy,
+or None where that is not certain. Headers of a peer that is not a trusted proxy are never read for this.
 """
 
 import ipaddress
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
 
+from interlock.approvals.trust.registrant import ClientCertificate
+from interlock.fronts.exchange import Head
 from interlock.net.protocol.address_scope import IpAddress, unmapped
+from interlock.wire.refusal import Refusal
 
 HOPS_MAX: Final = 32  # proxies one behind the other; more is somebody playing
 # RFC 7239 4, but that addresses need no quotes. Whole pairs only: what a stranger left open must swallow nothing.
@@ -101,3 +104,23 @@ def _forwarded_for(header: str) -> list[str]:
 
 def _unquote(value: str) -> str:
     return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+
+
+if TYPE_CHECKING:
+    from interlock.approvals.trust.client_certificates import Certificates
+
+
+def maybe_shown(
+    certificates: "Certificates | None", proxies: TrustedProxies, scope: MutableMapping[str, Any], head: Head
+) -> ClientCertificate | Refusal | None:
+    """Return the client's certificate, why it is refused, or None if the client presented none.
+
+    The certificate of a proxy is not that of its client, and a header counts only if a trusted proxy wrote it.
+    """
+    if certificates is None:
+        return None
+    peer = address_of(scope["client"][0] if scope["client"] else None)
+    if proxies.trusts(peer):
+        return certificates.of_header(head.raw_headers)
+    der = scope.get("state", {}).get("certificate")
+    return certificates.of_link(der) if der is not None else None

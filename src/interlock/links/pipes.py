@@ -14,7 +14,7 @@ import msgspec
 
 from interlock.core.calls.call import PARKED_MAX, Inquiry, Pending
 from interlock.links.side_requests import SideRequests
-from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, Parts, header
+from interlock.net.http.client import FailureKind, Handle, Headers, HttpClient, HttpFailure, Parts, header
 from interlock.net.paced_delivery import PacedDelivery
 from interlock.process.child import Child
 from interlock.process.sandbox.sandbox import Sandbox
@@ -258,7 +258,7 @@ class _Farewell:
     def on_stream_end(self) -> None:
         self._finish()
 
-    def on_fail(self, failure: Failure) -> None:
+    def on_fail(self, failure: HttpFailure) -> None:
         self._finish()
 
     def _finish(self) -> None:
@@ -375,7 +375,7 @@ class _Exchange(PacedDelivery, eq=False):
     def on_stream_end(self) -> None:
         self.finish_delivery(lambda: self._again(Undelivered(Trouble.LOST, "its stream ended without an answer")))
 
-    def on_fail(self, failure: Failure) -> None:
+    def on_fail(self, failure: HttpFailure) -> None:
         if self.parser is not None:  # a stream that had begun: resume where the server allows it
             self.finish_delivery(lambda: self._again(Undelivered(Trouble.LOST, failure.detail)))
             return
@@ -507,7 +507,7 @@ class SsePipe:
     def on_stream_end(self) -> None:
         self._delivery.finish_delivery(lambda: self._on_lost(Undelivered(Trouble.LOST, "its event stream ended")))
 
-    def on_fail(self, failure: Failure) -> None:
+    def on_fail(self, failure: HttpFailure) -> None:
         self._delivery.finish_delivery(lambda: self._on_lost(_undelivered(failure, 0)))
 
     def _on_lost(self, what: Undelivered) -> None:
@@ -552,12 +552,12 @@ class _Posted:
     def on_stream_end(self) -> None:
         pass
 
-    def on_fail(self, failure: Failure) -> None:
+    def on_fail(self, failure: HttpFailure) -> None:
         if not self._pipe._closed:
             self._pipe._owner.on_undelivered(self._origin, _undelivered(failure, 0))
 
 
-def _undelivered(failure: Failure, limit: int) -> Undelivered:
+def _undelivered(failure: HttpFailure, limit: int) -> Undelivered:
     """Return the failure as a link reports it. `limit`: of the body of an answer; 0 if no answer is expected."""
     if failure.kind is FailureKind.TOO_LARGE and limit:
         return Undelivered(Trouble.TOO_LARGE, failure.detail, limit=limit)

@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from typing import Final
 
-from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, ResponseSink
+from interlock.net.http.client import FailureKind, Handle, Headers, HttpClient, HttpFailure, ResponseSink
 
 CONNECTIONS_MAX: Final = 8
 WAITING_MAX: Final = 65_536  # more than a cancellation and an answer for every call that may be parked
@@ -85,7 +85,7 @@ class _Letter:
     def give_up(self) -> None:
         if self.handle is not None:
             self.handle.abort()
-        self.on_fail(Failure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=f"it was not taken within {TAKEN_S:g} s"))
+        self.on_fail(HttpFailure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=f"it was not taken within {TAKEN_S:g} s"))
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         self._side.over(self)
@@ -101,6 +101,6 @@ class _Letter:
         self._side.over(self)
         self._sink.on_stream_end()
 
-    def on_fail(self, failure: Failure) -> None:
+    def on_fail(self, failure: HttpFailure) -> None:
         self._side.over(self)
         self._sink.on_fail(failure)

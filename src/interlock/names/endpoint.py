@@ -6,7 +6,7 @@ statement signed by the controller (application/jose), or comes from a client th
 
 import hashlib
 from collections.abc import Callable, Coroutine, MutableMapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -19,7 +19,7 @@ from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.refusal_log import Refusals
 from interlock.fronts.exchange import Head
-from interlock.fronts.public import PROXY_HEADERS, Bearers
+from interlock.fronts.public import PROXY_HEADERS
 from interlock.fronts.request_head import HeadInspector
 from interlock.fronts.trusted_proxies import address_of, source_of
 from interlock.names.actions import outcome_document
@@ -38,6 +38,9 @@ from interlock.names.state import UNNAMED, Actor
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import HttpRefusal, NotFound, Refused
+
+if TYPE_CHECKING:
+    from interlock.access.oauth import AccessTokens
 
 BODY_BYTES_MAX: Final = CHARS_MAX
 _FIELDS: Final = tuple(field for _, field in COLUMNS)
@@ -65,7 +68,7 @@ class NamesEndpoint:
         current: CurrentPlan,
         tokens: TokenRegistry,
         refusals: Refusals,
-        bearers: Bearers | None,
+        bearers: "AccessTokens | None",
         clock: Clock,
         parts: NameParts,
         registry_id: str,

@@ -4,10 +4,15 @@ In: connections from inside, each with one CONNECT or one absolute-form http req
 proxy, made to an address that the sandbox's own name server gave for a host (`sandbox_names`). Out: bytes to and from a
 host the entries permit; everything else is answered 403, or cut off, and told to `denied`. Names are resolved here,
 once, and exactly the address that was judged is dialled. Private addresses are for hosts that are named to the letter.
+
+`SandboxNames` is the name server inside a sandbox. It answers for hosts that may be reached with an address of the
+loopback network that stands for the host, so that a program which knows no proxy connects to the egress proxy all the
+same. For everything else it answers "no such name". No query leaves the machine.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +22,7 @@ from typing import Final
 import msgspec
 
 from interlock.net.protocol.address_scope import Scope, scope_of
+from interlock.net.protocol.dns_query import answer_query, read_query_untrusted
 from interlock.net.protocol.egress import (
     HEAD_BYTES_MAX,
     Malformed,
@@ -27,7 +33,6 @@ from interlock.net.protocol.egress import (
     permits,
     read_head_untrusted,
 )
-from interlock.net.sandbox_names import SandboxNames
 
 HEAD_S: Final = 30.0  # how long a client may take to say what it wants
 DIAL_S: Final = 20.0
@@ -226,3 +231,44 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
         await sink.drain()
     if sink.can_write_eof():
         sink.write_eof()
+
+
+FIRST_ADDRESS: Final = ipaddress.IPv4Address("127.64.0.1")  # every address of 127.0.0.0/8 leads back to its sandbox
+NAMES_MAX: Final = 16_384  # of one start; a server that may reach any host may think up any number
+
+
+class SandboxNames(asyncio.DatagramProtocol):
+    def __init__(self, may_reach: Callable[[str], bool], denied: Callable[[str], None]) -> None:
+        self._may_reach = may_reach
+        self._denied = denied
+        self._addresses: dict[str, str] = {}
+        self._hosts: dict[str, str] = {}
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def host_at(self, address: str) -> str | None:
+        """Return the host that an address was assigned to, or None."""
+        return self._hosts.get(address)
+
+    def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        query = read_query_untrusted(data)
+        if query is None or self._transport is None:
+            return
+        address = self._maybe_address(query.name)
+        if address is None and query.wants_address:
+            self._denied(query.name)
+        self._transport.sendto(answer_query(query, address), addr)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _maybe_address(self, host: str) -> str | None:
+        assigned = self._addresses.get(host)
+        if assigned is not None or len(self._addresses) >= NAMES_MAX or not self._may_reach(host):
+            return assigned
+        address = str(FIRST_ADDRESS + len(self._addresses))
+        self._addresses[host], self._hosts[address] = address, host
+        return address

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.credentials.protocol.resource import is_protected
-from interlock.net.http.answer import header
-from interlock.net.http.client import Failure, Headers, HttpClient
+from interlock.net.http.client import Headers, HttpClient, HttpFailure
+from interlock.net.http.connection import header
 from interlock.net.protocol.address_scope import Scope, maybe_scope, scope_of
 
 FETCH_S: Final = 5.0  # from the request to the whole answer
@@ -36,7 +36,7 @@ class FetchFailed(Exception):
         self.unsent = unsent
 
 
-class Answered(msgspec.Struct, frozen=True):
+class FetchedAnswer(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     location: str | None = None
@@ -58,14 +58,14 @@ class Fetcher:
     async def get(self, url: str) -> bytes:
         return _body(await self._ask(b"GET", url, _ACCEPT, b""))
 
-    async def look(self, url: str) -> Answered:
+    async def look(self, url: str) -> FetchedAnswer:
         """Send a GET and return its answer, including redirects and error statuses."""
         return await self._ask(b"GET", url, b"accept: */*\r\n", b"")
 
     async def post(self, url: str, headers: bytes, body: bytes) -> bytes:
         return _body(await self._ask(b"POST", url, headers, body))
 
-    async def exchange(self, url: str, headers: bytes, body: bytes) -> Answered:
+    async def exchange(self, url: str, headers: bytes, body: bytes) -> FetchedAnswer:
         """Send a POST and return its answer, including error statuses."""
         return await self._ask(b"POST", url, headers, body)
 
@@ -74,7 +74,7 @@ class Fetcher:
         for client in clients.values():
             await client.close()
 
-    async def _ask(self, method: bytes, url: str, headers: bytes, body: bytes) -> Answered:
+    async def _ask(self, method: bytes, url: str, headers: bytes, body: bytes) -> FetchedAnswer:
         if not is_protected(url):
             raise FetchFailed("the URL is not https")
         try:
@@ -94,11 +94,11 @@ class Fetcher:
         except ValueError as error:
             raise FetchFailed(str(error)) from None
 
-    async def _ask_at(self, address: str | None, method: bytes, url: str, headers: bytes, body: bytes) -> Answered:
+    async def _ask_at(self, address: str | None, method: bytes, url: str, headers: bytes, body: bytes) -> FetchedAnswer:
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         client = await self._client(f"{parts.scheme}://{parts.netloc}", address)
-        answer = _Answer()
+        answer = _DocumentSink()
         handle = client.request(method, target.encode("ascii"), headers, body, answer)
         try:
             return await answer.answered
@@ -175,21 +175,21 @@ async def _addresses(url: str) -> list[str]:
     return addresses
 
 
-def _body(answered: Answered) -> bytes:
+def _body(answered: FetchedAnswer) -> bytes:
     if answered.status != 200:
         raise FetchFailed(f"HTTP status {answered.status}")
     return answered.body
 
 
-class _Answer:
+class _DocumentSink:
     """A ResponseSink for one small answer."""
 
     def __init__(self) -> None:
-        self.answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self.answered: asyncio.Future[FetchedAnswer] = asyncio.get_running_loop().create_future()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         location = header(headers, b"location")
-        self._end(Answered(status, body, None if location is None else location.decode("latin-1")))
+        self._end(FetchedAnswer(status, body, None if location is None else location.decode("latin-1")))
 
     def on_stream(self, status: int, headers: Headers) -> None:
         self._end(FetchFailed("an event stream instead of a document"))
@@ -200,13 +200,13 @@ class _Answer:
     def on_stream_end(self) -> None:
         pass
 
-    def on_fail(self, failure: Failure) -> None:
+    def on_fail(self, failure: HttpFailure) -> None:
         self._end(FetchFailed(failure.detail, unsent=failure.retry_safe))
 
-    def _end(self, outcome: Answered | FetchFailed) -> None:
+    def _end(self, outcome: FetchedAnswer | FetchFailed) -> None:
         if self.answered.done():
             return
-        if isinstance(outcome, Answered):
+        if isinstance(outcome, FetchedAnswer):
             self.answered.set_result(outcome)
         else:
             self.answered.set_exception(outcome)

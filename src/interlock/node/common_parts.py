@@ -49,10 +49,9 @@ from interlock.core.current_plan import Addresses, CurrentPlan
 from interlock.core.feed import AsyncFeed, Feed
 from interlock.core.metrics import Metrics
 from interlock.core.node_identity import Identity, adopt_identity, own_identity
-from interlock.core.recorder import Recorder
+from interlock.core.recorder import Recorder, Retention
 from interlock.core.refusal_log import Refusals
 from interlock.core.replicas import Changes, Replicas
-from interlock.core.retention import Retention
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.protocol.resource import resource_of
 from interlock.credentials.service import CredentialService
@@ -68,10 +67,10 @@ from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.lists import ListCache
 from interlock.fronts.modern import ModernFront
-from interlock.fronts.public import PublicEndpoint
-from interlock.fronts.sessions import GRACEFUL, Session, Sessions
+from interlock.fronts.public import PublicEndpoint, PublicEndpointParts
+from interlock.fronts.sessions import GRACEFUL, ClientSession, Sessions
 from interlock.fronts.stdio import LineFronts
-from interlock.fronts.surfaces import FrontPair, ServedSurface, Surfaces
+from interlock.fronts.surfaces import FrontPair, ServedSurface, SurfaceChooser
 from interlock.gate.gate import CommitCheck, Gate, GateCheck, GateParts
 from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.responses import ways_out
@@ -562,7 +561,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     session_ended = Feed[EndedSession]()
     credentials_changed = Feed[None]()
 
-    def on_session_ended(caller: Caller, session: Session | None, reason: str) -> None:
+    def on_session_ended(caller: Caller, session: ClientSession | None, reason: str) -> None:
         session_ended.publish(EndedSession(caller=caller, reason=reason, is_graceful=reason in GRACEFUL))
         if session is not None:
             calls.audience.leave(session)
@@ -587,14 +586,16 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
         certificates=certificates,
         public=PublicEndpoint(
             plan,
-            stores.tokens,
-            legacy,
-            modern,
-            surfaces,
-            stores.refusals,
-            bearers,
-            also_dismiss=lambda: credentials_changed.publish(None),
-            has_segment=calls.catalog.has_segment,
+            PublicEndpointParts(
+                tokens=stores.tokens,
+                bearers=bearers,
+                legacy=legacy,
+                modern=modern,
+                surfaces=surfaces,
+                refusals=stores.refusals,
+                dismiss_others=lambda: credentials_changed.publish(None),
+                has_segment=calls.catalog.has_segment,
+            ),
         ),
         lines=LineFronts(stores.current, surfaces),
         session_ended=session_ended,
@@ -604,7 +605,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
 
 def _surfaces(
     calls: CallParts, stores: StoreParts, lists: ListCache, sessions: Sessions, tasks: TaskMethods, flat: FrontPair
-) -> Surfaces:
+) -> SurfaceChooser:
     """Construct the surfaces that a client can get. Each has a front of both eras; all share sessions and tasks."""
 
     def pair(name: ServedSurface, surface: AqlSurface) -> FrontPair:
@@ -620,7 +621,7 @@ def _surfaces(
     single = AqlSurface(calls.dispatch, calls.aql, "single")
     alone = LoopAdapter(calls.catalog, calls.operation_names, stores.recorder, stores.clock, calls.loop_operations)
     safety = AqlSurface(calls.dispatch, alone, mode)
-    return Surfaces(
+    return SurfaceChooser(
         flat,
         pair("aql", aql),
         pair("aql-single", single),

@@ -15,13 +15,13 @@ from interlock.access.logins import maybe_browser
 from interlock.access.tokens import Operator, credential_of
 from interlock.ax.endpoint import AxEndpoint, UserApp, UserProtocol
 from interlock.core.tls import listener_options
-from interlock.fronts.connections import Connection, Connections
+from interlock.fronts.connections import ConnectionTable
 from interlock.fronts.exchange import Head
 from interlock.fronts.health import public_app
-from interlock.fronts.http_connection import HttpConnection
+from interlock.fronts.http_connection import EndpointConnection
 from interlock.fronts.http_protocol import McpProtocol
 from interlock.fronts.own_address import OwnAddress, own_address
-from interlock.fronts.stdio_bridge import SOCKET, BridgedClient
+from interlock.fronts.stdio import SOCKET, BridgedClient
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.capability_parts import NodeParts
 from interlock.node.sockets import EndpointServer, Sockets
@@ -65,7 +65,7 @@ class Endpoints:
         self._servers: list[EndpointServer] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._sweep: asyncio.Task[None] | None = None
-        self._operator_connections: list[Connections] = []
+        self._operator_connections: list[ConnectionTable] = []
         self._bridged: set[BridgedClient] = set()
         self._opened = contextlib.AsyncExitStack()
 
@@ -139,20 +139,20 @@ class Endpoints:
         """Serve the operator endpoint. Each listener has its own limit of connections, so that others cannot block
         admin.sock.
         """
-        connections = Connections(
+        connections = ConnectionTable(
             most=OPERATOR_CONNECTIONS_MAX,
             message_bytes=OPERATOR_BODY_BYTES,
             note_refusal=self._note_refusal,
             is_shared=is_loopback,
         )
 
-        class OperatorProtocol(HttpConnection):
+        class OperatorProtocol(EndpointConnection):
             table = connections
 
         self._operator_connections.append(connections)
         await self._serve(app, *socks, http=OperatorProtocol, **options)
 
-    def _note_refusal(self, connection: Connection, head: Head, reason: str) -> None:
+    def _note_refusal(self, connection: EndpointConnection, head: Head, reason: str) -> None:
         self._refusals.note(f"peer:{connection.sender(head)}", "operator", head.method.decode("ascii") or "-", reason)
 
     async def _sweep_forever(self) -> None:

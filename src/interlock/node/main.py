@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from interlock.config.load import Loaded
 from interlock.core.clock import Clock
-from interlock.fronts.stdio import stdio_front
-from interlock.fronts.stdio_bridge import SOCKET, bridge
+from interlock.fronts.stdio import SOCKET, bridge, stdio_front
 from interlock.node.common_parts import adopt_shared_identity
 from interlock.node.endpoints import OperatorApp
 from interlock.node.node import READY_S, Node

@@ -24,10 +24,9 @@ from interlock.core.clock import Clock, rfc3339, rfc3339_ms
 from interlock.core.refusal_log import RefusalPlace, Refusals
 from interlock.fronts.exchange import Head
 from interlock.fronts.http_protocol import UPGRADED
-from interlock.fronts.public import PROXY_HEADERS, Bearers
+from interlock.fronts.public import PROXY_HEADERS
 from interlock.fronts.request_head import HeadInspector
-from interlock.fronts.shown_certificate import maybe_shown
-from interlock.fronts.trusted_proxies import TrustedProxies, address_of, source_of
+from interlock.fronts.trusted_proxies import TrustedProxies, address_of, maybe_shown, source_of
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.rooms.connections import Admission, ConnectionOptions, ParticipantConnection
 from interlock.rooms.protocol.envelope import (
@@ -63,6 +62,7 @@ from interlock.store.ports import StoreError
 from interlock.wire.refusal import HttpRefusal
 
 if TYPE_CHECKING:
+    from interlock.access.oauth import AccessTokens
     from interlock.approvals.trust.client_certificates import Certificates
 
 
@@ -106,7 +106,7 @@ class RoomsEndpoint:
         tokens: TokenRegistry,
         rooms: RoomRegistry,
         refusals: Refusals,
-        bearers: Bearers | None,
+        bearers: "AccessTokens | None",
         clock: Clock,
         certificates: "Certificates | None" = None,
     ) -> None:

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from interlock.core.audit_record import AuditRecord
-from interlock.core.recorder import Recorder
-from interlock.core.retention import DAY_S, GIVE_UP, Retention
+from interlock.core.recorder import DAY_S, GIVE_UP, Recorder, Retention
 from interlock.store.sqlite.audit import SqliteAudit
 
 NOW = 1_800_000_000.0

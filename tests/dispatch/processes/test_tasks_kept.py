@@ -19,7 +19,7 @@ from interlock.core.calls.caller import Principal
 from interlock.dispatch import task_methods as task_desk
 from interlock.dispatch import task_table as tasks
 from interlock.dispatch.task_table import Tasks
-from interlock.fronts.sessions import Session
+from interlock.fronts.sessions import ClientSession
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Request
 
@@ -33,20 +33,20 @@ class Here(Place):
     def tasks(self) -> Tasks:
         return self.node.calls.dispatch.tasks
 
-    def session(self, who: str) -> Session:
+    def session(self, who: str) -> ClientSession:
         body = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         request = Request(b"0", "initialize", Raw(json.dumps(body).encode()))
         opened = self.node.fronts.legacy.initialize(request, Principal(who), "http", None, "auto")
-        assert isinstance(opened, Session)
+        assert isinstance(opened, ClientSession)
         return opened
 
-    def legacy(self, session: Session, method: str, params: Mapping[str, Any]) -> Asked:
+    def legacy(self, session: ClientSession, method: str, params: Mapping[str, Any]) -> Asked:
         asked = Asked()
         request = Request(str(asked.id).encode(), method, Raw(json.dumps(params).encode()))
         self.node.fronts.legacy.handle(session, request, asked)
         return asked
 
-    async def make(self, who: str, session: Session | None = None, **arguments: Any) -> Asked:
+    async def make(self, who: str, session: ClientSession | None = None, **arguments: Any) -> Asked:
         """A call that becomes a task, answered."""
         given = {"id": f"id-{next(_ids)}", **arguments}
         if session is not None:
@@ -56,7 +56,7 @@ class Here(Place):
         await asked.message()
         return asked
 
-    def get(self, task_id: str, who: str, session: Session | None = None) -> Asked:
+    def get(self, task_id: str, who: str, session: ClientSession | None = None) -> Asked:
         params = {"taskId": task_id}
         if session is not None:
             return self.legacy(session, "tasks/get", params)

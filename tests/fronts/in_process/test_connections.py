@@ -3,14 +3,14 @@
 from ipaddress import ip_address
 from typing import Any, cast
 
-from interlock.fronts.connections import ENDPOINT_UNKNOWN_BYTES, PEER_UNKNOWN_BYTES, Connections
+from interlock.fronts.connections import ENDPOINT_UNKNOWN_BYTES, PEER_UNKNOWN_BYTES, ConnectionTable
 from interlock.net.protocol.address_scope import is_loopback
 
 MESSAGE_BYTES = 1024
 
 
-def connections(most: int) -> Connections:
-    return Connections(most=most, message_bytes=MESSAGE_BYTES, note_refusal=lambda *_: None, is_shared=is_loopback)
+def connections(most: int) -> ConnectionTable:
+    return ConnectionTable(most=most, message_bytes=MESSAGE_BYTES, note_refusal=lambda *_: None, is_shared=is_loopback)
 
 
 def one() -> Any:

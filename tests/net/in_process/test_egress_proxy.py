@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from interlock.net import egress_proxy
 from interlock.net import egress_proxy as egress
-from interlock.net import sandbox_names
 from interlock.net.egress_proxy import Egress, Listeners, Streams
 
 PUBLIC = "93.184.216.34"
@@ -332,7 +332,7 @@ async def test_an_address_that_stands_for_no_host_leads_nowhere(yard: Yard) -> N
 
 
 async def test_names_beyond_all_measure_are_not_kept(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_names, "NAMES_MAX", 2)
+    monkeypatch.setattr(egress_proxy, "NAMES_MAX", 2)
     await yard.open("*:DIRECT")
     found = [await looked_up(yard, f"{number}.foo.com") for number in range(3)]
     assert [each is not None for each in found] == [True, True, False]

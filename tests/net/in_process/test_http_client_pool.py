@@ -22,7 +22,7 @@ from tests.net.http_client_peer import (
 )
 
 from interlock.net.http import client as http
-from interlock.net.http.client import Failure, FailureKind, Handle, HttpClient
+from interlock.net.http.client import FailureKind, Handle, HttpClient, HttpFailure
 
 
 async def echo(peer: Peer) -> None:
@@ -450,7 +450,7 @@ async def test_closing_the_client_ends_every_request_and_closes_every_connection
         await other.send(STREAM)
         await client.close()
         assert [sink.names for sink in (in_flight, streaming, waiting)] == [["fail"], ["stream", "fail"], ["fail"]]
-        failures: list[Failure] = [sink.events[-1][1] for sink in (in_flight, streaming, waiting)]
+        failures: list[HttpFailure] = [sink.events[-1][1] for sink in (in_flight, streaming, waiting)]
         assert [(failure.kind, failure.retry_safe) for failure in failures] == [
             (FailureKind.CLOSED, False),
             (FailureKind.CLOSED, False),

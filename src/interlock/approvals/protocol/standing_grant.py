@@ -13,8 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.wire.jsontext.canonical import INTEGER_MAX, NotCanonical, canonical
-from interlock.wire.jsontext.pointer import pointer_step
+from interlock.wire.jsontext.canonical import INTEGER_MAX, NotCanonical, canonical, pointer_step
 
 # Paths as text: whether one lies below a folder, judged without a file system.
 #

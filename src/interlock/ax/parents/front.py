@@ -18,8 +18,8 @@ from interlock.core.calls.incoming_route import Hop
 from interlock.core.calls.refusals import BUSY
 from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
-from interlock.fronts.modern import EVENTS, Listener, ModernFront
-from interlock.fronts.sessions import CHANGED, Session
+from interlock.fronts.modern import EVENTS, ListenStream, ModernFront
+from interlock.fronts.sessions import CHANGED, ClientSession
 from interlock.mcp.methods import CANCELLED, INITIALIZE, LATEST_LEGACY, LISTEN, LOG_MESSAGE, META_VERSION
 from interlock.mcp.request_validation import ValidatedRequest, validate_request, validate_request_without_headers
 from interlock.wire.jsonrpc.codec import (
@@ -65,9 +65,9 @@ class UpwardFront:
         self._principal = principal
         self._hop = Hop(segment)
         self._send: Callable[[bytes], bool] | None = send
-        self._session: Session | None = None
-        self._plain: Session | None = None  # for requests of a parent that greets in neither era
-        self._running: dict[bytes, Call | Listener] = {}
+        self._session: ClientSession | None = None
+        self._plain: ClientSession | None = None  # for requests of a parent that greets in neither era
+        self._running: dict[bytes, Call | ListenStream] = {}
         self._listens = 0
         self._closing = False
         self._only = only
@@ -150,7 +150,7 @@ class UpwardFront:
         if self._plain is not None:
             self._legacy.handle(self._plain, request, self)
 
-    def _open_session(self, request: Request, greeting: Raw) -> Session | None:
+    def _open_session(self, request: Request, greeting: Raw) -> ClientSession | None:
         """Open a session for the parent. Return None if the request was refused."""
         initialize = Request(request.id, INITIALIZE, greeting)
         opened = self._legacy.initialize(initialize, self._principal, VIA_AX, self._only, NAMES)
@@ -178,8 +178,8 @@ class UpwardFront:
             self._running[climbed.id] = running
             self._listens += is_listen
 
-    def _stop(self, running: Call | Listener, reason: str | None) -> None:
-        if isinstance(running, Listener):
+    def _stop(self, running: Call | ListenStream, reason: str | None) -> None:
+        if isinstance(running, ListenStream):
             self._listens -= 1
             self._modern.stop_listening(running)
         else:
@@ -187,7 +187,7 @@ class UpwardFront:
 
     def over(self, request_id: bytes) -> None:
         """Forget a request that was answered or will never be."""
-        if isinstance(self._running.pop(request_id, None), Listener):
+        if isinstance(self._running.pop(request_id, None), ListenStream):
             self._listens -= 1
 
     # Sink

@@ -30,7 +30,7 @@ from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.protocol.model import Contract, Driver
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.wire.jsontext.pointer import quoted
+from interlock.wire.jsontext.canonical import quoted
 from interlock.wire.schemas.dialects import to_2020_12
 
 # A driver and its contracts as other hosts read them: without our extensions, what is lost being said (AIP-export-3).

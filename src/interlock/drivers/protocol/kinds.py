@@ -13,7 +13,7 @@ import msgspec
 
 from interlock.drivers.protocol.problems import FileFindings
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.wire.jsontext.pointer import quoted
+from interlock.wire.jsontext.canonical import quoted
 
 JsonObject = Mapping[str, Any]
 Transport = Literal["stdio", "sse", "http"]

@@ -30,7 +30,7 @@ from interlock.links.connector import ConnectorParts
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.link_requests import LostRefusal
 from interlock.mcp.methods import DISCOVER, PING
-from interlock.net.http.client import Failure, Headers, HttpClient
+from interlock.net.http.client import Headers, HttpClient, HttpFailure
 from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
 from interlock.net.protocol.egress import Permit, names_this_machine, permits, port_of
 from interlock.wire.refusal import Refusal
@@ -138,7 +138,7 @@ class _StatusSink:
     def on_stream_end(self) -> None:
         pass
 
-    def on_fail(self, failure: Failure) -> None:
+    def on_fail(self, failure: HttpFailure) -> None:
         self._end(failure.detail)
 
 

@@ -26,7 +26,7 @@ from interlock.fronts.modern import ModernFront
 from interlock.mcp.meta import stamp_modern
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
-from interlock.wire.jsontext.pointer import pointer_step
+from interlock.wire.jsontext.canonical import pointer_step
 
 JsonObject = dict[str, Any]
 

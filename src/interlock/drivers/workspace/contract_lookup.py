@@ -19,7 +19,7 @@ from interlock.drivers.protocol.problems import FileProblem, ParsedFile
 from interlock.drivers.workspace.declaration import Parsed, same
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import TOOLS, Stat, inside, maybe_stat
-from interlock.wire.jsontext.pointer import quoted
+from interlock.wire.jsontext.canonical import quoted
 
 CONFLICT = "contract_conflict"
 

@@ -21,7 +21,7 @@ from interlock.interop.protocol.model import (
     Style,
     Transport,
 )
-from interlock.wire.jsontext.pointer import quoted
+from interlock.wire.jsontext.canonical import quoted
 
 # The keys of one foreign entry, taken one by one, so that the others can be listed; and values as wanted.
 

@@ -18,7 +18,7 @@ from interlock.drivers.protocol.identity import changes_of_identity
 from interlock.drivers.protocol.model import Driver
 from interlock.interop.protocol.drafts import PENDING, secret_entries, secrets_text
 from interlock.interop.protocol.model import SecretFinding
-from interlock.wire.jsontext.pointer import pointer_step
+from interlock.wire.jsontext.canonical import pointer_step
 
 # What an import remembers of what the source said: digests, by which a later import tells what changed.
 #

@@ -12,7 +12,7 @@ import msgspec
 
 from interlock.drivers.protocol.files.plaintext import is_plaintext, plaintext_arguments
 from interlock.interop.protocol.model import SecretFinding, Style
-from interlock.wire.jsontext.pointer import quoted
+from interlock.wire.jsontext.canonical import quoted
 
 Kind = Literal["env", "input", "home", "workspace", "folder", "unknown"]
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"

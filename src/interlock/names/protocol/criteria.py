@@ -42,7 +42,7 @@ from interlock.names.protocol.registry import (
 from interlock.net.protocol.address_scope import Scope, maybe_scope
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsontext.pointer import pointer_step
+from interlock.wire.jsontext.canonical import pointer_step
 from interlock.wire.schemas import digest
 from interlock.wire.schemas.inclusion import Effort, EffortSpent
 from interlock.wire.schemas.validators import compile_schema

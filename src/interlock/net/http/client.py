@@ -1,6 +1,6 @@
 """A small pooled HTTP/1.1 client for the call path: one origin, keep-alive connections, a plain callback per answer.
 
-In: requests as bytes, headers already built. Out: the answer, or the event stream, or a `Failure`, to a
+In: requests as bytes, headers already built. Out: the answer, or the event stream, or a `HttpFailure`, to a
 `ResponseSink`; never from inside `request`. It knows no MCP. It does not retry, follow redirects, decompress, speak
 HTTP/2 or use proxies. A request costs no task, no future and no timer: on an idle connection it is written inside
 `request`; otherwise it waits, first come first served, for a connection that is opened in the background. Deadlines
@@ -15,17 +15,28 @@ import ssl
 from collections import OrderedDict
 from urllib.parse import urlsplit
 
-from interlock.net.http.answer import Failure, FailureKind, Headers, ResponseSink, header, tls_detail
-from interlock.net.http.connection import HEAD_BYTES_MAX, IDLE_S, Handle, HttpConnection, Parts
+from interlock.net.http.connection import (
+    HEAD_BYTES_MAX,
+    IDLE_S,
+    FailureKind,
+    Handle,
+    Headers,
+    HttpConnection,
+    HttpFailure,
+    Parts,
+    ResponseSink,
+    header,
+    tls_detail,
+)
 from interlock.net.http.known_heads import VaryingLines
 
 __all__ = [
     "HEAD_BYTES_MAX",
-    "Failure",
     "FailureKind",
     "Handle",
     "Headers",
     "HttpClient",
+    "HttpFailure",
     "Parts",
     "ResponseSink",
     "header",
@@ -102,7 +113,7 @@ class HttpClient:
         self._connections: set[HttpConnection] = set()
         self._idle: list[HttpConnection] = []  # the last one used is used first, so that the others can expire
         self._waiting: OrderedDict[Handle, tuple[bytes, bytes | Parts]] = OrderedDict()
-        self._openers: set[asyncio.Task[Failure | None]] = set()
+        self._openers: set[asyncio.Task[HttpFailure | None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop  # that of the first request
         self._drained = asyncio.Event()
@@ -157,20 +168,22 @@ class HttpClient:
         return call
 
     async def close(self) -> None:
-        """Close every connection. Each request that has not ended gets its Failure before this returns."""
+        """Close every connection. Each request that has not ended gets its HttpFailure before this returns."""
         self._closed = True
         self._idle.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         while self._waiting:
-            self._fail_oldest(Failure(kind=FailureKind.CLOSED, detail="the node is shutting down", retry_safe=True))
+            self._fail_oldest(HttpFailure(kind=FailureKind.CLOSED, detail="the node is shutting down", retry_safe=True))
         openers = list(self._openers)
         for opener in openers:
             opener.cancel()
         await asyncio.gather(*openers, return_exceptions=True)
         for connection in list(self._connections):
-            self._loop.call_soon(connection.fail, Failure(kind=FailureKind.CLOSED, detail="the node is shutting down"))
+            self._loop.call_soon(
+                connection.fail, HttpFailure(kind=FailureKind.CLOSED, detail="the node is shutting down")
+            )
         if self._connections:
             await self._drained.wait()
         await asyncio.sleep(0)
@@ -201,10 +214,10 @@ class HttpClient:
         self._loop = asyncio.get_running_loop()
         failure = None
         if self._closed:
-            failure = Failure(kind=FailureKind.CLOSED, detail="the node is shutting down", retry_safe=True)
+            failure = HttpFailure(kind=FailureKind.CLOSED, detail="the node is shutting down", retry_safe=True)
         elif len(self._waiting) >= self._waiting_max:
             detail = f"{self._waiting_max} requests already wait for a connection to this server"
-            failure = Failure(kind=FailureKind.BUSY, detail=detail, retry_safe=True)
+            failure = HttpFailure(kind=FailureKind.BUSY, detail=detail, retry_safe=True)
         if failure is not None:
             self._loop.call_soon(call.fail, failure)
             return
@@ -220,7 +233,7 @@ class HttpClient:
             openers.add(opener)
             opener.add_done_callback(self._on_opened)
 
-    async def _open(self) -> Failure | None:
+    async def _open(self) -> HttpFailure | None:
         is_tls = self._tls is not None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -244,11 +257,11 @@ class HttpClient:
     def _new_connection(self) -> HttpConnection:
         return HttpConnection(self, self._max_body_bytes, self._idle_s)
 
-    def _on_opened(self, opener: asyncio.Task[Failure | None]) -> None:
+    def _on_opened(self, opener: asyncio.Task[HttpFailure | None]) -> None:
         self._openers.discard(opener)
         if self._closed:
             return
-        failure: Failure | None = _refusal("the connection could not be opened")
+        failure: HttpFailure | None = _refusal("the connection could not be opened")
         try:
             failure = None if opener.cancelled() else opener.result()  # unexpected errors go to the loop's handler
         finally:
@@ -256,7 +269,7 @@ class HttpClient:
                 self._refuse(failure)
             self._open_more()
 
-    def _refuse(self, failure: Failure) -> None:
+    def _refuse(self, failure: HttpFailure) -> None:
         """Fail the request that waited longest. If no connection is left, fail all requests that have no connection
         attempt.
         """
@@ -264,7 +277,7 @@ class HttpClient:
         while not self._connections and len(self._waiting) > len(self._openers):
             self._fail_oldest(failure)
 
-    def _fail_oldest(self, failure: Failure) -> None:
+    def _fail_oldest(self, failure: HttpFailure) -> None:
         if self._waiting:
             call, _ = self._waiting.popitem(last=False)
             call.queue = None
@@ -299,24 +312,24 @@ def _split_origin(url: str) -> tuple[bool, str, int]:
     return is_tls, host, parts.port or (443 if is_tls else 80)
 
 
-def _refusal(detail: str) -> Failure:
-    return Failure(kind=FailureKind.CONNECT_REFUSED, detail=detail, retry_safe=True)
+def _refusal(detail: str) -> HttpFailure:
+    return HttpFailure(kind=FailureKind.CONNECT_REFUSED, detail=detail, retry_safe=True)
 
 
-def _connect_failure(error: OSError, is_tls: bool, timeout_s: float) -> Failure:
+def _connect_failure(error: OSError, is_tls: bool, timeout_s: float) -> HttpFailure:
     match error:
         case TimeoutError():
             detail = f"no connection within {timeout_s:g} s"
-            return Failure(kind=FailureKind.CONNECT_TIMEOUT, detail=detail, retry_safe=True)
+            return HttpFailure(kind=FailureKind.CONNECT_TIMEOUT, detail=detail, retry_safe=True)
         case socket.gaierror():
             detail = "the host name cannot be resolved"
-            return Failure(kind=FailureKind.NAME_RESOLUTION, detail=detail, retry_safe=True)
+            return HttpFailure(kind=FailureKind.NAME_RESOLUTION, detail=detail, retry_safe=True)
         case ssl.SSLError():
-            return Failure(kind=FailureKind.TLS, detail=tls_detail(error), retry_safe=True)
+            return HttpFailure(kind=FailureKind.TLS, detail=tls_detail(error), retry_safe=True)
         case ConnectionRefusedError():
             return _refusal("nothing listens there: connection refused")
         case ConnectionError() if is_tls:
             detail = "the server closed the connection during the TLS handshake"
-            return Failure(kind=FailureKind.TLS, detail=detail, retry_safe=True)
+            return HttpFailure(kind=FailureKind.TLS, detail=detail, retry_safe=True)
     # Several addresses that fail differently are reported without a number of their own.
     return _refusal(os.strerror(error.errno).lower() if error.errno else "no address of the host accepts a connection")

@@ -3,28 +3,92 @@
 In: bytes that a server sends, which may be anything. Out: for each request exactly one terminal event: `on_answer`,
 `on_stream_end` or `on_fail`. One request is in flight at a time. The parser's callbacks only collect; the sink is
 called after the parser has returned, so a sink may send, abort or raise. Which connection carries which request, and
-when one is opened or closed for idleness, is the business of the `ConnectionOwner` (`net.http.client`).
+when one is opened or closed for idleness, is the business of the `HttpClient` (`net.http.client`).
 """
 
 import asyncio
+import enum
 import re
 import ssl
 from collections import OrderedDict
-from typing import Protocol, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 import msgspec
 
-from interlock.net.http.answer import (
-    Failure,
-    FailureKind,
-    Headers,
-    ResponseSink,
-    ends_with_connection,
-    tls_detail,
-)
 from interlock.net.http.body_buffer import LARGE_READ_BYTES, BodyBuffer
-from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
+from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, read_key, varying_lines
+
+if TYPE_CHECKING:
+    from interlock.net.http.client import HttpClient
+
+Headers = Sequence[tuple[bytes, bytes]]  # names as the server wrote them, in its order, repeated ones kept
+
+
+def header(headers: Headers, name: bytes) -> bytes | None:
+    """Return the first value of a header, or None. `name` is in lower case."""
+    size = len(name)
+    for key, value in headers:
+        if len(key) == size and key.lower() == name:
+            return value.strip(b" \t")
+    return None
+
+
+class FailureKind(enum.Enum):
+    CONNECT_REFUSED = "connect_refused"
+    CONNECT_TIMEOUT = "connect_timeout"
+    NAME_RESOLUTION = "name_resolution"
+    TLS = "tls"
+    LOST_BEFORE_ANSWER = "lost_before_answer"
+    LOST_DURING_ANSWER = "lost_during_answer"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    BUSY = "busy"
+    CLOSED = "closed"
+
+
+class HttpFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The reason why a request has no answer. `detail` names no host, path or class, and may be shown to anybody."""
+
+    kind: FailureKind
+    detail: str
+    retry_safe: bool = False  # true only if no byte of the request can have reached the server
+
+
+class ResponseSink(Protocol):
+    """A receiver of the answer to one request. `on_answer`, `on_stream_end` and `on_fail` are terminal."""
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None: ...
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        """Handle the start of an answer of content type text/event-stream."""
+
+    def on_chunk(self, data: bytes) -> None: ...
+
+    def on_stream_end(self) -> None: ...
+
+    def on_fail(self, failure: HttpFailure) -> None: ...
+
+
+def tls_detail(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {error.verify_message}"
+    reason = (error.reason or "no reason given").replace("_", " ").lower()
+    return f"the TLS handshake failed: {reason}"
+
+
+def ends_with_connection(headers: Headers) -> bool:
+    """RFC 9112 6.3 rules 4 and 8: without a length or a final chunked coding an answer ends with the connection."""
+    coding = b""
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered == b"content-length":
+            return False
+        if lowered == b"transfer-encoding":
+            coding = value
+    return coding.rpartition(b",")[2].strip(b" \t").lower() != b"chunked"
+
 
 HEAD_BYTES_MAX = 65536  # of header lines, informational answers and trailers; common servers stop at 8 to 64 KiB
 IDLE_S = 30.0  # below the 60 to 75 s after which most servers and balancers drop an idle connection
@@ -64,26 +128,10 @@ class Handle(msgspec.Struct, eq=False):
         if self.connection is not None:
             self.connection.resume()
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: HttpFailure) -> None:
         sink, self.sink = self.sink, None
         if sink is not None:
             sink.on_fail(failure)
-
-
-class ConnectionOwner(Protocol):
-    # Key of a head -> its status and headers, or None: seen once, and perhaps never again.
-    known_heads: dict[bytes, tuple[int, Headers] | None]
-    varying: VaryingLines  # of this server's heads
-
-    @property
-    def has_plenty(self) -> bool:
-        """Return whether enough connections are idle, so that this one can be closed."""
-
-    def ready(self, connection: "HttpConnection") -> None:
-        """Handle a connection that can carry a request now."""
-
-    def gone(self, connection: "HttpConnection") -> None:
-        """Handle a connection that is closed. Its request, if it had one, has ended."""
 
 
 KNOWN_HEADS_MAX = 256
@@ -119,7 +167,7 @@ class HttpConnection(asyncio.Protocol):
         "idle_s",
     )
 
-    def __init__(self, owner: ConnectionOwner, max_body_bytes: int, idle_s: float) -> None:
+    def __init__(self, owner: "HttpClient", max_body_bytes: int, idle_s: float) -> None:
         self._owner = owner
         self._max_body_bytes = max_body_bytes
         self.idle_s = idle_s  # how long an idle connection stays good; a server's Keep-Alive header shortens it
@@ -165,7 +213,7 @@ class HttpConnection(asyncio.Protocol):
         self._release()
         self._transport.abort()
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: HttpFailure) -> None:
         """Close at once and tell the request in flight why."""
         call = self._release()
         self._transport.abort()
@@ -210,14 +258,16 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             malformed = error
         if unread > HEAD_BYTES_MAX and self._is_too_large():
-            self.fail(Failure(kind=FailureKind.MALFORMED, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes"))
+            self.fail(
+                HttpFailure(kind=FailureKind.MALFORMED, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes")
+            )
         elif self._streaming:
             self._pass_on(call, malformed)
             if len(data) >= LARGE_READ_BYTES and self._call is call and not self._paused:
                 self._let_others()
         elif self._body.size > self._max_body_bytes:
             detail = f"the server's answer is over {self._max_body_bytes} bytes"
-            self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=detail))
+            self.fail(HttpFailure(kind=FailureKind.TOO_LARGE, detail=detail))
         elif self._complete:
             if end > 0 and malformed is None:
                 self._learn(data, end)
@@ -366,7 +416,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _fail_malformed(self, error: Exception) -> None:
         cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
-        self.fail(Failure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {cause}"))
+        self.fail(HttpFailure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {cause}"))
 
     def _on_ended(self, exc: Exception | None) -> None:
         call = self._call
@@ -384,9 +434,9 @@ class HttpConnection(asyncio.Protocol):
                 self._answer(call, False)
         elif self._status or self._unproductive:
             detail = "the server closed the connection in the middle of its answer"
-            self.fail(Failure(kind=FailureKind.LOST_DURING_ANSWER, detail=detail))
+            self.fail(HttpFailure(kind=FailureKind.LOST_DURING_ANSWER, detail=detail))
         elif isinstance(exc, ssl.SSLError):
-            self.fail(Failure(kind=FailureKind.TLS, detail=tls_detail(exc)))
+            self.fail(HttpFailure(kind=FailureKind.TLS, detail=tls_detail(exc)))
         else:
             detail = "the server closed the connection before it answered"
-            self.fail(Failure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=detail))
+            self.fail(HttpFailure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=detail))

@@ -6,24 +6,15 @@ the connection is over.
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from websockets.protocol import State
-from websockets.server import ServerProtocol
 
 from interlock.net.message_pipe import CUT, GOING_AWAY, MessageSink
 from interlock.net.websocket.frames import PING_EVERY_S, PONG_WITHIN_S, FramedPipe
 
-
-class Upgraded(Protocol):
-    """The part of uvicorn's WebSocketsSansIOProtocol that is needed to take over an upgraded connection."""
-
-    conn: ServerProtocol
-    transport: asyncio.Transport
-
-    def stop_keepalive(self) -> None: ...
-
-    def connection_lost(self, exc: Exception | None) -> None: ...
+if TYPE_CHECKING:
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 
 class AcceptedPipe(FramedPipe):
@@ -31,7 +22,7 @@ class AcceptedPipe(FramedPipe):
 
     def __init__(
         self,
-        upgraded: Upgraded,
+        upgraded: "WebSocketsSansIOProtocol",
         sink: MessageSink,
         *,
         max_bytes: int,

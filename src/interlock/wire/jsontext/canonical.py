@@ -135,3 +135,13 @@ def _double(value: float) -> str:
         return f"{sign}0.{'0' * -point}{digits}"
     power = f"e{'+' if point > 0 else '-'}{abs(point - 1)}"
     return f"{sign}{digits[0]}{'.' if len(digits) > 1 else ''}{digits[1:]}{power}"
+
+
+def pointer_step(key: str) -> str:
+    """Escape a key for use as a step of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def quoted(key: str) -> str:
+    """Quote a key for a message: control characters are escaped, and a long key is cut."""
+    return repr(key if len(key) <= 60 else key[:59] + "…")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.wire.jsontext.pointer import pointer_step
+from interlock.wire.jsontext.canonical import pointer_step
 from interlock.wire.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_of, types_shown
 
 # Schemas that say so little that they are compared at once: a type, or an object of named properties.

@@ -7,7 +7,7 @@ the member would pass: a binding that only ever works for nothing is a mistake.
 
 from typing import Any
 
-from interlock.wire.jsontext.pointer import pointer_step
+from interlock.wire.jsontext.canonical import pointer_step
 from interlock.wire.schemas.inclusion import VALUES_MAX, Effort, EffortSpent, SchemaDifference
 from interlock.wire.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.bounds import is_bounded
 
 BACKTRACKS_MAX: Final = 100_000  # of one pattern that needs them; a few milliseconds

@@ -14,7 +14,7 @@ import msgspec
 
 from interlock.drivers.protocol.model import Contract, Driver, Mapped, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
-from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.shapes import Shape, Side
 
 # The state of a server's question, marked with the driver that asked: the retry goes to no other (AIP-proto-7).

@@ -23,7 +23,7 @@ from interlock.ax.protocol.hop_metadata import CAPABILITY
 from interlock.ax.protocol.names import check_segment, normalise
 from interlock.drivers.protocol.model import Contract
 from interlock.drivers.protocol.problems import FileProblem
-from interlock.wire.jsontext.pointer import quoted
+from interlock.wire.jsontext.canonical import quoted
 
 GATE: Final = "policy:gate"  # the class and gate.mode decide; AIP-author-5
 UNANNOTATED: Final = "policy:unannotated"  # its effects are not declared: a person says it once

@@ -13,7 +13,7 @@ import msgspec
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
-from interlock.wire.jsontext.pointer import quoted
+from interlock.wire.jsontext.canonical import quoted
 
 MESSAGE_CHARS_MAX: Final = 4096
 # fmt: off

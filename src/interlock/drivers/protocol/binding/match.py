@@ -26,7 +26,7 @@ from interlock.drivers.protocol.files.versions import satisfies
 from interlock.drivers.protocol.model import Contract, Driver, JsonObject, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem, Severity
 from interlock.drivers.protocol.result_path import RecordPattern, ResultPath, read_path, read_pattern
-from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, differs, includes, together
 from interlock.wire.schemas.shapes import Shape, Side
 from interlock.wire.schemas.validators import Compiled, compile_schema

@@ -10,7 +10,7 @@ from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_front
 from interlock.drivers.protocol.files.schemas import SCHEMA_INVALID, check_schema, fault_in_json_schema
 from interlock.drivers.protocol.model import Contract, ContractExample, ContractRequires, DriverConstraints, Retry
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile
-from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.validators import rewritten
 
 # The REF value of AIP-27, which the published contracts refer to by its address: our own writing of its base kinds.

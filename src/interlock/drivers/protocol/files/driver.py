@@ -39,7 +39,7 @@ from interlock.drivers.protocol.model import (
     VersionCheck,
 )
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile
-from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.jsontext.canonical import pointer_step, quoted
 
 DRIVER_FILE: Final = "DRIVER.md"
 ENTRY: Final = "driver.py"

@@ -12,7 +12,7 @@ from interlock.drivers.protocol.model import Driver, Install, ToolBinding
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, Places
 from interlock.drivers.protocol.result_path import PathFault, read_path, read_pattern
 from interlock.net.protocol.egress import ENTRY, permits, port_of
-from interlock.wire.jsontext.pointer import quoted
+from interlock.wire.jsontext.canonical import quoted
 from interlock.wire.schemas.bounds import PATTERN_CHARS_MAX
 
 # ISO 8601 durations of days and less: PT5M, PT30S, P1D. Months and years have no fixed length and are refused.

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
-from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.jsontext.canonical import pointer_step, quoted
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # a body with pictures in it; the caller need not read more than this plus one
 FRONTMATTER_BYTES_MAX: Final = 256 * 1024  # AIP-front-10

@@ -13,7 +13,7 @@ from interlock.drivers.protocol.files.plaintext import holds_token
 from interlock.drivers.protocol.files.schemas import check_schema
 from interlock.drivers.protocol.model import SecretAccess, SecretEntry, SecretGrant, SecretInventory
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile, Places
-from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.jsontext.canonical import pointer_step, quoted
 
 SECRETS_FILE: Final = "SECRETS.md"
 VALUE_KEYS: Final = ("value", "plaintext", "ciphertext", "secret", "data", "key", "token")  # AIP-19.file-2

@@ -27,7 +27,7 @@ from interlock.drivers.protocol.kinds import (
     closed_object,
 )
 from interlock.drivers.protocol.problems import FileProblem
-from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.bounds import is_bounded
 
 # AIP-30: the fields every driver has, whatever its kind.

@@ -22,7 +22,7 @@ from interlock.drivers.protocol.files.plaintext import (
 from interlock.drivers.protocol.kinds import SERVERS, ServerBlock, refuse_plaintext
 from interlock.drivers.protocol.model import Extensions
 from interlock.drivers.protocol.problems import FileFindings
-from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.jsontext.canonical import pointer_step, quoted
 
 # `${secrets.NAME}` inside a value of a driver file: which secrets it takes, what is wrong with it, how it is filled.
 #
