@@ -35,7 +35,7 @@ class SessionVia(str):
 
 
 class AuditRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record of the audit log. `at` is Unix time, or RFC 3339 where an event has it as text already."""
+    """A record of the audit log. `at` is Unix time, or RFC 3339 where an event has it as text already."""
 
     at: float | str
     who: str

@@ -14,6 +14,8 @@ _log: Final = logging.getLogger("interlock.background")
 
 
 class BackgroundTasks:
+    """The background tasks of one part."""
+
     __slots__ = ("_tasks",)
 
     def __init__(self) -> None:

@@ -7,6 +7,8 @@ Event = TypeVar("Event")
 
 
 class Feed(Generic[Event]):
+    """A feed whose listeners are called at once, in the order in which they subscribed."""
+
     def __init__(self) -> None:
         self._listeners: list[Callable[[Event], None]] = []
 

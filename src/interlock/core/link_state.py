@@ -10,6 +10,8 @@ UNREACHABLE: Final = "subserver_unreachable"  # AX-13.2-2
 
 
 class LinkState(Enum):
+    """The health of a link."""
+
     CONNECTING = "connecting"  # first contact under way
     READY = "ready"
     SLOW = "slow"  # answers calls, but did not list in time
@@ -21,6 +23,8 @@ class LinkState(Enum):
 
 
 class Standing(msgspec.Struct, frozen=True):
+    """The state of a link, the reason for it, and since when."""
+
     state: LinkState
     reason: str | None
     since_wall: float

@@ -20,7 +20,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One value of a metric. A histogram has several per set of labels, told apart by their suffix."""
+    """A value of a metric. A histogram has several per set of labels, told apart by their suffix."""
 
     value: float
     labels: dict[str, str] = {}

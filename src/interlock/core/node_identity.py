@@ -21,6 +21,8 @@ KEY: Final = "node"
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity of an aggregator, as its file contains it."""
+
     aggregator_id: str
 
 

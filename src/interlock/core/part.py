@@ -52,7 +52,7 @@ class AnchorInvalid(CannotStart):
 
 
 class CertificatesInvalid(CannotStart):
-    """node.client_ca or node.crl cannot be used."""
+    """The file of node.client_ca or node.crl cannot be used."""
 
 
 class TlsInvalid(CannotStart):

@@ -33,6 +33,8 @@ EncodedLater = tuple[Any, ...]  # a record of another form: what encodes it when
 
 
 class Recorder:
+    """The writer of the audit log. Records that the disk refuses wait in memory; `trouble` says why."""
+
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
         self._waiting: list[AuditRecord | bytes | EncodedLater] = []
@@ -130,6 +132,8 @@ GIVE_UP: Final = "audit/give_up"
 
 
 class Retention:
+    """The regular removal of audit records that are older than store.audit_days."""
+
     def __init__(self, audit: AuditLog, recorder: Recorder, clock: Clock, days: int) -> None:
         self._audit = audit
         self._recorder = recorder
@@ -155,7 +159,7 @@ class Retention:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> int:
-        """Give up what is too old now. How many were removed."""
+        """Remove the records that are too old now, and return how many there were."""
         last = await self._last_before(self._clock.wall() - self._days * DAY_S)
         if last is None:
             return 0

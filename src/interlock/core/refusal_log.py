@@ -32,6 +32,8 @@ _Key = tuple[str, str, str, RefusalPlace | None, str]
 
 
 class _Repeats:
+    """The repetitions of a refusal that is written already."""
+
     __slots__ = ("count", "method", "since", "via")
 
     def __init__(self, since: float, via: str, method: str) -> None:
@@ -42,6 +44,8 @@ class _Repeats:
 
 
 class Refusals:
+    """The refused requests of all endpoints, on their way to the audit log."""
+
     def __init__(self, add: Callable[[AuditRecord], None], clock: Clock) -> None:
         """Create an empty log; `add` appends a record to the audit log."""
         self.total = 0
@@ -80,7 +84,7 @@ class Refusals:
         self.settle(closing=True)
 
     def settle(self, *, closing: bool = False) -> None:
-        """Called about once a second: write what was only counted."""
+        """Write the refusals that were only counted. This is called about once a second."""
         now = self._clock.now()
         if self._unwritten and (closing or self._may_write(now)):
             count, self._unwritten = self._unwritten, 0

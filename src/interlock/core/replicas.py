@@ -30,6 +30,8 @@ Take = Callable[[Change], Awaitable[None] | None]
 
 
 class Replicas:
+    """The replicas that share the store of this node: which are alive, and which of them does a piece of work."""
+
     def __init__(self, store: Store, clock: Clock) -> None:
         self.own_id = str(uuid.uuid4())  # of this process: one that is started again is another
         self.replication = store.replication

@@ -40,7 +40,7 @@ BACKENDS = {
 
 
 class UnknownBackend(Exception):
-    """`store.backend` names no backend of the table."""
+    """A name in `store.backend` that is not in the table."""
 
 
 class MissingLibrary(StoreRefused):

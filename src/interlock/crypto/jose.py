@@ -239,7 +239,7 @@ _REQUIRED: Final = {
 
 
 def thumbprint(key: Jwk) -> str:
-    """RFC 7638: what the key is called when it was given no name. Only for the kinds of KEY_TYPES."""
+    """Return the id of a key that was given none (RFC 7638). The key must be of a kind in KEY_TYPES."""
     members = {name: getattr(key, name) for name in _REQUIRED[key.kty]}
     return encode(hashlib.sha256(msgspec.json.encode(members)).digest())
 

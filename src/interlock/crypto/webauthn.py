@@ -290,7 +290,7 @@ def _read_credential(attested: bytes) -> Jwk | Wrong:
 
 
 def _key(credential: str, cose: Any) -> Jwk:
-    """RFC 9053 7: 1 is the kind of key, 3 the algorithm, -1 the curve, -2 and -3 its numbers."""
+    """Read a COSE key (RFC 9053 7): 1 is the kind of key, 3 the algorithm, -1 the curve, -2 and -3 its numbers."""
     members = [cose.get(label) for label in (3, 1, -1, -2, -3)] if isinstance(cose, dict) else []
     match members:
         case [-7, 2, 1, bytes(x), bytes(y)] if len(x) == len(y):

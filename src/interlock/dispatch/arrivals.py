@@ -26,13 +26,13 @@ class MissingServer(msgspec.Struct, frozen=True):
 
 
 class ArrivingCall(Call, eq=False, kw_only=True):
-    """A call of something that is not listed yet. When its server had its time, the call made then is in its place."""
+    """A call of something that is not listed yet. Once its server had its time to arrive, another call replaces it."""
 
-    made: Call | None = None
+    replacement: Call | None = None
 
     def cancel(self, reason: str) -> None:
-        if self.made is not None:
-            self.made.cancel(reason)
+        if self.replacement is not None:
+            self.replacement.cancel(reason)
         else:
             super().cancel(reason)
 
@@ -89,7 +89,7 @@ class Arrivals:
         call.done = True
         if call.caller.calls is not None:
             call.caller.calls.pop(call.client_id, None)
-        call.made = make()
+        call.replacement = make()
 
     def _pending(self) -> list[tuple[float, Settle]]:
         """Return what to wait for, each with the seconds that are left."""
@@ -102,7 +102,7 @@ class Arrivals:
         return pending
 
     async def _wait(self) -> None:
-        """Again after each: what has arrived may bring others."""
+        """Wait until all servers have arrived or their time is over. A server that arrives may bring others."""
         loop = asyncio.get_running_loop()
         pending = self._pending()
         deadline = loop.time() + max((left for left, _ in pending), default=0.0)

@@ -85,7 +85,7 @@ class LinkQueue:
 
 
 class CallQueue:
-    """All calls of a node that wait for capacity."""
+    """The calls of a node that wait for capacity at any link."""
 
     def __init__(self, is_full: IsFull) -> None:
         """Create an empty queue; `is_full` returns whether a link has as many calls as it may have."""

@@ -50,7 +50,7 @@ _RESULT: Final = b'"result":'
 
 
 class Interview:
-    """One round of questions. To the client's session it looks like a link that waits for answers."""
+    """A round of questions to a legacy client. It receives the answers in place of the link."""
 
     def __init__(self, call: Call, wanted: InputRequired) -> None:
         self._call = call

@@ -24,7 +24,7 @@ _RESULT: Final = b'"result":'
 
 
 class Background:
-    """A client that is asked without a call under way (`Asking`)."""
+    """A client that is asked without a call under way, as a `QuestionOrigin`."""
 
     __slots__ = ("_sink", "asking", "caller", "progressed")
 
@@ -44,7 +44,7 @@ class Background:
 
 
 class AskedTask:
-    """One task that a client keeps for a server."""
+    """A task that a client keeps for a server."""
 
     __slots__ = ("caller", "id", "link", "theirs")
 

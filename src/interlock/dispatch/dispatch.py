@@ -615,7 +615,7 @@ def _onward(own: dict[str, Raw] | None, followed: Followed | None) -> dict[str, 
 
 def _with_route(meta: dict[str, Raw], followed: Followed) -> dict[str, Raw]:
     """Return `_meta` with the route of a parent that wrote it beside `_meta`. Calls share `_meta`: it is copied."""
-    return meta if ROUTE in meta else {**meta, **followed.said}
+    return meta if ROUTE in meta else {**meta, **followed.received}
 
 
 def resource_not_found(uri: str, candidates: list[str], era: Era) -> Refusal:

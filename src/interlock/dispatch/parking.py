@@ -86,7 +86,7 @@ class _Away:
 
 
 class Space:
-    """One parked call: its open questions, and its answer should it come meanwhile."""
+    """A parked call with its open questions, and its answer if that came before the client."""
 
     __slots__ = ("away", "bytes", "call", "expires_at", "next_key", "questions", "round", "waiting")
 

@@ -35,7 +35,7 @@ _SHAPE: Final = re.compile(r"[a-z0-9_-]+\.([0-9a-f]{8})[A-Za-z0-9_-]{24}")
 
 
 class Task:
-    """One task, and the names it has on both sides."""
+    """A task with its two ids: the one of its server, and the one that its client sees."""
 
     __slots__ = (
         "caller",
@@ -80,6 +80,8 @@ class Task:
 
 
 class Tasks:
+    """The tasks of all clients, found by either id."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._run = secrets.token_hex(4)

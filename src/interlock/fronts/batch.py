@@ -55,7 +55,7 @@ def serve_batch(front: LegacyFront, session: ClientSession, exchange: Exchange, 
 
 
 class ClientBatch:
-    """One batch under way; `cancel` ends what of it has not ended."""
+    """A batch under way; `cancel` ends its calls that have not ended."""
 
     def __init__(self, front: LegacyFront, session: ClientSession, parts: list[bytes], out: Sink) -> None:
         self._front = front
@@ -115,7 +115,7 @@ class ClientBatch:
     # What the answers say
 
     def on_message(self, message: bytes) -> None:
-        """Something of a request under way that is not its answer."""
+        """Pass on a message that belongs to a request under way but is not its answer."""
         if not self._is_over:
             self._out.emit(message)
             self._flush()
@@ -162,7 +162,7 @@ class ClientBatch:
 
 
 class _BatchSink:
-    """The Sink of one request in it."""
+    """The sink of one request in a batch."""
 
     __slots__ = ("_batch",)
 
@@ -183,7 +183,7 @@ class _BatchSink:
 
 
 class _Nowhere:
-    """The Sink of what is not answered."""
+    """The sink of notifications and responses, which are not answered."""
 
     def emit(self, message: bytes) -> None: ...
 

@@ -135,7 +135,7 @@ class Exchange(msgspec.Struct, eq=False):
         self.protocol.on_finished(self)
 
     def drop(self) -> None:
-        """HTTP needs an end all the same: a stream without the answer."""
+        """End the request without an answer. HTTP needs an end all the same: it is a stream that carries none."""
         if not self.ended:
             if not self.streaming:
                 self.open_stream()

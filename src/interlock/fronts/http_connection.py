@@ -335,7 +335,7 @@ class EndpointConnection(HttpToolsProtocol):
         self.refuse(BAD_REQUEST)
 
     def _take_early(self, data: bytes) -> None:
-        """RFC 6455 4.1: it does not wait for the answer."""
+        """Abort the connection of a client that sends frames before its upgrade is answered (RFC 6455 4.1)."""
         self.transport.abort()
 
     # Back pressure and the end
@@ -376,7 +376,7 @@ class EndpointConnection(HttpToolsProtocol):
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:
-    """Signal to the application that the client disconnected, and discard its answer."""
+    """Tell the application that the client disconnected, and discard its answer."""
     cycle.disconnected = True
     cycle.message_event.set()
 

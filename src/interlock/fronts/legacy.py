@@ -210,7 +210,7 @@ class LegacyFront:
         return Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
 
     def _set_level(self, session: ClientSession, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
-        """Answered when the servers have taken it: what the client calls next logs at its level."""
+        """Set the log level of a client. The answer waits until servers have it: the next call logs at it."""
         level = find_string(params.get("level"))
         if level not in LOG_RANK:
             fault = Refusal(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")

@@ -67,7 +67,7 @@ class _Filter(msgspec.Struct, frozen=True):
 
 
 class ListenStream:
-    """One open `subscriptions/listen`. A Member of the audience."""
+    """An open `subscriptions/listen` request. It is a member of the audience."""
 
     def __init__(
         self, caller: Caller, listen_id: bytes, sink: Sink, kinds: frozenset[str], *, events: bool = False
@@ -154,7 +154,7 @@ class ModernFront:
         return self._stock.maybe_unreadable(data, is_modern=True)
 
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
-        """Modern callers hold no state, so equal ones are one object."""
+        """Return the caller of a request. Modern callers have no state, so equal callers are one object."""
         key = (principal.name, via, only, names)
         caller = self._callers.get(key)
         if caller is None or caller.principal is not principal:

@@ -111,7 +111,7 @@ class HeadInspector:
 
 
 def _has_token(url: bytes) -> bool:
-    """RFC 6750 2.3, which MCP forbids: URLs end up in logs and histories."""
+    """Return whether a URL contains an access token (RFC 6750 2.3). MCP forbids it, because URLs end up in logs."""
     query = url.partition(b"?")[2].decode("latin-1")
     return bool(query) and "access_token" in parse_qs(query, keep_blank_values=True)
 

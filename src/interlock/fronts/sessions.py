@@ -116,7 +116,7 @@ OnSessionEnd = Callable[[Caller, ClientSession | None, str], None]
 
 
 class Sessions:
-    """All sessions of a node, by id. Ids are unguessable; a session belongs to the principal that opened it."""
+    """The sessions of a node, by id. Ids cannot be guessed, and a session belongs to the principal that opened it."""
 
     def __init__(self, clock: Clock, idle_s: float, on_end: OnSessionEnd) -> None:
         self._clock = clock

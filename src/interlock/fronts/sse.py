@@ -16,7 +16,7 @@ from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 
 class SseStream:
-    """Also the Sink of everything its client is answered."""
+    """The stream of one client. It is the sink of every answer to the client."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ UNREAD_MAX: Final = 4  # times limits.message_bytes that a client may leave unre
 
 
 class LineFront:
-    """One client that sends and gets a message a line. Also the Sink of everything it is answered."""
+    """The front of a client that sends and receives a message a line. It is the sink of every answer to the client."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ CHOICES_MAX: Final = 256
 
 
 class FrontPair(msgspec.Struct, frozen=True):
-    """One surface: a front for each era."""
+    """A surface: its name, and a front for each era."""
 
     name: ServedSurface
     legacy: LegacyFront
@@ -108,7 +108,7 @@ class SurfaceChooser:
 
 
 def list_tokens(view: View) -> int:
-    """About how many tokens the flat tools/list has: what a model reads of each tool."""
+    """Return about how many tokens the flat tools/list has, counting what a model reads of each tool."""
     size = sum(
         len(route.qualified) + sum(len(route.item.get(member, b"")) for member in ("description", "inputSchema"))
         for route in view.tool_routes

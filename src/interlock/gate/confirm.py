@@ -47,7 +47,7 @@ class ConfirmCall(Call, eq=False, kw_only=True):
         if isinstance(followed, Refusal):
             return followed
         if followed is not None:
-            self.meta, self.onward = {**self.meta, **followed.said}, followed.onward
+            self.meta, self.onward = {**self.meta, **followed.received}, followed.onward
         return None
 
     def cancel(self, reason: str) -> None:

@@ -65,7 +65,7 @@ def decode_header_untrusted(value: bytes) -> str | None:
 
 
 class Mirrored(msgspec.Struct, frozen=True):
-    """One argument that is repeated in a header: its path in the arguments and the header's name."""
+    """An argument that is repeated in a header: its path in the arguments and the header's name."""
 
     path: tuple[str, ...]
     header: bytes  # lower case, with the prefix

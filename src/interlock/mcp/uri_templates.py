@@ -51,7 +51,7 @@ def matches(template: str, uri: str) -> bool:
 
 
 class Matcher:
-    """One URI, held against many templates. What it knows of the URI is found once, and its work is bounded: when
+    """A URI that is compared with many templates. What it knows of the URI is found once, and its work is bounded: when
     STEPS_MAX is used up, no further template matches."""
 
     def __init__(self, uri: str) -> None:

@@ -27,7 +27,7 @@ DnssecState = Literal["authenticated", "signed", "unsigned", "bogus"]
 
 
 class DnsFailed(Exception):
-    """No answer that can be used. `code`: timeout, unreachable, refused, too_large or malformed."""
+    """A lookup without an answer that can be used. `code`: timeout, unreachable, refused, too_large or malformed."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -84,8 +84,9 @@ class Egress:
         resolve: Resolve = resolve,
         dial: Dial = dial,
     ) -> None:
-        """Permit only the hosts in `entries`. `denied` is called with host, port and reason of every refusal; port 0
-        means a name lookup.
+        """Create a proxy that permits only the hosts in `entries`.
+
+        `denied` is called with the host, the port and the reason of every refusal; port 0 means a name lookup.
         """
         self._entries = tuple(entries)
         self._denied = denied
@@ -238,6 +239,8 @@ NAMES_MAX: Final = 16_384  # of one start; a server that may reach any host may 
 
 
 class SandboxNames(asyncio.DatagramProtocol):
+    """The name server of one sandbox."""
+
     def __init__(self, may_reach: Callable[[str], bool], denied: Callable[[str], None]) -> None:
         self._may_reach = may_reach
         self._denied = denied

@@ -29,7 +29,7 @@ _ACCEPT: Final = b"accept: application/json\r\n"
 
 
 class FetchFailed(Exception):
-    """No usable answer. The message is for the log. `unsent`: no byte of the request can have arrived."""
+    """A request without a usable answer. The message is for the log. `unsent`: no byte of it can have arrived."""
 
     def __init__(self, message: str, *, unsent: bool = False) -> None:
         super().__init__(message)
@@ -37,13 +37,15 @@ class FetchFailed(Exception):
 
 
 class FetchedAnswer(msgspec.Struct, frozen=True):
+    """The answer to a request, whatever its status."""
+
     status: int
     body: bytes
     location: str | None = None
 
 
 class Fetcher:
-    """Keeps one client per origin, made when first used."""
+    """A fetcher of small documents, with one HTTP client per origin."""
 
     def __init__(
         self, within: Scope | None = None, *, seconds: float | None = None, body_bytes: int = BODY_BYTES_MAX

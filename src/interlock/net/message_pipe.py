@@ -24,17 +24,23 @@ REASON_BYTES_MAX: Final = 123  # RFC 6455 5.5: what a close frame holds beside i
 
 
 class MessageSink(Protocol):
+    """The receiver of the messages of a pipe."""
+
     def on_message(self, data: bytes) -> None: ...
 
     def on_oversized(self, oversized: Oversized) -> None:
         """Handle a message over the limit, which was dropped."""
 
     def on_closed(self, code: int, reason: str) -> None:
-        """Called once, after the last message, whichever side closed. `reason` completes "the peer ...", unless the
-        peer wrote it."""
+        """Handle the end of the pipe. This is called once, after the last message, whichever side closed.
+
+        `reason` completes "the peer ...", unless the peer wrote it.
+        """
 
 
 class MessagePipe(Protocol):
+    """A pipe of whole messages, in both directions."""
+
     def send(self, message: bytes) -> bool:
         """Queue one message. False, and nothing is sent: the pipe is closed or closing, or the peer does not read."""
 

@@ -2,6 +2,11 @@
 
 `Pending` is what a link keeps per request it sent. `Call` is a client's call; `Inquiry` is a question of the link
 itself (handshake, lists). A call ends exactly once, whatever arrives later.
+
+A call is used by packages that build on each other, so it names here what it needs of them: `CallLink` is the part of
+a link that calls use (`links`), `CallRoute` that of a route (`catalog`), `CallHold` what keeps a call back (`gate`,
+`rooms`, `aql`), and `CallHandler` what serves it until it ends (`dispatch`). A failure inside the node ends a call with
+an internal error whose reference is in the log.
 """
 
 import asyncio
@@ -249,7 +254,7 @@ class CallHold(Protocol):
         """Name exactly what is asked, so that an approval holds for nothing else, or refuse what cannot be named."""
 
     def acknowledge(self, call: "Call") -> Refused | None:
-        """Refused a call that its own caller has to confirm first, where that is asked (MCP-AQL)."""
+        """Refuse a call that its own caller has to confirm first, where that is asked (MCP-AQL)."""
 
     def find_refusal(self, call: "Call") -> Refused | None:
         """Return the answer to the call if the store is not needed to know it, or None: the call is held."""
@@ -265,7 +270,10 @@ class CallHold(Protocol):
 
 
 class Call(msgspec.Struct, eq=False):
-    """One client call under way."""
+    """A client's call, from the moment it is made until it is answered or cancelled.
+
+    `_end` and `cancel` are the only ways to end a call, and only the first of them has an effect.
+    """
 
     caller: Caller
     client_id: bytes
@@ -451,7 +459,7 @@ class Call(msgspec.Struct, eq=False):
         return None
 
     def refund(self) -> None:
-        """Refund the charge of a call that was never sent (MCP-AX 11.4).
+        """Return the charge of a call that was never sent to its budgets (MCP-AX 11.4).
 
         A call whose server asked for more input was sent in the round before, so it is not refunded.
         """

@@ -32,7 +32,7 @@ from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """One identity at the public endpoint. `rule` is the [[access]] entry that applies to it."""
+    """An identity at the public endpoint, with the rights of the [[access]] entry that applies to it."""
 
     name: str  # "local", "client:NAME" or "client:ISS/SUB@CLIENT_ID"
     scope: Scope = "write"
@@ -303,7 +303,7 @@ def view_key(
 
 
 class ClientRequest(msgspec.Struct, frozen=True):
-    """One request of a client, as a front hands it to a surface or to the dispatcher.
+    """A request of a client, as a front hands it to a surface or to the dispatcher.
 
     The members of `params` are raw JSON. Dispatch changes `params` in place: the request belongs to its handler.
     """
@@ -321,6 +321,8 @@ NOTES_MAX = 3  # in one answer; `interlock links logs` has all
 
 
 class NotedSink:
+    """A sink that puts notes of the node into the answer."""
+
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._notes: dict[str, None] = {}

@@ -33,11 +33,11 @@ class Followed(msgspec.Struct, frozen=True):
     name: str  # of the tool or prompt as our own table has it; the URI of a resource
     raw: Raw  # the same as JSON
     onward: dict[str, Raw]  # the route one further, for an AX peer below
-    said: dict[str, Raw]  # the route as it came, as `_meta` has it
+    received: dict[str, Raw]  # the route as it came, as `_meta` has it
 
 
 class Hop:
-    """`segment` is what the parent assigned to us."""
+    """The link to a parent, as far as routes are concerned. `segment` is the one that the parent assigned to us."""
 
     __slots__ = ("_known", "segment")
 
@@ -95,7 +95,7 @@ class Hop:
 
 
 def _take_route(params: dict[str, Any], meta: dict[str, Raw]) -> Routed | Refusal | None:
-    """Read in both places, and written only to `_meta`."""
+    """Take the route out of a request. It is read beside `_meta` and in it, and is only written to `_meta`."""
     routed = read_untrusted(params, meta)
     params.pop(ROUTE, None)
     params.pop(CURSOR, None)

@@ -56,7 +56,7 @@ _NO_LENGTH_WHEN_EMPTY = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS"))  # R
 
 
 class HttpClient:
-    """All connections to one origin. Used from one event loop."""
+    """The connections to one origin. They are used from one event loop."""
 
     __slots__ = (
         "_address",

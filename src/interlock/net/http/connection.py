@@ -36,6 +36,8 @@ def header(headers: Headers, name: bytes) -> bytes | None:
 
 
 class FailureKind(enum.Enum):
+    """The reason why a request failed, for the code that decides whether to try again."""
+
     CONNECT_REFUSED = "connect_refused"
     CONNECT_TIMEOUT = "connect_timeout"
     NAME_RESOLUTION = "name_resolution"
@@ -79,7 +81,7 @@ def tls_detail(error: ssl.SSLError) -> str:
 
 
 def ends_with_connection(headers: Headers) -> bool:
-    """RFC 9112 6.3 rules 4 and 8: without a length or a final chunked coding an answer ends with the connection."""
+    """Return whether an answer ends with its connection (RFC 9112 6.3): it has no length and is not chunked at last."""
     coding = b""
     for name, value in headers:
         lowered = name.lower()
@@ -103,7 +105,7 @@ Parts = tuple[bytes | memoryview, ...]  # of a body, written one after the other
 
 
 class Handle(msgspec.Struct, eq=False):
-    """One request, from `HttpClient.request` to its terminal event. After that its methods do nothing."""
+    """A request, from `HttpClient.request` to its terminal event. After that its methods do nothing."""
 
     sink: ResponseSink | None
     head_only: bool = False
@@ -140,7 +142,7 @@ _NOT_PLAIN = frozenset((b"transfer-encoding", b"keep-alive", b"upgrade"))
 
 
 class _Stop(Exception):
-    """Ends the parser's work from inside a callback."""
+    """The end of the parser's work, raised inside one of its callbacks."""
 
 
 class HttpConnection(asyncio.Protocol):

@@ -24,7 +24,9 @@ HUNG_UP: Final = "closed the connection instead of opening a WebSocket"
 
 
 class DialFailed(Exception):
-    """No connection. `reason` says of "it" what a person needs beside the address, which is the dialler's to name.
+    """A dialled connection that was not opened.
+
+    `reason` is a clause about "it", for a person. It does not contain the address, which the caller names.
 
     `status` is the HTTP status where the peer answered with another one than 101, and `body` what it said then.
     """
@@ -146,7 +148,7 @@ class _Opening:
 
 
 class DialledPipe(FramedPipe):
-    """Made by `dial`."""
+    """The dialling end of a WebSocket. `dial` creates it."""
 
     def __init__(
         self, opening: _Opening, sink: MessageSink, max_bytes: int, ping_every_s: float, pong_within_s: float

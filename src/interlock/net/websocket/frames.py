@@ -201,7 +201,7 @@ class FramedPipe(asyncio.Protocol):
             self._rest += data[start:] if start else data
 
     def _take(self, data: bytes) -> int:
-        """Hear every frame that is there as a whole; where the next one begins."""
+        """Handle every frame that has arrived completely, and return where the next one begins."""
         protocol, masked, max_bytes = self._protocol, 0 if self._masks else _MASKED, self._max_bytes
         start, end = 0, len(data)
         self._awaited = 0
@@ -248,7 +248,7 @@ class FramedPipe(asyncio.Protocol):
         self._unread, self._mask = unread, mask
 
     def _skip(self, data: bytes, at: int) -> int:
-        """Pass over the frame that is too large; where the next one begins."""
+        """Skip the frame that is too large, and return where the next one begins."""
         piece = data[at : at + self._unread]
         self._unread -= len(piece)
         if self._mask:
