@@ -1,7 +1,8 @@
-"""Client discovery: where other clients keep their servers on this machine, and what those files say. Never written.
+"""Files of other MCP clients on this machine: where they are, what they say, and one entry written to one of them.
 
-The system, the home and the environment are arguments, so that another machine's home can be looked at too. A file
-that is absent, no regular file, too large or unreadable is reported and skipped.
+Import only reads them. `put_entry`, for export, changes one entry and keeps a backup that only its owner may read. The
+system, the home folder and the environment are arguments, so that the home of another machine can be read too. A file
+that is absent, too large or unreadable is reported and skipped. A file that a person names is recognised by its form.
 """
 
 import sys

@@ -1,8 +1,12 @@
-"""Files for a server that has none: its tools as TOOL.md, itself as DRIVER.md (AIP-author-3 to -5).
+"""Files that Interlock writes for drivers: DRIVER.md and TOOL.md of a server that has none, and files for other hosts.
 
-In come decoded items of tools/list, which a server may have written to deceive; out come texts that have been read
-back, so that what is written is a file, or the problems of what could not be one. Which contracts exist already, where
-files go and whether a person agrees is not asked here.
+`propose` lists a server's tools with the contract and the effect class that a person is asked about. `compose` makes
+the texts of a driver's folder from the answers. A contract that exists is reused if the tool satisfies it. If the tool
+would satisfy it with other argument names, these are proposed and marked for review (AIP-author-3 to -5).
+`driver_upstream` and `contract_upstream` rewrite frontmatter for hosts that do not know our extensions (AIP-export-3).
+
+The items of tools/list come from a server that may try to deceive. Every text is read back before it is returned, so
+that a caller gets either a valid file or the problems that prevent it. This module finds and writes no file.
 """
 
 import hashlib
@@ -33,11 +37,8 @@ from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.wire.jsontext.canonical import quoted
 from interlock.wire.schemas.dialects import to_2020_12
 
-# A driver and its contracts as other hosts read them: without our extensions, what is lost being said (AIP-export-3).
-#
-# In and out goes the frontmatter as data. What has an equal without us is written as that; everything else is left out
-# and named, by its dotted key. Nothing is made laxer: an approval that only this node understands becomes one that
-# asks.
+# Frontmatter for hosts without our extensions. A key that has an equivalent is written as that; every other one is left
+# out and named. Nothing becomes less strict: an approval that only this node understands becomes one that asks.
 
 OWN: Final = "interlock"
 

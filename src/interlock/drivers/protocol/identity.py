@@ -1,6 +1,11 @@
-"""What a driver claims or needs that its own files cannot show: the machine it runs on, and tags about where.
+"""The identity of a driver across versions, and what a driver needs of the machine it runs on.
 
-`Machine` is what the host found out about itself; nothing is asked of the system here.
+A changed driver is the same driver as long as its server, transport, MCP version and narrowed inputs stay; otherwise it
+needs a new major version (AIP-identity-1 to -4). Only what the two files declare is compared. The compared properties
+are a `Manifest`, which is small enough to be stored; the registry decides where it is stored and for how long.
+
+`unmet` compares `requires` with a `HostMachine` that the caller describes, and `unverified_tags` finds a tag that the
+server's address contradicts. Nothing here asks the operating system.
 """
 
 import re
@@ -14,11 +19,6 @@ from interlock.drivers.protocol.files.versions import CALENDAR_MAJOR_MIN
 from interlock.drivers.protocol.model import Driver, Narrowing
 from interlock.drivers.protocol.problems import FileProblem, Severity
 from interlock.net.protocol.address_scope import Scope, maybe_scope
-
-# Is a changed driver still the same one? What changes its server, transport, MCP version or inputs needs a new major.
-#
-# Only what the two files declare is compared (AIP-identity-1 to -3, AIP-30.implements-4). What is compared of a driver
-# is its Manifest, small enough to be kept (`history`).
 
 CODE = "major_bump_required"  # AIP-identity-1
 
@@ -98,9 +98,6 @@ def _pinned_majors(before: Manifest, now: Manifest) -> tuple[int, int] | None:
         return None
     return int(majors[0][1]), int(majors[1][1])
 
-
-# What was registered last under id@major, as bytes that outlive the process, and the verdict on its successor
-# (AIP-identity-4). Where the bytes are kept, and when they are forgotten, is the registry's.
 
 _DECODER = msgspec.json.Decoder(Manifest)
 

@@ -1,7 +1,9 @@
 """The table of server kinds, to which a new kind of server is added. `interlock.drivers.kinds` tells how.
 
-To add a kind of server, write its module beside this one and add its class to `SERVERS`. The class reads, identifies
-and exports the server block of DRIVER.md. This package is pure.
+To add a kind of server, write a subclass of `ServerBlock` here and add it to `SERVERS`. The class attributes say how
+the kind is written in DRIVER.md, the fields hold what one server block says, and the methods answer everything that
+depends on the kind and needs no I/O: reading, identity, export. Installing and starting is in
+`interlock.drivers.kinds`.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""The choice of the driver that serves a call of a contract: six phases (AIP-30), in order, pure. The same drivers in
-any order give the same answer.
+"""The choice of the driver that serves a call of a contract, in the six phases of AIP-30.
 
-In come the contract, the names of the inputs this call uses, how each driver that binds the contract stands, and the
-operator's policy. Out come the survivors, best first, what removed each of the others, and the error where none is
-left. Messages of an error reach the client and name no driver; its cause is the operator's.
+The input is the contract, the names of the inputs that the call uses, the state of each driver that binds the contract,
+and the operator's policy. The result is the remaining drivers, best first, the reason for each rejected one, and an
+error if no driver remains. The order in which drivers are passed does not matter. The message of an error reaches the
+client and names no driver; its cause is for the operator.
 """
 
 from collections.abc import Callable, Collection, Sequence

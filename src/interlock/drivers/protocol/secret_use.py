@@ -1,7 +1,11 @@
-"""Values of secrets in what a server says, replaced by `[secret:<slug>]` (AIP-19.plain-1).
+"""The use of secrets by drivers: who may bind one, what to write to get one, expired logins, redaction of values.
 
-Exact values of at least eight characters, as they are and as JSON writes them; of one with several lines each line,
-because what is read is often read by lines. A value that a server changes is not recognised.
+A stored value alone gives a driver nothing. It receives a secret if an inventory describes the secret and grants it to
+the driver (AIP-19.access-1). That is decided before any value is fetched.
+
+`Redactor` replaces the values of secrets in a server's output by `[secret:<slug>]` (AIP-19.plain-1). It looks for exact
+values of at least eight characters, as they are and as JSON writes them, and for each line of a value with several
+lines, because output is often read by lines. A value that the server has changed is not recognised.
 """
 
 import json

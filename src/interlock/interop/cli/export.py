@@ -131,7 +131,6 @@ def export_client(
     needed for that, and none is written.
     """
     from interlock.cli.terminal.text import mcp_url
-    from interlock.interop.cli.export import stdio_command
     from interlock.interop.protocol.client_entry import http_entry, stdio_entry
 
     client = _client(for_client)
@@ -337,7 +336,6 @@ def _for_client(
     invocation: Invocation, driver: "Driver", secrets: "SecretInventory | None", client: "ClientProgram", *, write: bool
 ) -> None:
     from interlock.drivers.protocol.server_name import exposed_segment
-    from interlock.interop.cli.export import stdio_command
     from interlock.interop.protocol.client_entry import driver_entry, stdio_entry
 
     name = driver.id.removesuffix("-mcp") or driver.id

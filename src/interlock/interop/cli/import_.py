@@ -227,7 +227,6 @@ def import_(
     Each becomes a driver in .drivers/. Secrets are copied into the encrypted store; the other client's files are left
     as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
     """
-    from interlock.interop.cli.import_ import show_files, show_report
     from interlock.interop.importer import ImportRequest
     from interlock.interop.protocol.drafts import ImportChoices
     from interlock.interop.source_files import ClientMachine, look, without_own

@@ -1,8 +1,8 @@
-"""A foreign entry as a driver of ours: server block, secrets, placeholders, limits (AIP-import-4 to -11).
+"""Drivers drafted from foreign entries (AIP-import-4 to -11), and the plan of an import of many entries (-9, -13).
 
-`draft_entry` is pure: what it has to know of the machine stands in `Surroundings`. A server that cannot become a driver
-comes back as the Note that says why. Nothing is relaxed on the way: no approval, no host, no folder that the source
-does not name.
+`draft_entry` turns one entry into a `DriverDraft`, or into the note that says why it cannot become a driver. What it
+has to know of the machine is in `Surroundings`. Nothing is relaxed: no approval, host or folder is opened that the
+source does not name. `batch` finds the entries that are the same server, gives each a folder, and says what is skipped.
 """
 
 import re

@@ -1,7 +1,11 @@
-"""What an import wrote, what a person made of it, and what the source says now: one file again (AIP-import-13).
+"""Changes to a driver file that was imported before: a three-way merge, and an edit that keeps the person's writing.
 
-A field the source did not change keeps the person's value; one the person did not touch takes the source's; where both
-changed, the person's stays and the place is told. Lists are fields, not parts of fields.
+`merge` compares what the last import wrote, what the person changed, and what the source says now (AIP-import-13). A
+field that the source did not change keeps the person's value, and a field that the person did not change takes the
+source's. If both changed a field, the person's value stays and the field is reported. A list is one value. Of the last
+import only digests are stored, because a value that was not recognised as a secret may still be one.
+
+`with_fields` writes the result into the file and leaves its comments, order and body as they are.
 """
 
 import hashlib

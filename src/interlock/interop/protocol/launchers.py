@@ -1,6 +1,8 @@
-"""A command line as a server block: which launcher, which package, what is left for the server (AIP-import-4).
+"""Command lines as server blocks: which launcher, which package, which arguments for the server (AIP-import-4).
 
-What cannot be told for certain stays `binary`: a package name that was guessed could be somebody else's package.
+Launchers are npx, uvx, pipx, docker and the like. Bridges (mcp-remote, supergateway, mcp-proxy) only carry MCP to a
+remote server, which is entered in their place (AIP-import-5). A command that is not understood for certain stays
+`binary`: a guessed package name could be the package of somebody else.
 """
 
 import re

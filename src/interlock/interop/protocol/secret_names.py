@@ -1,7 +1,9 @@
-"""A driver file that holds credentials in clear, and the same file with placeholders in their place (AIP-19.plain-2).
+"""Placeholders and secrets in foreign files and in driver files: what a placeholder means, what a secret is called.
 
-In: the frontmatter of a DRIVER.md. Out: what it is to say, and the secrets that stood in it, for the store. What stands
-where no placeholder may (a url, a path) is named and left: only a person can move it.
+`split_parts` finds the placeholders of other programs in a text (AIP-import-7). `SecretNames` gives each secret of a
+driver a name, a slug and a place. `extract_secrets` replaces the credentials that a DRIVER.md holds in clear text by
+placeholders (AIP-19.plain-2). A credential where no placeholder is allowed, such as in a url, is named and left: only a
+person can move it. The value of a secret leaves this module only in `SecretFinding.value`.
 """
 
 import re

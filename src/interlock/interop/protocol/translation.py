@@ -1,7 +1,7 @@
-"""The texts of one entry, in our words: placeholders resolved or renamed, secrets taken out.
+"""The texts of one foreign entry, translated: placeholders are filled in or renamed, secrets become placeholders.
 
-A text in env, headers, query or args may hold ${secrets.NAME}; one that decides what is started (a program, a folder,
-an address) may not, so there a variable is filled in now or the entry is refused.
+A text in env, headers, query or args may hold ${secrets.NAME}. A text that decides what is started (a program, a
+folder, an address) may not: a variable in it is replaced by its present value, or the entry is refused.
 """
 
 import base64

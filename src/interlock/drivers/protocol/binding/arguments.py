@@ -1,10 +1,10 @@
-"""From a contract's input to a server's arguments: which input goes where, said once, and done per call (AIP-map-1 to
--5). Values pass as they are.
+"""The arguments that a server gets for the inputs of a contract (AIP-map-1 to -5). Values are passed unchanged.
 
-Order: mapping, argument_mapping, argument_defaults, context_arguments. A context argument overrides whatever the input
-has for it; a default fills what the input leaves empty. An input that the contract does not declare goes to the server
-only where the contract says that it takes further ones, and never to an argument that something else feeds: else a
-caller could reach what the contract keeps from it.
+The rules are made once per binding (`ArgumentRules`) and applied at every call, in this order: mapping,
+argument_mapping, argument_defaults, context_arguments. A default fills an argument that the input leaves empty. A
+context argument overrides the input. An input that the contract does not declare reaches the server only if the
+contract allows further inputs, and never an argument that a rule fills: otherwise a caller could set what the contract
+withholds.
 """
 
 from collections.abc import Collection, Iterator, Mapping

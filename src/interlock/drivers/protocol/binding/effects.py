@@ -1,8 +1,12 @@
-"""What a tool's MCP annotations say of its effects, in the fields of a contract (AIP-author-5), and what is proposed to
-the person who classifies it.
+"""Tools as clients see them: names, MCP definitions and effects, for contracts and for a server's own tools.
 
-Annotations are a server's word: they are read in the cautious direction, and only where they are real booleans. A name
-is less than a word: it makes a proposal, never an effect.
+The definition of a contract's tool is made from TOOL.md alone; nothing that a server lists reaches it (AIP-tools-15).
+The contract's effect fields become the MCP-AX capability, which gives the class that gate.mode uses (AIP-14.rules-1).
+Whether a person confirms every call is `OfferedContract.asks`. It is kept beside the definition and not in its _meta,
+so that no server can claim or deny it.
+
+A server's MCP annotations are read in the cautious direction, and only if they are real booleans (AIP-author-5). A
+tool's name alone never sets an effect: it only gives a proposal to the person who classifies the tool.
 """
 
 from collections.abc import Iterable, Mapping

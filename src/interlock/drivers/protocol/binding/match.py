@@ -1,8 +1,8 @@
-"""One binding against the tool its server lists: a `Bound` that makes arguments and reads results, or every difference
-as a Problem (AIP-tools-2, -4 to -8, -11).
+"""The match of a binding with its contract and the tool that its server lists (AIP-tools-2, -4 to -8, -11).
 
-What a JSON Schema cannot be asked ahead is told as a warning, contract_unverified, and checked at the call: arguments
-against the server's inputSchema before anything is sent, values against the contract's outputs before they go on.
+The result is a `Bound`, which makes arguments and reads results, or every difference as a problem. What two JSON
+Schemas cannot decide in advance is a warning, contract_unverified, and is checked at each call: arguments against the
+server's inputSchema before anything is sent, values against the contract's outputs before they are returned.
 """
 
 import hashlib
@@ -31,10 +31,8 @@ from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict,
 from interlock.wire.schemas.shapes import Shape, Side
 from interlock.wire.schemas.validators import Compiled, compile_schema
 
-# Does a binding keep to the contract it was found to mean? What the two files say, before any server is asked.
-#
-# A contract's version is inside the binding's range (AIP-30.implements-3), narrowing drops what callers may leave out
-# (-4), a timeout is shortened and never lengthened (-5).
+# What the two files say about each other, before any server is asked: the contract has a version in the range of the
+# binding, narrowing drops only optional fields, and a timeout is never lengthened (AIP-30.implements-3 to -5).
 
 UNAVAILABLE = "tool_unavailable"
 NARROWING = "narrowing_invalid"  # AIP-30.implements-4
@@ -100,9 +98,8 @@ def _timeout(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterat
         )
 
 
-# What is wrong with a binding's `metadata` before any server is asked: its mapping against its contract, its
-# result_extract and result_parse in themselves (AIP-map-3 and -4, AIP-extract-3 and -8). The rest of the entry is
-# judged in `contract_fit`.
+# Faults in the `metadata` of a binding: its mapping against the contract, and result_extract and result_parse in
+# themselves (AIP-map-3 and -4, AIP-extract-3 and -8).
 
 
 def check_binding(
@@ -118,14 +115,6 @@ def maybe_pattern(binding: ToolBinding) -> RecordPattern | None:
         return None
     read = read_pattern(parse.pattern)
     return read if isinstance(read, RecordPattern) else None
-
-
-# A contract as clients see it: under which name, as which MCP tool, with which MCP-AX capability (AIP-tools-15).
-#
-# The definition is made of TOOL.md alone; nothing a server lists reaches it. What the contract's effect fields mean for
-# MCP-AX is AIP-14.rules-1: the capability says the class, from which gate.mode decides, and `asks` says whether each
-# call is asked about whatever the class. `asks` stands beside the definition and not in its _meta, so that no server
-# can claim or deny it.
 
 
 MISMATCH: Final = "contract_mismatch"  # AIP-tools-2

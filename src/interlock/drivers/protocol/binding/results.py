@@ -1,7 +1,11 @@
-"""From a server's tools/call result to the contract's value: what the result holds (AIP-extract-4), how its text is
-read (-5, -8), what is taken from it (-6, -7), and whether it is what the contract promises (AIP-tools-13 and -14).
+"""The value of a contract in the tools/call result of a server.
 
-How text is read is settled by `Reader` at registration; nothing in a result changes it.
+`ResultReader` takes the content of a result (AIP-extract-4), reads its text (-5, -8), extracts the value (-6, -7) and
+checks it against the contract's outputs (AIP-tools-13 and -14). How text is read is decided when the binding is
+matched; nothing in a result can change it.
+
+`read_literal` reads a Python literal of plain data, as `repr` writes it. Nothing is evaluated, and the time is linear
+in the length of the text (AIP-extract-8).
 """
 
 import re
@@ -16,14 +20,6 @@ from interlock.drivers.protocol.result_path import Miss, RecordPattern, ResultPa
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.schemas.validators import Compiled
-
-# What a client hears of a call through a contract: its value, or how it failed, as a tools/call result of 2026-07-28.
-#
-# Bringing it to the client's own era is done where every result is brought there.
-
-
-# A Python literal of plain data (as `repr` writes it) as a JSON value: None, True, False, numbers, texts, lists,
-# tuples and dicts with text keys. Nothing is evaluated, and the time is linear in the text (AIP-extract-8).
 
 DEPTH_MAX: Final = 100
 DIGITS_MAX: Final = 4000  # of one integer; Python itself reads no longer ones

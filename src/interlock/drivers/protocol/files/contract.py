@@ -8,7 +8,7 @@ import msgspec
 from interlock.ax.protocol.names import is_qualified
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
 from interlock.drivers.protocol.files.schemas import SCHEMA_INVALID, check_schema, fault_in_json_schema
-from interlock.drivers.protocol.model import Contract, ContractExample, ContractRequires, DriverConstraints, Retry
+from interlock.drivers.protocol.model import Contract
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile
 from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.validators import rewritten
@@ -210,29 +210,7 @@ def _is_like_a_schema(value: Any) -> bool:
 
 
 def _contract(front: Frontmatter) -> Contract:
-    data = front.data
-    ours = data.get("metadata", {}).get("interlock", {})
-    return Contract(
-        name=data["name"],
-        id=data["id"],
-        description=data["description"],
-        version=data["version"],
-        inputs=data["inputs"],
-        outputs=data["outputs"],
-        idempotent=data.get("idempotent", False),  # AIP-14.front-1
-        mutates=tuple(data.get("mutates", ())),
-        requires=msgspec.convert(data.get("requires", {}), ContractRequires),
-        approval=data.get("approval", "auto"),  # AIP-14.front-1
-        risk_level=msgspec.convert(data.get("risk_level", 0), int),
-        cost_class=data.get("cost_class", "trivial"),  # AIP-14.front-1
-        timeout_ms=msgspec.convert(data.get("timeout_ms", 30_000), int),  # AIP-14.front-1
-        retry=msgspec.convert(data.get("retry"), Retry | None),
-        default_implementation=data.get("default_implementation"),
-        driver_constraints=msgspec.convert(data.get("driver_constraints", {}), DriverConstraints),
-        tags=tuple(data.get("tags", ())),
-        examples=msgspec.convert(data.get("examples", []), tuple[ContractExample, ...]),
-        listed_as=ours.get("name"),
-        context_schema=ours.get("context_schema"),
-        metadata=data.get("metadata", {}),
-        places=front.places,
-    )
+    """Convert a frontmatter that passed the schema. Fields that are not written take the defaults of `Contract`."""
+    ours = front.data.get("metadata", {}).get("interlock", {})
+    extensions = {"listed_as": ours.get("name"), "context_schema": ours.get("context_schema")}
+    return msgspec.convert({**front.data, **extensions, "places": front.places}, Contract)  # AIP-14.front-1

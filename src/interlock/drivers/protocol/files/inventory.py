@@ -11,7 +11,7 @@ import msgspec
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
 from interlock.drivers.protocol.files.plaintext import holds_token
 from interlock.drivers.protocol.files.schemas import check_schema
-from interlock.drivers.protocol.model import SecretAccess, SecretEntry, SecretGrant, SecretInventory
+from interlock.drivers.protocol.model import SecretEntry, SecretInventory
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile, Places
 from interlock.wire.jsontext.canonical import pointer_step, quoted
 
@@ -146,27 +146,12 @@ def _any_token(value: Any) -> bool:
 
 
 def _secret(entry: Mapping[str, Any]) -> SecretEntry:
-    metadata = entry.get("metadata", {})
-    bound = metadata.get("bindings", {}).get("env", ())
-    access = entry.get("access")
-    return SecretEntry(
-        slug=entry["slug"],
-        name=entry["name"],
-        description=entry["description"],
-        kind=entry.get("kind", "opaque"),
-        backend=entry.get("backend"),
-        access=None if access is None else _access(access),
-        audit=entry.get("audit"),
-        tags=tuple(entry.get("tags", ())),
-        exposures=tuple(entry.get("exposures", ())),
-        env=(bound,) if isinstance(bound, str) else tuple(bound),
-        metadata=metadata,
-    )
-
-
-def _access(block: Mapping[str, Any]) -> SecretAccess:
-    grants = {
-        use: tuple(SecretGrant(kind=kind, value=value) for entry in entries for kind, value in entry.items())
-        for use, entries in block.items()
-    }
-    return msgspec.structs.replace(SecretAccess(), **grants)
+    """Convert an entry that passed the schema. metadata.bindings.env is one name or a list of names."""
+    bound = entry.get("metadata", {}).get("bindings", {}).get("env", ())
+    fields: dict[str, Any] = {**entry, "env": (bound,) if isinstance(bound, str) else tuple(bound)}
+    if "access" in entry:
+        fields["access"] = {
+            use: [{"kind": kind, "value": value} for grant in grants for kind, value in grant.items()]
+            for use, grants in entry["access"].items()
+        }
+    return msgspec.convert(fields, SecretEntry)

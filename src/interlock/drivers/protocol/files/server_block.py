@@ -1,7 +1,11 @@
-"""Checks that hold for the `server` block of every kind: unknown keys, placeholders, credentials, names.
+"""The `server` block of a driver: the checks that hold for every kind, and server.json in its place (AIP-file-5).
 
-The block fits its schema. What is specific to a kind is read by its class in `interlock.drivers.protocol.kinds`.
-Findings name a field and never its value, which may be a secret.
+A block has passed its schema before it is read here. What is specific to a kind is read by its class in
+`interlock.drivers.protocol.kinds`. Findings name a field and never its value, which may be a secret.
+
+A server.json beside DRIVER.md has one of two forms: the keys of the server block, or the description of an MCP
+registry, of which the first package or remote is taken that this host can run and that fits the driver's transport. The
+block that results still has to pass the schema.
 """
 
 import re
