@@ -24,12 +24,12 @@ from interlock.approvals.api import SELF_APPROVAL
 from interlock.core.operator_errors import refused_as
 from interlock.credentials.protocol.client import CALLBACK_PATH
 from interlock.fronts.own_address import THIS_MACHINE, OwnAddress
-from interlock.operator import approvals, approvers, console, login, oauth_callback, passkeys
+from interlock.operator import approvals, approvers, console, open_pages
 from interlock.operator.approvals import PATH, is_approval_page
 from interlock.operator.approvers import PAGE as APPROVERS
 from interlock.operator.console import is_console
 from interlock.operator.endpoint import SOCKET_ROLES, RequestHandlers, build_routes
-from interlock.operator.login import SESSION
+from interlock.operator.open_pages import SESSION, is_invitation
 from interlock.operator.operation import (
     FOREIGN_PAGE,
     MISDIRECTED,
@@ -38,7 +38,6 @@ from interlock.operator.operation import (
     ErrorCase,
     Handlers,
 )
-from interlock.operator.passkeys import is_invitation
 from interlock.operator.requests import (
     FORM,
     KEY_HEADER,
@@ -59,7 +58,7 @@ _BASIC = 'Basic realm="operator token as the password", charset="UTF-8"'
 
 _log = logging.getLogger("interlock.operator")
 
-_PAGE_MODULES = (approvals, approvers, console, login, oauth_callback, passkeys)
+_PAGE_MODULES = (approvals, approvers, console, open_pages)
 REQUEST_HANDLERS: RequestHandlers = {
     operation: handler for module in _PAGE_MODULES for operation, handler in module.REQUEST_HANDLERS.items()
 }

@@ -1,0 +1,171 @@
+"""Pages that a browser opens without the credential of an operator, each with a proof of its own.
+
+- Login: the ticket of a login link becomes a session. The page sends the ticket in a POST, so that a program that only
+  follows links does not use it up.
+- Return from an authorization server: the state of the request is checked. Everything that is shown is escaped.
+- Invitation: the ticket in the path lets a person make a passkey and opens nothing else. The passkey counts once the
+  lines that it is shown as are in the configuration.
+"""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
+
+from interlock.access.api import END_SESSION, GET_SESSION, USE_LOGIN, VISIT_LOGIN, Session, UseLogin
+from interlock.access.logins import SESSION_S, cookie_name, is_browser
+from interlock.access.operations import OpenedSession
+from interlock.approvals.api import ENROL_PASSKEY, VISIT_INVITATION, EnrolPasskey, PasskeyCreation
+from interlock.approvals.api import Invitation as InvitationView
+from interlock.approvals.trust.passkeys import GONE, PATH, Invitation, invitation_view
+from interlock.credentials.api import TAKE_OAUTH_RETURN
+from interlock.credentials.consents import Page
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
+from interlock.operator.pages.frame import page, text
+from interlock.operator.requests import KEY_HEADER, json_answer, refuse_unknown_parameters
+
+SESSION: Final = "/session"
+
+
+async def visit_login(_: OperatorExchange[None]) -> Response:
+    body = (
+        '<main id="login"><h1>Interlock</h1><p class="told" id="told" role="status"></p>'
+        "<p>A login link from <code>interlock open</code> brings you here, and on to the console.</p>"
+        "<noscript><p>This takes JavaScript.</p></noscript></main>"
+    )
+    return page("Log in", body, script="login.js")
+
+
+async def use_login(exchange: OperatorExchange[UseLogin]) -> Response:
+    opened: OpenedSession = await exchange.run()
+    record, request = opened.session.record, exchange.request
+    principal = f"browser:{record.id[:8]}"
+    answer = json_answer(Session(principal=principal, roles=record.roles or (), key=opened.session.key))
+    is_secure = request.url.scheme == "https" or opened.is_secure
+    answer.set_cookie(
+        cookie_name(request.headers.get("host", ""), is_secure=is_secure),
+        opened.session.cookie,
+        max_age=int(SESSION_S),
+        path="/",
+        secure=is_secure,
+        httponly=True,
+        samesite="strict",
+    )
+    return answer
+
+
+async def get_session(exchange: OperatorExchange[None]) -> Session:
+    key = exchange.request.headers.get(KEY_HEADER) if is_browser(exchange.principal) else None
+    return Session(principal=exchange.principal, roles=tuple(sorted(exchange.roles)), key=key)
+
+
+async def end_session(exchange: OperatorExchange[None]) -> Session:
+    ended = await get_session(exchange)
+    if is_browser(exchange.principal):
+        request = exchange.request
+        await exchange.call(END_SESSION, host=request.headers.get("host", ""), cookies=request.cookies)
+    return ended
+
+
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",  # the address holds the code
+    "X-Content-Type-Options": "nosniff",
+}
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>body{{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:4rem auto;padding:0 1rem}}</style></head>
+<body><h1>{title}</h1><p>{text}</p><p>Interlock</p></body></html>
+"""
+
+
+FOREIGN: Final = Page(400, "Nothing was done", "Another page asked for this, not a person.")
+
+
+def is_foreign(headers: Mapping[str, str]) -> bool:
+    """Return whether a script of another page made the request: a browser that was sent here has no Origin."""
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin).netloc != headers.get("host", "")  # AIP-30.auth-3
+    except ValueError:
+        return True
+
+
+def callback_page(page: Page) -> Response:
+    text = _PAGE.format(title=escape(page.title), text=escape(page.text))
+    return HTMLResponse(text, page.status, headers=_HEADERS)
+
+
+async def take_oauth_return(exchange: OperatorExchange[None]) -> Response:
+    request = exchange.request
+    # A HEAD request must not use up the state.
+    if request.method == "HEAD":
+        raise HTTPException(405, headers={"Allow": "GET"})
+    if is_foreign(request.headers):
+        return callback_page(FOREIGN)
+    return callback_page(await exchange.call(TAKE_OAUTH_RETURN, parameters=request.query_params.multi_items()))
+
+
+def is_invitation(path: str) -> bool:
+    return path.startswith(f"{PATH}/")
+
+
+async def visit_invitation(exchange: OperatorExchange[None]) -> Response:
+    visit: tuple[Invitation, PasskeyCreation | None] | None = await exchange.run()
+    if visit is None:
+        body = f"<main><h1>This invitation is over</h1><p>{text(GONE.why)}.</p></main>"
+        return page("No invitation", body, status=404)
+    invitation, creation = visit
+    return _done_page(invitation_view(invitation)) if creation is None else _page(invitation, creation)
+
+
+async def enrol_passkey(exchange: OperatorExchange[EnrolPasskey]) -> InvitationView:
+    refuse_unknown_parameters(exchange.request, ())
+    invitation: InvitationView = await exchange.run()
+    return invitation
+
+
+def _page(invitation: Invitation, creation: PasskeyCreation) -> Response:
+    party, there = invitation.party, text(invitation_view(invitation).url)
+    body = (
+        f'<main id="invitation" data-asked="{text(msgspec.json.encode(creation).decode())}"'
+        f' data-origin="{text(party.origin)}">'
+        f"<h1>A passkey for {text(invitation.name)}</h1>"
+        "<p>With it you approve, on the page of a held call, what agents may not do alone. It stays on your device, in"
+        " your account or on your security key; the node gets its public half.</p>"
+        '<p class="told" id="told" role="status"></p>'
+        '<p><button class="go" id="make" hidden>Make the passkey</button></p>'
+        f'<p id="elsewhere" hidden>This page works at <a href="{there}">{there}</a></p>'
+        f"<p>It is good at <code>{text(party.origin)}</code> and nowhere else.</p>"
+        "<noscript><p>Without JavaScript the browser cannot make one.</p></noscript></main>"
+    )
+    return page(f"A passkey for {invitation.name}", body, script="passkey.js")
+
+
+def _done_page(invitation: InvitationView) -> Response:
+    body = (
+        f'<main id="made"><p class="state done">made</p><h1>The passkey of {text(invitation.name)} is made</h1>'
+        "<p>Go back to where you got the address of this page: what is printed there goes into interlock.toml of the"
+        " node, and only then does the passkey count.</p>"
+        f"<table><tr><th>Thumbprint<td><code>{text(invitation.thumbprint)}</code></tr></table>"
+        "<p>The same thumbprint must be printed there.</p></main>"
+    )
+    return page("The passkey is made", body)
+
+
+REQUEST_HANDLERS: RequestHandlers = {
+    VISIT_LOGIN: visit_login,
+    USE_LOGIN: use_login,
+    GET_SESSION: get_session,
+    END_SESSION: end_session,
+    TAKE_OAUTH_RETURN: take_oauth_return,
+    VISIT_INVITATION: visit_invitation,
+    ENROL_PASSKEY: enrol_passkey,
+}
