@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Raw
 from tests.approvals.inboxes import Desk, Hands, desk_at
 
-from interlock.approvals.decisions import DecisionService
+from interlock.approvals.decisions import DecisionReceivers, DecisionService
 from interlock.approvals.protocol.approval import Approval, Status
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.proofs import ProofQuestion, Verified
@@ -74,7 +74,9 @@ class NamesHere:
         self.watch = DocumentWatch(self.state, self._fetch, desk.store.kv, desk.clock)
         self.reminders = Reminders(self.state, self.requests.remind)
         self.actions = NamesActions(self.state, self.requests, self.changes)
-        self.deciding = DecisionService(desk.inbox, desk.clock, "node", judge=Signatures(), names=decisions)
+        self.deciding = DecisionService(
+            desk.inbox, desk.clock, "node", judge=Signatures(), receivers=DecisionReceivers(names=decisions)
+        )
 
     async def _fetch(self, reference: str) -> Retrieval:
         return self.document

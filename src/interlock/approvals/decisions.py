@@ -8,6 +8,8 @@ that fails leaves everything as it was. Definitions that were decided are handed
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import msgspec
+
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import (
     Approval,
@@ -81,7 +83,21 @@ class DriverDecisions:
         self.maybe = rulings
 
 
+class DecisionReceivers(msgspec.Struct, frozen=True, kw_only=True):
+    """The capabilities that carry a decision out, each for its kind of approval. None: a decision is only recorded."""
+
+    definitions: Rulings | None = None  # of tools
+    drivers: DriverDecisions = msgspec.field(default_factory=DriverDecisions)
+    agents: Rulings | None = None  # in the safety loop
+    enrolments: EnrolmentRulings | None = None  # of approvers
+    configuration: Rulings | None = None  # changes that weaken the guard
+    proposals: ProposalRulings | None = None  # of calls, in rooms
+    names: NamesRulings | None = None  # requests to the registry
+
+
 class DecisionService:
+    """The service that approves and denies: it verifies the proof, decides in the inbox, and passes the decision on."""
+
     def __init__(
         self,
         inbox: Inbox,
@@ -89,29 +105,17 @@ class DecisionService:
         aggregator_id: str,
         *,
         judge: Verifier | None = None,
-        rulings: Rulings | None = None,
-        drivers: DriverDecisions | None = None,
-        agents: Rulings | None = None,
-        enrolments: EnrolmentRulings | None = None,
-        configuration: Rulings | None = None,
-        proposals: ProposalRulings | None = None,
-        names: NamesRulings | None = None,
+        receivers: DecisionReceivers | None = None,
         code: Callable[[str], str | None] = lambda _: None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
     ) -> None:
-        """Create the service. `rulings` decides on definitions of tools, and `agents` on questions about agents.
+        """Create the service.
 
         `code` returns what only operators see of an approval, by its id. `is_current` tells whether what was shown of a
         call is still what would run.
         """
         self._judge = judge
-        self._rulings = rulings
-        self._drivers = drivers or DriverDecisions()
-        self._agents = agents
-        self._enrolments = enrolments
-        self._configuration = configuration
-        self._proposals = proposals
-        self._names = names
+        self._receivers = receivers or DecisionReceivers()
         self._code = code
         self._is_call_current = is_current
         self._inbox = inbox
@@ -135,17 +139,17 @@ class DecisionService:
         if isinstance(open_, Refusal):
             return open_
         approval, answer = open_
-        if approval.source is Source.DRIVERS and self._drivers.maybe is not None:
-            await self._drivers.maybe.look()
+        if approval.source is Source.DRIVERS and self._receivers.drivers.maybe is not None:
+            await self._receivers.drivers.maybe.look()
         if not self.is_current(approval):
             voided = await self._inbox.void(id, REDEFINED)
             return voided if isinstance(voided, Refusal) else refusal_of(voided)
-        proposals = self._proposals if approval.kind is Kind.PROPOSAL else None
+        proposals = self._receivers.proposals if approval.kind is Kind.PROPOSAL else None
         if proposals is not None and (unready := proposals.maybe_unready(approval)) is not None:
             return unready
         verified, stored = None, None
-        if code is not None and approval.kind is Kind.ENROLMENT and self._enrolments is not None:
-            confirmed = self._enrolments.judge_code(code)
+        if code is not None and approval.kind is Kind.ENROLMENT and self._receivers.enrolments is not None:
+            confirmed = self._receivers.enrolments.judge_code(code)
             if isinstance(confirmed, Refusal):
                 return confirmed
             stored = confirmed
@@ -159,15 +163,15 @@ class DecisionService:
         )
         if proposals is not None and (barred := proposals.maybe_barred(approval, decision)) is not None:
             return barred
-        if approval.kind is Kind.REQUEST and self._names is not None:
+        if approval.kind is Kind.REQUEST and self._receivers.names is not None:
             key = verified.key if verified is not None else None
-            if (refused := self._names.maybe_refusal(approval, decision, key)) is not None:
+            if (refused := self._receivers.names.maybe_refusal(approval, decision, key)) is not None:
                 return refused
         return await self._decide(id, decision, verified.expires_at if verified else None)
 
     def is_current(self, approval: Approval) -> bool:
         """Return whether what was shown is still what would run."""
-        drivers = self._drivers.maybe
+        drivers = self._receivers.drivers.maybe
         if approval.source is Source.DRIVERS and drivers is not None:
             return drivers.is_current(approval)
         return self._is_call_current(approval)
@@ -198,8 +202,8 @@ class DecisionService:
         """Deny an approval. The answer "return" asks for a revision of the request."""
         decision = Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason, answer=answer)
         approval = self._inbox.get(id)
-        if approval is not None and approval.kind is Kind.REQUEST and self._names is not None:
-            if (refused := self._names.maybe_refusal(approval, decision, None)) is not None:
+        if approval is not None and approval.kind is Kind.REQUEST and self._receivers.names is not None:
+            if (refused := self._receivers.names.maybe_refusal(approval, decision, None)) is not None:
                 return refused
         elif answer is not None:
             return Refusal(
@@ -244,19 +248,19 @@ class DecisionService:
         if isinstance(decided, Refusal):
             return decided
         if decided.source is Source.AQL:
-            rulings: Rulings | None = self._agents
+            rulings: Rulings | None = self._receivers.agents
         elif decided.kind is Kind.REQUEST:
-            rulings = self._names
+            rulings = self._receivers.names
         elif decided.kind is Kind.ENROLMENT:
-            rulings = self._enrolments
+            rulings = self._receivers.enrolments
         elif decided.kind is Kind.CONFIGURATION:
-            rulings = self._configuration
+            rulings = self._receivers.configuration
         elif decided.kind is Kind.PROPOSAL:
-            return decided if self._proposals is None else await self._proposals.settle(decided)
+            return decided if self._receivers.proposals is None else await self._receivers.proposals.settle(decided)
         elif decided.kind is not Kind.DEFINITION:
             return decided
         else:
-            rulings = self._drivers.maybe if decided.source is Source.DRIVERS else self._rulings
+            rulings = self._receivers.drivers.maybe if decided.source is Source.DRIVERS else self._receivers.definitions
         if rulings is None:
             return decided
         settled = await rulings.settle(decided)

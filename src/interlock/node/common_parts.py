@@ -18,7 +18,7 @@ import msgspec
 
 from interlock.access.tokens import TokenRegistry
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.decisions import DecisionService, DriverDecisions
+from interlock.approvals.decisions import DecisionReceivers, DecisionService, DriverDecisions
 from interlock.approvals.enrolments import Enrolments, KeyRevocation
 from interlock.approvals.guard_changes import GuardChanges
 from interlock.approvals.inbox import ApprovalStore, Expiry, Inbox, rules_of
@@ -94,7 +94,7 @@ from interlock.safety.challenges import TOOL_PREFIX, Challenges
 from interlock.safety.codes import Attempts, Codes
 from interlock.safety.executions import Executions
 from interlock.safety.grants import CallableNames
-from interlock.safety.loop import SafetyLoop
+from interlock.safety.loop import SafetyLoop, SafetyLoopParts
 from interlock.safety.verification import Verification
 from interlock.safety.watch import AgentCheck, Watch
 from interlock.store.ports import AuditLog, NamesLog, Store
@@ -265,17 +265,19 @@ def make_safety_parts(
     challenges = Challenges(approvals.inbox, codes, clock)
     loop = SafetyLoop(
         plan.safety,
-        clock,
-        blocks=Blocks(kv, clock),
-        executions=Executions(stores.local.kv, clock, EXECUTIONS_KEPT_S),
-        challenges=challenges,
-        names=CallableNames(live, names.find_name, names.lifted_names),
-        audit=SafetyAudit(stores.recorder, clock),
-        has_channel=lambda name: (
-            (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)
-            or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
+        SafetyLoopParts(
+            clock=clock,
+            blocks=Blocks(kv, clock),
+            executions=Executions(stores.local.kv, clock, EXECUTIONS_KEPT_S),
+            challenges=challenges,
+            names=CallableNames(live, names.find_name, names.lifted_names),
+            audit=SafetyAudit(stores.recorder, clock),
+            has_channel=lambda name: (
+                (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)
+                or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
+            ),
+            idle_s=EXECUTION_IDLE_S,
         ),
-        idle_s=EXECUTION_IDLE_S,
     )
     attempts = Attempts(kv, clock, is_progressive=plan.safety.progressive_lockout)
     return SafetyParts(
@@ -386,13 +388,15 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         clock,
         own_id,
         judge=approvals.judge,
-        rulings=definitions,
-        drivers=driver_decisions,
-        agents=safety.loop,
-        enrolments=approvals.enrolments,
-        configuration=approvals.guard_changes,
-        names=approvals.names.decisions,
-        proposals=proposals,
+        receivers=DecisionReceivers(
+            definitions=definitions,
+            drivers=driver_decisions,
+            agents=safety.loop,
+            enrolments=approvals.enrolments,
+            configuration=approvals.guard_changes,
+            names=approvals.names.decisions,
+            proposals=proposals,
+        ),
         code=approvals.codes.maybe_shown,
         is_current=is_current,
     )

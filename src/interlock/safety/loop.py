@@ -66,37 +66,35 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
 Trigger = Callable[[AgentKey, Hint], Assessment]
 
 
-class SafetyLoop:
-    def __init__(
-        self,
-        plan: SafetyPlan,
-        clock: Clock,
-        *,
-        blocks: Blocks,
-        executions: Executions,
-        challenges: Challenges,
-        names: CallableNames,
-        audit: SafetyAudit,
-        has_channel: Callable[[str], bool],
-        idle_s: float,
-    ) -> None:
-        """Create the loop.
+class SafetyLoopParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a node that the safety loop works with."""
 
-        `has_channel` returns whether a code for this agent could reach an operator. `idle_s` is how long an agent
-        without a session may be silent before its execution fails.
-        """
+    clock: Clock
+    blocks: Blocks
+    executions: Executions
+    challenges: Challenges
+    names: CallableNames
+    audit: SafetyAudit
+    has_channel: Callable[[str], bool]  # whether a code for this agent could reach an operator
+    idle_s: float  # how long an agent without a session may be silent before its execution fails
+
+
+class SafetyLoop:
+    """The execution safety loop of a node: agents report their steps, and learn whether they may continue."""
+
+    def __init__(self, plan: SafetyPlan, parts: SafetyLoopParts) -> None:
         self.policies = Policies(plan)
-        self.blocks = blocks
-        self.executions = executions
-        self.challenges = challenges
-        self.names = names
-        self.audit = audit
+        self.blocks = parts.blocks
+        self.executions = parts.executions
+        self.challenges = parts.challenges
+        self.names = parts.names
+        self.audit = parts.audit
         self.evaluations = 0
         self.changed = Feed[None]()  # what is to be watched may be another
-        self._directives = Directives(challenges.inbox, blocks)
-        self._clock = clock
-        self._has_channel = has_channel
-        self._idle_s = idle_s
+        self._directives = Directives(parts.challenges.inbox, parts.blocks)
+        self._clock = parts.clock
+        self._has_channel = parts.has_channel
+        self._idle_s = parts.idle_s
         self._locks: weakref.WeakValueDictionary[AgentKey, asyncio.Lock] = weakref.WeakValueDictionary()
         self._task: asyncio.Task[None] | None = None
         self._triggers: list[Trigger] = []
