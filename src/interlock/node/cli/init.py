@@ -71,7 +71,8 @@ def init(
         if out.as_json:
             out.json({"config": str(path.absolute()), "operator_key": new_key.as_json()})
             return
-        out.line(f"added your key {new_key.name} to {path}; confirm it once: " + as_typed("interlock status says how"))
+        how = as_typed("interlock status says how")
+        out.line(f"added your key {new_key.name} to {path}; confirm it once: {how}")
         return
     new_key = own_key()
     without = no_sandbox()

@@ -35,7 +35,7 @@ async function drawMine() {
   put(mine, "You are ", code(principal), ". ", key && h("button", { type: "button", onclick: async () => { await request("DELETE", "/session"); location.reload(); } }, "Log out"));
 }
 
-put(main(), h("h1", null, "Access"), h("p", { class: "lead" }, "Read-only here. Change it with ", code("interlock access"), "; ", code("interlock access --help"), " lists the commands."),
+put(main(), h("h1", null, "Access"), h("p", { class: "lead" }, "Read-only here. ", code("interlock access --help"), " lists the commands that change it."),
   mine, h("h2", null, "Connected clients"), clients, h("h2", null, "Tokens and sessions"), tokens, h("h2", null, "Who may approve"), anchors);
 on("open", () => { again(); drawMine().catch(() => {}); });
 on("status", draw);

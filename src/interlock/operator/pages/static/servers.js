@@ -97,7 +97,7 @@ function row(link) {
   return h("li", { "data-segment": link.segment, "data-state": link.state }, box);
 }
 
-/** The form that adds a server: the operation that `interlock add` uses, for packages and addresses. */
+/** The form that adds a server: the operation of the command `add`, for packages and addresses. */
 function addForm() {
   const reference = h("input", { name: "reference", required: true, maxlength: "2000", autocomplete: "off", placeholder: "npm:PACKAGE, pypi:PACKAGE, docker:IMAGE or https://..." });
   const status = h("p", { role: "status" });
