@@ -146,7 +146,7 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
     link.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
     link.set_state(LinkState.READY, None)
     node_plan = Plan(workspace=Path(), data=Path())
-    budgets = Budgets(PLENTY, clock, enforced=kind == BUDGETED)
+    budgets = Budgets(PLENTY, clock, is_enforced=kind == BUDGETED)
     live = LiveNamespace(None)
     route_check = RouteCheck(live)
     gate: Any = nobody  # nothing is held

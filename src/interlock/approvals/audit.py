@@ -4,6 +4,7 @@
 subject that is signed, and stays what it is: `drivers.filesystem-mcp@1` for the server that is called `filesystem`.
 """
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -19,13 +20,15 @@ _METHODS: Final = {What.APPROVED: "approvals/approve", What.DENIED: "approvals/d
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass(eq=False)
 class ApprovalAudit:
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    """The writer of records about approvals."""
+
+    recorder: Recorder
 
     async def record_decision(self, approval: Approval, decision: Decision, outcome: str = "decided") -> None:
         """Record a decision. It is on disk when this returns; on StoreError nothing was recorded."""
-        await self._recorder.append_now(
+        await self.recorder.append_now(
             _line(
                 approval,
                 at=decision.at,
@@ -43,7 +46,7 @@ class ApprovalAudit:
 
     def record_reveal(self, approval: Approval, *, at: float, by: str, anchor: str) -> None:
         """Record that an operator saw the code of an approval. The code itself is never recorded."""
-        self._recorder.add_line(
+        self.recorder.add_line(
             _line(approval, at=at, who=by, method="approvals/reveal", verdict="shown", outcome="shown", anchor=anchor)
         )
 
@@ -52,7 +55,7 @@ class ApprovalAudit:
         already.
         """
         raised = before is None
-        self._recorder.add_line(
+        self.recorder.add_line(
             _line(
                 before or approval,
                 at=at,

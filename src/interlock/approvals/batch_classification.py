@@ -5,6 +5,7 @@ signer must be entitled to approve that tool; the others are classified all the 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import msgspec
@@ -43,26 +44,18 @@ class BatchResult(msgspec.Struct, frozen=True):
     left_out: tuple[LeftOut, ...]
 
 
+@dataclass(eq=False)
 class BatchClassification:
-    def __init__(
-        self,
-        definitions: Definitions,
-        inbox: Inbox,
-        judge: ProofVerifier,
-        recorder: Recorder,
-        clock: Clock,
-        find: Callable[[str], Route | None],
-        *,
-        aggregator_id: str,
-    ) -> None:
-        """Create the service. `find` returns the route that is listed for a qualified name now."""
-        self._definitions = definitions
-        self._inbox = inbox
-        self._judge = judge
-        self._recorder = recorder
-        self._clock = clock
-        self._find = find
-        self._own_id = aggregator_id
+    """The service that classifies many tools with one signature. `find` returns the route of a listed name."""
+
+    definitions: Definitions
+    inbox: Inbox
+    judge: ProofVerifier
+    recorder: Recorder
+    clock: Clock
+    find: Callable[[str], Route | None]
+    _: KW_ONLY
+    aggregator_id: str
 
     def question(self, id: str, entries: Sequence[ClassEntry]) -> ProofQuestion | Refusal:
         """Return what a proof must sign. The proof names the first tool; `sign` checks all of them."""
@@ -74,14 +67,14 @@ class BatchClassification:
             call_digest=classification_digest(id, entries),
             nonce="",
             tool=tools[0],
-            aggregator_id=self._own_id,
+            aggregator_id=self.aggregator_id,
         )
 
     async def sign(self, id: str, entries: Sequence[ClassEntry], proof: Presented, *, by: str) -> BatchResult | Refusal:
         question = self.question(id, entries)
         if isinstance(question, Refusal):
             return question
-        verified = await self._judge.judge_for_any(question, [entry.tool for entry in entries], proof)
+        verified = await self.judge.judge_for_any(question, [entry.tool for entry in entries], proof)
         if isinstance(verified, Refusal):
             return verified
         stored_proof = Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
@@ -90,7 +83,7 @@ class BatchClassification:
         segments: dict[str, None] = {}
         try:
             for entry in entries:
-                route = self._find(entry.tool)
+                route = self.find(entry.tool)
                 why = self._maybe_hindrance(entry, route, stored_proof)
                 if why is not None or route is None:
                     left.append(LeftOut(entry.tool, why or NOT_LISTED))
@@ -102,7 +95,7 @@ class BatchClassification:
             return UNAVAILABLE_NOW
         finally:
             for segment in segments:
-                await self._definitions.publish(segment)
+                await self.definitions.publish(segment)
         return BatchResult(tuple(done), tuple(left))
 
     def _maybe_hindrance(self, entry: ClassEntry, route: Route | None, proof: Proof) -> str | None:
@@ -115,24 +108,24 @@ class BatchClassification:
         waiting = self._maybe_waiting(entry)
         if waiting is not None and entry.tool_class not in answers(waiting):
             return PENDING_CHANGE
-        return None if self._judge.stands_behind(entry.tool, proof) else NOT_ENTITLED
+        return None if self.judge.stands_behind(entry.tool, proof) else NOT_ENTITLED
 
     def _maybe_waiting(self, entry: ClassEntry) -> Approval | None:
-        approval = self._inbox.find_definition(entry.tool, entry.digest)
+        approval = self.inbox.find_definition(entry.tool, entry.digest)
         return approval if approval is not None and approval.status is Status.PENDING else None
 
     async def _rule(self, entry: ClassEntry, proof: Proof, id: str, by: str) -> None:
         """Store the class of one tool, and answer the question that waits for it. Raise StoreError."""
-        now, waiting = self._clock.wall(), self._maybe_waiting(entry)
+        now, waiting = self.clock.wall(), self._maybe_waiting(entry)
         if waiting is not None:
             decision = Decision(what=What.APPROVED, by=by, at=now, answer=entry.tool_class, proof=proof)
-            decided = await self._inbox.decide(waiting.id, decision)
+            decided = await self.inbox.decide(waiting.id, decision)
             if not isinstance(decided, Refusal):
-                await self._definitions.settle(decided, is_published=False)
+                await self.definitions.settle(decided, is_published=False)
                 return
-        await self._recorder.append_now(_line(entry, proof, id, by, now))
+        await self.recorder.append_now(_line(entry, proof, id, by, now))
         says = msgspec.convert(entry.tool_class, Says)
-        await self._definitions.rulings.put(Ruling(tool=entry.tool, digest=entry.digest, says=says, by=by, at=now))
+        await self.definitions.rulings.put(Ruling(tool=entry.tool, digest=entry.digest, says=says, by=by, at=now))
 
 
 def _line(entry: ClassEntry, proof: Proof, id: str, by: str, now: float) -> bytes:

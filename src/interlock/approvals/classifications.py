@@ -3,6 +3,7 @@
 Another server that copies a definition word for word gets nothing from it, and a definition that changes is another.
 """
 
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
@@ -24,19 +25,19 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
+@dataclass(eq=False)
 class Rulings:
     """Decisions of operators about tools, in memory and on disk. A decision is on disk before it counts. Methods
     raise StoreError.
     """
 
-    def __init__(self, kv: KeyValue, clock: Clock) -> None:
-        self._kv = kv
-        self._clock = clock
-        self._by_digest: dict[tuple[str, str], Ruling] = {}
-        self._ruled: set[str] = set()
+    kv: KeyValue
+    clock: Clock
+    _by_digest: dict[tuple[str, str], Ruling] = field(default_factory=dict, init=False)
+    _ruled: set[str] = field(default_factory=set, init=False)
 
     async def open(self) -> None:
-        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+        for entry in await self.kv.entries(BUCKET, self.clock.wall()):
             try:
                 self._take(msgspec.json.decode(entry.value, type=Ruling))
             except msgspec.DecodeError:
@@ -64,7 +65,7 @@ class Rulings:
 
     async def put(self, ruling: Ruling) -> None:
         key = f"{ruling.tool}/{ruling.digest}"
-        await self._kv.put(BUCKET, key, msgspec.json.encode(ruling), self._clock.wall())
+        await self.kv.put(BUCKET, key, msgspec.json.encode(ruling), self.clock.wall())
         self._take(ruling)
 
     def take_change(self, change: Change) -> Ruling | None:

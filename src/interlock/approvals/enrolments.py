@@ -10,6 +10,7 @@ configuration and ask anything at admin.sock; it sees no code, and what it adds 
 import hashlib
 import logging
 import secrets
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -33,15 +34,15 @@ from interlock.wire.refusal import Refusal
 # Revocation of a person's key: it proves nothing from now on; its unused approvals and its grants are void.
 
 
+@dataclass(eq=False)
 class KeyRevocation:
-    def __init__(
-        self, inbox: Inbox, grants: StandingGrants, judge: ProofVerifier, recorder: Recorder, clock: Clock
-    ) -> None:
-        self._inbox = inbox
-        self._grants = grants
-        self._judge = judge
-        self._recorder = recorder
-        self._clock = clock
+    """The service that revokes keys of people, and voids what was approved with them."""
+
+    inbox: Inbox
+    grants: StandingGrants
+    judge: ProofVerifier
+    recorder: Recorder
+    clock: Clock
 
     async def open(self) -> None:
         """Void what rests on anchors that left the configuration while the node was not running. Raise StoreError."""
@@ -52,17 +53,17 @@ class KeyRevocation:
 
     async def revoke(self, ref: str, by: str) -> tuple[str, ...]:
         """Revoke a key by the name of its anchor or by its thumbprint. Return the revoked thumbprints."""
-        prints = await self._judge.revoke(ref)
+        prints = await self.judge.revoke(ref)
         if prints:
-            await self._recorder.append_now(revocation_line(prints, ref, by, self._clock.wall()))
+            await self.recorder.append_now(revocation_line(prints, ref, by, self.clock.wall()))
         return prints
 
     async def void_unfounded(self) -> list[Approval]:
         """Void unused approvals and standing grants of anchors that may no longer approve (MCP-AX 11.3). Return the
         approvals. Raise StoreError.
         """
-        await self._grants.void_unfounded()
-        return await self._inbox.void_where(ANCHOR_GONE, lambda approval: not self._judge.stands(approval))
+        await self.grants.void_unfounded()
+        return await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
 
 
 log = logging.getLogger("interlock.approvals")

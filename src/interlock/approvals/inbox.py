@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import msgspec
@@ -76,36 +77,38 @@ class ApprovalEntry(msgspec.Struct, frozen=True):
     replica: str | None = None  # that moved it last; None: there is only one
 
 
+@dataclass(eq=False)
 class ApprovalStore:
-    """Reads and writes approvals. Raises StoreError; Conflict where another writer was first."""
+    """Reader and writer of approvals on disk. Methods raise StoreError, and Conflict if another writer was first.
 
-    def __init__(self, kv: KeyValue, clock: Clock, replica: str | None = None) -> None:
-        """Create the store. `replica` is the id of this replica if several share the store."""
-        self._kv = kv
-        self._clock = clock
-        self._replica = replica
+    `replica` is the id of this replica if several share the store.
+    """
+
+    kv: KeyValue
+    clock: Clock
+    replica: str | None = None
 
     async def all(self) -> list[ApprovalEntry]:
-        entries = await self._kv.entries(BUCKET, self._clock.wall())
+        entries = await self.kv.entries(BUCKET, self.clock.wall())
         return [approval for entry in entries if (approval := maybe_read(entry)) is not None]
 
     async def maybe_read(self, id: str) -> ApprovalEntry | None:
-        entry = await self._kv.get(BUCKET, id, self._clock.wall())
+        entry = await self.kv.get(BUCKET, id, self.clock.wall())
         return None if entry is None else maybe_read(entry)
 
     async def create(self, approval: Approval) -> ApprovalEntry:
-        revision = await self._kv.create(BUCKET, approval.id, self._encode(approval), self._clock.wall())
-        return ApprovalEntry(approval, revision, None, self._replica)
+        revision = await self.kv.create(BUCKET, approval.id, self._encode(approval), self.clock.wall())
+        return ApprovalEntry(approval, revision, None, self.replica)
 
     async def update(self, approval: Approval, revision: int) -> ApprovalEntry:
-        now = self._clock.wall()
+        now = self.clock.wall()
         ttl_s = KEPT_S if approval.status in ENDS else None
-        revision = await self._kv.update(BUCKET, approval.id, self._encode(approval), revision, now, ttl_s=ttl_s)
-        return ApprovalEntry(approval, revision, None if ttl_s is None else now + ttl_s, self._replica)
+        revision = await self.kv.update(BUCKET, approval.id, self._encode(approval), revision, now, ttl_s=ttl_s)
+        return ApprovalEntry(approval, revision, None if ttl_s is None else now + ttl_s, self.replica)
 
     def _encode(self, approval: Approval) -> bytes:
         params = approval.params or _NULL
-        return _encode(StoredApproval(approval=replace(approval, params=None), params=params, replica=self._replica))
+        return _encode(StoredApproval(approval=replace(approval, params=None), params=params, replica=self.replica))
 
 
 def maybe_read(entry: Entry) -> ApprovalEntry | None:
@@ -146,17 +149,23 @@ def definition_key(tool: str, digest: str) -> Key:
     return f"{_TOOL}{tool}", digest
 
 
+@dataclass(eq=False)
 class Index:
-    def __init__(self, clock: Clock) -> None:
-        self.lapsing = asyncio.Event()  # there is one that lapses by itself
-        self.held_bytes = 0  # of all that is pending, but for definitions
-        self._clock = clock
-        self._entries: dict[str, ApprovalEntry] = {}
-        self._dues: dict[str, float] = {}  # live ones that lapse, by the monotonic clock
-        self._by_key: dict[Key, str] = {}
-        self._pending: dict[str, dict[str, int]] = {}  # principal -> ids and the bytes they hold
-        self._taken_back: dict[str, list[float]] = {}  # principal -> until when each counts as if it were pending
-        self._ended: deque[str] = deque()
+    """The approvals in memory. The inbox tells the index about every change that is on disk."""
+
+    clock: Clock
+    # Set while an approval with a deadline exists.
+    lapsing: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    # The arguments of everything that is pending, except definitions.
+    held_bytes: int = field(default=0, init=False)
+    _entries: dict[str, ApprovalEntry] = field(default_factory=dict, init=False)
+    _dues: dict[str, float] = field(default_factory=dict, init=False)  # live ones that lapse, by the monotonic clock
+    _by_key: dict[Key, str] = field(default_factory=dict, init=False)
+    # By principal: the ids of its pending approvals, and the bytes that each holds.
+    _pending: dict[str, dict[str, int]] = field(default_factory=dict, init=False)
+    # By principal: until when each withdrawn approval still counts as pending.
+    _taken_back: dict[str, list[float]] = field(default_factory=dict, init=False)
+    _ended: deque[str] = field(default_factory=deque, init=False)
 
     # Looking
 
@@ -176,7 +185,7 @@ class Index:
         approval = None if id is None else self.get(id)
         if approval is None or approval.status in LIVE:
             return approval
-        is_told = approval.expires_at is None or self._clock.wall() < approval.expires_at
+        is_told = approval.expires_at is None or self.clock.wall() < approval.expires_at
         return approval if approval.status is Status.DENIED and is_told else None
 
     def current(self, entry: ApprovalEntry) -> Approval:
@@ -196,7 +205,7 @@ class Index:
         """Return when the approvals lapse that a principal raised and withdrew. Repeated raising and withdrawing
         counts as asking too often.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         left = [due for due in self._taken_back.get(principal, ()) if due > now]
         if left:
             self._taken_back[principal] = left
@@ -210,14 +219,14 @@ class Index:
 
     def next_lapse_ms(self, ids: Iterable[str], others: Iterable[float] = ()) -> int | None:
         dues = [*others, *(due for id in ids if (due := self._dues.get(id)) is not None)]
-        return max(0, round((min(dues) - self._clock.now()) * 1000)) if dues else None
+        return max(0, round((min(dues) - self.clock.now()) * 1000)) if dues else None
 
     def _has_lapsed(self, entry: ApprovalEntry) -> bool:
         deadline = entry.approval.deadline
         if deadline is None:
             return False
         due = self._dues.get(entry.approval.id)
-        return self._clock.wall() >= deadline or (due is not None and self._clock.now() >= due)
+        return self.clock.wall() >= deadline or (due is not None and self.clock.now() >= due)
 
     # Following
 
@@ -235,7 +244,7 @@ class Index:
             if due is not None and approval.status is Status.WITHDRAWN:
                 self._taken_back[approval.requested_by] = [*self.withdrawal_times(approval.requested_by), due]
         else:
-            self._dues[approval.id] = self._clock.now() + deadline - self._clock.wall()
+            self._dues[approval.id] = self.clock.now() + deadline - self.clock.wall()
             self.lapsing.set()
         self._place(approval)
         if approval.status in ENDS and (before is None or before.approval.status not in ENDS):
@@ -284,7 +293,7 @@ class Index:
         """Remove ended approvals that the store no longer keeps, and the oldest if there are too many."""
         for principal in list(self._taken_back):
             self.withdrawal_times(principal)
-        wall = self._clock.wall()
+        wall = self.clock.wall()
         while self._ended:
             entry = self._entries.get(self._ended[0])
             if entry is not None and len(self._ended) <= ENDED_MAX and (entry.kept_until or wall + 1) > wall:
@@ -303,15 +312,15 @@ def _whose(approval: Approval) -> str:
 QUEUE_MAX: Final = 1024  # changes waiting for one listener
 
 
+@dataclass(eq=False)
 class Listener:
     """An async iterator of approvals as they now stand; when it is closed, it ends after what had arrived."""
 
-    def __init__(self, forget: Callable[["Listener"], None]) -> None:
-        self.dropped = 0
-        self._waiting: deque[Approval] = deque(maxlen=QUEUE_MAX)
-        self._changed = asyncio.Event()
-        self._closed = False
-        self._forget = forget
+    forget: Callable[["Listener"], None]
+    dropped: int = field(default=0, init=False)
+    _waiting: deque[Approval] = field(default_factory=lambda: deque(maxlen=QUEUE_MAX), init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _closed: bool = field(default=False, init=False)
 
     def deliver(self, approval: Approval) -> None:
         if len(self._waiting) == QUEUE_MAX:
@@ -322,7 +331,7 @@ class Listener:
     def close(self) -> None:
         self._closed = True
         self._changed.set()
-        self._forget(self)
+        self.forget(self)
 
     def __aiter__(self) -> Self:
         return self
@@ -757,15 +766,17 @@ def _unavailable(why: object) -> Refusal:
 # The expiry of approvals, from the moment on when everything that was decided before has been taken up.
 
 
+@dataclass(eq=False)
 class Expiry:
-    def __init__(self, inbox: Inbox, replicas: Replicas) -> None:
-        self._inbox = inbox
-        self._replicas = replicas
-        self._work = BackgroundTasks()
+    """The task that lets approvals lapse, started after all stored decisions were applied."""
+
+    inbox: Inbox
+    replicas: Replicas
+    _work: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
 
     async def open(self) -> None:
-        self._work.begin(self._inbox.sweep_forever(), "approvals")
-        if not self._replicas.is_alone:
+        self._work.begin(self.inbox.sweep_forever(), "approvals")
+        if not self.replicas.is_alone:
             self._work.begin(self._end_lost_forever(), "approvals of lost replicas")
 
     async def close(self) -> None:
@@ -774,4 +785,4 @@ class Expiry:
     async def _end_lost_forever(self) -> None:
         while True:
             await asyncio.sleep(LEASE_S)
-            await self._inbox.end_lost()
+            await self.inbox.end_lost()

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Final, Protocol
 
@@ -86,11 +87,11 @@ class CommandChannel:
         pass
 
 
+@dataclass(eq=False)
 class DesktopChannel:
     """The program that shows notifications on this desktop. `platform` as `sys.platform` says it."""
 
-    def __init__(self, platform: str = sys.platform) -> None:
-        self._platform = platform
+    platform: str = sys.platform
 
     async def send(self, notice: Notice) -> None:
         if notice.code is None:
@@ -99,20 +100,20 @@ class DesktopChannel:
             await _run(self._dialog_argv(), self._dialog(notice, notice.code), DIALOG_S + COMMAND_S)
 
     def _dialog_argv(self) -> list[str]:
-        if self._platform == "darwin":
+        if self.platform == "darwin":
             return ["osascript", "-"]
         return ["zenity", "--text-info", f"--title={_TITLE}", f"--timeout={DIALOG_S}", "--width=480"]
 
     def _dialog(self, notice: Notice, code: str) -> bytes:
         text = plain(f"{notice.name}, of {notice.requested_by}, waits for you. Code: {code}")
-        if self._platform != "darwin":
+        if self.platform != "darwin":
             return text.encode()
         quoted = text.replace("\\", "").replace('"', "")
         return f'display dialog "{quoted}" buttons {{"OK"}} giving up after {DIALOG_S}\n'.encode()
 
     def _argv(self, notice: Notice) -> list[str]:
         text = plain(f"{notice.name}, asked by {notice.requested_by}: interlock approvals show {notice.id[:8]}")
-        if self._platform == "darwin":
+        if self.platform == "darwin":
             return ["osascript", *(word for line in _APPLE_SCRIPT for word in ("-e", line)), _TITLE, text]
         return ["notify-send", "--app-name=Interlock", "--", _TITLE, escape(text, quote=False)]
 

@@ -8,6 +8,7 @@ count, by a person, or because its signer may no longer approve, stays to be see
 
 import logging
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -72,24 +73,25 @@ class Uncovered(msgspec.Struct, frozen=True):
     why: str
 
 
+@dataclass(eq=False)
 class StandingGrants:
-    def __init__(
-        self, kv: KeyValue, clock: Clock, judge: ProofVerifier, recorder: Recorder, *, aggregator_id: str
-    ) -> None:
-        self._kv = kv
-        self._clock = clock
-        self._judge = judge
-        self._recorder = recorder
-        self._own_id = aggregator_id
-        self._entries: dict[str, _Entry] = {}
-        self._proved: set[str] = set()  # whose signatures were verified since the start
-        self._by_call: dict[tuple[str, str], list[str]] = {}  # tool and caller -> ids
+    """The grants of a node: every use and every end is on disk before it counts."""
+
+    kv: KeyValue
+    clock: Clock
+    judge: ProofVerifier
+    recorder: Recorder
+    _: KW_ONLY
+    aggregator_id: str
+    _entries: dict[str, _Entry] = field(default_factory=dict, init=False)
+    _proved: set[str] = field(default_factory=set, init=False)  # whose signatures were verified since the start
+    _by_call: dict[tuple[str, str], list[str]] = field(default_factory=dict, init=False)  # tool and caller -> ids
 
     # Life
 
     async def open(self) -> None:
         """Read the stored grants and verify their signatures. Raise StoreError if they cannot be read."""
-        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+        for entry in await self.kv.entries(BUCKET, self.clock.wall()):
             stored = _maybe_read(entry.key, entry.value)
             if stored is None:
                 continue
@@ -113,7 +115,7 @@ class StandingGrants:
             question = self._asked(grant)
         except BadRules:
             return False
-        verified = self._judge.verify_again(question, Presented(token=stored.token), stored.signed_at)
+        verified = self.judge.verify_again(question, Presented(token=stored.token), stored.signed_at)
         if isinstance(verified, Refusal) or (verified.anchor, verified.key) != (proof.anchor, proof.key):
             return False
         self._proved.add(grant.id)
@@ -141,10 +143,10 @@ class StandingGrants:
             return stored.ended if stored.ended.startswith("was ") else f"is void: {stored.ended}"
         if grant.calls is not None and stored.used >= grant.calls:
             return f"is used up ({grant.calls} calls)"
-        is_late = grant.until is not None and self._clock.wall() >= grant.until
-        if is_late or (entry.due is not None and self._clock.now() >= entry.due):
+        is_late = grant.until is not None and self.clock.wall() >= grant.until
+        if is_late or (entry.due is not None and self.clock.now() >= entry.due):
             return "has expired"
-        if not self._judge.stands_behind(grant.tool, stored.proof):
+        if not self.judge.stands_behind(grant.tool, stored.proof):
             return f"is void: {ANCHOR_GONE}"
         return None if self._is_proved(stored) else "is void: its signature does not hold"
 
@@ -180,10 +182,10 @@ class StandingGrants:
     def question(self, grant: StandingGrant) -> ProofQuestion | Refusal:
         """Return the question that a proof must answer to make this grant valid."""
         try:
-            check_grant(grant, self._clock.wall())
+            check_grant(grant, self.clock.wall())
         except BadRules as bad:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": str(bad)})
-        if grant.aggregator_id != self._own_id:
+        if grant.aggregator_id != self.aggregator_id:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": "it names another node"})
         return self._asked(grant)
 
@@ -196,8 +198,8 @@ class StandingGrants:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": "there is a grant of this id"})
         if sum(self.maybe_over(id) is None for id in self._entries) >= GRANTS_MAX:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": f"there are {GRANTS_MAX} grants; revoke some"})
-        at = self._clock.wall()
-        verified = await self._judge.judge(question, proof)
+        at = self.clock.wall()
+        verified = await self.judge.judge(question, proof)
         if isinstance(verified, Refusal):
             return verified
         if verified.type != PERSONAL:
@@ -222,7 +224,7 @@ class StandingGrants:
                 if over is not None:
                     return ax_refusal(CONFIRMATION_VOID, f"the standing grant {id} {over}", reason="grant_over")
                 entry = self._entries[id]
-                used = replace(entry.stored, used=entry.stored.used + 1, used_at=self._clock.wall())
+                used = replace(entry.stored, used=entry.stored.used + 1, used_at=self.clock.wall())
                 try:
                     self._keep(used, await self._write(used, entry.revision))
                 except Conflict:
@@ -249,7 +251,7 @@ class StandingGrants:
         gone = [
             stored.grant.id
             for stored in self.all()
-            if stored.ended is None and not self._judge.stands_behind(stored.grant.tool, stored.proof)
+            if stored.ended is None and not self.judge.stands_behind(stored.grant.tool, stored.proof)
         ]
         ended = [await self._maybe_end(id, ANCHOR_GONE, by="node") for id in gone]
         return [stored_grant for stored_grant in ended if stored_grant is not None]
@@ -262,7 +264,7 @@ class StandingGrants:
                 return None
             if entry.stored.ended is not None:
                 return entry.stored
-            ended = replace(entry.stored, ended=why, ended_at=self._clock.wall(), ended_by=by)
+            ended = replace(entry.stored, ended=why, ended_at=self.clock.wall(), ended_by=by)
             await self._record(ended, "grants/end", "ended", who=by, reason=why)
             try:
                 self._keep(ended, await self._write(ended, entry.revision))
@@ -280,20 +282,20 @@ class StandingGrants:
             call_digest=grant_digest(grant),
             nonce="",
             tool=grant.tool,
-            aggregator_id=self._own_id,
+            aggregator_id=self.aggregator_id,
         )
 
     async def _write(self, stored: StoredGrant, revision: int | None) -> int:
-        now, until = self._clock.wall(), stored.grant.until
+        now, until = self.clock.wall(), stored.grant.until
         is_over = stored.ended is not None or stored.used == stored.grant.calls
         ttl_s = KEPT_S if is_over else None if until is None else until - now + KEPT_S
         encoded = msgspec.json.encode(stored)
         if revision is None:
-            return await self._kv.create(BUCKET, stored.grant.id, encoded, now, ttl_s=ttl_s)
-        return await self._kv.update(BUCKET, stored.grant.id, encoded, revision, now, ttl_s=ttl_s)
+            return await self.kv.create(BUCKET, stored.grant.id, encoded, now, ttl_s=ttl_s)
+        return await self.kv.update(BUCKET, stored.grant.id, encoded, revision, now, ttl_s=ttl_s)
 
     async def _read_again(self, id: str) -> None:
-        self._take(id, await self._kv.get(BUCKET, id, self._clock.wall()))
+        self._take(id, await self.kv.get(BUCKET, id, self.clock.wall()))
 
     def take_change(self, change: Change) -> None:
         """Apply a grant that another replica signed, used or ended."""
@@ -312,16 +314,16 @@ class StandingGrants:
 
     def _keep(self, stored: StoredGrant, revision: int) -> None:
         grant, before = stored.grant, self._entries.get(stored.grant.id)
-        due = None if grant.until is None else self._clock.now() + grant.until - self._clock.wall()
+        due = None if grant.until is None else self.clock.now() + grant.until - self.clock.wall()
         self._entries[grant.id] = _Entry(stored, revision, due if before is None else before.due)
         if before is None:
             self._by_call.setdefault((grant.tool, grant.who), []).append(grant.id)
 
     async def _record(self, stored: StoredGrant, method: str, verdict: str, *, who: str, **more: str) -> None:
         grant = stored.grant
-        await self._recorder.append_now(
+        await self.recorder.append_now(
             AuditRecord.event(
-                self._clock.wall(),
+                self.clock.wall(),
                 who,
                 "approvals",
                 method,

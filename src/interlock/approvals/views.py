@@ -5,6 +5,7 @@ are shown in full in the view of that one approval, and never in lists, events o
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from msgspec import Raw
@@ -36,36 +37,24 @@ class Ambiguous(Exception):
         self.ids = ids
 
 
+@dataclass(eq=False)
 class ApprovalViews:
-    def __init__(
-        self,
-        inbox: Inbox,
-        deciding: DecisionService,
-        clock: Clock,
-        *,
-        aggregator_id: str,
-        url: Callable[[], str],
-        passkeys: PasskeyService | None = None,
-        keys: OperatorKeyService | None = None,
-        approver_names: Callable[[str], Sequence[str]] = lambda _: (),
-        ways_out: Callable[[Approval], tuple[str, ...]] = lambda _: (),
-    ) -> None:
-        """Create the views. `url` returns the URL of the operator endpoint, `approver_names` the anchors whose proof
-        may approve a tool, and `ways_out` what a person can do to be asked less often.
-        """
-        self._inbox = inbox
-        self._deciding = deciding
-        self._clock = clock
-        self._own_id = aggregator_id
-        self._url = url
-        self._passkeys = passkeys
-        self._keys = keys
-        self._approver_names = approver_names
-        self._ways_out = ways_out
+    """Approvals as the operator API shows them. `ways_out` returns what a person can do to be asked less often."""
+
+    inbox: Inbox
+    deciding: DecisionService
+    clock: Clock
+    _: KW_ONLY
+    aggregator_id: str
+    url: Callable[[], str]
+    passkeys: PasskeyService | None = None
+    keys: OperatorKeyService | None = None
+    approver_names: Callable[[str], Sequence[str]] = lambda _: ()
+    ways_out: Callable[[Approval], tuple[str, ...]] = lambda _: ()
 
     def list_all(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
         """Return the newest approvals, as many as one answer holds."""
-        approvals = self._inbox.listed(statuses, kind)
+        approvals = self.inbox.listed(statuses, kind)
         return Approvals(
             approvals=tuple(self._summary(approval) for approval in approvals[-LISTED_MAX:]), total=len(approvals)
         )
@@ -86,14 +75,14 @@ class ApprovalViews:
         code: str | None = None,
     ) -> ApprovalView | Refusal:
         approval = self._maybe_find(reference)
-        decided = await self._deciding.approve(
+        decided = await self.deciding.approve(
             approval.id if approval else reference, proof, by=by, reason=reason, answer=answer, code=code
         )
         return decided if isinstance(decided, Refusal) else self._whole(decided)
 
     async def reveal(self, reference: str, proof: Presented, *, by: str) -> RevealedCode | Refusal:
         approval = self._maybe_find(reference)
-        code = await self._deciding.reveal(approval.id if approval else reference, proof, by=by)
+        code = await self.deciding.reveal(approval.id if approval else reference, proof, by=by)
         if isinstance(code, Refusal) or approval is None:
             return code if isinstance(code, Refusal) else UNKNOWN
         return RevealedCode(approval_id=approval.id, code=code)
@@ -102,32 +91,32 @@ class ApprovalViews:
         self, reference: str, *, by: str, reason: str | None, answer: str | None = None
     ) -> ApprovalView | Refusal:
         approval = self._maybe_find(reference)
-        decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason, answer=answer)
+        decided = await self.deciding.deny(approval.id if approval else reference, by=by, reason=reason, answer=answer)
         return decided if isinstance(decided, Refusal) else self._whole(decided)
 
     def passkey_request(self, reference: str, answer: str | None) -> PasskeyRequest | Refusal:
         """Return what a browser asks a passkey to sign to approve this."""
         approval = self._maybe_find(reference)
-        if approval is None or self._passkeys is None:
+        if approval is None or self.passkeys is None:
             return UNKNOWN
-        question = self._deciding.question(approval.id, answer)
-        return question if isinstance(question, Refusal) else self._passkeys.request(question)
+        question = self.deciding.question(approval.id, answer)
+        return question if isinstance(question, Refusal) else self.passkeys.request(question)
 
     async def sign(
         self, reference: str, answer: str | None, key: str | None, passphrase: str, *, by: str
     ) -> str | Refusal | TooOften:
         """Sign a proof for this approval with a key of this machine that a person unlocked."""
         approval = self._maybe_find(reference)
-        if approval is None or self._keys is None:
+        if approval is None or self.keys is None:
             return UNKNOWN
-        question = self._deciding.question(approval.id, answer)
-        return question if isinstance(question, Refusal) else await self._keys.sign(question, key, passphrase, by=by)
+        question = self.deciding.question(approval.id, answer)
+        return question if isinstance(question, Refusal) else await self.keys.sign(question, key, passphrase, by=by)
 
     async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
         """Yield what waits now, then every change."""
-        listener = self._inbox.listen()
+        listener = self.inbox.listen()
         try:
-            for approval in self._inbox.waiting()[-LISTED_MAX:]:
+            for approval in self.inbox.waiting()[-LISTED_MAX:]:
                 yield self._summary(approval)
             async for approval in listener:
                 yield self._summary(approval)
@@ -135,9 +124,9 @@ class ApprovalViews:
             listener.close()
 
     def _maybe_find(self, reference: str) -> Approval | None:
-        if (exact := self._inbox.get(reference)) is not None or len(reference) < PREFIX_MIN:
+        if (exact := self.inbox.get(reference)) is not None or len(reference) < PREFIX_MIN:
             return exact
-        matches = self._inbox.find_by_prefix(reference.lower())
+        matches = self.inbox.find_by_prefix(reference.lower())
         live = [approval for approval in matches if approval.is_live] or matches
         if len(live) > 1:
             raise Ambiguous([approval.id for approval in live[:10]])
@@ -160,10 +149,10 @@ class ApprovalViews:
             created_at=rfc3339(approval.created_at),
             expires_at=_time(approval.expires_at),
             redeem_by=_time(approval.redeem_by),
-            left_s=None if deadline is None else max(0, round(deadline - self._clock.wall())),
+            left_s=None if deadline is None else max(0, round(deadline - self.clock.wall())),
             decision=_decision(approval),
             outcome=approval.outcome,
-            url=f"{self._url()}/approvals/{approval.id}",
+            url=f"{self.url()}/approvals/{approval.id}",
         )
 
     def _whole(self, approval: Approval) -> ApprovalView:
@@ -181,11 +170,11 @@ class ApprovalViews:
             factors=approval.factors,
             gating_link=approval.gating_link,
             answers=answers(approval),
-            approvers=tuple(self._approver_names(approval.tool)),
-            signing_keys=() if self._keys is None else self._keys.names(),
-            aggregator_id=self._own_id,
-            passkey_origin=None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
-            ways_out=self._ways_out(approval) if approval.status is Status.PENDING else (),
+            approvers=tuple(self.approver_names(approval.tool)),
+            signing_keys=() if self.keys is None else self.keys.names(),
+            aggregator_id=self.aggregator_id,
+            passkey_origin=None if self.passkeys is None else self.passkeys.maybe_origin(approval.tool),
+            ways_out=self.ways_out(approval) if approval.status is Status.PENDING else (),
         )
 
 

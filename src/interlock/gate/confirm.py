@@ -6,6 +6,7 @@ sends: the dispatcher makes the released call, which passes the guard like any o
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -64,14 +65,16 @@ class HeldHere(msgspec.Struct, frozen=True):
     approval: Approval
 
 
+@dataclass(eq=False)
 class Confirmations:
-    """The confirmations of held calls: finds the call that a proof is for, and decides about it."""
+    """The confirmations of held calls: finds the call that a proof is for, and decides about it.
 
-    def __init__(self, gate: Gate, decisions: DecisionService, find_route: Callable[[str], Route | None]) -> None:
-        """`find_route` returns the route that is listed now for a qualified name."""
-        self._gate = gate
-        self._decisions = decisions
-        self._find_route = find_route
+    `find_route` returns the route that is listed now for a qualified name.
+    """
+
+    gate: Gate
+    decisions: DecisionService
+    find_route: Callable[[str], Route | None]
 
     def find_held_call(self, call: ConfirmCall) -> HeldHere | Relayed | Refusal:
         """Return the held call that a request is for: held here, or relayed by a hop below."""
@@ -79,10 +82,10 @@ class Confirmations:
         if isinstance(confirm, Refusal):
             return confirm
         call.target = confirm.confirmation_id
-        approval = self._gate.inbox.get(confirm.confirmation_id)
+        approval = self.gate.inbox.get(confirm.confirmation_id)
         if approval is not None:
             return call.find_route_mismatch(approval.route) or HeldHere(confirm, approval)
-        relayed = self._gate.rounds.find_relayed(confirm.confirmation_id)
+        relayed = self.gate.rounds.find_relayed(confirm.confirmation_id)
         if relayed is None:  # AX-11.3-3: an unknown id
             return UNKNOWN
         if confirm.redeem and relayed.requester != requester_of(call):  # AX-11.3-3: only who made the call
@@ -99,9 +102,9 @@ class Confirmations:
         # Never reveal another caller's approval: an unknown id and a foreign id look the same (AX-11.3-3).
         if approval.kind is not Kind.CALL or approval.requested_by != requester_of(call):
             return UNKNOWN
-        route = self._find_route(approval.tool) if approval.status is Status.DENIED else None
+        route = self.find_route(approval.tool) if approval.status is Status.DENIED else None
         if route is not None:
-            return self._gate.denial_result(call, route, approval)
+            return self.gate.denial_result(call, route, approval)
         return approval if approval.is_live else refusal_of(approval)
 
     async def decide(self, call: ConfirmCall, held: HeldHere) -> Approval | Refusal | bytes:
@@ -111,7 +114,7 @@ class Confirmations:
             return ax_refusal(CONFIRMATION_UNKNOWN, f"an operator answers this one: interlock approve {approval.id}")
         if approval.status is not Status.PENDING:  # AX-11.3-15
             return refusal_of(approval)
-        decided = await self._decisions.approve(approval.id, confirm.proof, by=call.caller.principal.name)
+        decided = await self.decisions.approve(approval.id, confirm.proof, by=call.caller.principal.name)
         if isinstance(decided, Refusal):
             return decided
         if confirm.dispatch and decided.requested_by == requester_of(call):  # AX-11.3-3
@@ -128,24 +131,24 @@ class Confirmations:
             params["_meta"] = call.params["_meta"]
         meta = call.meta
         if call.caller.hop is not None and ROUTE not in meta:
-            meta = {**meta, **self._gate.rounds.take_route(approval.id)}
+            meta = {**meta, **self.gate.rounds.take_route(approval.id)}
         return params, meta
 
     # Held below
 
     def prepare_relay(self, call: ConfirmCall, relayed: Relayed) -> Link:
         """Prepare a confirmation for the hop below that holds its call, and return the link to that hop."""
-        route = self._find_route(relayed.route.qualified) or relayed.route
+        route = self.find_route(relayed.route.qualified) or relayed.route
         call.target = route.qualified
         call.timeout_s = route.timeout_s
         call.head = modern_head(CONFIRM)
         requester = requester_of(call)
-        self._gate.relays.mark_caller(call, requester)
+        self.gate.relays.mark_caller(call, requester)
         if call.caller.principal.stranger or relayed.requester != requester:
             call.params["dispatch"] = Raw(b"false")  # the result is for the caller of the call
         elif bytes(call.params.get("dispatch", b"true")) == b"true":
             call.hold = _ConfirmedBelow(
-                gate=self._gate,
+                gate=self.gate,
                 route=route,
                 requester=requester,
                 arguments=None,

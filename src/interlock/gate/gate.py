@@ -12,6 +12,7 @@ with which proof, is checked before an approval counts (`approvals.decisions`).
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -485,6 +486,7 @@ def hold_reason(route: Route) -> str:
     return f'{reason}; the node below may ask as well: gate.mode = "defer" leaves it to that'
 
 
+@dataclass(eq=False)
 class GateCheck:
     """Check 10 of the guard: must a person agree first?
 
@@ -496,10 +498,9 @@ class GateCheck:
     name = "gate"
     is_common = False
 
-    def __init__(self, inbox: Inbox, anchors: Anchors, current: CurrentPlan) -> None:
-        self._inbox = inbox
-        self._anchors = anchors
-        self._current = current
+    inbox: Inbox
+    anchors: Anchors
+    current: CurrentPlan
 
     def applies_to(self, route: Route) -> bool:
         return route.is_held or route.link.members is not None
@@ -527,14 +528,14 @@ class GateCheck:
 
     def _why_held(self, route: Route, caller: Principal) -> str:
         if is_unclassified(route):
-            definition = self._inbox.find_definition(route.qualified, route.digest)
+            definition = self.inbox.find_definition(route.qualified, route.digest)
             how = f"interlock approve {definition.id}" if definition is not None else "the first call asks"
             return f"no operator has said yet what it does: {how}"
-        names = self._anchors.approver_names(route.qualified)
+        names = self.anchors.approver_names(route.qualified)
         by = f"proof by {', '.join(names)}" if names else "no one may approve it yet: interlock status says what to do"
         waiting = [
             f"{approval.id} {approval.status.value}"
-            for approval in self._inbox.listed((Status.PENDING, Status.APPROVED))
+            for approval in self.inbox.listed((Status.PENDING, Status.APPROVED))
             if approval.requested_by == caller.name and approval.tool == route.qualified
         ]
         return "; ".join([hold_reason(route), by, *([", ".join(waiting)] if waiting else [])])
@@ -543,24 +544,26 @@ class GateCheck:
         if route.gate is not None:
             return "a hop below asks" if route.gated else "nothing is held here; a hop below may ask"
         if route.irreversible:
-            mode = self._current.plan.gate.mode
+            mode = self.current.plan.gate.mode
             return 'gate.unannotated is "allow"' if route.is_open and mode != "open" else f'gate.mode is "{mode}"'
         return "it can be undone" if route.capability is not None and route.capability.mutable else "it changes nothing"
 
 
+@dataclass(eq=False)
 class CommitCheck:
-    """Check 11 of the guard: charges the call and uses its approval up, on disk, before the first byte leaves."""
+    """Check 11 of the guard: charges the call and uses its approval up, on disk, before the first byte leaves.
+
+    `on_committed` uses up what else let the call pass.
+    """
 
     number = CheckNumber.COMMIT
     name = "commit"
 
-    def __init__(self, budgets: Budgets, on_committed: Callable[[Call], None]) -> None:
-        """Create the check. `on_committed` uses up what else let the call pass."""
-        self._budgets = budgets
-        self._on_committed = on_committed
+    budgets: Budgets
+    on_committed: Callable[[Call], None]
 
     async def check(self, call: Call, link: CallLink, release: Release) -> Refused | None:
-        refusal = self._budgets.charge(call, link)
+        refusal = self.budgets.charge(call, link)
         if refusal is not None:
             return Refused(CheckNumber.BUDGET, refusal)
         hold = call.hold
@@ -568,7 +571,7 @@ class CommitCheck:
         if refusal is not None:
             call.refund()
             return Refused(self.number, refusal)
-        self._on_committed(call)
+        self.on_committed(call)
         return None
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:

@@ -5,6 +5,7 @@ demanded for every call (AIP-14.rules-1), a tool that no operator has classified
 that a hop below holds is confirmed there.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
@@ -33,13 +34,13 @@ def may_be_granted(route: Route) -> bool:
     return route.gate is not None and route.gate.hold is Hold.CALL and not route.gate.by_contract
 
 
+@dataclass(eq=False)
 class GrantedCalls:
     """The use of standing grants by the gate."""
 
-    def __init__(self, grants: StandingGrants, inbox: Inbox, clock: Clock) -> None:
-        self._grants = grants
-        self._inbox = inbox
-        self._clock = clock
+    grants: StandingGrants
+    inbox: Inbox
+    clock: Clock
 
     def find_release(self, hold: "GateHold", waiting: Approval | None) -> Release | str:
         """Return the release of a call that a standing grant covers, or a sentence that says why no grant does.
@@ -48,9 +49,9 @@ class GrantedCalls:
         waits for, or that a grant has approved.
         """
         route = hold.route
-        if not may_be_granted(route) or not self._grants.has_any(route.qualified, hold.requester):
+        if not may_be_granted(route) or not self.grants.has_any(route.qualified, hold.requester):
             return ""
-        grant = self._grants.find(route.qualified, route.digest, hold.requester, _find_arguments(hold.arguments))
+        grant = self.grants.find(route.qualified, route.digest, hold.requester, _find_arguments(hold.arguments))
         if grant is None:
             return ""
         if isinstance(grant, Uncovered):
@@ -64,23 +65,23 @@ class GrantedCalls:
         that a person would have been asked to decide.
         """
         grant_id = release.grant_id or ""
-        used = await self._grants.use(grant_id)
+        used = await self.grants.use(grant_id)
         if isinstance(used, Refusal):
             return used
-        decision = _decision(used, self._clock.wall())
+        decision = _decision(used, self.clock.wall())
         if release.approval_id:
             taken = await self._take(release.approval_id, decision)
             if not isinstance(taken, Refusal) or taken.code not in _TAKEN:  # an operator may have denied it meanwhile
                 return taken
-        return await self._inbox.raise_used(question, decision)
+        return await self.inbox.raise_used(question, decision)
 
     async def _take(self, approval_id: str, decision: Decision) -> Approval | Refusal:
-        approval = self._inbox.get(approval_id)
+        approval = self.inbox.get(approval_id)
         if approval is None or not self.is_granted(approval):
-            decided = await self._inbox.decide(approval_id, decision)
+            decided = await self.inbox.decide(approval_id, decision)
             if isinstance(decided, Refusal):
                 return decided
-        return await self._inbox.use(approval_id)
+        return await self.inbox.use(approval_id)
 
     def is_granted(self, approval: Approval) -> bool:
         """Return whether a grant approved this call.

@@ -6,6 +6,7 @@ only asks once more. Its requestState says which confirmation it returns for.
 """
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -65,23 +66,19 @@ class ReturningClient(msgspec.Struct, frozen=True):
     has_declined: bool
 
 
+@dataclass(eq=False)
 class Responses:
-    """The writer of the gate's replies, and the reader of the states that clients return with."""
+    """The writer of the gate's replies, and the reader of the states that clients return with.
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        aggregator_id: str,
-        operator_url: Callable[[], str],
-        has_approvers: Callable[[str], bool],
-    ) -> None:
-        """Create the writer. `has_approvers` returns whether anybody may release calls of a tool."""
-        self.key = b""  # seals the states; the gate sets it when it opens
-        self._clock = clock
-        self._aggregator_id = aggregator_id
-        self._operator_url = operator_url
-        self._has_approvers = has_approvers
+    `has_approvers` returns whether anybody may release calls of a tool.
+    """
+
+    clock: Clock
+    _: KW_ONLY
+    aggregator_id: str
+    operator_url: Callable[[], str]
+    has_approvers: Callable[[str], bool]
+    key: bytes = field(default=b"", init=False)  # seals the states; the gate sets it when it opens
 
     # To the client
 
@@ -95,7 +92,7 @@ class Responses:
         is_denied = approval.status is Status.DENIED
         call.reason = DENIED if is_denied else "confirmation_required"
         if not is_denied and sees_pages(call):
-            expires_at = (approval.expires_at or self._clock.wall() + VISIT_S) + redeem_s
+            expires_at = (approval.expires_at or self.clock.wall() + VISIT_S) + redeem_s
             return self._page_result(call, hold, approval.kind, self._url(approval.id), approval.id, expires_at)
         form = _result_form(call, hold)
         demand = self._demand(hold, approval)
@@ -103,7 +100,7 @@ class Responses:
             return denied_result(demand, approval.decision.reason if approval.decision is not None else None, **form)
         if approval.kind is Kind.DEFINITION:
             return unclassified_result(demand, **form)
-        has_approvers = self._has_approvers(approval.tool)
+        has_approvers = self.has_approvers(approval.tool)
         ways = ways_out(hold.route, approval.id) if has_approvers else ()
         advice = f"To be asked less often, the person can {', or '.join(ways)}." if ways else ""
         more = "".join(f" {sentence}" for sentence in (uncovered, advice) if sentence)
@@ -120,11 +117,11 @@ class Responses:
         call.reason = demand.status
         if demand.status == DENIED or demand.approval_url is None or not sees_pages(call):
             return demand.result
-        expires_at = self._clock.wall() + VISIT_S
+        expires_at = self.clock.wall() + VISIT_S
         return self._page_result(call, hold, Kind.CALL, demand.approval_url, demand.confirmation_id, expires_at)
 
     def _url(self, approval_id: str) -> str:
-        return f"{self._operator_url()}/approvals/{approval_id}"
+        return f"{self.operator_url()}/approvals/{approval_id}"
 
     def _demand(self, hold: "GateHold", approval: Approval) -> ConfirmationDemand:
         route = hold.route
@@ -140,7 +137,7 @@ class Responses:
             approval_url=self._url(approval.id),
             nonce=approval.nonce or "",
             call_digest=approval.digest,
-            aggregator_id=self._aggregator_id,
+            aggregator_id=self.aggregator_id,
         )
 
     def _page_result(
@@ -164,7 +161,7 @@ class Responses:
             return None
         if visit.principal != caller.principal.name:
             return STATE_FOREIGN
-        if self._clock.wall() >= visit.expires_at:
+        if self.clock.wall() >= visit.expires_at:
             return _STATE_EXPIRED
         responses = decode_object(params.get("inputResponses", RAW_EMPTY)) or {}
         answer = decode_object(responses.get(PAGE, RAW_EMPTY)) or {}

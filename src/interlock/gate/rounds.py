@@ -7,6 +7,7 @@ the way down. All of this is in memory: after a restart of the node a person is 
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -56,16 +57,18 @@ class NextRound(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0  # rounds before this one
 
 
+@dataclass(eq=False)
 class Rounds:
-    """The memory of calls that continue, by requester and digest, and of confirmations of hops below, by id."""
+    """The memory of calls that continue, by requester and digest, and of confirmations of hops below, by id.
 
-    def __init__(self, clock: Clock, on_lapsed: Callable[[str], None]) -> None:
-        """Create the memory. `on_lapsed` gets the approval of a call that its caller did not continue in time."""
-        self._clock = clock
-        self._on_lapsed = on_lapsed
-        self._relayed: dict[str, Relayed] = {}
-        self._open: dict[tuple[str, str], NextRound] = {}
-        self._routes: dict[str, dict[str, Raw]] = {}
+    `on_lapsed` gets the approval of a call that its caller did not continue in time.
+    """
+
+    clock: Clock
+    on_lapsed: Callable[[str], None]
+    _relayed: dict[str, Relayed] = field(default_factory=dict, init=False)
+    _open: dict[tuple[str, str], NextRound] = field(default_factory=dict, init=False)
+    _routes: dict[str, dict[str, Raw]] = field(default_factory=dict, init=False)
 
     # Demands of hops below
 
@@ -119,10 +122,10 @@ class Rounds:
         key = (requester, digest)
         before = self._open.get(key)
         if before is not None and before.approval_id != approval_id:
-            self._on_lapsed(before.approval_id)  # the same call was made a second time, and replaces the first
+            self.on_lapsed(before.approval_id)  # the same call was made a second time, and replaces the first
         next_round = self._open[key] = NextRound(
             approval_id=approval_id,
-            until=self._clock.now() + seconds,
+            until=self.clock.now() + seconds,
             state=state,
             questions=questions,
             held_below=held_below,
@@ -133,7 +136,7 @@ class Rounds:
 
     def has_next_round(self, requester: str, digest: str, state: bytes) -> bool:
         next_round = self._open.get((requester, digest))
-        return next_round is not None and next_round.state == state and self._clock.now() < next_round.until
+        return next_round is not None and next_round.state == state and self.clock.now() < next_round.until
 
     def find_approval(self, requester: str, digest: str) -> str | None:
         next_round = self._open.get((requester, digest))
@@ -146,17 +149,17 @@ class Rounds:
     def _lapse(self, key: tuple[str, str], next_round: NextRound) -> None:
         if self._open.get(key) is next_round:
             del self._open[key]
-            self._on_lapsed(next_round.approval_id)
+            self.on_lapsed(next_round.approval_id)
 
 
+@dataclass(eq=False)
 class Relays:
     """The traffic between this gate and those of hops below: marks of callers go down, demands come up."""
 
-    def __init__(self, inbox: Inbox, rounds: Rounds, aggregator_id: str) -> None:
-        self._inbox = inbox
-        self._rounds = rounds
-        self._aggregator_id = aggregator_id
-        self.key = b""  # makes the marks of callers; the gate sets it when it opens
+    inbox: Inbox
+    rounds: Rounds
+    aggregator_id: str
+    key: bytes = field(default=b"", init=False)  # makes the marks of callers; the gate sets it when it opens
 
     def mark_caller(self, call: Call, requester: str) -> None:
         """Send the hop below a mark that tells our callers apart. All callers without a credential have one mark."""
@@ -192,10 +195,10 @@ class Relays:
         )
         demand = find_demand(result, answered)
         # A hop that shows a call which is held here tries to have that call approved for its own.
-        if demand is None or demand.aggregator_id == self._aggregator_id or self._inbox.get(demand.confirmation_id):
+        if demand is None or demand.aggregator_id == self.aggregator_id or self.inbox.get(demand.confirmation_id):
             return None
         relayed = Relayed(route=route, requester=hold.requester, digest=hold.digest, onward=call.onward)
-        return demand if self._rounds.remember_relayed(demand.confirmation_id, relayed) else None
+        return demand if self.rounds.remember_relayed(demand.confirmation_id, relayed) else None
 
 
 def result_of(message: bytes) -> Raw:

@@ -5,6 +5,7 @@ tool, and of this node's own registration with a parent. Either all of them have
 Nothing here waits, so that calls side by side never overshoot. Where nothing is limited nothing is counted.
 """
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from interlock.ax.protocol.budget import Limits, Over, Price, Scope, budget_exceeded
@@ -30,22 +31,26 @@ def is_limited(plan: Plan) -> bool:
     return any(rule.budget is not None for rule in plan.access) or any(rule.budget is not None for rule in plan.tools)
 
 
+@dataclass(eq=False)
 class Budgets:
-    def __init__(self, declared: Limits, clock: Clock, *, enforced: bool = True) -> None:
-        """Create the budgets; `enforced` is whether any budget is configured."""
-        self._declared = declared  # to every subserver that registers, as far as nothing else is said of it
-        self.is_enforced = enforced
-        self._clock = clock
-        self._received: dict[str, Account] = {}  # by tree
-        self.callers: dict[str, Account] = {}  # by principal; the one that has called least recently first
-        self.tools: dict[str, Account] = {}  # by qualified name, likewise
+    """Accounts of a node: of callers, tools, subservers and parents. `is_enforced`: any budget is configured."""
+
+    # The limits of every subserver that registers, unless its own are configured.
+    declared: Limits
+    clock: Clock
+    _: KW_ONLY
+    is_enforced: bool = True
+    _received: dict[str, Account] = field(default_factory=dict, init=False)  # by tree
+    # By principal and by qualified name; the account used least recently comes first.
+    callers: dict[str, Account] = field(default_factory=dict, init=False)
+    tools: dict[str, Account] = field(default_factory=dict, init=False)
 
     def limit(self, declared: Limits, *, enforced: bool) -> None:
         """Apply other limits from now on.
 
         What was declared under earlier limits stays valid, even if nothing is limited any longer.
         """
-        self._declared = declared
+        self.declared = declared
         self.is_enforced = self.is_enforced or enforced
 
     # Registrations
@@ -55,13 +60,13 @@ class Budgets:
         if limits is None or limits.is_unlimited:
             self._received.pop(tree, None)
         else:
-            self._received[tree] = Account("subserver", limits, self._clock.now())  # AX-11.4-5
+            self._received[tree] = Account("subserver", limits, self.clock.now())  # AX-11.4-5
 
     def for_registration(self, own: Limits | None) -> Limits:
         """Return the limits that a subserver is told now, for as long as its session. `own`: of its [[access]]
         entry.
         """
-        limits = self._declared if own is None else own.else_(self._declared)
+        limits = self.declared if own is None else own.else_(self.declared)
         for account in self._received.values():
             limits = limits.within(account.limits)
         return limits
@@ -83,7 +88,7 @@ class Budgets:
         price, caller = call.price, call.caller
         if price is None or call.charge is not None or not self.is_enforced:
             return None
-        now, principal = self._clock.now(), caller.principal
+        now, principal = self.clock.now(), caller.principal
         accounts = self._of_tree(link, caller.hop is not None)
         if principal.budget is not None:
             accounts.append(_account(self.callers, "caller", principal.name, principal.budget, now))
@@ -97,7 +102,7 @@ class Budgets:
     def charge_questions(self, link: CallLink, caller: Caller, questions: int = 1) -> Refusal | None:
         """Charge the requests that a subserver sends up to the session that its calls are charged to (MCP-AX 11.4)."""
         accounts = self._of_tree(link, caller.hop is not None)
-        now = self._clock.now()
+        now = self.clock.now()
         for _ in range(questions):
             worst = _maybe_worst(accounts, READING, now)
             if worst is not None:
@@ -111,7 +116,7 @@ class Budgets:
         """Return the budget that refuses a call now, or None; the check charges nothing and starts no window."""
         if not self.is_enforced:
             return None
-        now = self._clock.now()
+        now = self.clock.now()
         accounts = self._of_tree(link, from_parent)
         if principal.budget is not None:
             accounts.append(_as_it_stands(self.callers, "caller", principal.name, principal.budget, now))
@@ -133,7 +138,7 @@ class Budgets:
 
     def shown(self) -> tuple[Budget, ...]:
         """Return the budgets of callers and tools for the operator, those used last first."""
-        now = self._clock.now()
+        now = self.clock.now()
         live = [
             (account.used_at, Budget(scope=account.scope, name=name, limits=account.shown(now)))
             for accounts in (self.callers, self.tools)
@@ -143,11 +148,11 @@ class Budgets:
         return tuple(shown for _, shown in sorted(live, key=lambda account: account[0], reverse=True)[:SHOWN_MAX])
 
     def shown_of(self, link: CallLink) -> dict[str, Spent] | None:
-        return None if link.account is None else link.account.shown(self._clock.now())
+        return None if link.account is None else link.account.shown(self.clock.now())
 
     def shown_received(self, tree: str) -> dict[str, Spent] | None:
         account = self._received.get(tree)
-        return None if account is None else account.shown(self._clock.now())
+        return None if account is None else account.shown(self.clock.now())
 
     def outlook(self, link: CallLink, tool: str, price: Price, caller: Principal) -> Over | None:
         """Return what would refuse a call of this tool by this caller now."""
@@ -155,6 +160,7 @@ class Budgets:
         return None if worst is None else worst[0]
 
 
+@dataclass(eq=False)
 class BudgetCheck:
     """Check 9: is there room in every budget that the call counts against? A call that is not held is charged here."""
 
@@ -162,19 +168,18 @@ class BudgetCheck:
     name = "budget"
     is_common = True
 
-    def __init__(self, budgets: Budgets) -> None:
-        self._budgets = budgets
+    budgets: Budgets
 
     def applies_to(self, route: CallRoute) -> bool:
         return True
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
         is_held = call.hold is not None and call.hold.is_waiting
-        refusal = self._budgets.room(call, link) if is_held else self._budgets.charge(call, link)
+        refusal = self.budgets.room(call, link) if is_held else self.budgets.charge(call, link)
         return None if refusal is None else Refused(self.number, refusal)
 
     def explain(self, route: CallRoute, caller: Principal) -> CheckVerdict:
-        over = self._budgets.outlook(route.link, route.qualified, route.price, caller)
+        over = self.budgets.outlook(route.link, route.qualified, route.price, caller)
         if over is not None:
             reason = f"{over.budget}: {over.used} of {over.limit} used"
             return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason=reason)

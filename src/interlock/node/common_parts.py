@@ -335,7 +335,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             granted=GrantedCalls(approvals.grants, inbox, clock),
         )
     )
-    budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
+    budgets = Budgets(plan.budget.limits, clock, is_enforced=is_limited(plan))
     route_check = RouteCheck(live)
     availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
     safety = make_safety_parts(plan, stores, approvals, live, operation_names)

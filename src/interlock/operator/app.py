@@ -8,6 +8,7 @@ failure leaves an id that the log repeats.
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -78,20 +79,20 @@ def operator_app(handlers: Handlers, *, authenticate: Authenticate | None, own: 
     return app
 
 
+@dataclass(eq=False)
 class _OperatorMiddleware:
     """Authenticates before anything is routed, and turns every failure behind it into the one error form.
 
     A browser attaches what it knows to requests of other pages too, so every change is checked for where it comes from.
     """
 
-    def __init__(self, app: ASGIApp, authenticate: Authenticate | None, own: OwnAddress) -> None:
-        self._app = app
-        self._authenticate = authenticate
-        self._own = own
+    app: ASGIApp
+    authenticate: Authenticate | None
+    own: OwnAddress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         request = Request(scope, receive)
         send = _with_headers(send)
@@ -103,15 +104,15 @@ class _OperatorMiddleware:
             # of the console are empty without data.
             path = scope["path"]
             is_open = path in (CALLBACK_PATH, LOGIN) or is_invitation(path) or is_console(request)
-            if self._authenticate is not None and not is_open:
-                principal = await self._authenticate(request)
+            if self.authenticate is not None and not is_open:
+                principal = await self.authenticate(request)
                 if principal is None:
                     raise _unauthorised(request)
                 scope.setdefault("state", {})["principal"] = principal
                 if is_browser(principal):
                     _check_browser(request)
             _check_role(scope)
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -120,9 +121,9 @@ class _OperatorMiddleware:
     def _refuse_foreign(self, request: Request) -> None:
         headers = request.headers
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self._authenticate is not None and not self._own.is_own_host(host):  # no browser reaches admin.sock
+        if self.authenticate is not None and not self.own.is_own_host(host):  # no browser reaches admin.sock
             raise refused_as(MISDIRECTED, "this node does not answer to that Host; set node.operator_url")
-        is_foreign = origin is not None and not self._own.is_own_origin(origin, request.scope["scheme"], host)
+        is_foreign = origin is not None and not self.own.is_own_origin(origin, request.scope["scheme"], host)
         if is_foreign or headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise refused_as(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
 

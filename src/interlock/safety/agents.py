@@ -5,6 +5,7 @@ The name comes from the client, so it counts only inside the principal, and spel
 """
 
 import hashlib
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -88,20 +89,20 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         return agent_key(self.principal, self.name)
 
 
+@dataclass(eq=False)
 class Blocks:
     """Table of blocked agents, in memory and in the store. Its methods raise StoreError."""
 
-    def __init__(self, kv: KeyValue, clock: Clock) -> None:
-        self._kv = kv
-        self._clock = clock
-        self._by_agent: dict[AgentKey, Block] = {}
+    kv: KeyValue
+    clock: Clock
+    _by_agent: dict[AgentKey, Block] = field(default_factory=dict, init=False)
 
     async def open(self) -> None:
         """Load the blocks from the store.
 
         Raise Damaged for a record that cannot be read: a disk error must not unblock an agent.
         """
-        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+        for entry in await self.kv.entries(BUCKET, self.clock.wall()):
             try:
                 block = msgspec.json.decode(entry.value, type=Block)
             except msgspec.DecodeError:
@@ -130,24 +131,24 @@ class Blocks:
 
     async def put(self, block: Block) -> None:
         self._by_agent[block.agent] = block  # it counts at once, and is told only when it is on disk
-        await self._kv.put(BUCKET, block.agent.stored, msgspec.json.encode(block), self._clock.wall())  # AQL-8.8.3-3
+        await self.kv.put(BUCKET, block.agent.stored, msgspec.json.encode(block), self.clock.wall())  # AQL-8.8.3-3
 
     async def lift(self, agent: AgentKey) -> Block | None:
         if agent not in self._by_agent:
             return None
-        await self._kv.delete(BUCKET, agent.stored)
+        await self.kv.delete(BUCKET, agent.stored)
         return self._by_agent.pop(agent, None)
 
 
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass(eq=False)
 class SafetyAudit:
     """The writer of the safety loop's records in the audit log. No record holds a code or a token."""
 
-    def __init__(self, recorder: Recorder, clock: Clock) -> None:
-        self._recorder = recorder
-        self._clock = clock
+    recorder: Recorder
+    clock: Clock
 
     def add(self, event: str, agent: AgentKey, name: str, outcome: str, **more: Any) -> None:
         """Write an event about an agent to the audit log.
@@ -156,9 +157,9 @@ class SafetyAudit:
         """
         details: dict[str, Any] = {"agent": name}
         details |= {key: value for key, value in more.items() if value is not None}
-        self._recorder.add_line(
+        self.recorder.add_line(
             AuditRecord.event(
-                self._clock.wall(),
+                self.clock.wall(),
                 agent.principal,
                 "safety",
                 f"agents/{event}",

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -32,14 +33,14 @@ WRONG_CODE: Final = "a wrong code was given"
 TOOL_PREFIX: Final = "agent."  # what the inbox calls an agent, and what `approves` of an anchor is matched against
 
 
+@dataclass(eq=False)
 class Challenges:
-    def __init__(self, inbox: Inbox, codes: Codes, clock: Clock) -> None:
-        self.inbox = inbox
-        self._codes = codes
-        self._clock = clock
-        self._work = BackgroundTasks()
-        self._issued: dict[AgentKey, tuple[float, str]] = {}  # when, and the id
-        self._asking: dict[str, asyncio.Task[None]] = {}  # what the inbox is about to have
+    inbox: Inbox
+    codes: Codes
+    clock: Clock
+    _work: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
+    _issued: dict[AgentKey, tuple[float, str]] = field(default_factory=dict, init=False)  # when, and the id
+    _asking: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)  # what the inbox is about to have
 
     async def open(self) -> None:
         """Do nothing: the safety loop decides which challenges stay valid and calls `void_left_over`."""
@@ -62,7 +63,7 @@ class Challenges:
 
     def may_issue(self, agent: AgentKey) -> bool:
         issued = self._issued.get(agent)
-        return issued is None or self._clock.wall() >= issued[0] + EVERY_S
+        return issued is None or self.clock.wall() >= issued[0] + EVERY_S
 
     def draft(self, agent: AgentKey, name: str, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
         """Return a new challenge with its id. It is not shown to operators before `raise_challenge`."""
@@ -75,7 +76,7 @@ class Challenges:
             factors=factors,
             shown={"element_name": name, "nextActionHint": hint},
             requires=Requires.CODE,
-            expires_at=self._clock.wall() + expiry_s,
+            expires_at=self.clock.wall() + expiry_s,
         )
 
     async def raise_challenge(self, agent: AgentKey, name: str, draft: Approval) -> None:
@@ -86,9 +87,9 @@ class Challenges:
         if before is not None and self.is_waiting(before[1]):
             await self.inbox.void(before[1], SUPERSEDED)
         if before is not None:
-            self._codes.forget(before[1])
-        self._issued[agent] = self._clock.wall(), draft.id
-        await self._codes.make_code(draft.id, agent.principal, name, draft.expires_at or self._clock.wall())
+            self.codes.forget(before[1])
+        self._issued[agent] = self.clock.wall(), draft.id
+        await self.codes.make_code(draft.id, agent.principal, name, draft.expires_at or self.clock.wall())
         raised = await self.inbox.raise_(draft)
         if isinstance(raised, Refusal):
             log.error("a challenge of the agent %r cannot be put into the inbox: %s", name, raised.message)
@@ -109,7 +110,7 @@ class Challenges:
         draft = self._draft(
             Kind.STEP, execution.agent.principal, execution.name, reason=reason, factors=held.reasons, shown=shown
         )
-        self._codes.make_token(draft.id)
+        self.codes.make_token(draft.id)
 
         async def ask() -> None:
             try:
@@ -117,7 +118,7 @@ class Challenges:
             finally:
                 self._asking.pop(draft.id, None)
             if isinstance(raised, Refusal):
-                self._codes.forget(draft.id)
+                self.codes.forget(draft.id)
                 on_refused(draft.id, raised.message)
 
         self._asking[draft.id] = self._work.begin(ask(), "safety")
@@ -134,11 +135,11 @@ class Challenges:
         draft = self._draft(
             kind, execution.agent.principal, execution.name, reason=reason, factors=factors, shown=shown
         )
-        self._codes.make_token(draft.id)
+        self.codes.make_token(draft.id)
         raised = await self.inbox.raise_(draft)
         if isinstance(raised, Approval):
             return raised
-        self._codes.forget(draft.id)
+        self.codes.forget(draft.id)
         if raised.code == BUDGET_EXCEEDED:
             details = {"metric": "pending_approvals", "limit": self.inbox.rules.max_pending}
             raise OperationFailed(failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too much waits for a person", details))
@@ -172,22 +173,22 @@ class Challenges:
 
     async def approve(self, id: str, *, by: str, reason: str) -> Approval | Refusal:
         """Approve on behalf of a caller that presented the right code or token."""
-        decision = Decision(what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason)
+        decision = Decision(what=What.APPROVED, by=by, at=self.clock.wall(), reason=reason)
         return await self.inbox.decide(id, decision)
 
     async def deny(self, id: str, *, by: str, reason: str) -> Approval | Refusal:
-        return await self.inbox.decide(id, Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason))
+        return await self.inbox.decide(id, Decision(what=What.DENIED, by=by, at=self.clock.wall(), reason=reason))
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
         """Mark an approved request as used and done, so that its decision takes effect only once."""
-        self._codes.forget(approval.id)
+        self.codes.forget(approval.id)
         if approval.status is not Status.APPROVED:
             return approval
         used = await self.inbox.use(approval.id)
         return used if isinstance(used, Refusal) else await self.inbox.finish(approval.id, Move.SUCCEED)
 
     def void_soon(self, id: str, why: str) -> None:
-        self._codes.forget(id)
+        self.codes.forget(id)
         self._work.begin(self._void_asked(id, why))
 
     async def _void_asked(self, id: str, why: str) -> None:
@@ -197,6 +198,6 @@ class Challenges:
 
     async def void(self, id: str | None, why: str) -> None:
         if id is not None:
-            self._codes.forget(id)
+            self.codes.forget(id)
             if self.is_waiting(id):
                 await self.inbox.void(id, why)

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import msgspec
@@ -62,29 +63,29 @@ class StoredChallenge(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float
 
 
+@dataclass(eq=False)
 class Codes:
     """Codes and tokens by the id of their approval. Raises StoreError."""
 
-    def __init__(self, kv: KeyValue, clock: Clock) -> None:
-        self._kv = kv
-        self._clock = clock
-        self._key = b""
-        self._shown: dict[str, str] = {}  # to operators, while it lives
-        self._challenges: dict[str, StoredChallenge] = {}
-        self._tokens: dict[str, str] = {}  # hash -> id of the approval
+    kv: KeyValue
+    clock: Clock
+    _key: bytes = field(default=b"", init=False)
+    _shown: dict[str, str] = field(default_factory=dict, init=False)  # to operators, while it lives
+    _challenges: dict[str, StoredChallenge] = field(default_factory=dict, init=False)
+    _tokens: dict[str, str] = field(default_factory=dict, init=False)  # hash -> id of the approval
 
     async def open(self) -> None:
-        now = self._clock.wall()
+        now = self.clock.wall()
         key = secrets.token_bytes(32)
         try:
-            await self._kv.create(KEYS, "codes", key, now)
+            await self.kv.create(KEYS, "codes", key, now)
         except Conflict:
-            entry = await self._kv.get(KEYS, "codes", now)
+            entry = await self.kv.get(KEYS, "codes", now)
             key = entry.value if entry is not None else b""
         if len(key) != 32:
             raise Damaged("the key of verification codes cannot be read; put a backup of the store in its place")
         self._key = key
-        for entry in await self._kv.entries(CHALLENGES, now):
+        for entry in await self.kv.entries(CHALLENGES, now):
             try:
                 challenge = msgspec.json.decode(entry.value, type=StoredChallenge)
             except msgspec.DecodeError:
@@ -103,9 +104,9 @@ class Codes:
         challenge = StoredChallenge(
             id=id, principal=principal, name=name, code_hash=self._hash(code), expires_at=expires_at
         )
-        now = self._clock.wall()
+        now = self.clock.wall()
         ttl_s = expires_at - now + KEPT_S
-        await self._kv.put(CHALLENGES, id, msgspec.json.encode(challenge), now, ttl_s=ttl_s)
+        await self.kv.put(CHALLENGES, id, msgspec.json.encode(challenge), now, ttl_s=ttl_s)
         self._challenges[id] = challenge
         self._shown[id] = grouped(code)
         return code
@@ -138,7 +139,7 @@ class Codes:
             for old in list(self._tokens)[:1000]:
                 del self._tokens[old]
         if len(self._challenges) > 10_000:
-            now = self._clock.wall()
+            now = self.clock.wall()
             self._challenges = {
                 challenge.id: challenge
                 for challenge in self._challenges.values()
@@ -162,19 +163,20 @@ class Limited(msgspec.Struct, frozen=True):
     retry_after_s: int
 
 
+@dataclass(eq=False)
 class Attempts:
-    def __init__(self, kv: KeyValue, clock: Clock, *, is_progressive: bool) -> None:
-        self._is_progressive = is_progressive
-        self._kv = kv
-        self._clock = clock
-        self._windows: dict[str, Window] = {}
+    kv: KeyValue
+    clock: Clock
+    _: KW_ONLY
+    is_progressive: bool
+    _windows: dict[str, Window] = field(default_factory=dict, init=False)
 
     async def open(self) -> None:
-        for entry in await self._kv.entries(ATTEMPTS, self._clock.wall()):
+        for entry in await self.kv.entries(ATTEMPTS, self.clock.wall()):
             try:
                 self._windows[entry.key] = msgspec.json.decode(entry.value, type=Window)
             except msgspec.DecodeError:
-                now = self._clock.wall()
+                now = self.clock.wall()
                 self._windows[entry.key] = Window(shut_until=now + WINDOW_S)
 
     def take_change(self, change: Change) -> None:
@@ -189,21 +191,21 @@ class Attempts:
             )
 
     def replan(self, *, is_progressive: bool) -> None:
-        self._is_progressive = is_progressive
+        self.is_progressive = is_progressive
 
     def count(self, who: str) -> int:
-        return len(self._current(who, self._clock.wall()).failures)
+        return len(self._current(who, self.clock.wall()).failures)
 
     async def maybe_limited(self, who: str) -> Limited | None:
         """Return the limit that refuses an attempt before its code is read, or None. A refused attempt is a
         violation.
         """
-        now = self._clock.wall()
+        now = self.clock.wall()
         window = self._current(who, now)
         if len(window.failures) < FAILURES_MAX and window.shut_until <= now:
             return None
         until = max(window.shut_until, window.failures[0] + WINDOW_S if window.failures else 0.0)
-        if self._is_progressive and window.shut_until <= now:
+        if self.is_progressive and window.shut_until <= now:
             violations = (*window.violations, now)
             length = min(WINDOW_S * 2 ** (len(violations) - 1), WINDOW_MAX_S)
             until = max(until, window.failures[-1] + length)
@@ -213,7 +215,7 @@ class Attempts:
 
     async def fail(self, who: str) -> None:
         """Count a failed attempt. It is in the store when this returns."""
-        now = self._clock.wall()
+        now = self.clock.wall()
         window = self._current(who, now)
         await self._keep(who, msgspec.structs.replace(window, failures=(*window.failures, now)[-FAILURES_MAX:]), now)
 
@@ -231,4 +233,4 @@ class Attempts:
     async def _keep(self, who: str, window: Window, now: float) -> None:
         self._windows[who] = window
         ttl_s = WINDOW_MAX_S + REMEMBERED_S
-        await self._kv.put(ATTEMPTS, who, msgspec.json.encode(window), now, ttl_s=ttl_s)
+        await self.kv.put(ATTEMPTS, who, msgspec.json.encode(window), now, ttl_s=ttl_s)

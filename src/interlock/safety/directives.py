@@ -4,6 +4,7 @@ permission_pending, autonomy_pause and danger_zone are read off the state each t
 cleared; status and error wait in the execution and are told once. Nothing is ever pushed.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from interlock.approvals.inbox import Inbox
@@ -26,10 +27,10 @@ START_WAITS: Final = "The start of the agent waits for the approval of a person.
 _T = NotificationType
 
 
+@dataclass(eq=False)
 class Directives:
-    def __init__(self, inbox: Inbox, blocks: Blocks) -> None:
-        self._inbox = inbox
-        self._blocks = blocks
+    inbox: Inbox
+    blocks: Blocks
 
     def of_evaluation(self, execution: Execution, evaluation: Evaluation, *, more: tuple[str, ...] = ()) -> Directive:
         return Directive(
@@ -75,7 +76,7 @@ class Directives:
             *([_paused(execution.pause)] if execution.pause is not None else ()),
             *(
                 _danger(block, is_own=block.principal == execution.agent.principal)
-                for block in self._blocks.all()
+                for block in self.blocks.all()
                 if block.at >= since or block.agent == execution.agent  # AQL-8.7.3-7
             ),
             *notices,
@@ -102,7 +103,7 @@ class Directives:
                 metadata=Metadata(operation=approval.tool, level=LEVEL, reason=approval.reason),
                 timestamp=rfc3339(approval.created_at),
             )
-            for approval in self._inbox.waiting(Kind.CALL)
+            for approval in self.inbox.waiting(Kind.CALL)
             if approval.requested_by == execution.agent.principal and approval.created_at >= since
         ]
 

@@ -6,6 +6,7 @@ pending one is cancelled.
 
 import logging
 import secrets
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -231,20 +232,20 @@ class Execution:
         )
 
 
+@dataclass(eq=False)
 class Executions:
-    def __init__(self, kv: KeyValue, clock: Clock, keep_s: float) -> None:
-        self._kv = kv
-        self._clock = clock
-        self._keep_s = keep_s
-        self.by_owner: dict[Owner, list[Execution]] = {}  # live ones
-        self._by_id: dict[str, Execution] = {}
-        self._last: dict[tuple[Owner, AgentKey], Execution] = {}  # also one that is over
-        self._changed: dict[str, Execution] = {}
+    kv: KeyValue
+    clock: Clock
+    keep_s: float
+    by_owner: dict[Owner, list[Execution]] = field(default_factory=dict, init=False)  # live ones
+    _by_id: dict[str, Execution] = field(default_factory=dict, init=False)
+    _last: dict[tuple[Owner, AgentKey], Execution] = field(default_factory=dict, init=False)  # also one that is over
+    _changed: dict[str, Execution] = field(default_factory=dict, init=False)
 
     async def open(self) -> None:
         """Load the executions from the store and end those that were still running or pending. Raise StoreError."""
-        now = self._clock.wall()
-        for entry in await self._kv.entries(BUCKET, now):
+        now = self.clock.wall()
+        for entry in await self.kv.entries(BUCKET, now):
             try:
                 stored = msgspec.json.decode(entry.value, type=StoredExecution)
             except msgspec.DecodeError:
@@ -281,7 +282,7 @@ class Executions:
         """Return the execution of any owner, or None if it is unknown or its retention time is over."""
         execution = self._by_id.get(id)
         finished_at = None if execution is None else execution.finished_at
-        is_kept = finished_at is None or self._clock.wall() < finished_at + self._keep_s
+        is_kept = finished_at is None or self.clock.wall() < finished_at + self.keep_s
         return execution if is_kept else None
 
     def maybe_last(self, owner: Owner, agent: AgentKey) -> Execution | None:
@@ -302,9 +303,9 @@ class Executions:
     async def flush(self) -> None:
         changed, self._changed = self._changed, {}
         for id, execution in changed.items():
-            ttl_s = None if execution.is_live else self._keep_s
+            ttl_s = None if execution.is_live else self.keep_s
             try:
-                await self._kv.put(BUCKET, id, msgspec.json.encode(execution.stored()), self._clock.wall(), ttl_s=ttl_s)
+                await self.kv.put(BUCKET, id, msgspec.json.encode(execution.stored()), self.clock.wall(), ttl_s=ttl_s)
             except StoreError as refused:
                 log.warning("an execution cannot be written down: %s; tried again", refused)
                 self._changed.setdefault(id, execution)

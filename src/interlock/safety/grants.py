@@ -5,6 +5,7 @@ and is matched by every name that a call goes by: alias, qualified, local, origi
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -71,26 +72,25 @@ class Grant:
             self.names -= names.all  # AQL-8.6.2-1
 
 
+@dataclass(eq=False)
 class CallableNames:
-    """Every name that a caller could call something by. Made once per namespace and kind of caller."""
+    """Every name that a caller could call something by. Made once per namespace and kind of caller.
 
-    def __init__(self, live: LiveNamespace, operation: OperationName, lifted: LiftedNames) -> None:
-        """Create the table of names.
+    `operation` returns the name of a tool's operation on the AQL surfaces. `lifted` returns the names of the
+    operations behind a tool of an AQL server, keyed by the names that the server uses.
+    """
 
-        `operation` returns the name of a tool's operation on the AQL surfaces. `lifted` returns the names of the
-        operations behind a tool of an AQL server, keyed by the names that the server uses.
-        """
-        self._live = live
-        self._operation = operation
-        self._lifted = lifted
-        self._known: dict[ViewKey, tuple[Namespace, frozenset[str]]] = {}
+    live: LiveNamespace
+    operation: OperationName
+    lifted: LiftedNames
+    _known: dict[ViewKey, tuple[Namespace, frozenset[str]]] = field(default_factory=dict, init=False)
 
     def forget(self) -> None:
         """Clear the cache, because the operations of an upstream server have changed."""
         self._known.clear()
 
     def of(self, caller: Caller) -> frozenset[str]:
-        namespace = self._live.current
+        namespace = self.live.current
         view = namespace.view(caller.key)
         cached = self._known.get(view.key)
         if cached is not None and cached[0] is namespace:
@@ -98,7 +98,7 @@ class CallableNames:
         names: set[str] = set()
         for route in {id(route): route for table in (view.tools, view.prompts) for route in table.values()}.values():
             names |= self.of_route(route)
-            for pair in self._lifted(route).items():
+            for pair in self.lifted(route).items():
                 names.update(map(normalise, pair))
         if len(self._known) >= VIEWS_MAX:
             self._known.clear()
@@ -106,7 +106,7 @@ class CallableNames:
         return self._known[view.key][1]
 
     def of_route(self, route: Route) -> frozenset[str]:
-        operation = self._operation(route)
+        operation = self.operation(route)
         spelled = (route.qualified, route.alias, route.local, route.original, *((operation,) if operation else ()))
         return frozenset(normalise(name) for name in spelled)
 
@@ -115,14 +115,14 @@ class CallableNames:
             return CallNames(self.of_route(call.route), self._of_lifted(call, call.route))
         route = None
         if call.method == PROMPTS_GET:
-            route = self._live.current.view(call.caller.key).find_prompt(call.target)
+            route = self.live.current.view(call.caller.key).find_prompt(call.target)
         if route is not None:
             return CallNames(self.of_route(route))
         return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))
 
     def _of_lifted(self, call: Call, route: Route) -> tuple[frozenset[str], ...]:
         """Behind the tool of an AQL server stand operations, and those are what is called, on whatever surface."""
-        lifted = self._lifted(route)
+        lifted = self.lifted(route)
         if not lifted:
             return ()
         arguments = decode_object(call.params.get("arguments", RAW_EMPTY)) or {}

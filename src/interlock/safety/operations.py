@@ -1,5 +1,7 @@
 """Agents of the safety loop, for operators: listed, aborted, and given a fresh challenge."""
 
+from dataclasses import dataclass
+
 from interlock.aql.protocol.model import ExecutionStatus
 from interlock.core.clock import rfc3339
 from interlock.operator.operation import handles
@@ -10,27 +12,27 @@ from interlock.safety.loop import SafetyLoop
 from interlock.wire.refusal import NotFound
 
 
+@dataclass(eq=False)
 class AgentOperations:
     """Operations on agents in the safety loop."""
 
-    def __init__(self, loop: SafetyLoop) -> None:
-        self._loop = loop
+    loop: SafetyLoop
 
     @handles(LIST_AGENTS)
     def list_all(self) -> Agents:
-        newest: dict[AgentKey, Execution] = {execution.agent: execution for execution in self._loop.executions.all()}
-        blocks = {block.agent: block for block in self._loop.blocks.all()}
+        newest: dict[AgentKey, Execution] = {execution.agent: execution for execution in self.loop.executions.all()}
+        blocks = {block.agent: block for block in self.loop.blocks.all()}
         keys = [*blocks, *(key for key in reversed(newest) if key not in blocks)]
         return Agents(
-            mode=self._loop.plan.mode, agents=tuple(_view(key, newest.get(key), blocks.get(key)) for key in keys)
+            mode=self.loop.plan.mode, agents=tuple(_view(key, newest.get(key), blocks.get(key)) for key in keys)
         )
 
     @handles(ORDER_CHALLENGE)
     async def order_challenge(self, body: NameAgent) -> Agent:
         """Give a blocked agent a fresh challenge; the one before is void. Raises NotFound, StoreError."""
-        block = await self._loop.order_challenge(agent_key(body.principal, body.name))
+        block = await self.loop.order_challenge(agent_key(body.principal, body.name))
         if block is None:
-            blocked = [agent.name for agent in self._loop.blocks.of_principal(body.principal)]
+            blocked = [agent.name for agent in self.loop.blocks.of_principal(body.principal)]
             raise NotFound("blocked agent", body.name, blocked)
         return _view(block.agent, None, block)
 
@@ -38,10 +40,10 @@ class AgentOperations:
     async def abort(self, body: NameAgent, by: str) -> Agent:
         """End what an agent is doing, also while it is blocked. Raises NotFound."""
         key = agent_key(body.principal, body.name)
-        ended = self._loop.abort_as_operator(key, by)
+        ended = self.loop.abort_as_operator(key, by)
         if ended is None:
-            raise NotFound("running agent", body.name, [agent.name for agent in self._loop.executions.live()])
-        return _view(key, ended, self._loop.blocks.maybe(key))
+            raise NotFound("running agent", body.name, [agent.name for agent in self.loop.executions.live()])
+        return _view(key, ended, self.loop.blocks.maybe(key))
 
 
 def _view(key: AgentKey, execution: Execution | None, block: Block | None) -> Agent:

@@ -4,6 +4,7 @@ Every attempt that fails is on disk before it is answered, and audited without w
 a token that nobody knows counts for the principal that made it.
 """
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
@@ -27,16 +28,16 @@ from interlock.wire.refusal import Refusal
 NOBODY: Final = ""  # the name under which attempts count that belong to no agent
 
 
+@dataclass(eq=False)
 class Verification:
-    def __init__(self, loop: SafetyLoop, codes: Codes, attempts: Attempts, clock: Clock) -> None:
-        self._loop = loop
-        self._codes = codes
-        self._attempts = attempts
-        self._clock = clock
+    loop: SafetyLoop
+    codes: Codes
+    attempts: Attempts
+    clock: Clock
 
     async def open(self) -> None:
-        await self._codes.open()
-        await self._attempts.open()
+        await self.codes.open()
+        await self.attempts.open()
 
     async def close(self) -> None:
         """Do nothing: this object holds no resources."""
@@ -45,22 +46,22 @@ class Verification:
         """Unblock or resume an agent if the code is right; void the code if it is wrong (AQL 8.8.2)."""
         id, written = params["challenge_id"], params["code"]
         principal = caller.principal.name
-        challenge = self._codes.find_challenge(id)
+        challenge = self.codes.find_challenge(id)
         if challenge is None or challenge.principal != principal:  # AQL-8.8-1, AQL-2.3.5-2: as if there were none
             agent, name = AgentKey(principal, NOBODY), NOBODY
             await self._refuse_limited(agent, name, id)
             raise await self._failed(agent, name, id, failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id}))
         agent, name = agent_key(principal, challenge.name), challenge.name
         await self._refuse_limited(agent, name, id)
-        approval = self._loop.challenges.inbox.get(id)
+        approval = self.loop.challenges.inbox.get(id)
         if approval is None or approval.status is not Status.PENDING:  # AQL-8.8.2-8
             raise await self._failed(agent, name, id, self._over(approval, {"challenge_id": id}))
-        if not self._codes.is_code(challenge, written):  # AQL-8.8-1
-            await self._loop.challenges.void(id, WRONG_CODE)
+        if not self.codes.is_code(challenge, written):  # AQL-8.8-1
+            await self.loop.challenges.void(id, WRONG_CODE)
             raise await self._failed(agent, name, id, failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id}))
         await self._approve(id, by=principal, reason="verified with the code")
-        self._loop.audit.add("verify", agent, name, "verified", approval=id)
-        live = self._loop.executions.live_of(agent)
+        self.loop.audit.add("verify", agent, name, "verified", approval=id)
+        live = self.loop.executions.live_of(agent)
         return {"verified": True, "element_name": name, "status": live[-1].status.value if live else "unblocked"}
 
     async def confirm(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
@@ -74,8 +75,8 @@ class Verification:
             detail = "a person confirms, with the token that interlock approvals show ID --code gives them"
             refused = permission_denied("self_approval", detail=detail)  # AQL-8.7.3-9
             raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
-        id = self._codes.maybe_approval_of(token)
-        approval = self._loop.challenges.inbox.get(id) if id is not None else None
+        id = self.codes.maybe_approval_of(token)
+        approval = self.loop.challenges.inbox.get(id) if id is not None else None
         if approval is None or approval.requested_by != principal or approval.source is not Source.AQL:  # AQL-8.7.3-9
             refused = failure(Code.TOKEN_INVALID, "Invalid confirmation token", {})
             raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
@@ -90,7 +91,7 @@ class Verification:
         operation = self._operation(approval)
         is_yes = params.get("decision", "approve") == "approve"
         await self._approve(approval.id, by=principal, reason="confirmed with the token", is_yes=is_yes)
-        self._loop.audit.add("confirm", agent, name, "approved" if is_yes else "denied", approval=approval.id)
+        self.loop.audit.add("confirm", agent, name, "approved" if is_yes else "denied", approval=approval.id)
         return {
             "confirmed": is_yes,
             "confirmation_id": approval.id,
@@ -99,16 +100,16 @@ class Verification:
         }
 
     async def _approve(self, id: str, *, by: str, reason: str, is_yes: bool = True) -> None:
-        decide = self._loop.challenges.approve if is_yes else self._loop.challenges.deny
+        decide = self.loop.challenges.approve if is_yes else self.loop.challenges.deny
         decided = await decide(id, by=by, reason=reason)
-        settled = decided if isinstance(decided, Refusal) else await self._loop.settle(decided)
+        settled = decided if isinstance(decided, Refusal) else await self.loop.settle(decided)
         if isinstance(settled, Refusal):
             raise OperationFailed(internal_error("the decision cannot be written; nothing was done"))
 
     def _over(self, approval: Approval | None, details: dict[str, Any]) -> AqlFailure:
         # AQL-8.8.2-8
         if approval is not None and approval.status is Status.EXPIRED and approval.expires_at is not None:
-            times = {"expired_at": rfc3339(approval.expires_at), "current_time": rfc3339(self._clock.wall())}
+            times = {"expired_at": rfc3339(approval.expires_at), "current_time": rfc3339(self.clock.wall())}
             return failure(
                 Code.TOKEN_EXPIRED, "It has expired; a fresh one is shown to operators", {**details, **times}
             )
@@ -120,12 +121,12 @@ class Verification:
 
     async def _refuse_limited(self, agent: AgentKey, name: str, id: str | None) -> None:
         try:
-            limited = await self._attempts.maybe_limited(agent.stored)
+            limited = await self.attempts.maybe_limited(agent.stored)
         except StoreError:
             raise OperationFailed(internal_error("the node's store cannot be written; nothing was done")) from None
         if limited is None:
             return
-        self._loop.audit.add("verify", agent, name, "limited", approval=id)
+        self.loop.audit.add("verify", agent, name, "limited", approval=id)
         details = {
             "limit": FAILURES_MAX,
             "remaining": 0,
@@ -138,15 +139,15 @@ class Verification:
     async def _failed(
         self, agent: AgentKey, name: str, id: str | None, refused: AqlFailure, *, event: str = "verify"
     ) -> OperationFailed:
-        self._loop.audit.add(event, agent, name, "failed", approval=id, reason=refused.code)
+        self.loop.audit.add(event, agent, name, "failed", approval=id, reason=refused.code)
         try:
-            await self._attempts.fail(agent.stored)  # AQL-8.8.2-8, AQL-8.7.3-9
+            await self.attempts.fail(agent.stored)  # AQL-8.8.2-8, AQL-8.7.3-9
         except StoreError:
             return OperationFailed(internal_error("the node's store cannot be written; nothing was done"))
         return OperationFailed(refused)
 
     def _operation(self, approval: Approval) -> str:
-        execution = self._loop.executions.maybe_by_approval(approval.id)
+        execution = self.loop.executions.maybe_by_approval(approval.id)
         held = None if execution is None else execution.held.waiting.get(approval.id)
         if held is not None:
             return held.operation

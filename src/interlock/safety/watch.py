@@ -5,6 +5,7 @@ to watch (`Guard.watch`). The answer is a refusal with its reason, or None. The 
 is sent; a call that a person has to approve keeps the grant until then.
 """
 
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from interlock.aql.protocol.errors import OperationFailed
@@ -31,13 +32,13 @@ _WHY: Final = {
 }
 
 
+@dataclass(eq=False)
 class Watch:
     """The watch over the calls of agents in the loop."""
 
-    def __init__(self, loop: SafetyLoop, clock: Clock) -> None:
-        self.loop = loop
-        self._clock = clock
-        self._work = BackgroundTasks()
+    loop: SafetyLoop
+    clock: Clock
+    _work: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
 
     async def open(self) -> None:
         """Do nothing: this object holds no resources."""
@@ -107,7 +108,7 @@ class Watch:
                 # It counts from now on; the inbox hears of it as soon as the disk has it.
                 execution.grants.clear()
                 execution.pause = Pause(
-                    evaluation=judged, hint=None, approval_id="", is_verified_by_code=False, at=self._clock.wall()
+                    evaluation=judged, hint=None, approval_id="", is_verified_by_code=False, at=self.clock.wall()
                 )
                 self._work.begin(self._escalate(execution, call.target, judged.verdict), "safety")
                 return self._fault("paused", execution)
@@ -136,7 +137,7 @@ class Watch:
         waiting = [each for each in mine if each.pause is not None or each.status is ExecutionStatus.PENDING]
         if len(waiting) == len(mine):
             return self._fault("paused", waiting[0])  # AQL-8.6.4-3
-        now = self._clock.wall()
+        now = self.clock.wall()
         for execution in mine:
             metadata = Metadata(operation=call.target, reason="unreported_action")
             message = f"A call of {call.target} was not reported, and was refused."
@@ -161,6 +162,7 @@ def _danger(call: Call) -> int | None:
     return None if isinstance(route, Route) else READ_ONLY  # prompts and resources are read
 
 
+@dataclass(eq=False)
 class AgentCheck:
     """Check 5 of the guard: a call of an agent inside the loop passes only if the agent reported it and may act."""
 
@@ -168,22 +170,21 @@ class AgentCheck:
     name = "agent"
     is_common = True
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    watch: Watch
 
     def applies_to(self, route: Route) -> bool:
         return True
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
-        refusal = self._watch.maybe_refusal(call)
+        refusal = self.watch.maybe_refusal(call)
         return None if refusal is None else Refused(self.number, refusal)
 
     def use(self, call: Call) -> None:
         """Use up the grant or release that lets a released call pass, when the call is sent."""
-        self._watch.use(call)
+        self.watch.use(call)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
-        loop = self._watch.loop
+        loop = self.watch.loop
         if not loop.is_enforcing:
             return CheckVerdict(
                 number=self.number, name=self.name, verdict="pass", reason=f"the loop is {loop.plan.mode}"

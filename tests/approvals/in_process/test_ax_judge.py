@@ -144,7 +144,7 @@ async def test_a_disk_that_refuses_takes_no_proof(tmp_path: Path) -> None:
         store = build_store("sqlite", tmp_path / "other")
         await store.open()
         await store.close()
-        judge._kv = store.kv
+        judge.kv = store.kv
         assert reason(await judge.judge(ASKED, proof_of(clock))) == (32131, "store")
 
 

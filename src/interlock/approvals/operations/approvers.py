@@ -4,6 +4,8 @@ Every addition ends as a question in the inbox, which takes the proof of an appr
 code that the terminal of the node shows.
 """
 
+from dataclasses import dataclass
+
 from interlock.approvals.api import (
     ENROL_PASSKEY,
     EXISTS,
@@ -45,32 +47,24 @@ from interlock.wire.refusal import NotFound, Refusal, Refused
 EVERYTHING = ("*",)
 
 
+@dataclass(eq=False)
 class ApproverOperations:
     """Operations on approvers and their keys."""
 
-    def __init__(
-        self,
-        enrolments: Enrolments,
-        anchors: Anchors,
-        keys: OperatorKeyService,
-        passkeys: PasskeyService,
-        revocation: KeyRevocation,
-        approvals: ApprovalViews,
-    ) -> None:
-        self._anchors = anchors
-        self._enrolments = enrolments
-        self._keys = keys
-        self._passkeys = passkeys
-        self._revocation = revocation
-        self._approvals = approvals
+    enrolments: Enrolments
+    anchors: Anchors
+    keys: OperatorKeyService
+    passkeys: PasskeyService
+    revocation: KeyRevocation
+    approvals: ApprovalViews
 
     @handles(LIST_APPROVERS)
     def list_all(self) -> Approvers:
-        party, approvers = self._passkeys.find_relying_party(), self._enrolments.shown()
+        party, approvers = self.passkeys.find_relying_party(), self.enrolments.shown()
         return Approvers(
             approvers=approvers,
             needs_first=not any(approver.approves for approver in approvers),
-            keys=self._keys.names(),
+            keys=self.keys.names(),
             passkey_origin=None if party is None else party.origin,
         )
 
@@ -81,7 +75,7 @@ class ApproverOperations:
         Raises Refused.
         """
         self._refuse_taken(body.name)
-        public = await self._keys.make(body.name, body.passphrase)
+        public = await self.keys.make(body.name, body.passphrase)
         if isinstance(public, Refusal):
             raise _refused(public)
         return await self._request(AnchorPlan(name=body.name, key=public, approves=EVERYTHING), by)
@@ -91,7 +85,7 @@ class ApproverOperations:
         """Return what a browser needs to make a passkey. Raises Refused."""
         self._refuse_taken(body.name)
         invitation = self._invite(body.name, by)
-        return PasskeyOffer(ticket=invitation.ticket, creation=self._passkeys.creation(invitation))
+        return PasskeyOffer(ticket=invitation.ticket, creation=self.passkeys.creation(invitation))
 
     @handles(TAKE_PASSKEY)
     async def take_passkey(self, ticket: str, body: EnrolPasskey, by: str) -> ApprovalView:
@@ -108,10 +102,10 @@ class ApproverOperations:
     @handles(REVOKE_KEY)
     async def revoke_key(self, ref: str, by: str) -> RevokedKeys:
         """Revoke a person's key, by the name of an anchor or the thumbprint of a key. Raises NotFound."""
-        thumbprints = await self._revocation.revoke(ref, by)
+        thumbprints = await self.revocation.revoke(ref, by)
         if not thumbprints:
-            raise NotFound("anchor", ref, [anchor.name for anchor in self._anchors.known()], few=True)
-        voided = await self._revocation.void_unfounded()
+            raise NotFound("anchor", ref, [anchor.name for anchor in self.anchors.known()], few=True)
+        voided = await self.revocation.void_unfounded()
         return RevokedKeys(revoked=tuple(thumbprints), voided=tuple(approval.id for approval in voided))
 
     # Invitations: the passkey counts once its lines are in the configuration.
@@ -123,7 +117,7 @@ class ApproverOperations:
 
     @handles(GET_INVITATION)
     def get_invitation(self, ticket: str) -> InvitationView:
-        invitation = self._passkeys.maybe_invitation(ticket)
+        invitation = self.passkeys.maybe_invitation(ticket)
         if invitation is None:
             raise NotFound("invitation", "")
         return invitation_view(invitation)
@@ -131,10 +125,10 @@ class ApproverOperations:
     @handles(VISIT_INVITATION)
     def visit_invitation(self, ticket: str) -> tuple[Invitation, PasskeyCreation | None] | None:
         """Return an invitation and, until its passkey is made, what a browser needs for that; None if it is over."""
-        invitation = self._passkeys.maybe_invitation(ticket)
+        invitation = self.passkeys.maybe_invitation(ticket)
         if invitation is None:
             return None
-        return invitation, None if invitation.made is not None else self._passkeys.creation(invitation)
+        return invitation, None if invitation.made is not None else self.passkeys.creation(invitation)
 
     @handles(ENROL_PASSKEY)
     async def enrol(self, ticket: str, body: EnrolPasskey) -> InvitationView:
@@ -145,26 +139,26 @@ class ApproverOperations:
         client_data, attestation = decode_base64url(body.client_data), decode_base64url(body.attestation)
         if client_data is None or attestation is None:
             raise refused_as(INVALID_BODY, "client_data and attestation are base64url")
-        invitation = await self._passkeys.enrol(ticket, client_data, attestation)
+        invitation = await self.passkeys.enrol(ticket, client_data, attestation)
         if isinstance(invitation, Wrong):
             raise _invalid_passkey(invitation)
         return invitation
 
     def _invite(self, name: str, by: str) -> Invitation:
-        invitation = self._passkeys.invite(name, by)
+        invitation = self.passkeys.invite(name, by)
         if invitation is None:
             raise refused_as(NO_PASSKEYS, NO_PARTY)
         return invitation
 
     def _refuse_taken(self, name: str) -> None:
-        if any(approver.name == name for approver in self._enrolments.shown()):
+        if any(approver.name == name for approver in self.enrolments.shown()):
             raise refused_as(EXISTS, f"there is an approver {name} already; choose another name")
 
     async def _request(self, plan: AnchorPlan, by: str) -> ApprovalView:
         """Ask in the inbox whether an approver counts, and return the approval."""
-        question = await self._enrolments.request(plan, by)
+        question = await self.enrolments.request(plan, by)
         if isinstance(question, Approval):
-            return find_approval(self._approvals, question.id)
+            return find_approval(self.approvals, question.id)
         if question is None:
             raise refused_as(EXISTS, f"there is an approver {plan.name} already; choose another name")
         raise _refused(question)

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import msgspec
@@ -57,41 +58,31 @@ CALLS_SHOWN_MAX: Final = 20
 PREFIX_MIN: Final = 4  # characters of an id that may name it
 
 
+@dataclass(eq=False)
 class GrantOperations:
     """Operations on standing grants."""
 
-    def __init__(
-        self,
-        grants: StandingGrants,
-        inbox: Inbox,
-        catalog: Catalog,
-        passkeys: PasskeyService,
-        keys: OperatorKeyService,
-        clock: Clock,
-        *,
-        aggregator_id: str,
-        approver_names: Callable[[str], Sequence[str]],
-    ) -> None:
-        self._grants = grants
-        self._inbox = inbox
-        self._catalog = catalog
-        self._passkeys = passkeys
-        self._keys = keys
-        self._clock = clock
-        self._own_id = aggregator_id
-        self._approver_names = approver_names
+    grants: StandingGrants
+    inbox: Inbox
+    catalog: Catalog
+    passkeys: PasskeyService
+    keys: OperatorKeyService
+    clock: Clock
+    _: KW_ONLY
+    aggregator_id: str
+    approver_names: Callable[[str], Sequence[str]]
 
     @handles(LIST_GRANTS)
     def list_all(self) -> Grants:
         calls = self._calls()
-        return Grants(grants=tuple(self._shown(stored, calls) for stored in self._grants.all()))
+        return Grants(grants=tuple(self._shown(stored, calls) for stored in self.grants.all()))
 
     def _calls(self) -> dict[str, list[str]]:
         """Return the ids of approved calls under grants, by the name of the grant that decided them. The newest is
         last.
         """
         ids: dict[str, list[str]] = {}
-        for approval in self._inbox.listed(kind=Kind.CALL):
+        for approval in self.inbox.listed(kind=Kind.CALL):
             if approval.decision is not None and approval.decision.by.startswith(DECIDED_BY):
                 ids.setdefault(approval.decision.by, []).append(approval.id)
         return ids
@@ -111,7 +102,7 @@ class GrantOperations:
         else:
             raise refused_as(BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
         try:
-            check_grant(grant, self._clock.wall())
+            check_grant(grant, self.clock.wall())
         except BadRules as bad:
             raise refused_as(BAD_GRANT_DRAFT, str(bad)) from None
         route = self._route(grant.tool)
@@ -120,16 +111,16 @@ class GrantOperations:
             digest=grant_digest(grant),
             words=words(grant),
             is_held_below=route.gate is not None and route.gate.relays,
-            approvers=tuple(self._approver_names(grant.tool)),
-            passkey_origin=self._passkeys.maybe_origin(grant.tool),
-            signing_keys=self._keys.names(),
+            approvers=tuple(self.approver_names(grant.tool)),
+            passkey_origin=self.passkeys.maybe_origin(grant.tool),
+            signing_keys=self.keys.names(),
         )
 
     @handles(ASK_GRANT_PASSKEY)
     def passkey_request(self, body: NameGrant) -> PasskeyRequest:
         """Return what a browser asks a passkey, for it to sign the grant. Raises Refused."""
-        question = self._grants.question(_grant(body.terms))
-        request = question if isinstance(question, Refusal) else self._passkeys.request(question)
+        question = self.grants.question(_grant(body.terms))
+        request = question if isinstance(question, Refusal) else self.passkeys.request(question)
         if isinstance(request, Refusal):
             raise signature_refused(request)
         return request
@@ -137,10 +128,10 @@ class GrantOperations:
     @handles(PROVE_GRANT)
     async def prove(self, body: UnlockForGrant, by: str) -> SignedProof:
         """Return a proof for the grant by a key of this machine, unlocked by its passphrase. Raises Refused."""
-        question = self._grants.question(_grant(body.terms))
+        question = self.grants.question(_grant(body.terms))
         if isinstance(question, Refusal):
             raise signature_refused(question)
-        proof = await self._keys.sign(question, body.key, body.passphrase, by=by)
+        proof = await self.keys.sign(question, body.key, body.passphrase, by=by)
         if isinstance(proof, Refusal):
             raise signature_refused(proof)
         return SignedProof(proof=check_attempts(proof))
@@ -155,16 +146,16 @@ class GrantOperations:
         route = self._route(grant.tool)
         if route.digest != grant.tool_digest:
             raise refused_as(CHANGED, "the tool is defined otherwise by now; draft the grant again")
-        stored = await self._grants.sign(grant, proof, by=by)
+        stored = await self.grants.sign(grant, proof, by=by)
         if isinstance(stored, Refusal):
             raise signature_refused(stored)
-        await approve_waiting(stored, self._inbox, self._clock.wall())
+        await approve_waiting(stored, self.inbox, self.clock.wall())
         return self._shown(stored)
 
     @handles(REVOKE_GRANT)
     async def revoke(self, id: str, by: str) -> Grant:
         """Revoke a grant. Raises NotFound, Refused."""
-        ended = await self._grants.revoke(self._find(id).grant.id, by=by)
+        ended = await self.grants.revoke(self._find(id).grant.id, by=by)
         if isinstance(ended, Refusal):
             raise signature_refused(ended)
         return self._shown(ended)
@@ -172,8 +163,8 @@ class GrantOperations:
     # Drafting
 
     def _held_call(self, reference: str) -> Approval:
-        exact = self._inbox.get(reference)
-        matches = [exact] if exact is not None else self._inbox.find_by_prefix(reference.lower())
+        exact = self.inbox.get(reference)
+        matches = [exact] if exact is not None else self.inbox.find_by_prefix(reference.lower())
         if len(reference) < PREFIX_MIN or not matches:
             raise NotFound("approval", reference)
         if len(matches) > 1:
@@ -200,11 +191,11 @@ class GrantOperations:
         return self._made(wanted, self._route(tool), who, rules)
 
     def _made(self, wanted: DraftGrant, route: Route, who: str, rules: tuple[ArgumentRule, ...]) -> StandingGrant:
-        now = int(self._clock.wall())
+        now = int(self.clock.wall())
         seconds = SECONDS if wanted.seconds is None and wanted.calls is None else wanted.seconds
         return StandingGrant(
             id=str(uuid.uuid4()),
-            aggregator_id=self._own_id,
+            aggregator_id=self.aggregator_id,
             tool=route.qualified,
             tool_digest=route.digest,
             who=who,
@@ -216,7 +207,7 @@ class GrantOperations:
         )
 
     def _route(self, tool: str) -> Route:
-        view = self._catalog.namespace.view(EVERYTHING)
+        view = self.catalog.namespace.view(EVERYTHING)
         route = view.find_tool(tool)
         if route is None:
             raise NotFound("tool", tool, [candidate.qualified for candidate in view.tool_routes])
@@ -227,10 +218,10 @@ class GrantOperations:
     # Looking
 
     def _find(self, reference: str) -> StoredGrant:
-        exact = self._grants.maybe(reference)
+        exact = self.grants.maybe(reference)
         if exact is not None:
             return exact
-        grants = self._grants.all()
+        grants = self.grants.all()
         matches = [stored for stored in grants if stored.grant.id.startswith(reference.lower())]
         if len(reference) < PREFIX_MIN or not matches:
             raise NotFound("grant", reference, [stored.grant.id for stored in grants])
@@ -239,7 +230,7 @@ class GrantOperations:
         return matches[0]
 
     def _shown(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:
-        grant, over = stored.grant, self._grants.maybe_over(stored.grant.id)
+        grant, over = stored.grant, self.grants.maybe_over(stored.grant.id)
         used = (self._calls() if calls is None else calls).get(f"{DECIDED_BY}{grant.id}", [])
         return Grant(
             terms=_terms(grant),

@@ -5,6 +5,7 @@ the approval requires: mostly a proof, which only the decision service verifies;
 """
 
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Final
 
 from interlock.approvals.api import (
@@ -55,32 +56,32 @@ _STATUSES: Final = {
 }
 
 
+@dataclass(eq=False)
 class InboxOperations:
     """Operations on the inbox."""
 
-    def __init__(self, approvals: ApprovalViews) -> None:
-        self._approvals = approvals
+    approvals: ApprovalViews
 
     @handles(LIST_APPROVALS)
     def list_all(self, kind: str | None, status: str) -> Approvals:
         statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
-        return self._approvals.list_all(None if kind is None else Kind(kind), statuses)
+        return self.approvals.list_all(None if kind is None else Kind(kind), statuses)
 
     @handles(FOLLOW_APPROVALS)
     def follow(self) -> AsyncGenerator[ApprovalSummary, None]:
         """Yield what waits now, then every change."""
-        return self._approvals.changes()
+        return self.approvals.changes()
 
     @handles(GET_APPROVAL)
     def get(self, id: str) -> Approval:
         """Return an approval by its id or the beginning of it. Raises NotFound, Refused."""
-        return find_approval(self._approvals, id)
+        return find_approval(self.approvals, id)
 
     @handles(DECIDE_APPROVAL)
     async def decide(self, id: str, body: DecideApproval, by: str, roles: frozenset[str]) -> Approval:
         """Approve, deny or return what waits. Raises NotFound, Refused."""
         check_may_decide(roles)
-        approval = find_approval(self._approvals, id)
+        approval = find_approval(self.approvals, id)
         if body.decision == "approve" and approval.requires == Requires.ROLE.value and "operator" not in roles:
             raise refused_as(ROLE_REQUIRED, "to approve this takes an operator's token")
         decided = await self._record_decision(approval.id, body, by)
@@ -91,19 +92,19 @@ class InboxOperations:
     async def _record_decision(self, id: str, body: DecideApproval, by: str) -> Approval | Refusal:
         if body.decision != "approve":
             answer = "return" if body.decision == "return" else None
-            return await self._approvals.deny(id, by=by, reason=body.reason, answer=answer)
+            return await self.approvals.deny(id, by=by, reason=body.reason, answer=answer)
         proof = read_proof_untrusted(body.proof) if body.proof else None
         if isinstance(proof, Refusal):
             return proof
-        return await self._approvals.approve(
+        return await self.approvals.approve(
             id, proof, by=by, reason=body.reason, answer=body.tool_class, code=body.code
         )
 
     @handles(REVEAL_CODE)
     async def reveal_code(self, id: str, body: RevealCode, by: str) -> RevealedCode:
         """Return the code of a challenge, or the token of a start or step. Raises NotFound, Refused."""
-        find_approval(self._approvals, id)
-        revealed = await self._approvals.reveal(id, Presented(token=body.proof), by=by)
+        find_approval(self.approvals, id)
+        revealed = await self.approvals.reveal(id, Presented(token=body.proof), by=by)
         if isinstance(revealed, Refusal):
             raise decision_refused(revealed, id)
         return revealed
@@ -111,8 +112,8 @@ class InboxOperations:
     @handles(ASK_PASSKEY)
     def ask_passkey(self, id: str, answer: str | None) -> PasskeyRequest:
         """Return what a browser asks a passkey, for it to approve this. Raises NotFound, Refused."""
-        find_approval(self._approvals, id)
-        request = self._approvals.passkey_request(id, answer)
+        find_approval(self.approvals, id)
+        request = self.approvals.passkey_request(id, answer)
         if isinstance(request, Refusal):
             raise decision_refused(request, id)
         return request
@@ -120,8 +121,8 @@ class InboxOperations:
     @handles(SIGN_APPROVAL)
     async def sign(self, id: str, body: SignApproval, by: str) -> SignedProof:
         """Return a proof by an operator key of this machine. Raises NotFound, Refused."""
-        find_approval(self._approvals, id)
-        proof = await self._approvals.sign(id, body.answer, body.key, body.passphrase, by=by)
+        find_approval(self.approvals, id)
+        proof = await self.approvals.sign(id, body.answer, body.key, body.passphrase, by=by)
         if isinstance(proof, Refusal):
             raise decision_refused(proof, id)
         return SignedProof(proof=check_attempts(proof))

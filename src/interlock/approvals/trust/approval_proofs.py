@@ -7,6 +7,7 @@ the key proves nothing any more, and what was approved with it and not yet used 
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -41,21 +42,20 @@ ANCHOR_GONE: Final = "who approved it may no longer do so"
 USED_MARGIN_S: Final = 3600.0  # a clock that is set back does not make an old proof good again
 
 
+@dataclass(eq=False)
 class ProofVerifier:
-    def __init__(
-        self, kv: KeyValue, clock: Clock, anchors: Anchors, party: Callable[[], Party | None] = lambda: None
-    ) -> None:
-        """Accept the passkeys of `party`. It returns None if browsers use no passkeys at the operator endpoint."""
-        self._kv = kv
-        self._clock = clock
-        self._anchors = anchors
-        self._party = party
-        self._revoked: frozenset[str] = frozenset()  # thumbprints
+    """The judge of approval proofs. `party` is what passkeys must be made for; None: browsers use no passkeys here."""
+
+    kv: KeyValue
+    clock: Clock
+    anchors: Anchors
+    party: Callable[[], Party | None] = lambda: None
+    _revoked: frozenset[str] = field(default_factory=frozenset, init=False)  # thumbprints
 
     async def open(self) -> None:
         """Read which keys were revoked, and warn about anchors that still have such a key. Raise StoreError."""
-        self._revoked = frozenset(entry.key for entry in await self._kv.entries(REVOKED, self._clock.wall()))
-        for anchor in self._anchors.known():
+        self._revoked = frozenset(entry.key for entry in await self.kv.entries(REVOKED, self.clock.wall()))
+        for anchor in self.anchors.known():
             if any(thumbprint(key) in self._revoked for key in _own_keys(anchor)):
                 log.warning(
                     "the key of anchor %s was revoked; remove its [[anchor]] from the configuration", anchor.name
@@ -77,7 +77,7 @@ class ProofVerifier:
         tried: set[frozenset[str]] = set()
         judged: Verified | Refusal = invalid("not_entitled", "the signer may approve none of these tools")
         for tool in tools:
-            names = frozenset(anchor.name for anchor in approvers(tool, self._anchors.known()))
+            names = frozenset(anchor.name for anchor in approvers(tool, self.anchors.known()))
             if names in tried:
                 continue
             tried.add(names)
@@ -87,7 +87,7 @@ class ProofVerifier:
         return judged
 
     async def _judge_signature(self, question: ProofQuestion, proof: Presented) -> Verified | Refusal:
-        return await self._anchors.judge_signature(
+        return await self.anchors.judge_signature(
             lambda anchor: bool(approvers(question.tool, (anchor,))),
             lambda anchors: self._judge(question, proof, anchors),
         )
@@ -100,7 +100,7 @@ class ProofVerifier:
     def verify_again(self, question: ProofQuestion, proof: Presented, at: float) -> Verified | Refusal:
         """Verify a proof that was accepted and used up at the time `at`, with the personal keys that are valid now."""
         judged = self._judge(
-            question, proof, [anchor for anchor in self._anchors.known() if anchor.source != "jwks"], at
+            question, proof, [anchor for anchor in self.anchors.known() if anchor.source != "jwks"], at
         )
         revoked = invalid("revoked", "the key of the proof was revoked")
         return revoked if isinstance(judged, Verified) and judged.key in self._revoked else judged
@@ -108,9 +108,9 @@ class ProofVerifier:
     def _judge(
         self, question: ProofQuestion, proof: Presented, anchors: Sequence[Anchor], at: float | None = None
     ) -> Verified | Refusal:
-        now = self._clock.wall() if at is None else at
+        now = self.clock.wall() if at is None else at
         if is_assertion(proof.token):
-            party = self._party()
+            party = self.party()
             return judge_passkey(proof, question, anchors=anchors, party=party, now=now, verify=_verify_assertion)
         return judge_confirmation(proof, question, anchors=anchors, now=now, verify=_verify)
 
@@ -127,7 +127,7 @@ class ProofVerifier:
         """
         return any(
             anchor.name == proof.anchor and (anchor.source == "jwks" or self._has_key(anchor, proof.key))  # AX-11.3-9
-            for anchor in approvers(tool, self._anchors.known())
+            for anchor in approvers(tool, self.anchors.known())
         )
 
     def _has_key(self, anchor: Anchor, signed_with: str | None) -> bool:
@@ -145,18 +145,18 @@ class ProofVerifier:
         """Revoke the keys of the anchor `name`, or the key with the thumbprint `name`, and return the thumbprints.
         Raise StoreError.
         """
-        keys = [key for anchor in self._anchors.known() for key in _own_keys(anchor) if name == anchor.name]
+        keys = [key for anchor in self.anchors.known() for key in _own_keys(anchor) if name == anchor.name]
         prints = tuple(map(thumbprint, keys)) or ((name,) if _is_thumbprint(name) else ())
         for key_print in prints:
-            await self._kv.put(REVOKED, key_print, b"", self._clock.wall())
+            await self.kv.put(REVOKED, key_print, b"", self.clock.wall())
         self._revoked |= frozenset(prints)
         return prints
 
     async def _spend(self, verified: Verified) -> Refusal | None:
-        now = self._clock.wall()
+        now = self.clock.wall()
         key = hashlib.sha256(f"{verified.anchor}/{verified.jti}".encode()).hexdigest()
         try:
-            await self._kv.create(USED, key, b"", now, ttl_s=verified.expires_at - now + USED_MARGIN_S)
+            await self.kv.create(USED, key, b"", now, ttl_s=verified.expires_at - now + USED_MARGIN_S)
         except Conflict:
             return replay_refusal()
         except StoreError as error:
@@ -170,9 +170,9 @@ class ProofVerifier:
         """
         if verified.counter is None:
             return None
-        now, counter = self._clock.wall(), b"%d" % verified.counter
+        now, counter = self.clock.wall(), b"%d" % verified.counter
         try:
-            last = await self._kv.get(COUNTERS, verified.key, now)
+            last = await self.kv.get(COUNTERS, verified.key, now)
             before = int(last.value) if last is not None else 0
             if verified.counter == before == 0:
                 return None  # it does not count at all, as most that are kept by an account
@@ -180,9 +180,9 @@ class ProofVerifier:
                 log.warning("the passkey of anchor %s counts backwards: it may have been copied", verified.anchor)
                 return invalid("counter", "the passkey counts backwards, so there may be a copy of it; revoke it")
             if last is None:
-                await self._kv.create(COUNTERS, verified.key, counter, now)
+                await self.kv.create(COUNTERS, verified.key, counter, now)
             else:
-                await self._kv.update(COUNTERS, verified.key, counter, last.revision, now)
+                await self.kv.update(COUNTERS, verified.key, counter, last.revision, now)
         except Conflict:  # the same passkey, at the same moment
             return await self._count(verified)
         except StoreError as error:

@@ -1,6 +1,7 @@
 """Whether a claim of authority is proved (MCP-AX 4.2): the signature, and that each proof is used once."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from interlock.approvals.trust.anchors import Anchors
@@ -14,13 +15,15 @@ from interlock.wire.refusal import Refusal
 USED: Final = "proofs-ax"
 
 
+@dataclass(eq=False)
 class Proofs:
-    def __init__(self, kv: KeyValue, clock: Clock, anchors: Anchors, *, audiences: Callable[[], Sequence[str]]) -> None:
-        """Accept proofs for `audiences`: the URL (once it listens) and the aggregator_id of this aggregator."""
-        self._kv = kv
-        self._clock = clock
-        self._audiences = audiences
-        self._anchors = anchors
+    """The judge of authority proofs. `audiences`: the URL (once it listens) and the id of this aggregator."""
+
+    kv: KeyValue
+    clock: Clock
+    anchors: Anchors
+    _: KW_ONLY
+    audiences: Callable[[], Sequence[str]]
 
     async def judge(self, request: Register) -> Proved | Refusal | None:
         """Verify the authority proof of a registration, or return None if it has none. The proof is valid only once
@@ -29,24 +32,24 @@ class Proofs:
         proof, authority = request.authority_proof, request.authority
         if proof is None or authority is None:
             return None
-        return await self._anchors.judge_signature(
+        return await self.anchors.judge_signature(
             lambda anchor: authority in anchor.speaks_for,
             lambda anchors: judge_proof(
                 proof,
                 authority,
-                audiences=self._audiences(),
+                audiences=self.audiences(),
                 anchors=anchors,
-                now=self._clock.wall(),
+                now=self.clock.wall(),
                 verify=_verify,
             ),
         )
 
     async def spend(self, proved: Proved) -> Refusal | None:
         """Mark a proof as used. Return a refusal if it was used before, or None. Raise StoreError."""
-        now = self._clock.wall()
+        now = self.clock.wall()
         key = f"{proved.anchor}/{proved.jti}"
         try:
-            await self._kv.create(USED, key, b"", now, ttl_s=max(1.0, proved.expires_at - now))
+            await self.kv.create(USED, key, b"", now, ttl_s=max(1.0, proved.expires_at - now))
         except Conflict:
             return replay_refusal()
         return None

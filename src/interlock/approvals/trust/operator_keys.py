@@ -8,6 +8,7 @@ share a second count, so that a new session is no new try.
 
 import asyncio
 import secrets
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -62,19 +63,21 @@ class _Tries:
             self._not_before = now + min(WAIT_S_MAX, WAIT_S * 2.0 ** min(self._wrong - self._free, 10))
 
 
+@dataclass(eq=False)
 class OperatorKeyService:
-    def __init__(self, folder: Path, anchors: Anchors, clock: Clock) -> None:
-        self._folder = folder
-        self._anchors = anchors
-        self._clock = clock
-        self._trying = asyncio.Lock()
-        self._callers: dict[str, _Tries] = {}
-        self._strangers = _Tries(SHARED_TRIES)
+    """The keys of operators on this machine, each unlocked by a passphrase for one signature."""
+
+    folder: Path
+    anchors: Anchors
+    clock: Clock
+    _trying: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _callers: dict[str, _Tries] = field(default_factory=dict, init=False)
+    _strangers: _Tries = field(default_factory=lambda: _Tries(SHARED_TRIES), init=False)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the keys on this machine that are enrolled."""
-        believed = {thumbprint(key) for anchor in self._anchors.known() if anchor.approves for key in anchor.keys}
-        return tuple(name for name in key_names(self._folder) if self._maybe_print(name) in believed)
+        believed = {thumbprint(key) for anchor in self.anchors.known() if anchor.approves for key in anchor.keys}
+        return tuple(name for name in key_names(self.folder) if self._maybe_print(name) in believed)
 
     async def sign(
         self, question: ProofQuestion, name: str | None, passphrase: str, *, by: str
@@ -88,13 +91,13 @@ class OperatorKeyService:
             why = f"choose one of {', '.join(names)}" if names else "no operator key on the node's machine is enrolled"
             return invalid("key_unknown", why)
         async with self._trying:
-            tries, now = self._tries(by), self._clock.now()
+            tries, now = self._tries(by), self.clock.now()
             wait_s = max(attempts.wait_s(now) for attempts in tries)
             if wait_s > 0:
                 return TooOften(max(1, round(wait_s)))
-            token = await asyncio.to_thread(self._sign, question, chosen, passphrase.encode(), self._clock.wall())
+            token = await asyncio.to_thread(self._sign, question, chosen, passphrase.encode(), self.clock.wall())
             for attempts in tries:
-                attempts.count(self._clock.now(), is_wrong=isinstance(token, Refusal))
+                attempts.count(self.clock.now(), is_wrong=isinstance(token, Refusal))
             return token
 
     async def make(self, name: str, passphrase: str) -> str | Refusal:
@@ -104,7 +107,7 @@ class OperatorKeyService:
         if len(passphrase) < PASSPHRASE_CHARS_MIN:
             return invalid("bad_passphrase", f"the passphrase has at least {PASSPHRASE_CHARS_MIN} characters")
         try:
-            path = self._folder / f"{name}.key"
+            path = self.folder / f"{name}.key"
             async with self._trying:
                 return await asyncio.to_thread(make_key, path, "ed25519", passphrase.encode())
         except KeyExists:
@@ -116,7 +119,7 @@ class OperatorKeyService:
         from interlock.crypto.signing import KeyFileError, PassphraseWrong, read_signing_key
 
         try:
-            key = read_signing_key(self._folder / f"{name}.key", passphrase)
+            key = read_signing_key(self.folder / f"{name}.key", passphrase)
         except PassphraseWrong:  # a key without one proves nothing of a person in a browser
             return invalid("passphrase", "the key cannot be opened with this passphrase")
         except KeyFileError as refused:
@@ -133,7 +136,7 @@ class OperatorKeyService:
 
     def _maybe_print(self, name: str) -> str | None:
         try:
-            (key,) = read_key_untrusted(public_text(self._folder / f"{name}.key"))
+            (key,) = read_key_untrusted(public_text(self.folder / f"{name}.key"))
         except (OSError, ValueError, BadKey):
             return None
         return thumbprint(key)

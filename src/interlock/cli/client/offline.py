@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,15 +38,15 @@ SECRET_OPERATIONS = (LIST_SECRETS, SET_SECRET, REMOVE_SECRET)
 LOCAL = "local"  # who changes something in a data folder, as at a node's own socket
 
 
+@dataclass(eq=False)
 class OfflineNode:
     """A data folder whose node does not run. Operations that need only its stores are carried out here.
 
     The handlers are those of a node, so that replies, errors and audit records are the same.
     """
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self._plan = plan
-        self._folder = folder
+    plan: Plan
+    folder: Path
 
     def call(self, operation: Operation[Any], *, body: object = None, **arguments: object) -> Answer:
         """Call an operation, as OperatorClient does. Raises Refused."""
@@ -67,11 +68,11 @@ class OfflineNode:
     async def _tokens(self) -> AsyncIterator[object]:
         from interlock.access.operations import TokenOperations
 
-        store, clock = build_shared_store(self._plan, self._folder), Clock()
+        store, clock = build_shared_store(self.plan, self.folder), Clock()
         try:
             await store.open()
-            registry = TokenRegistry(TokenTable(store.kv), clock, self._plan.access, self._plan.auth.token_days)
-            yield TokenOperations(registry, lambda: None, _FolderRecorder(self._plan, self._folder), clock)
+            registry = TokenRegistry(TokenTable(store.kv), clock, self.plan.access, self.plan.auth.token_days)
+            yield TokenOperations(registry, lambda: None, _FolderRecorder(self.plan, self.folder), clock)
         finally:
             await store.close()
 
@@ -80,10 +81,10 @@ class OfflineNode:
         from interlock.credentials.operations import SecretOperations
 
         clock = Clock()
-        service = CredentialService(self._folder, clock, self._plan.node.name, Addresses(self._plan.node))
+        service = CredentialService(self.folder, clock, self.plan.node.name, Addresses(self.plan.node))
         try:
             await service.open()
-            yield SecretOperations(service, {}, {}, lambda _: (), _FolderRecorder(self._plan, self._folder), clock)
+            yield SecretOperations(service, {}, {}, lambda _: (), _FolderRecorder(self.plan, self.folder), clock)
         finally:
             await service.close()
 

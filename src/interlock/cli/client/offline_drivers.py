@@ -1,6 +1,7 @@
 """The drivers of a workspace, read and changed by a command itself while no node runs. Answers like a node."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,10 +22,10 @@ from interlock.wire.refusal import NotFound, Refused
 BY = "local"
 
 
+@dataclass(eq=False)
 class StoredDrivers:
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self._plan = plan
-        self._folder = folder
+    plan: Plan
+    folder: Path
 
     def list(self) -> Answer:
         return self._with_service(DriverService.list_all)
@@ -43,7 +44,7 @@ class StoredDrivers:
 
     async def _has_approvers(self, now: float) -> bool:
         """Return whether an approver is enrolled, in the store that all replicas of the node share."""
-        shared = build_shared_store(self._plan, self._folder)
+        shared = build_shared_store(self.plan, self.folder)
         try:
             await shared.open()
             return bool(await shared.kv.entries(APPROVERS, now))
@@ -55,8 +56,8 @@ class StoredDrivers:
     ) -> Answer:
         async def with_service() -> Answer:
             clock = Clock()
-            store = build_store("sqlite", self._folder)
-            audit = build_audit(self._plan.store.backend, self._folder)
+            store = build_store("sqlite", self.folder)
+            audit = build_audit(self.plan.store.backend, self.folder)
 
             async def record(line: bytes) -> None:
                 await audit.open()
@@ -69,7 +70,7 @@ class StoredDrivers:
                     raise Refused("proof_required", message, hint="interlock serve starts it")
                 memory = Memory(store.kv, clock)
                 await memory.open()
-                registry = Registry(self._plan, memory, this_machine(self._folder / "packages"))
+                registry = Registry(self.plan, memory, this_machine(self.folder / "packages"))
                 return Answer(msgspec.json.encode(await job(DriverService(registry, clock, record))))
             finally:
                 await store.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,10 +37,10 @@ class AttachedCopy(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
+@dataclass(eq=False)
 class StoredNames:
-    def __init__(self, plan: Plan, data: Path) -> None:
-        self._plan = plan
-        self._data = data
+    plan: Plan
+    data: Path
 
     def import_(self, document: bytes, source: str, *, is_trusted: bool, pin: str) -> ImportedRegistry:
         """Import a registry document. Raise Refused if it cannot be imported."""
@@ -56,12 +57,12 @@ class StoredNames:
 
         Write nothing and do not contact a store on other machines: a shared registry has no entries here.
         """
-        if self._plan.store.backend != "sqlite":
+        if self.plan.store.backend != "sqlite":
             return {}
 
         async def read() -> Mapping[str, RegistryEntry]:
-            recorder = Recorder(build_audit(self._plan.store.backend, self._data))  # never opened
-            state = RegistryState(build_names_log(self._plan, self._data), recorder, Clock())
+            recorder = Recorder(build_audit(self.plan.store.backend, self.data))  # never opened
+            state = RegistryState(build_names_log(self.plan, self.data), recorder, Clock())
             await state.open()
             await state.close()
             return state.registry.entries
@@ -69,7 +70,7 @@ class StoredNames:
         return asyncio.run(read())
 
     def publish(self, form: Form) -> bytes:
-        experts = tuple(sorted(anchor.name for anchor in self._plan.anchors))
+        experts = tuple(sorted(anchor.name for anchor in self.plan.anchors))
 
         async def work(state: RegistryState) -> bytes:
             return Publisher(state, lambda: experts).published(form)
@@ -80,18 +81,18 @@ class StoredNames:
         """Attach a copy of a specification document to a request. Raise Refused if it does not fit the request."""
 
         async def work(state: RegistryState) -> AttachedCopy:
-            request, path = await DocumentCopies(state, self._data).attach("local", subject, document)
+            request, path = await DocumentCopies(state, self.data).attach("local", subject, document)
             digest = request.retrieval.digest if request.retrieval is not None else None
             return AttachedCopy(request=request.id, subject=request.subject, digest=digest or "", path=str(path))
 
         return asyncio.run(self._with_state(work))
 
     async def _with_state(self, work: Callable[[RegistryState], Awaitable[T]]) -> T:
-        audit = build_audit(self._plan.store.backend, self._data)
+        audit = build_audit(self.plan.store.backend, self.data)
         recorder = Recorder(audit)
         try:
             await audit.open()
-            state = RegistryState(build_names_log(self._plan, self._data), recorder, Clock())
+            state = RegistryState(build_names_log(self.plan, self.data), recorder, Clock())
             await state.open()
             try:
                 return await work(state)

@@ -7,6 +7,7 @@ import http.client
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,11 +36,11 @@ LISTED_BY = {
 NOT_RUNNING_HINT = "start one with interlock serve, or name its configuration with --config"
 
 
+@dataclass(eq=False)
 class Answer:
     """The reply of an operation. It keeps its bytes, which --json passes on."""
 
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
+    raw: bytes
 
     @cached_property
     def value(self) -> Any:
@@ -68,21 +69,15 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
+@dataclass(eq=False)
 class OperatorClient:
     """`url` is None for the node of this machine's data folder."""
 
-    def __init__(
-        self,
-        connect: Callable[[float], http.client.HTTPConnection],
-        *,
-        url: str | None = None,
-        token: str | None = None,
-        data: Path | None = None,
-    ) -> None:
-        self._connect = connect
-        self._data = data
-        self._url = url
-        self._token = token
+    connect: Callable[[float], http.client.HTTPConnection]
+    _: KW_ONLY
+    url: str | None = None
+    token: str | None = None
+    data: Path | None = None
 
     @classmethod
     def of_data(cls, folder: Path) -> "OperatorClient":
@@ -98,18 +93,18 @@ class OperatorClient:
     ) -> Answer:
         """Call an operation. `arguments` are the parts of its path and its query parameters. Raises Refused."""
         path, query = operation.target(arguments, lambda part: quote(part, safe=""))
-        prefix = urlsplit(self._url).path.rstrip("/") if self._url else ""
+        prefix = urlsplit(self.url).path.rstrip("/") if self.url else ""
         target = prefix + path
         if query:
             target += "?" + urlencode(query)
         headers = {"Accept": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
         encoded = None
         if body is not None:
             headers["Content-Type"] = "application/json"
             encoded = msgspec.json.encode(body)
-        connection = self._connect(timeout)
+        connection = self.connect(timeout)
         try:
             connection.request(operation.method, target, body=encoded, headers=headers)
             response = connection.getresponse()
@@ -130,20 +125,20 @@ class OperatorClient:
                     "this node belongs to another user of the machine",
                     hint="use --url with an operator token",
                 )
-            case FileNotFoundError() | ConnectionRefusedError() if self._url is None:
+            case FileNotFoundError() | ConnectionRefusedError() if self.url is None:
                 return Unreachable(
                     "not_running",
-                    f"no node is running for the data folder {self._data}",
+                    f"no node is running for the data folder {self.data}",
                     hint=NOT_RUNNING_HINT,
-                    details={"data": str(self._data)},
+                    details={"data": str(self.data)},
                 )
-            case OSError() if self._url is None and "too long" in str(error):
+            case OSError() if self.url is None and "too long" in str(error):
                 return Refused(
                     "path_too_long",
                     "the data folder's path is too long for a socket in it",
                     hint="choose a shorter one with --data",
                 )
-        return unreachable(self._url, error)
+        return unreachable(self.url, error)
 
 
 def http_connection(url: str, timeout: float) -> http.client.HTTPConnection:
