@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from tests.support.frozen_node import House, Wires, chain, house, move, still, tool
+from tools.ax_reference import METHODS
 
 from interlock.ax.protocol import messages
 from interlock.ax.protocol.registration.codec import SUBTREE_IDS_MAX
-from interlock.ax.protocol.wire_names import METHODS
 
 SOURCE = Path(__file__).resolve().parents[3] / "src" / "interlock"
 LISTED = {method.name for method in METHODS}

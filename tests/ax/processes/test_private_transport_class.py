@@ -16,11 +16,10 @@ from interlock.ax.protocol import transport_classes as transports
 lora = transports.TransportClass(id="x-lora", framing="LoRa", payload="CBOR", reference="ours", status="private")
 transports.TRANSPORT_CLASSES.append(lora)
 from interlock.ax.protocol.capability import Capability, Invalid, read_capability
-from interlock.ax.protocol.wire_names import METHODS
 from interlock.config.schema import sections
-from tools.ax_reference import main, page
+from tools.ax_reference import METHODS, check_classes, main, page
 import msgspec
-assert transports.check_classes(transports.TRANSPORT_CLASSES) is None
+assert check_classes(transports.TRANSPORT_CLASSES) is None
 assert isinstance(read_capability({"transport": "x-lora"}), Capability)
 assert isinstance(read_capability({"transport": "x-other"}), Invalid)
 assert "x-lora" in METHODS[0].params["properties"]["transport_class"]["enum"]

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tools.ax_reference import page
+from tools.ax_reference import AGENTX, KEYS, METHODS, check_classes, page
 
 from interlock.ax.protocol import messages
-from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
-from interlock.ax.protocol.wire_names import AGENTX, KEYS, METHODS
+from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES, TransportClass
 from interlock.config.schema import sections
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,8 +62,7 @@ def test_events_are_told_apart_nowhere() -> None:
     reading = [
         path.name
         for path in (ROOT / "src").rglob("*.py")
-        if path.name not in ("wire_names.py", "notifications.py")
-        and re.search("x-mcpax-(event-|causal)", path.read_text("utf-8"))
+        if path.name != "notifications.py" and re.search("x-mcpax-(event-|causal)", path.read_text("utf-8"))
     ]
     assert reading == []
     notices = (ROOT / "src/interlock/ax/protocol/notifications.py").read_text("utf-8")

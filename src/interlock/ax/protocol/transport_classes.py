@@ -36,16 +36,3 @@ TRANSPORT_CLASSES: Final[list[TransportClass]] = [  # AX-14-3
 
 def is_private_class(text: str) -> bool:
     return re.fullmatch(PRIVATE_CLASS, text, re.ASCII) is not None  # AX-14-3
-
-
-def check_classes(classes: list[TransportClass]) -> str | None:
-    """Return why the registry cannot be used, or None."""
-    ids = [transport_class.id for transport_class in classes]
-    if len(set(ids)) < len(ids):
-        return "a transport class stands in the registry twice"
-    for transport_class in classes:
-        if transport_class.id.startswith(PRIVATE_PREFIX) is not (transport_class.status == "private"):
-            return (
-                f'transport class "{transport_class.id}": private classes, and only they, begin with "{PRIVATE_PREFIX}"'
-            )
-    return None
