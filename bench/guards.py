@@ -30,8 +30,8 @@ from interlock.core.calls.check import Account
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
+from interlock.dispatch.availability import AvailabilityCheck, SendCheck
 from interlock.dispatch.dispatch import Dispatch, DispatchParts
-from interlock.dispatch.link_checks import AvailabilityCheck, SendCheck
 from interlock.gate.gate import CommitCheck, GateCheck
 from interlock.guard.budgets import BudgetCheck, Budgets
 from interlock.guard.checks import GuardChecks

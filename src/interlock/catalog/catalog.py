@@ -18,8 +18,7 @@ from msgspec import Raw
 from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.capability import AuthScope, needed_hints
 from interlock.ax.protocol.hop_metadata import Unlisted, degraded_meta, lean_meta
-from interlock.ax.protocol.names import Withheld
-from interlock.ax.protocol.uris import maybe_own_uri, nested_segments, show_uri
+from interlock.ax.protocol.names import Withheld, maybe_own_uri, nested_segments, show_uri
 from interlock.catalog import unlisted_tools
 from interlock.catalog.incremental import (
     AliasCollisions,

@@ -45,8 +45,7 @@ from interlock.ax.protocol.hop_metadata import (
     read_below,
     timeout_s,
 )
-from interlock.ax.protocol.names import Withheld, alias, qualify
-from interlock.ax.protocol.uris import SCHEME, bare_uri, is_nested, show_uri
+from interlock.ax.protocol.names import SCHEME, Withheld, alias, bare_uri, is_nested, qualify, show_uri
 from interlock.catalog import unlisted_tools
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.catalog.names import SettledNames, refuse_names, settle_names

@@ -9,8 +9,7 @@ from msgspec import Raw
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.capability import Availability, Capability, LatencyClass
 from interlock.ax.protocol.hop_metadata import ADOPTED, DECLARED, Offer, as_declared
-from interlock.ax.protocol.names import Withheld
-from interlock.ax.protocol.uris import SCHEME
+from interlock.ax.protocol.names import SCHEME, Withheld
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.catalog.surface import Surface
 from interlock.config.plan import ToolClass

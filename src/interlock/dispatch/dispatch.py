@@ -35,21 +35,20 @@ from interlock.core.recorder import Recorder
 from interlock.credentials.consents import Consent
 from interlock.credentials.errors import Unobtainable
 from interlock.dispatch.arrivals import Arrivals, ArrivingCall
-from interlock.dispatch.call_queue import CallQueue, WaitingCall
+from interlock.dispatch.availability import AvailabilityCheck, CallQueue, WaitingCall, forbid_resending
 from interlock.dispatch.calls_under_way import CallsUnderWay
-from interlock.dispatch.link_checks import AvailabilityCheck, forbid_resending
-from interlock.dispatch.task_table import Tasks
+from interlock.dispatch.tasks import Tasks
 from interlock.gate.confirm import Confirmations, ConfirmCall, HeldHere
 from interlock.gate.gate import Gate, GateHold
 from interlock.gate.responses import ReturningClient
 from interlock.gate.rounds import Relayed
 from interlock.guard.budgets import READING, Budgets
 from interlock.guard.guard import Guard
+from interlock.links.connector import LimitReached
 from interlock.links.handshake import modern_head
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link, Own
-from interlock.links.process_limit import LimitReached
-from interlock.links.unauthorized_retry import unauthorised
+from interlock.links.server_keeper import unauthorised
 from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
 from interlock.mcp.methods import (
     COMPLETE,

@@ -15,9 +15,8 @@ from interlock.core.calls.refusals import BUSY
 from interlock.core.clock import Clock
 from interlock.core.link_state import USABLE
 from interlock.dispatch.dispatch import STANDARD_S, Dispatch
-from interlock.dispatch.task_calls import TaskAsking, code_of, task_head
-from interlock.dispatch.task_table import Task
 from interlock.dispatch.task_updates import TaskListener, TaskNews
+from interlock.dispatch.tasks import Task, TaskAsking, code_of, task_head
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.listing import LIST_S

@@ -12,16 +12,16 @@ from typing import Final, Protocol
 
 from msgspec import Raw
 
+from interlock.ax.protocol.names import bare_uri
 from interlock.ax.protocol.notifications import Notice
-from interlock.ax.protocol.uris import bare_uri
 from interlock.catalog.routes import RESOURCE_SCHEME
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.calls.refusals import own_links_full
-from interlock.dispatch.client_tasks import Background
+from interlock.dispatch.task_updates import Background
 from interlock.links.connected_link import ConnectedLink
+from interlock.links.connector import LimitReached
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
-from interlock.links.process_limit import LimitReached
 from interlock.links.server_keeper import ServerKeeper
 from interlock.links.subscriptions import Heard
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED

@@ -11,9 +11,9 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, Sink, view_key
 from interlock.dispatch.client_notifications import ClientNotifications
-from interlock.dispatch.client_tasks import AskedTasks
 from interlock.dispatch.dispatch import resource_not_found
 from interlock.dispatch.task_methods import ABOUT, TaskMethods
+from interlock.dispatch.task_updates import AskedTasks
 from interlock.fronts.audience import Audience
 from interlock.fronts.lists import ClientDispatch, ClientLists
 from interlock.fronts.server_info import SERVER_INFO, capabilities

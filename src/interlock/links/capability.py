@@ -7,6 +7,6 @@ CAPABILITY = Capability(
     sections=("servers",),
     operations=("interlock.links.api:OPERATIONS",),
     commands={
-        "links": Command("interlock.links.cli.links:app", "link"),
+        "links": Command("interlock.links.cli:app", "link"),
     },
 )

@@ -1,7 +1,11 @@
 """Reaching a server: launch its program or dial its address, and greet it.
 
 In: a link and how to reach its server. Out: the link with an open pipe and the facts of a greeted server, or
-ConnectFailed with a reason for people. Whether and when to try again is the keeper's.
+ConnectFailed with a reason for people. Whether and when to try again is the keeper's decision.
+
+`ProcessLimit` bounds the processes that belong to one principal, session or tenant, over all servers of the node. Each
+server's processes are a pool with a limit of its own; all pools share the node's limit, and when it is reached, the
+process that has been idle longest ends.
 """
 
 import asyncio
@@ -25,7 +29,6 @@ from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import USUAL, GreetingFailed, Manner, greet
 from interlock.links.link import ServerFacts
 from interlock.links.pipes import HttpPipe, PipeOwner, SsePipe, StdioPipe, Trouble, Undelivered
-from interlock.links.process_limit import ProcessLimit
 from interlock.mcp.methods import INITIALIZED, Era
 from interlock.net.http.client import header
 from interlock.process.child import Child, ChildStartFailed, child_environment
@@ -38,6 +41,52 @@ from interlock.process.sandbox.sandbox import Command, Sandbox, Sandboxes
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.oversized import Oversized
+
+SETTLED_S: Final = 60.0  # idle for so long, a process makes room for another's
+
+
+class LimitReached(Exception):
+    """The limit on processes is reached, and none of them may end."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.most = most
+
+
+class ProcessPool(Protocol):
+    """The processes of one server's clients."""
+
+    def __len__(self) -> int: ...
+
+    def find_idle_since(self) -> float | None:
+        """Return when the process that is idle longest was last used, or None if none may end."""
+
+    def end_longest_idle(self) -> None: ...
+
+
+class ProcessLimit:
+    """The limit that all process pools of a node share."""
+
+    def __init__(self, most: Callable[[], int] = lambda: 1_000_000) -> None:
+        """Create the limit. `most`: the number of processes, which a changed configuration may change."""
+        self._most = most
+        self._pools: set[ProcessPool] = set()
+
+    def join(self, pool: ProcessPool) -> None:
+        self._pools.add(pool)
+
+    def leave(self, pool: ProcessPool) -> None:
+        self._pools.discard(pool)
+
+    def free_one(self) -> None:
+        """End an idle process if the limit is reached, so that another one can start. Raises LimitReached."""
+        most = self._most()
+        if sum(len(pool) for pool in self._pools) < most:
+            return
+        idle = [(since, pool) for pool in self._pools if (since := pool.find_idle_since()) is not None]
+        if not idle:
+            raise LimitReached(most)
+        min(idle, key=lambda idle_pool: idle_pool[0])[1].end_longest_idle()
 
 
 class MutePipe(StdioPipe):
@@ -90,15 +139,11 @@ class Eras(Protocol):
     def put(self, server: str, era: Era) -> None: ...
 
 
-def _never() -> bool:
-    return False
-
-
 class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
     """The collaborators that keepers need to launch and dial servers."""
 
     packages: Path
-    may_build_sources: Callable[[], bool] = _never  # whether a package may be built, which runs its code
+    may_build_sources: Callable[[], bool] = lambda: False  # whether a package may be built, which runs its code
     message_bytes: int
     reaper: OrphanReaper | None
     eras: Eras

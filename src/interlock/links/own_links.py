@@ -33,13 +33,12 @@ from interlock.core.link_state import USABLE, LinkState
 from interlock.credentials.consents import Consent
 from interlock.credentials.token import TokenHolder
 from interlock.links.connected_link import ConnectedLink, ServerLink
-from interlock.links.connector import ConnectorParts, Eras
+from interlock.links.connector import SETTLED_S, ConnectorParts, Eras, LimitReached
 from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
 from interlock.links.keeper import SAME_REST_S, WAKE_LEAST_S, Keeper
 from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
 from interlock.links.pipes import Undelivered
-from interlock.links.process_limit import SETTLED_S, LimitReached
 from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.capabilities import common_capabilities
 from interlock.mcp.meta import RAW_EMPTY

@@ -1,20 +1,32 @@
-"""The three ways bytes reach a server: a child's stdio, streamable HTTP, and the older HTTP+SSE.
+"""The three ways in which messages reach a server: a child's stdio, streamable HTTP, and the older HTTP+SSE.
 
-A pipe carries whole messages and knows which request a message came back on, where the transport tells (HTTP). It knows
-no method and no era beyond the headers it is told to send.
+Theory of operation. A pipe carries whole messages. It knows neither methods nor eras, except for the headers that its
+owner (a `ConnectedLink`) gives it. Where the transport shows on which request a message came back (HTTP), the pipe
+passes that request on as `origin`; on stdio and HTTP+SSE all messages share one stream, and `origin` is None.
+
+    StdioPipe   one line is one message; the sandbox and the child end with the pipe
+    HttpPipe    one POST per message and its answer on the same exchange; a GET stream for the rest (legacy servers)
+    SsePipe     one GET stream brings every message; POSTs go to the URL that the first event of the stream names
+
+Over HTTP, messages that ask nothing of the server (answers to its questions, cancellations, notifications) have
+connections and a queue of their own (`SideRequests`). They must get through while every call waits for them, and they
+come in bursts, as when a thousand parked calls expire at once. A message that does not fit into the queue is refused
+to its sender, and one that the server does not take in time fails: nothing is dropped silently, and nothing blocks the
+rest for ever.
+
+A stream that breaks is resumed with Last-Event-ID where the server gave its events ids, a few times and with a pause.
 """
 
 import asyncio
 import ssl
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
 from interlock.core.calls.call import PARKED_MAX, Inquiry, Pending
-from interlock.links.side_requests import SideRequests
-from interlock.net.http.client import FailureKind, Handle, Headers, HttpClient, HttpFailure, Parts, header
+from interlock.net.http.client import FailureKind, Handle, Headers, HttpClient, HttpFailure, Parts, ResponseSink, header
 from interlock.net.paced_delivery import PacedDelivery
 from interlock.process.child import Child
 from interlock.process.sandbox.sandbox import Sandbox
@@ -564,3 +576,100 @@ def _undelivered(failure: HttpFailure, limit: int) -> Undelivered:
     if failure.kind is FailureKind.BUSY:
         return Undelivered(Trouble.BUSY, failure.detail)
     return Undelivered(Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST, failure.detail)
+
+
+SIDE_CONNECTIONS_MAX: Final = 8
+SIDE_WAITING_MAX: Final = 65_536  # more than a cancellation and an answer for every call that may be parked
+SIDE_BYTES_MAX: Final = 64 * 1024 * 1024  # of messages the server has not answered; a single larger one may go alone
+SIDE_TAKEN_S: Final = 60.0  # from `send` to the server's answer; a full queue needs a good part of it
+SIDE_SWEEP_S: Final = 5.0
+
+
+class SideRequests:
+    def __init__(
+        self, place: str, max_bytes: int, address: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._client = HttpClient(
+            place,
+            max_body_bytes=max_bytes,
+            max_connections=SIDE_CONNECTIONS_MAX,
+            max_waiting=SIDE_WAITING_MAX,
+            address=address,
+            tls=tls,
+        )
+        self._under_way: dict[_Letter, None] = {}  # the oldest first
+        self._bytes = 0
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def send(self, start: bytes, message: bytes, sink: ResponseSink) -> bool:
+        """Send a message without waiting for its answer. Return False without sending it if too many messages wait.
+
+        `start` as for `HttpClient.send`.
+        """
+        size = len(message)
+        count = len(self._under_way)
+        if count >= SIDE_WAITING_MAX or (count and self._bytes + size > SIDE_BYTES_MAX):
+            return False
+        loop = asyncio.get_running_loop()
+        letter = _Letter(self, size, sink, loop.time() + SIDE_TAKEN_S)
+        self._under_way[letter] = None
+        self._bytes += size
+        letter.handle = self._client.send(start, b"", message, letter)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(SIDE_SWEEP_S, self._sweep)
+        return True
+
+    def over(self, letter: "_Letter") -> None:
+        if self._under_way.pop(letter, self) is not self:
+            self._bytes -= letter.size
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._client.close()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        for letter in list(self._under_way):
+            if letter.deadline > loop.time():
+                break
+            letter.give_up()
+        self._sweeper = loop.call_later(SIDE_SWEEP_S, self._sweep) if self._under_way else None
+
+
+class _Letter:
+    """One message under way: the sink of its request, which passes on to that of the sender."""
+
+    __slots__ = ("_side", "_sink", "deadline", "handle", "size")
+
+    def __init__(self, side: SideRequests, size: int, sink: ResponseSink, deadline: float) -> None:
+        self._side = side
+        self._sink = sink
+        self.size = size
+        self.deadline = deadline
+        self.handle: Handle | None = None
+
+    def give_up(self) -> None:
+        if self.handle is not None:
+            self.handle.abort()
+        self.on_fail(
+            HttpFailure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=f"it was not taken within {SIDE_TAKEN_S:g} s")
+        )
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        self._side.over(self)
+        self._sink.on_answer(status, headers, body)
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        self._sink.on_stream(status, headers)
+
+    def on_chunk(self, data: bytes) -> None:
+        self._sink.on_chunk(data)
+
+    def on_stream_end(self) -> None:
+        self._side.over(self)
+        self._sink.on_stream_end()
+
+    def on_fail(self, failure: HttpFailure) -> None:
+        self._side.over(self)
+        self._sink.on_fail(failure)

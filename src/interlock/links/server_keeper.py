@@ -4,6 +4,11 @@ The link tells its keeper what happens to the connection (`LinkEvents`): a lost 
 session is greeted again while calls are under way; a refused credential is renewed, and the calls that it stopped are
 sent again; a changed list is read again. Everything the server was asked to remember (subscriptions, log level) is
 repeated after each return.
+
+A refused credential has two cases. While the server is being greeted, the keeper obtains another credential and greets
+again (`_plan_retry`). While the link is in use, `Renewal` obtains it beside the other calls, one renewal at a time, and
+sends each refused call once more. If no token can be obtained, the refused calls fail with an error that says what an
+operator has to do.
 """
 
 import asyncio
@@ -15,8 +20,10 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.core.calls.call import Call
+from interlock.core.calls.call import Call, Outcome
+from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
+from interlock.credentials.errors import Unobtainable
 from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
 from interlock.credentials.token import Denied, TokenHolder
 from interlock.drivers.protocol.server_name import settings_place
@@ -29,9 +36,10 @@ from interlock.links.link_requests import LostRefusal
 from interlock.links.listing import FIELD, LIST_S, Items, ListFailed, read_list
 from interlock.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.links.subscriptions import LogLevel, Subscriptions, TaskListening
-from interlock.links.unauthorized_retry import Renewal
 from interlock.mcp.methods import DISCOVER, PING, Era
 from interlock.process.stderr import StderrRing
+from interlock.store.ports import StoreError
+from interlock.wire.refusal import TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.links")
 
@@ -215,3 +223,95 @@ class ServerKeeper(Keeper):
             self.holder.unsubscribe(self._on_credential)
             if self.closes_holder:
                 await self.holder.close()
+
+
+class Renewal:
+    """The renewal of one link's credential, and the calls that wait for it."""
+
+    def __init__(self, link: ConnectedLink, holder: TokenHolder, clock: Clock, doubt: Callable[[], None]) -> None:
+        """Create the renewal of a link. `doubt` is called when the server may refuse everything from now on."""
+        self._link = link
+        self._holder = holder
+        self._clock = clock
+        self._doubt = doubt
+        self._task: asyncio.Task[None] | None = None
+        self._held: dict[Call, None] = {}  # not sent again yet, and not told why not
+
+    @property
+    def under_way(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def begin(self, what: Undelivered) -> None:
+        if not self.under_way:
+            self._task = asyncio.get_running_loop().create_task(self._run(what))
+
+    def cancel(self) -> None:
+        """Stop, because the link is going away. No call is left waiting."""
+        if self._task is not None:
+            self._task.cancel()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        held, self._held = self._held, {}
+        for call in held:
+            call.on_failed(unauthorised(self._link.name), Outcome.ERROR)
+
+    async def _run(self, what: Undelivered) -> None:
+        try:
+            await self._settle_all(what)
+        except Exception:
+            log.exception("link %s: its credential could not be renewed", self._link.name)
+        finally:
+            refused, self._link.failed.refused = self._link.failed.refused, []
+            self._held.update((call, None) for call, _ in refused)
+            self._give_up()
+
+    async def _settle_all(self, what: Undelivered) -> None:
+        waiting: dict[Undelivered, list[Call]] = {what: []}
+        while waiting:
+            refused, self._link.failed.refused = self._link.failed.refused, []
+            self._held = {call: None for call, _ in refused}
+            for call, why in refused:
+                waiting.setdefault(why, []).append(call)
+            for why, calls in waiting.items():
+                await self._settle(why, calls)
+            waiting = {why: [] for _, why in self._link.failed.refused}
+
+    async def _settle(self, what: Undelivered, calls: list[Call]) -> None:
+        sent_at = max((call.started for call in calls), default=self._clock.now())
+        challenge = read_challenge_untrusted(what.challenges)
+        denied = await self._holder.refused(what.status, challenge, sent_at=sent_at)
+        for call in calls:
+            if not call.done:
+                if denied is not None:
+                    await self._tell(call, denied)
+                elif call.ticket is not None:
+                    self._link.send(call.ticket)
+                else:
+                    self._link.failed.lose(call, what)
+            self._held.pop(call, None)
+        if denied is not None and denied.standing:
+            self._doubt()
+
+    async def _tell(self, call: Call, denied: Denied) -> None:
+        if denied.consent and self._holder.principal:
+            try:
+                consent = await self._holder.consent()
+            except (Unobtainable, StoreError):
+                pass
+            else:
+                if not call.done:
+                    call.handler.ask_consent(call, self._link.name, consent.url, consent.id)
+                return
+        call.on_failed(unauthorised(self._link.name, lasting=denied.standing), Outcome.ERROR)
+
+
+def unauthorised(name: str, *, lasting: bool = True) -> Refusal:
+    """Return the refusal for a client. The exact reason is for the operator, because it may name hosts."""
+    data = {
+        "reason": "unauthorised" if lasting else "insufficient_scope",
+        "outcome": "not_sent",
+        "next": f"an operator looks at it: interlock status {name}",
+        "mcpax_code": -32002,
+    }
+    return Refusal(TOOL_DEGRADED, "tool_degraded", data)

@@ -57,12 +57,11 @@ from interlock.credentials.protocol.resource import resource_of
 from interlock.credentials.service import CredentialService
 from interlock.credentials.shared_store import build_names_log, build_shared_store, maybe_tree_store
 from interlock.dispatch.arrivals import Arrivals
+from interlock.dispatch.availability import AvailabilityCheck, SendCheck
 from interlock.dispatch.client_notifications import ClientNotifications
-from interlock.dispatch.client_tasks import AskedTasks
 from interlock.dispatch.dispatch import Dispatch, DispatchParts
-from interlock.dispatch.link_checks import AvailabilityCheck, SendCheck
 from interlock.dispatch.task_methods import TaskMethods
-from interlock.dispatch.task_updates import TaskNews
+from interlock.dispatch.task_updates import AskedTasks, TaskNews
 from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.lists import ListCache
@@ -78,10 +77,9 @@ from interlock.guard.budgets import BudgetCheck, Budgets, is_limited
 from interlock.guard.checks import GuardChecks
 from interlock.guard.guard import Guard
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import ConnectorParts
+from interlock.links.connector import ConnectorParts, ProcessLimit
 from interlock.links.handshake import EraMemory
 from interlock.links.keeper import Keeper
-from interlock.links.process_limit import ProcessLimit
 from interlock.links.share_decision import AskingMemory
 from interlock.names.registry_parts import NameParts, make_name_parts
 from interlock.names.surface_check import NamesCheck, SurfaceParts, make_surface_parts

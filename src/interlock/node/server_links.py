@@ -24,7 +24,7 @@ from interlock.core.feed import AsyncFeed
 from interlock.core.link_state import AWAY, LinkState
 from interlock.core.recorder import Recorder
 from interlock.credentials.service import CredentialService
-from interlock.dispatch.task_table import Tasks
+from interlock.dispatch.tasks import Tasks
 from interlock.fronts.audience import Audience
 from interlock.guard.budgets import Budgets
 from interlock.links.connected_link import ConnectedLink, ServerLink

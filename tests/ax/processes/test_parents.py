@@ -26,7 +26,7 @@ from tests.ax.tree import parent, parents, wait_parent
 from tests.servers.start import raw
 from tests.support.node_process import RunningNode, Wire, running_node
 
-from interlock.dispatch.call_queue import CALLS_MAX, SHARES
+from interlock.dispatch.availability import CALLS_MAX, SHARES
 
 SERVERS = {"bench": {"command": raw("all")}}
 OPEN = '[[tool]]\nmatch = "bench.*"\nmutable = false\nauth_scope = "read"\n'

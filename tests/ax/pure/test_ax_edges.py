@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 import interlock
-from interlock.ax.protocol.uris import nested_segments
+from interlock.ax.protocol.names import nested_segments
 from interlock.mcp.results import error_to_modern, find_modern_error
 
 DEGRADED = {"code": -32002, "message": "tool_degraded", "data": {"reason": "subserver_unreachable", "since": "x"}}

@@ -28,7 +28,7 @@ from interlock.ax.protocol.hop_metadata import (
     read_below,
     timeout_s,
 )
-from interlock.ax.protocol.uris import is_nested, maybe_own_uri, show_uri
+from interlock.ax.protocol.names import is_nested, maybe_own_uri, show_uri
 from interlock.wire.jsonrpc.codec import encode_value
 
 LEAF = Offer(kind="leaf")

@@ -20,7 +20,7 @@ from interlock.cli.terminal.text import (
     since,
 )
 from interlock.links.api import LogLine
-from interlock.links.cli.links import unseen
+from interlock.links.cli import unseen
 from interlock.node.cli.tree import tree_lines
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)

@@ -10,7 +10,7 @@ from tests.support.budget_node import Client, House, house, until
 from tests.support.node_with_clock import limit_calls
 
 from interlock.core.calls.caller import Principal
-from interlock.dispatch import call_queue
+from interlock.dispatch import availability
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MOST = 3
@@ -105,7 +105,7 @@ async def test_a_call_that_came_later_does_not_overtake_one_that_waits(here: Hou
 async def test_a_call_waits_for_no_longer_than_the_limit(
     here: House, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_queue, "WAIT_S", 0.01)
+    monkeypatch.setattr(availability, "WAIT_S", 0.01)
     *first, last = calls(here.client(), MOST + 1)
     route = here.node.calls.dispatch.view(here.client().caller.key).find_tool("slow.read")
     told = here.node.calls.dispatch.guard.explain(route, Principal("local"))
@@ -122,7 +122,7 @@ async def test_a_call_waits_for_no_longer_than_the_limit(
 async def test_one_principal_fills_no_more_than_its_share_of_the_queue(
     here: House, slow: Slow, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(call_queue, limit, most)
+    monkeypatch.setattr(availability, limit, most)
     greedy = calls(here.client(who="client:ada"), MOST + 2, "ada")
     assert (await greedy[-1].error())["data"]["reason"] == "link_busy"
     other = calls(here.client(who="client:bob"), 1, "bob")

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from tests.support.node_with_clock import ELICIT, FILLED, Place, filled, limit_calls, park, place, since, steps
 
-from interlock.dispatch import call_queue, parking
+from interlock.dispatch import availability, parking
 from interlock.links.pipes import Trouble, Undelivered
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -68,7 +68,7 @@ async def test_calls_that_wait_for_clients_keep_no_call_from_their_server(
     waiting = [await park(here, f"room {number}", name="web__interview") for number in range(5)]
     assert (await here.call("web__echo").result())["resultType"] == "complete"
     busy = [here.call("web__interview", steps("busy", {"gate": "room"})) for _ in range(2)]
-    monkeypatch.setattr(call_queue, "WAIT_S", 0.01)
+    monkeypatch.setattr(availability, "WAIT_S", 0.01)
     assert await here.call("web__echo").reason() == "link_busy"
     for arguments, said in waiting:  # they were admitted before: they go on, however many are at work
         assert await end(here, arguments, said) == [{"q": FILLED}]

@@ -17,8 +17,8 @@ from tests.support.node_with_clock import META, OPEN, SECONDS, AheadClock, Asked
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal
 from interlock.dispatch import task_methods as task_desk
-from interlock.dispatch import task_table as tasks
-from interlock.dispatch.task_table import Tasks
+from interlock.dispatch import tasks
+from interlock.dispatch.tasks import Tasks
 from interlock.fronts.sessions import ClientSession
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Request

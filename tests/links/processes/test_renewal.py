@@ -11,7 +11,7 @@ from tests.support.node_with_clock import SECONDS, Asked, Place, filled, park, p
 from interlock.credentials.token import Denied, TokenHolder
 from interlock.links.connected_link import ServerLink
 from interlock.links.pipes import Trouble, Undelivered
-from interlock.links.unauthorized_retry import Renewal
+from interlock.links.server_keeper import Renewal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 REFUSED = Undelivered(Trouble.UNAUTHORISED, "it answered 401", status=401)

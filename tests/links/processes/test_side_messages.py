@@ -17,7 +17,7 @@ from tests.support.local_node import running
 from tests.support.node_with_clock import SECONDS, Place
 
 from interlock.core.calls.call import Pending
-from interlock.links import side_requests
+from interlock.links import pipes
 from interlock.links.connected_link import UNSOLICITED_PER_S, Noise, ServerLink
 from interlock.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered, _Exchange
 from interlock.links.server_messages import ServerQuestions
@@ -60,7 +60,7 @@ async def test_every_message_of_a_burst_arrives(here: Place, segment: str) -> No
 
 
 @pytest.mark.parametrize("segment", ["web", "sse"])
-@pytest.mark.parametrize(("limit", "value"), [("BYTES_MAX", 2000), ("WAITING_MAX", 20)])
+@pytest.mark.parametrize(("limit", "value"), [("SIDE_BYTES_MAX", 2000), ("SIDE_WAITING_MAX", 20)])
 async def test_what_does_not_fit_is_counted_and_said(
     here: Place,
     segment: str,
@@ -72,7 +72,7 @@ async def test_what_does_not_fit_is_counted_and_said(
     link = link_of(here, segment)
     before = here.node.operations.links.get(segment).unsent
     link.greeted(link.facts)  # type: ignore[arg-type]
-    monkeypatch.setattr(side_requests, limit, value)
+    monkeypatch.setattr(pipes, limit, value)
     for _ in range(200):
         link.notify(NOTICE, {"n": -1})
     unsent = here.node.operations.links.get(segment).unsent - before
@@ -111,8 +111,8 @@ class Owner:
 
 
 async def test_a_server_that_takes_no_message_does_not_block_them_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_requests, "TAKEN_S", 0.2)
-    monkeypatch.setattr(side_requests, "SWEEP_S", 0.05)
+    monkeypatch.setattr(pipes, "SIDE_TAKEN_S", 0.2)
+    monkeypatch.setattr(pipes, "SIDE_SWEEP_S", 0.05)
     owner = Owner()
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes connections, nobody reads
         pipe = HttpPipe(owner, f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", {}, 1024)

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -218,3 +219,39 @@ def _display(text: str) -> str:
 
 def _in_order(withheld: Iterable[Withheld]) -> tuple[Withheld, ...]:
     return tuple(sorted(withheld, key=lambda item: item.name))
+
+
+SCHEME: Final = "mcpax://"
+
+
+def show_uri(path: str, uri: str, *, aggregator: bool) -> str:
+    """Return the URI of a resource in the tree. `path` is the segments of its server, joined by dots."""
+    if aggregator and uri.startswith(SCHEME):
+        return f"{SCHEME}{path}.{uri[len(SCHEME) :]}"
+    return f"{SCHEME}{path}/{uri}"
+
+
+def maybe_own_uri(path: str, shown: str, *, aggregator: bool) -> str | None:
+    """Return the URI as the server below `path` knows it, or None if `shown` is not below `path`."""
+    if not shown.startswith(SCHEME + path):
+        return None
+    rest = shown[len(SCHEME) + len(path) :]
+    if rest[:1] == "/":
+        return rest[1:]
+    return SCHEME + rest[1:] if aggregator and rest[:1] == "." else None
+
+
+def is_nested(uri: str) -> bool:
+    """Return whether a URI of an aggregator is a URI of the tree: valid segments, then the rest."""
+    head, slash, _ = uri[len(SCHEME) :].partition("/")
+    return uri.startswith(SCHEME) and slash == "/" and is_qualified(head)
+
+
+def nested_segments(uri: str) -> tuple[str, ...]:
+    """Return the segments of a URI of the tree, or nothing if it is not one."""
+    return read_dotted(uri[len(SCHEME) :].partition("/")[0]) or () if is_nested(uri) else ()
+
+
+def bare_uri(uri: str) -> str:
+    """Return the URI that the server at the end of the path wrote, as in its results."""
+    return uri[len(SCHEME) :].partition("/")[2] if is_nested(uri) else uri

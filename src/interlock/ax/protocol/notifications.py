@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.messages import OVERFLOW, SUBSERVER_LOST, TOOLS_REFUSED
-from interlock.ax.protocol.names import Withheld, is_qualified
-from interlock.ax.protocol.uris import show_uri
+from interlock.ax.protocol.names import Withheld, is_qualified, show_uri
 from interlock.mcp.methods import (
     CANCELLED,
     LOG_MESSAGE,

@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.names import QUALIFIED_MAX, is_segment
-from interlock.ax.protocol.uris import SCHEME
+from interlock.ax.protocol.names import QUALIFIED_MAX, SCHEME, is_segment
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import ROUTE_MISMATCH, Refusal, ax_refusal

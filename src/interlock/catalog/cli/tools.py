@@ -205,7 +205,7 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
     from interlock.catalog.cli.call import arguments_of
     from interlock.cli.terminal.columns import LABEL_WIDTH, in_columns, labelled_lines
     from interlock.cli.terminal.text import one_line
-    from interlock.links.cli.links import state_text
+    from interlock.links.cli import state_text
 
     lines = [Text.assemble((one_line(tool.name), "bold"), "  ", state_text(tool.state, ascii_only=ascii_only))]
     if tool.withheld:

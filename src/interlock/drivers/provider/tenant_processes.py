@@ -20,10 +20,9 @@ from interlock.drivers.protocol.model import Driver
 from interlock.drivers.provider.contract_check import Verdict
 from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.links.connected_link import ServerLink
-from interlock.links.connector import ConnectorParts, Eras
+from interlock.links.connector import SETTLED_S, ConnectorParts, Eras, LimitReached, ProcessLimit
 from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
 from interlock.links.keeper import Keeper
-from interlock.links.process_limit import SETTLED_S, LimitReached, ProcessLimit
 from interlock.mcp.methods import LEGACY_VERSIONS, Era
 from interlock.net.tls import trusting_context
 

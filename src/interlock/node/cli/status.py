@@ -68,7 +68,7 @@ def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[T
     from datetime import UTC, datetime
 
     from interlock.links.api import Link
-    from interlock.links.cli.links import detail_lines
+    from interlock.links.cli import detail_lines
     from interlock.node.cli.tree import tree_lines
     from interlock.operator.api import Status
 

@@ -18,7 +18,7 @@ from interlock.cli.terminal.text import count, duration, latency, one_line, sinc
 from interlock.drivers.api import IdleDriver
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.links.api import Below, Link
-from interlock.links.cli.links import STATE_STYLES, budget_lines, budget_style, budget_text, state_sign
+from interlock.links.cli import STATE_STYLES, budget_lines, budget_style, budget_text, state_sign
 from interlock.operator.api import NameCounts, NodeFacts, Status
 
 GONE = ("degraded", "failed")

@@ -1,0 +1,252 @@
+"""Checks 8 and 12 of the guard, and the queue of calls that wait for capacity at a link.
+
+Check 8 asks whether the link is there and has capacity for another call, and, where a driver has to be chosen, whether
+one could serve the call. Check 12 concerns released calls, which are never sent twice.
+
+A call that was refused only for lack of capacity joins `CallQueue`. It leaves, with its place at the link booked, when
+another call ends. Principals take turns, so that a thousand calls of one principal do not delay the single call of
+another. The number, the bytes and the time of waiting calls are bounded, per principal and in total; beyond that a call
+is refused.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.catalog.api import CheckVerdict
+from interlock.catalog.routes import Route
+from interlock.core.calls.call import Call, CallLink
+from interlock.core.calls.caller import Principal
+from interlock.core.calls.check import CheckNumber, Refused
+from interlock.core.calls.refusals import BUSY, maybe_unusable
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link, Own
+
+
+class AvailabilityCheck:
+    """Check 8: is the link there, and has it capacity for another call?"""
+
+    number = CheckNumber.AVAILABILITY
+    name = "availability"
+    is_common = True
+
+    def __init__(self, calls_max: int, keepers: Mapping[str, Keeper]) -> None:
+        """Create the check; `calls_max` limits the calls under way per link, `keepers` has every link's keeper by
+        segment.
+        """
+        self.calls_max = calls_max
+        self._keepers = keepers
+
+    def applies_to(self, route: Route) -> bool:
+        return True
+
+    def check(self, call: Call, link: CallLink) -> Refused | None:
+        refused = maybe_unusable(link.standing)
+        if refused is not None:
+            return refused
+        if call.booked is not link and self.is_full(link):
+            return Refused(self.number, BUSY)
+        if call.hold is None or not call.hold.is_waiting:
+            return None  # what no person is asked about chooses its driver on its way
+        refusal = call.availability_refusal()
+        return None if refusal is None else Refused(self.number, refusal)
+
+    def may_wait(self, refused: Refused, link: CallLink) -> bool:
+        """Return whether a call that this check refused should be held until its server is available again."""
+        return refused.check is self.number and refused.refusal is not BUSY and self.may_return_soon(link)
+
+    def may_return_soon(self, link: CallLink) -> bool:
+        """Return whether the server may soon be back.
+
+        A child process that ended is restarted on demand; one that keeps ending is not waited for.
+        """
+        keeper = self._keepers.get(link.segment)
+        return keeper is not None and keeper.may_return_soon
+
+    def wake(self, link: CallLink) -> None:
+        """Wake the server of a refused call, so that the next call may find it available."""
+        keeper = self._keepers.get(link.segment)
+        if keeper is not None:
+            keeper.wake()
+
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
+        link = route.link
+        own = link.own.find_usable(caller.name) if link.own is not None else None
+        if own is not None:
+            link = own
+        standing, outlook = link.standing, link.find_outlook(route.original)
+        if link.own is not None and not self.is_full(link):
+            verdict, reason = "later", _explain_own(link.own, caller.name)
+        elif maybe_unusable(standing) is not None:
+            reason = standing.reason or standing.state.value
+            verdict = "later" if self.may_return_soon(link) else "refuse"
+            reason += "; a call waits a short while for it" if verdict == "later" else ""
+        elif self.is_full(link):
+            verdict, reason = "later", f"{link.booked} calls are under way; a call waits until one of them ends"
+        elif outlook is not None:
+            verdict, reason = "pass" if outlook.available else "refuse", outlook.reason
+        else:
+            verdict, reason = "pass", standing.reason or standing.state.value
+        return CheckVerdict(number=self.number, name=self.name, verdict=verdict, reason=reason)
+
+    def is_full(self, link: CallLink) -> bool:
+        return link.booked >= self.calls_max
+
+
+class SendCheck:
+    """The explanation of check 12, whether the link is still there when a released call leaves. The guard asks it."""
+
+    number = CheckNumber.SEND
+    name = "send"
+
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
+        outlook = route.link.find_outlook(route.original)
+        timeout_s = route.timeout_s if outlook is None else outlook.timeout_s
+        reason = f"timeout {timeout_s:g} s" if timeout_s is not None else "no timeout (batch)"
+        return CheckVerdict(number=self.number, name=self.name, verdict="later", reason=reason)
+
+
+def _explain_own(own: Own, caller: str) -> str:
+    if not own.is_whole:
+        return f"the call opens a connection of {caller}'s own, or asks for consent"
+    because = f" ({own.reason})" if own.reason is not None else ""
+    return f"the call goes over a link of the client's own{because}"
+
+
+def forbid_resending(call: Call, link: Link) -> None:
+    """Make sure that a released call is not sent again, whatever its server says of sessions and credentials."""
+    if link.modern:
+        call.renewed = True  # the ticket stays for the next round of a question
+    else:
+        call.ticket = None
+    if call.hold is not None:
+        call.hold.on_sent(call)
+
+
+WAIT_S: Final = 30.0
+CALLS_MAX: Final = 16_384
+BYTES_MAX: Final = 64 * 1024 * 1024
+SHARES: Final = 2  # how many principals it takes to fill the queue
+
+IsFull = Callable[[CallLink], bool]
+
+
+class WaitingCall:
+    """A call in the queue. `is_booked` is done once the call has its place at the link, or has left."""
+
+    __slots__ = ("call", "is_booked", "is_counted", "line", "principal", "size")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.principal = call.caller.principal.name
+        self.size = sum(len(value) for value in call.params.values() if isinstance(value, Raw))
+        self.is_booked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_counted = True  # against the limits of the queue
+        self.line: LinkQueue | None = None
+
+
+class LinkQueue:
+    """The calls that wait for one link. While there are some, `link.on_room` is the method `serve_next`."""
+
+    __slots__ = ("_link", "_queue", "_turns")
+
+    def __init__(self, link: CallLink, queue: "CallQueue") -> None:
+        self._link = link
+        self._queue = queue
+        self._turns: OrderedDict[str, deque[WaitingCall]] = OrderedDict()  # principal -> its calls; the next is first
+        link.on_room = self.serve_next
+
+    def append(self, waiting: WaitingCall) -> None:
+        waiting.line = self
+        self._turns.setdefault(waiting.principal, deque()).append(waiting)
+
+    def forget_left(self, principal: str) -> None:
+        """Remove a principal's first calls that no longer wait; nothing else releases them while the link is full."""
+        calls = self._turns.get(principal)
+        if calls is None:
+            return
+        while calls and calls[0].is_booked.done():
+            calls.popleft()
+        if not calls:
+            del self._turns[principal]
+        self._end_if_empty()
+
+    def serve_next(self) -> None:
+        """Give the place of a call that has ended to the next waiting call, before any new call can take it."""
+        while self._turns and not self._queue.is_full(self._link):
+            principal, calls = self._turns.popitem(last=False)
+            waiting = calls.popleft()
+            self._queue.leave(waiting)
+            if calls:
+                self._turns[principal] = calls
+            if waiting.call.done:  # its client left meanwhile
+                waiting.is_booked.cancel()
+            elif not waiting.is_booked.done():
+                waiting.call.booked = self._link
+                self._link.booked += 1
+                waiting.is_booked.set_result(None)
+        self._end_if_empty()
+
+    def _end_if_empty(self) -> None:
+        if not self._turns and self._queue.lines.get(self._link) is self:
+            del self._queue.lines[self._link]
+            self._link.on_room = None
+
+
+class CallQueue:
+    """The calls of a node that wait for capacity at any link."""
+
+    def __init__(self, is_full: IsFull) -> None:
+        """Create an empty queue; `is_full` returns whether a link has as many calls as it may have."""
+        self.is_full = is_full
+        self.count = 0
+        self.lines: dict[CallLink, LinkQueue] = {}
+        self._bytes = 0
+        self._usage: dict[str, tuple[int, int]] = {}  # principal -> calls and bytes
+
+    def join(self, call: Call, link: CallLink) -> WaitingCall | None:
+        """Add a call to the queue of a link, or return None if a limit is reached."""
+        waiting = WaitingCall(call)
+        calls, size = self._usage.get(waiting.principal, (0, 0))
+        if (
+            self.count >= CALLS_MAX
+            or self._bytes + waiting.size > BYTES_MAX
+            or calls >= CALLS_MAX // SHARES
+            or size + waiting.size > BYTES_MAX // SHARES
+        ):
+            return None
+        self._count(waiting, 1)
+        line = self.lines.get(link)
+        if line is None:
+            line = self.lines[link] = LinkQueue(link, self)
+        line.append(waiting)
+        return waiting
+
+    async def wait(self, waiting: WaitingCall) -> bool:
+        """Wait for capacity and return whether it became available in time."""
+        try:
+            await asyncio.wait((waiting.is_booked,), timeout=WAIT_S)
+            return waiting.is_booked.done()
+        finally:
+            waiting.is_booked.cancel()
+            self.leave(waiting)
+
+    def leave(self, waiting: WaitingCall) -> None:
+        """Take a call out of the limits, and out of its line if it no longer waits."""
+        if waiting.is_counted:
+            waiting.is_counted = False
+            self._count(waiting, -1)
+        if waiting.line is not None and waiting.is_booked.done():
+            waiting.line.forget_left(waiting.principal)
+
+    def _count(self, waiting: WaitingCall, by: int) -> None:
+        self.count += by
+        self._bytes += by * waiting.size
+        calls, size = self._usage.get(waiting.principal, (0, 0))
+        if calls + by:
+            self._usage[waiting.principal] = (calls + by, size + by * waiting.size)
+        else:
+            self._usage.pop(waiting.principal, None)
