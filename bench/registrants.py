@@ -25,7 +25,7 @@ from bench.crowd import each
 from bench.processes import raise_descriptors
 from interlock.ax.protocol.messages import SUBPROTOCOL
 from interlock.net.message_pipe import MessagePipe
-from interlock.net.websocket.dial import dial
+from interlock.net.websocket import dial
 
 SEGMENT = "s{number:05}"
 CHANGING = SEGMENT.format(number=0)  # the first in every list, so that it stands on the first page

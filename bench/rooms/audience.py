@@ -22,7 +22,7 @@ import uvloop
 from bench.crowd import each
 from bench.processes import raise_descriptors
 from interlock.net.message_pipe import MessagePipe
-from interlock.net.websocket.dial import dial
+from interlock.net.websocket import dial
 
 MAX_BYTES = 16 * 1024 * 1024
 SAID = "the soil of bed three is dry, and rain is not expected before the weekend; shall I water it this evening? "

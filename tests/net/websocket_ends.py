@@ -15,8 +15,7 @@ from starlette.websockets import WebSocket
 from interlock.fronts.http_protocol import UPGRADED
 from interlock.fronts.sockets import AxSocket
 from interlock.net.message_pipe import MessagePipe
-from interlock.net.websocket.accept import AcceptedPipe
-from interlock.net.websocket.dial import dial
+from interlock.net.websocket import AcceptedPipe, dial
 from interlock.wire.jsonrpc.oversized import Oversized
 
 MAX_BYTES = 200_000

@@ -16,8 +16,7 @@ from tests.support.node_with_clock import META, SECONDS, AheadClock, Asked
 from interlock.approvals.trust.registrant import registrant_identity
 from interlock.ax.connection import SubserverConnection
 from interlock.ax.parts import AxParts
-from interlock.core.calls.caller import principal_for
-from interlock.core.calls.incoming_route import Hop
+from interlock.core.calls.caller import Hop, principal_for
 from interlock.core.link_state import LinkState
 from interlock.fronts.sessions import ClientSession
 from interlock.mcp.request_validation import validate_request

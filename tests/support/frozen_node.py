@@ -27,7 +27,7 @@ from interlock.ax.parts import AxParts
 from interlock.ax.protocol.capability import AuthScope
 from interlock.config.load import load
 from interlock.core.calls.caller import principal_for
-from interlock.net.websocket.dial import DialFailed
+from interlock.net.websocket import DialFailed
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Notification, Request, decode_untrusted
 

@@ -289,7 +289,7 @@ def anchor(
     from interlock.core.node_identity import NODE_KEY
     from interlock.crypto.jose import format_key
     from interlock.crypto.signing import KeyFileError, make_signing_key
-    from interlock.net.protocol.dns_name import maybe_dns_name
+    from interlock.net.protocol.dns import maybe_dns_name
 
     path = Path(key).expanduser() if key is not None else invocation.data_folder / NODE_KEY
     names = speaks_for or []
@@ -451,7 +451,7 @@ def _revoke_certificate(invocation: Invocation, authority: "DevelopmentAuthority
 
 
 def _names(name: str, texts: list[str] | None) -> list[str]:
-    from interlock.net.protocol.dns_name import maybe_dns_name
+    from interlock.net.protocol.dns import maybe_dns_name
 
     read = [(text, maybe_dns_name(text)) for text in texts or [name]]
     wrong = next((text for text, dns_name in read if dns_name is None), None)

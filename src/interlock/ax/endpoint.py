@@ -27,7 +27,7 @@ from interlock.ax.protocol.registration.registrations import Peer
 from interlock.ax.registrar import Registrar
 from interlock.config.plan import Plan
 from interlock.core.calls.call import internal
-from interlock.core.refusal_log import Refusals
+from interlock.core.recorder import Refusals
 from interlock.fronts.exchange import Head
 from interlock.fronts.http_protocol import UPGRADED, McpProtocol
 from interlock.fronts.public import PROXY_HEADERS

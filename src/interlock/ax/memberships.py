@@ -60,8 +60,7 @@ from interlock.core.calls.check import Account
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.core.link_state import LinkState
-from interlock.core.recorder import Recorder
-from interlock.core.refusal_log import Refusals
+from interlock.core.recorder import Recorder, Refusals
 from interlock.fronts.audience import Audience
 from interlock.guard.budgets import Budgets
 from interlock.links.connected_link import ConnectedLink

@@ -39,7 +39,7 @@ from interlock.ax.protocol.registration.registrant import (
     Steps,
 )
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, MessagePipe, MessageSink
-from interlock.net.websocket.dial import DialFailed
+from interlock.net.websocket import DialFailed
 from interlock.wire.jsonrpc.codec import (
     ABSENT,
     Notification,

@@ -11,10 +11,8 @@ from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import SCOPES, LiveNamespace
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink, CallRoute
-from interlock.core.calls.caller import Caller, Principal, ViewKey, view_key
-from interlock.core.calls.check import CheckNumber, Refused
-from interlock.core.calls.incoming_route import OUT_OF_SCOPE
-from interlock.core.calls.refusals import NOT_FOUND, RELISTED, not_found_refusal
+from interlock.core.calls.caller import OUT_OF_SCOPE, Caller, Principal, ViewKey, view_key
+from interlock.core.calls.check import NOT_FOUND, RELISTED, CheckNumber, Refused, not_found_refusal
 from interlock.wire.refusal import SCOPE_DENIED, Refusal, ax_refusal
 
 _NO_PERSON_TO_ASK: Final = Refused(

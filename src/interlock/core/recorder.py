@@ -1,11 +1,17 @@
-"""The recorder, which writes the audit record of every call, and the retention, which removes old records.
+"""The writing of the audit log: the recorder of calls, the refusals of endpoints, and the removal of old records.
 
-Records are appended in batches, off the call path: a call leaves a tuple here and goes on; encoding, hashing and the
-disk come up to a second later, on another thread. When the disk refuses, records wait (bounded) and the node says so;
-nothing is dropped silently.
+Theory of operation. A call leaves one `AuditRecord` with the `Recorder` and goes on. Every half second, or at once
+after a large record, the waiting records are encoded and appended in one batch, on another thread. When the disk
+refuses, records wait in memory, up to WAITING_MAX, and `trouble` says why; what exceeds that is counted in `lost`.
+Nothing is dropped silently.
 
-Old records are removed after store.audit_days. Before that, a record goes into the chain that names the last removed
-record and its hash, so that a person with an older copy can still show that it belongs to this log.
+`Refusals` records requests that an endpoint refused. A refusal is a decision like any other, but refused callers could
+fill the disk. So the first refusal of a caller for a reason is written, others of the same minute are counted and
+written as one record (for a recognised caller, by method), and at most ENTRIES_PER_S records are written per second.
+Refusals beyond that are counted in one record without names. An admitted call touches nothing of this.
+
+`Retention` removes records after `store.audit_days`. Before that, a record goes into the chain that names the last
+removed record and its hash, so that a person with an older copy can still show that it belongs to this log.
 """
 
 import asyncio
@@ -29,7 +35,8 @@ WAITING_MAX: Final = 200_000  # records kept in memory while the disk refuses
 LARGE_BYTES: Final = 256 * 1024  # of arguments that are not kept until the next flush is due
 
 
-EncodedLater = tuple[Any, ...]  # a record of another form: what encodes it when it is written, and of what
+# A record in another form: the function that encodes it when the batch is written, and its arguments.
+EncodedLater = tuple[Any, ...]
 
 
 class Recorder:
@@ -114,15 +121,16 @@ class Recorder:
 
 
 def _encode_all(batch: list[AuditRecord | bytes | EncodedLater]) -> list[bytes]:
-    return [record if isinstance(record, bytes) else _encode_any(record) for record in batch]
-
-
-def _encode_any(record: AuditRecord | EncodedLater) -> bytes:
-    if isinstance(record, AuditRecord):
-        return record.encode()
-    encode, *parts = record
-    line: bytes = encode(*parts)
-    return line
+    lines: list[bytes] = []
+    for record in batch:
+        if isinstance(record, bytes):
+            lines.append(record)
+        elif isinstance(record, AuditRecord):
+            lines.append(record.encode())
+        else:
+            encode, *parts = record
+            lines.append(encode(*parts))
+    return lines
 
 
 DAY_S: Final = 86_400
@@ -194,3 +202,101 @@ def _at(record: ChainedRecord) -> float:
         return datetime.strptime(members["at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
         return 0.0
+
+
+ENTRIES_PER_S: Final = 5  # a flood costs 100 MB a day at most
+REPEATS_S: Final = 60.0  # how long refusals of one caller for one reason are one matter
+CALLERS_MAX: Final = 1024  # callers and reasons kept apart at a time
+ANY_PEER: Final = "peer:*"  # of refusals that are not written one by one
+
+
+class RefusalPlace(msgspec.Struct, frozen=True):
+    """Place where a recognised caller was refused: an existing room, and the caller's participant there."""
+
+    room: str
+    participant: str
+
+
+# Who, reason, target; of a caller that was recognised also where, and the method, of which it has few.
+_Key = tuple[str, str, str, RefusalPlace | None, str]
+
+
+class _Repeats:
+    """The repetitions of a refusal that is written already."""
+
+    __slots__ = ("count", "method", "since", "via")
+
+    def __init__(self, since: float, via: str, method: str) -> None:
+        self.since = since
+        self.via = via
+        self.method = method
+        self.count = 0  # after the first, which is written
+
+
+class Refusals:
+    """The refused requests of all endpoints, on their way to the audit log."""
+
+    def __init__(self, add: Callable[[AuditRecord], None], clock: Clock) -> None:
+        """Create an empty log; `add` appends a record to the audit log."""
+        self.total = 0
+        self._add = add
+        self._clock = clock
+        self._repeats: dict[_Key, _Repeats] = {}  # the oldest first
+        self._left = ENTRIES_PER_S
+        self._left_since = clock.now()
+        self._unwritten = 0
+
+    def note(
+        self, who: str, via: str, method: str, reason: str, target: str = "", *, place: RefusalPlace | None = None
+    ) -> None:
+        """Record a refusal.
+
+        `method` is one of HTTP or MCP-AX, `reason` is one of our own words and `target` is a segment, so that a
+        stranger controls the length of none of them.
+        """
+        self.total += 1
+        key = (who, reason, target, place, method if place is not None else "")
+        repeats = self._repeats.get(key)
+        if repeats is not None:
+            repeats.count += 1
+            return
+        now = self._clock.now()
+        if not self._may_write(now) or len(self._repeats) >= CALLERS_MAX:
+            self._unwritten += 1
+            return
+        self._repeats[key] = _Repeats(now, via, method)
+        self._write(who, via, method, reason, target, place)
+
+    async def open(self) -> None:
+        """Do nothing: there is nothing to start."""
+
+    async def close(self) -> None:
+        self.settle(closing=True)
+
+    def settle(self, *, closing: bool = False) -> None:
+        """Write the refusals that were only counted. This is called about once a second."""
+        now = self._clock.now()
+        if self._unwritten and (closing or self._may_write(now)):
+            count, self._unwritten = self._unwritten, 0
+            self._write(ANY_PEER, "http", "-", f"{count} refusals that are not written one by one")
+        for key, repeats in list(self._repeats.items()):
+            if not closing and now - repeats.since < REPEATS_S:
+                break
+            if repeats.count and not (closing or self._may_write(now)):
+                break
+            del self._repeats[key]
+            if repeats.count:
+                who, reason, target, place, _ = key
+                self._write(who, repeats.via, repeats.method, f"{reason}, {repeats.count} times more", target, place)
+
+    def _may_write(self, now: float) -> bool:
+        if now - self._left_since >= 1.0:
+            self._left, self._left_since = ENTRIES_PER_S, now
+        return self._left > 0
+
+    def _write(
+        self, who: str, via: str, method: str, reason: str, target: str = "", place: RefusalPlace | None = None
+    ) -> None:
+        self._left -= 1
+        at, details = self._clock.wall(), None if place is None else msgspec.structs.asdict(place)
+        self._add(AuditRecord(at, who, via, method, target, None, "refused", "refused", 0.0, reason, details))

@@ -1,4 +1,9 @@
-"""TLS as the configuration has it: files that cannot be used are found before anything listens or dials."""
+"""TLS contexts for endpoints, for links to parents and for servers that are dialled.
+
+Every file that the configuration names is read here once before anything listens or dials. A file that cannot be used
+raises `TlsInvalid`, which names it and stops the start, so that no node runs with half of its protection. Links to
+parents accept nothing older than TLS 1.3 (AX-10.4-1).
+"""
 
 import ssl
 from pathlib import Path
@@ -6,7 +11,6 @@ from typing import Any
 
 from interlock.config.plan import NodePlan, ParentPlan, Plan
 from interlock.core.part import TlsInvalid
-from interlock.net.tls import tls_1_3
 
 
 def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:
@@ -60,3 +64,19 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path, whose: str) -> 
 def _no_passphrase() -> str:
     """Return an empty passphrase; without this function OpenSSL would prompt at the terminal."""
     return ""
+
+
+def tls_1_3(ca_file: str | None = None) -> ssl.SSLContext:
+    """Return a context that checks certificates and names and accepts nothing older than TLS 1.3 (AX-10.4-1)."""
+    context = ssl.create_default_context(cafile=ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def trusting_context(ca_file: Path) -> ssl.SSLContext:
+    """Return a context that trusts the system's authorities and those in `ca_file`. This blocks. Raise OSError on
+    failure.
+    """
+    context = ssl.create_default_context()
+    context.load_verify_locations(cafile=ca_file)
+    return context

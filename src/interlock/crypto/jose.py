@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from interlock.net.protocol.resource_uri import same_resource
+from interlock.net.protocol.uri import same_resource
 
 # Base64url without padding, the one spelling of it (RFC 7515 2). Python's own decoder skips what it does not know.
 

@@ -24,7 +24,7 @@ import msgspec
 
 from interlock.crypto.jose import Algorithm, BadKey, Jwk, decode_base64url, encode
 from interlock.net.protocol.address_scope import LOCALHOST, LOOPBACK_ADDRESSES, is_localhost
-from interlock.net.protocol.dns_name import maybe_dns_name
+from interlock.net.protocol.dns import maybe_dns_name
 from interlock.wire.cbor import CborError, read_item_untrusted
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 

@@ -19,8 +19,7 @@ from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.config.plan import DevicePlan
 from interlock.core.calls.call import AccessList, Call, Outcome, Pending
-from interlock.core.calls.check import Admitted
-from interlock.core.calls.refusals import BUSY
+from interlock.core.calls.check import BUSY, Admitted
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.core.link_state import LinkState

@@ -20,8 +20,7 @@ from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refused
-from interlock.core.calls.refusals import BUSY, maybe_unusable
+from interlock.core.calls.check import BUSY, CheckNumber, Refused, maybe_unusable
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link, Own
 

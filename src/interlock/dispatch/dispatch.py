@@ -25,10 +25,8 @@ from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold, Outcome, answer_failures
-from interlock.core.calls.caller import ClientRequest, ViewKey
-from interlock.core.calls.check import HELD, Admitted, CheckNumber, Held, Refused
-from interlock.core.calls.incoming_route import Followed
-from interlock.core.calls.refusals import BUSY, is_not_found, own_links_full
+from interlock.core.calls.caller import ClientRequest, Followed, ViewKey
+from interlock.core.calls.check import BUSY, HELD, Admitted, CheckNumber, Held, Refused, is_not_found, own_links_full
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder

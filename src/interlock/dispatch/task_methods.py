@@ -11,7 +11,7 @@ from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest
-from interlock.core.calls.refusals import BUSY
+from interlock.core.calls.check import BUSY
 from interlock.core.clock import Clock
 from interlock.core.link_state import USABLE
 from interlock.dispatch.dispatch import STANDARD_S, Dispatch

@@ -16,7 +16,7 @@ from interlock.ax.protocol.names import bare_uri
 from interlock.ax.protocol.notifications import Notice
 from interlock.catalog.routes import RESOURCE_SCHEME
 from interlock.core.calls.caller import Caller, Principal, ViewKey
-from interlock.core.calls.refusals import own_links_full
+from interlock.core.calls.check import own_links_full
 from interlock.dispatch.task_updates import Background
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import LimitReached

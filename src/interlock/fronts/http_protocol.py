@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD, NO_ROOM, EndpointConnection
-from interlock.net.http.body_buffer import LARGE_READ_BYTES, BodyBuffer
-from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, read_key, varying_lines
+from interlock.net.http.messages import KNOWN_HEAD_BYTES_MAX, LARGE_READ_BYTES, BodyBuffer, read_key, varying_lines
 from interlock.net.protocol.address_scope import IpAddress, is_loopback
 from interlock.wire.refusal import HttpRefusal
 

@@ -16,7 +16,7 @@ from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, internal
 from interlock.core.calls.caller import Caller, Principal, principal_for
-from interlock.core.refusal_log import Refusals
+from interlock.core.recorder import Refusals
 from interlock.fronts.batch import serve_batch
 from interlock.fronts.connections import ConnectionTable, HeldBytes
 from interlock.fronts.exchange import Exchange, Head
@@ -37,7 +37,7 @@ from interlock.mcp.request_validation import (
     validate_plain_request,
     validate_request,
 )
-from interlock.net.http.known_heads import VaryingLines
+from interlock.net.http.messages import VaryingLines
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.process.limits import descriptor_limit
 from interlock.wire.jsonrpc.codec import (

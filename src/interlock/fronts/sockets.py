@@ -8,7 +8,7 @@ from websockets.http11 import Request
 
 from interlock.fronts.http_protocol import UPGRADED
 from interlock.net.message_pipe import MessageSink
-from interlock.net.websocket.accept import AcceptedPipe
+from interlock.net.websocket import AcceptedPipe
 
 HEADERS_MAX: Final = 128  # of websockets
 LINE_BYTES_MAX: Final = 8192 - 64  # of websockets, less what stands around a name and its value, or around a path

@@ -22,8 +22,8 @@ from interlock.core.calls.check import (
     Explained,
     Held,
     Refused,
+    maybe_unusable,
 )
-from interlock.core.calls.refusals import maybe_unusable
 from interlock.core.link_state import LinkState
 from interlock.guard.budgets import Budgets
 from interlock.guard.checks import GuardChecks

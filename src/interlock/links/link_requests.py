@@ -6,7 +6,7 @@ from collections.abc import KeysView
 from typing import TYPE_CHECKING
 
 from interlock.core.calls.call import Call, Outcome, Pending
-from interlock.core.calls.refusals import BUSY
+from interlock.core.calls.check import BUSY
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import UNREACHABLE
 from interlock.links.pipes import Trouble, Undelivered

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from interlock.core.calls.call import Inquiry, Outcome
 from interlock.core.calls.caller import AnswerReceiver
-from interlock.core.calls.refusals import degraded_refusal
+from interlock.core.calls.check import degraded_refusal
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import MODERN_META, TASKS_META, modern_head
 from interlock.links.server_messages import Listener

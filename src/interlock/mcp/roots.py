@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.net.protocol.file_uri import Unreadable, file_uri, is_within, read_file_path, without_dots
+from interlock.net.protocol.uri import Unreadable, file_uri, is_within, read_file_path, without_dots
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, find_string
 
 ROOTS_MAX: Final = 32  # of one message; each is looked up on the disk, step by step

@@ -17,7 +17,7 @@ from interlock.access.tokens import TokenRegistry
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
-from interlock.core.refusal_log import Refusals
+from interlock.core.recorder import Refusals
 from interlock.fronts.exchange import Head
 from interlock.fronts.public import PROXY_HEADERS
 from interlock.fronts.request_head import HeadInspector

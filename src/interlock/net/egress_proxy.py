@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from interlock.net.protocol.address_scope import Scope, scope_of
-from interlock.net.protocol.dns_query import answer_query, read_query_untrusted
+from interlock.net.protocol.dns import answer_query, read_query_untrusted
 from interlock.net.protocol.egress import (
     HEAD_BYTES_MAX,
     Malformed,

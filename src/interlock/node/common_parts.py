@@ -49,8 +49,7 @@ from interlock.core.current_plan import Addresses, CurrentPlan
 from interlock.core.feed import AsyncFeed, Feed
 from interlock.core.metrics import Metrics
 from interlock.core.node_identity import Identity, adopt_identity, own_identity
-from interlock.core.recorder import Recorder, Retention
-from interlock.core.refusal_log import Refusals
+from interlock.core.recorder import Recorder, Refusals, Retention
 from interlock.core.replicas import Changes, Replicas
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.protocol.resource import resource_of

@@ -2,16 +2,22 @@
 
 An endpoint on loopback is bound at both addresses of `localhost`. Browsers try ::1 before 127.0.0.1: another user of
 this machine could answer there in place of an endpoint at 127.0.0.1, ask people for their token, and have their
-passkeys sign anything, on what a browser takes for the endpoint's own page. So an endpoint that people reach by that
-name is at both addresses, or at neither.
+passkeys sign anything, on what a browser takes for the endpoint's own page. If another program already listens at the
+second address, the endpoint works but passkeys are switched off.
+
+The functions at the end look at an address that a node wants, for `interlock serve` and `interlock doctor`: whether it
+is taken, whether an Interlock node answers there, and which address is free.
 """
 
 import asyncio
 import contextlib
 import errno
+import http.client
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +26,6 @@ import uvicorn
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.config.plan import Address, Plan
 from interlock.core.current_plan import Addresses
-
-# Sockets that a node listens on, and the servers behind them.
 
 
 class EndpointServer(uvicorn.Server):
@@ -183,3 +187,64 @@ def _bind_file(path: Path, mode: int) -> Iterator[socket.socket]:
             yield bound
         finally:
             path.unlink(missing_ok=True)
+
+
+PATIENCE_S: Final = 1.0
+READ_MAX: Final = 4096
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+
+
+def is_taken(address: Address) -> bool:
+    """Return whether a program listens on an address already."""
+    try:
+        bind(address).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
+
+
+def free_addresses(*wanted: Address) -> list[Address]:
+    """Return a free address for each wanted one: the same host with the next port that is free."""
+    free: list[Address] = []
+    with ExitStack() as held:
+        for address in wanted:
+            if address.port == 0:  # whichever is free
+                free.append(address)
+                continue
+            for port in range(address.port + len(wanted), 65536):
+                try:
+                    held.enter_context(bind(Address(address.host, port)))
+                except OSError:
+                    continue
+                free.append(Address(address.host, port))
+                break
+    return free
+
+
+def is_interlock_node(address: Address, *, tls: bool = False) -> bool:
+    """Return whether an Interlock node answers at an address, with its public or its operator endpoint."""
+    if address.port == 0:
+        return False
+    for is_tls in (tls, not tls):
+        try:
+            if b"interlock" in _health_answer(_ANY.get(address.host, address.host), address.port, tls=is_tls):
+                return True
+        except (OSError, http.client.HTTPException):
+            continue
+    return False
+
+
+def _health_answer(host: str, port: int, *, tls: bool) -> bytes:
+    """Return the answer to a request that every node answers without a credential."""
+    if tls:
+        context = ssl._create_unverified_context()  # noqa: S323  (nothing is sent that another may not read)
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            host, port, timeout=PATIENCE_S, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", "/healthz", headers={"Accept": "application/json"})
+        return connection.getresponse().read(READ_MAX).lower()
+    finally:
+        connection.close()

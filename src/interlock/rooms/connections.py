@@ -25,7 +25,7 @@ from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.oversized import Oversized
 
 if TYPE_CHECKING:
-    from interlock.net.websocket.accept import AcceptedPipe
+    from interlock.net.websocket import AcceptedPipe
 
 
 log = logging.getLogger("interlock.rooms")

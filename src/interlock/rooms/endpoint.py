@@ -21,7 +21,7 @@ from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.trust.registrant import ClientCertificate
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock, rfc3339, rfc3339_ms
-from interlock.core.refusal_log import RefusalPlace, Refusals
+from interlock.core.recorder import RefusalPlace, Refusals
 from interlock.fronts.exchange import Head
 from interlock.fronts.http_protocol import UPGRADED
 from interlock.fronts.public import PROXY_HEADERS

@@ -15,7 +15,7 @@ from msgspec import Raw
 from interlock.catalog.catalog import View
 from interlock.catalog.routes import Route
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, ViewKey
-from interlock.core.calls.refusals import NOT_FOUND
+from interlock.core.calls.check import NOT_FOUND
 from interlock.dispatch.dispatch import Dispatch
 from interlock.links.handshake import OUR_INFO
 from interlock.mcp.items import decode_cursor_untrusted, encode_cursor

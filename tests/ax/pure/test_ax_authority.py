@@ -19,7 +19,7 @@ from interlock.ax.protocol.registration.authority import (
 )
 from interlock.crypto.jose import read_jwks_untrusted
 from interlock.crypto.jwt_verification import check_signature
-from interlock.net.protocol.dns_name import maybe_dns_name
+from interlock.net.protocol.dns import maybe_dns_name
 from interlock.wire.refusal import Refusal
 
 NOW = 1_800_000_000.0

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.core.calls.incoming_route import KNOWN_MAX, Followed, Hop
+from interlock.core.calls.caller import KNOWN_MAX, Followed, Hop
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import Refusal
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from interlock.core.audit_record import AuditRecord
-from interlock.core.refusal_log import ANY_PEER, CALLERS_MAX, ENTRIES_PER_S, REPEATS_S, RefusalPlace, Refusals
+from interlock.core.recorder import ANY_PEER, CALLERS_MAX, ENTRIES_PER_S, REPEATS_S, RefusalPlace, Refusals
 
 
 class FakeClock:

@@ -26,7 +26,7 @@ from interlock.credentials.protocol.resource import (
     scope_to_ask,
 )
 from interlock.crypto.jose import KEYS_MAX, Algorithm, BadKeySet, Invalid, Jwk, Reason, read_jwks_untrusted, select
-from interlock.net.protocol.resource_uri import same_resource
+from interlock.net.protocol.uri import same_resource
 
 ISSUER = "https://login.example.com"
 

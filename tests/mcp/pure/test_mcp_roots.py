@@ -16,7 +16,7 @@ from interlock.mcp.roots import (
     hold_answers_untrusted,
     hold_roots_untrusted,
 )
-from interlock.net.protocol.file_uri import file_uri
+from interlock.net.protocol.uri import file_uri
 
 
 def same(path: str) -> str:

@@ -5,7 +5,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.net.http.body_buffer import BodyBuffer
+from interlock.net.http.messages import BodyBuffer
 
 
 @given(

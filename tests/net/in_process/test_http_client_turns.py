@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, ClassVar, cast
 
-from interlock.net.http.body_buffer import LARGE_READ_BYTES
 from interlock.net.http.connection import Handle, HttpConnection
+from interlock.net.http.messages import LARGE_READ_BYTES
 
 
 class Transport:

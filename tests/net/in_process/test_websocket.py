@@ -8,8 +8,8 @@ import websockets
 from tests.net import websocket_ends as ends
 from tests.net.websocket_ends import MAX_BYTES, PATIENCE_S, End
 
+from interlock.net import websocket
 from interlock.net.message_pipe import CUT, INTERNAL, NORMAL, NOT_UTF8, POLICY, TOO_BIG, UNACCEPTABLE
-from interlock.net.websocket import frames
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized
 
 
@@ -58,7 +58,7 @@ async def test_a_message_of_exactly_the_limit_passes_and_one_byte_more_ends_the_
 async def test_a_message_without_end_in_small_frames_ends_the_connection(
     end: End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "ENDLESS", 2)
+    monkeypatch.setattr(websocket, "ENDLESS", 2)
     async with end() as (_, heard, peer):
         with pytest.raises(websockets.ConnectionClosed):
             await peer.send(iter(["x" * 10_000] * 1000))
@@ -130,7 +130,7 @@ async def test_a_peer_that_breaks_the_framing_is_cut_off(end: End) -> None:
 async def test_a_peer_that_does_not_read_gets_no_more_than_the_bound_and_then_loses_the_connection(
     end: End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "STALL_AFTER_S", 0.2)
+    monkeypatch.setattr(websocket, "STALL_AFTER_S", 0.2)
     async with end() as (pipe, heard, peer):
         peer.transport.pause_reading()
         message, taken = b"x" * 50_000, 0
@@ -145,7 +145,7 @@ async def test_a_peer_that_does_not_read_gets_no_more_than_the_bound_and_then_lo
 
 async def test_a_writer_waits_until_the_peer_has_read_down_to_a_mark(end: End) -> None:
     async with end() as (pipe, heard, peer):
-        assert isinstance(pipe, frames.FramedPipe)
+        assert isinstance(pipe, websocket.FramedPipe)
         await asyncio.wait_for(pipe.drain(50_000), PATIENCE_S)  # there is nothing to wait for
         peer.transport.pause_reading()
         async with asyncio.timeout(PATIENCE_S):
@@ -171,7 +171,7 @@ async def read_all(peer: Any) -> None:
 
 async def test_a_waiting_writer_wakes_when_the_connection_is_lost(end: End) -> None:
     async with end() as (pipe, _, peer):
-        assert isinstance(pipe, frames.FramedPipe)
+        assert isinstance(pipe, websocket.FramedPipe)
         peer.transport.pause_reading()
         async with asyncio.timeout(PATIENCE_S):
             while pipe.unsent_bytes <= 100_000:
@@ -219,7 +219,7 @@ async def _send_many(peer: websockets.ClientConnection, count: int) -> None:
 
 @pytest.mark.req("AX-6.3-3")
 async def test_a_peer_that_answers_pings_stays_and_one_that_does_not_is_cut_off(end: End) -> None:
-    assert (frames.PING_EVERY_S, frames.PONG_WITHIN_S) == (20.0, 10.0)
+    assert (websocket.PING_EVERY_S, websocket.PONG_WITHIN_S) == (20.0, 10.0)
     async with end(ping_every_s=0.05, pong_within_s=0.1) as (pipe, heard, peer):
         await asyncio.wait({asyncio.create_task(peer.wait_closed())}, timeout=0.5)
         assert heard.closed == []

@@ -12,8 +12,8 @@ import websockets
 from tests.net.in_process.test_http_client_tls import Authority
 from tests.net.websocket_ends import PATIENCE_S, SUBPROTOCOL, Heard, port_of
 
-from interlock.net.tls import tls_1_3
-from interlock.net.websocket.dial import DialFailed, DialledPipe, dial
+from interlock.core.tls import tls_1_3
+from interlock.net.websocket import DialFailed, DialledPipe, dial
 
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
 

@@ -14,7 +14,7 @@ from tests.net import websocket_ends as ends
 from tests.net.websocket_ends import MAX_BYTES, PATIENCE_S, End, Heard
 
 from interlock.net.message_pipe import NORMAL
-from interlock.net.websocket.dial import dial
+from interlock.net.websocket import dial
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized
 
 TEXT, CONT, PING, PONG, CLOSE = 0x1, 0x0, 0x9, 0xA, 0x8

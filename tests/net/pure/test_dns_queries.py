@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.net.protocol.dns_query import ADDRESS, ADDRESS_6, answer_query, read_query_untrusted
+from interlock.net.protocol.dns import ADDRESS, ADDRESS_6, answer_query, read_query_untrusted
 
 
 def asked(name: bytes, kind: int = ADDRESS, *, flags: int = 0x0100, questions: int = 1, class_: int = 1) -> bytes:

@@ -109,7 +109,7 @@ def test_an_unset_variable_is_found(place: Place) -> None:
 
 
 def test_a_port_of_another_program_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.node.cli.neighbour.PATIENCE_S", 0.05)
+    monkeypatch.setattr("interlock.node.sockets.PATIENCE_S", 0.05)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -91,7 +91,7 @@ async def _send(sender: Bare, round: int) -> None:
 @pytest.mark.req("X-5.2-6", "X-1-3")
 async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_missing(tmp_path: Path) -> None:
     """Delays beside such a reader are measured: bench/rooms."""
-    patient = {"interlock.net.websocket.frames:CLOSE_S": 60.0}  # for the peer's part of closing
+    patient = {"interlock.net.websocket:CLOSE_S": 60.0}  # for the peer's part of closing
     with running_node(tmp_path, {}, ROOMS, settings=patient) as node:
         secret = token(node, "slow")
         slow = connect_without_reading(node, secret)

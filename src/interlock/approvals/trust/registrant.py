@@ -11,7 +11,7 @@ from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.authority import check_certificate, maybe_authority
 from interlock.ax.protocol.registration.registrations import Peer
 from interlock.config.plan import AccessRule, Scope
-from interlock.net.protocol.dns_name import maybe_dns_name
+from interlock.net.protocol.dns import maybe_dns_name
 from interlock.wire.refusal import Refusal
 
 TLS_1_3: Final = "TLSv1.3"

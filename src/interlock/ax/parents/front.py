@@ -13,9 +13,8 @@ from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.notifications import Notice
 from interlock.config.plan import NameForm
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import VIA_AX, Principal
-from interlock.core.calls.incoming_route import Hop
-from interlock.core.calls.refusals import BUSY
+from interlock.core.calls.caller import VIA_AX, Hop, Principal
+from interlock.core.calls.check import BUSY
 from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import EVENTS, ListenStream, ModernFront

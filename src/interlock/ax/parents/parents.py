@@ -45,7 +45,7 @@ from interlock.core.tls import parent_context
 from interlock.guard.api import Spent
 from interlock.guard.budgets import Budgets
 from interlock.net.message_pipe import MessagePipe, MessageSink
-from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
+from interlock.net.websocket import HUNG_UP, DialFailed, dial
 from interlock.wire.jsonrpc.codec import (
     Notification,
     Response,

@@ -1,19 +1,24 @@
-"""The checks of the guard: their numbers, their verdicts on a call, and the budgets that a call is charged to.
+"""The checks of the guard: their numbers, their verdicts on a call, the budgets of calls, and shared refusals.
 
-The order and the numbers are those of SURFACE 8. A refusal is a value and names the check that made it. The type of
-routes is a parameter, because the catalog, which makes routes, imports this module.
+The order and the numbers are those of SURFACE 8. A verdict is a value: a call is `Admitted`, `Refused` by a named
+check, or `Held` until a person agrees. Only the guard has the key that makes an `Admitted`, and links send nothing
+else, so no part of the node can send a call past the guard.
+
+The type of routes is a parameter, because the catalog, which makes routes, imports this module.
 """
 
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, assert_never
 
 import msgspec
 
 from interlock.ax.protocol.budget import BudgetUsage, Limits, Price, Scope, Slice
 from interlock.catalog.api import CheckVerdict
+from interlock.core.clock import rfc3339
+from interlock.core.link_state import LinkState, Standing
 from interlock.guard.api import Spent
-from interlock.wire.refusal import UNAVAILABLE, Refusal
+from interlock.wire.refusal import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Refusal
 
 if TYPE_CHECKING:
     from interlock.core.calls.call import Call, CallLink
@@ -140,3 +145,68 @@ class Charge(msgspec.Struct, frozen=True):
     def refund(self) -> None:
         for usage, charged in self.parts:
             usage.refund(self.price, charged)
+
+
+# Refusals that several parts of a node make: a link that cannot be used, a name that is not listed.
+
+_REASONS: Final = {
+    LinkState.UNAUTHORISED: "unauthorised",
+    LinkState.CONNECTING: "relisting",  # AX-13.2-5
+}
+
+# MCP-AX 5.2: -32601, though MCP itself would say -32602.
+NOT_FOUND: Final = Refusal(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})  # AX-5.2-2
+
+
+def not_found_refusal(near: list[str]) -> Refusal:
+    """Return the refusal of an unknown tool; `near` is similar names that the caller may use."""
+    if not near:
+        return NOT_FOUND
+    message = f"tool_not_found: did you mean {' or '.join(near)}?"
+    return Refusal(METHOD_NOT_FOUND, message, {"reason": "tool_not_found", "did_you_mean": near})
+
+
+def is_not_found(refusal: Refusal) -> bool:
+    return (refusal.details or {}).get("reason") == "tool_not_found"
+
+
+BUSY: Final = Refusal(
+    TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
+)
+
+
+def own_links_full(most: int) -> Refusal:
+    """Return the refusal of a client's own link; `most` is the limit of such links, for one server or for all."""
+    data = {"reason": "own_links_full", "limit": most, "outcome": "not_sent", "retry_after_ms": 60_000}
+    return Refusal(TOOL_DEGRADED, "tool_degraded", data)
+
+
+RELISTED: Final = Refusal(
+    TOOL_DEGRADED, "tool_degraded", {"reason": "relisting", "outcome": "not_sent", "retry_after_ms": 0}
+)
+
+
+def maybe_unusable(standing: Standing) -> Refused | None:
+    """Return the refusal of a call to a link in this state, or None if the link takes calls."""
+    match standing.state:
+        case LinkState.READY | LinkState.SLOW:
+            return None
+        case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED:
+            return Refused(CheckNumber.AVAILABILITY, degraded_refusal(standing))
+        case LinkState.STOPPED | LinkState.ASLEEP:
+            return Refused(CheckNumber.AVAILABILITY, degraded_refusal(standing))
+        case _:
+            assert_never(standing.state)
+
+
+def degraded_refusal(standing: Standing) -> Refusal:
+    unauthorised = standing.state is LinkState.UNAUTHORISED
+    data: dict[str, Any] = {
+        "reason": _REASONS.get(standing.state, standing.gone),
+        "since": rfc3339(standing.since_wall),
+        "retry_after_ms": standing.retry_after_ms,
+        "mcpax_code": -32002,  # the draft's own number, which 2026-07-28 does not let us send as the code
+    }
+    if unauthorised:  # why exactly is for the operator: it may name hosts
+        data["next"] = "an operator looks at it: interlock status"
+    return Refusal(TOOL_DEGRADED, "tool_degraded", data)  # AX-13.2-2

@@ -13,7 +13,7 @@ import msgspec
 
 from interlock.crypto.jose import Claims, Invalid, Reason
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.net.protocol.resource_uri import canonical_uri
+from interlock.net.protocol.uri import canonical_uri
 
 # Asking the authorization server about a token (RFC 7662): the request's bytes, and the answer read.
 

@@ -17,8 +17,7 @@ import msgspec
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallFactory, Outcome
-from interlock.core.calls.check import Admitted
-from interlock.core.calls.refusals import RELISTED
+from interlock.core.calls.check import RELISTED, Admitted
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState, Outlook
 from interlock.core.recorder import Recorder

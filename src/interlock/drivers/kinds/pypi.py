@@ -9,8 +9,8 @@ from interlock.drivers.kinds.kind import ServerKind
 from interlock.drivers.kinds.npm import pin_reference
 from interlock.drivers.protocol.kinds import PypiServer
 from interlock.drivers.protocol.model import Install
+from interlock.process.packages.installer import PythonRunners
 from interlock.process.packages.programs import normalised_name, pypi_command
-from interlock.process.packages.python_runners import PythonRunners
 
 
 class PypiKind(ServerKind[PypiServer]):

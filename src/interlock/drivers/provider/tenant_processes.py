@@ -16,6 +16,7 @@ import msgspec
 
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
+from interlock.core.tls import trusting_context
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.provider.contract_check import Verdict
 from interlock.drivers.provider.keeper import DriverKeeper
@@ -24,7 +25,6 @@ from interlock.links.connector import SETTLED_S, ConnectorParts, Eras, LimitReac
 from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
 from interlock.links.keeper import Keeper
 from interlock.mcp.methods import LEGACY_VERSIONS, Era
-from interlock.net.tls import trusting_context
 
 # How a driver's server is greeted: capabilities, protocol versions, the era it spoke last, trusted authorities.
 

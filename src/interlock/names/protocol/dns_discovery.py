@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.net.protocol.dns_name import maybe_dns_name
+from interlock.net.protocol.dns import maybe_dns_name
 
 LABEL: Final = "_mcp"
 VERSION: Final = "mcp1"

@@ -28,7 +28,7 @@ from interlock.net.http.connection import (
     header,
     tls_detail,
 )
-from interlock.net.http.known_heads import VaryingLines
+from interlock.net.http.messages import VaryingLines
 
 __all__ = [
     "HEAD_BYTES_MAX",

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 import msgspec
 
-from interlock.net.http.body_buffer import LARGE_READ_BYTES, BodyBuffer
-from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, read_key, varying_lines
+from interlock.net.http.messages import KNOWN_HEAD_BYTES_MAX, LARGE_READ_BYTES, BodyBuffer, read_key, varying_lines
 
 if TYPE_CHECKING:
     from interlock.net.http.client import HttpClient

@@ -60,8 +60,8 @@ def serve(
     if only is not None:
         _look_for_segment(invocation, only, _segments(plan))
     from interlock.core.part import CannotStart
-    from interlock.node.main import NodeGone
-    from interlock.node.main import serve as run_node
+    from interlock.node.node import NodeGone
+    from interlock.node.node import serve as run_node
     from interlock.node.sockets import NodeRunning
     from interlock.operator.app import operator_app
     from interlock.store.ports import StoreError
@@ -109,7 +109,7 @@ def serve(
 def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
     """Return the refusal that says whose address it is, with a command that starts the node beside it."""
     from interlock.cli.terminal.program import command_line
-    from interlock.node.cli.neighbour import free_addresses, is_interlock_node, is_taken
+    from interlock.node.sockets import free_addresses, is_interlock_node, is_taken
 
     listening = {"LISTEN": plan.node.listen, "OPERATOR_LISTEN": plan.node.operator_listen}
     taken = [address for address in listening.values() if is_taken(address)] or [plan.node.listen]

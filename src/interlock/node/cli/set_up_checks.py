@@ -155,8 +155,7 @@ def _addresses(set_up: SetUp) -> Found:
     """Yield addresses on which a node that does not run could not listen."""
     if set_up.status is not None or set_up.loaded is None:
         return
-    from interlock.node.cli.neighbour import is_interlock_node
-    from interlock.node.sockets import bind
+    from interlock.node.sockets import bind, is_interlock_node
 
     node = set_up.plan.node
     for key, address in (("node.listen", node.listen), ("node.operator_listen", node.operator_listen)):

@@ -20,7 +20,7 @@ import msgspec
 
 from interlock.mcp.methods import LATEST_LEGACY
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY, TOO_BIG, MessagePipe
-from interlock.net.websocket.dial import DialFailed, dial
+from interlock.net.websocket import DialFailed, dial
 from interlock.rooms.protocol.envelope import V01, Envelope, EnvelopeRefusal, decode_untrusted
 from interlock.rooms.protocol.participants import GATEWAY
 from interlock.sdk.rooms.model import EnvelopeRefused, RoomRefused, RoomUnreachable

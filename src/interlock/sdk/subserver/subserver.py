@@ -279,7 +279,7 @@ class Subserver(OfferedTools):
 
     def _opener(self, parent: Parent) -> "Opener":
         from interlock.net.message_pipe import MessagePipe, MessageSink
-        from interlock.net.websocket.dial import dial
+        from interlock.net.websocket import dial
 
         headers = {"Authorization": f"Bearer {parent.token}"} if parent.token is not None else {}
 

@@ -13,8 +13,8 @@ import msgspec
 
 from interlock.ax.protocol.messages import Proof
 from interlock.crypto.jose import SKEW_S, Claims, Invalid, Jwk, Jwt, Reason, read_jwt_untrusted, select
-from interlock.net.protocol.dns_name import maybe_dns_name
-from interlock.net.protocol.resource_uri import same_resource
+from interlock.net.protocol.dns import maybe_dns_name
+from interlock.net.protocol.uri import same_resource
 from interlock.wire.refusal import AUTHORITY_UNVERIFIED, Refusal, ax_refusal
 
 SCHEME: Final = "dns:"

@@ -19,7 +19,7 @@ from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.mcp import uri_templates as templates
 from interlock.net.protocol.address_scope import Scope, maybe_scope
 from interlock.net.protocol.egress import Permit, permits, port_of
-from interlock.net.protocol.file_uri import Unreadable, is_within, read_file_path, without_dots
+from interlock.net.protocol.uri import Unreadable, is_within, read_file_path, without_dots
 
 # References to a server's resources: `mcp_<kind>:<uri>`, read and printed (AIP-27, AIP-resources-2 to -4).
 #

@@ -1,6 +1,7 @@
-"""DNS queries for the address of a host, and the answers to them (RFC 1035, 4.1). Nothing is looked up here.
+"""DNS names as peers write them, and queries for the address of a host with their answers (RFC 1035, 4.1).
 
-In: one datagram with one question. Out: the name that is asked for, and the datagram that answers it.
+Nothing is looked up here. A query comes in as one datagram with one question; its answer is a datagram that repeats the
+question. The name server inside a sandbox is the user of these (`net.egress_proxy`).
 """
 
 import ipaddress
@@ -72,3 +73,19 @@ def answer_query(query: Query, address: str | None) -> bytes:
         record = struct.pack(">3HIH", _SAME_NAME, ADDRESS, _INTERNET, TTL_S, len(packed)) + packed
     flags = _IS_ANSWER | _HAS_RECURSION | (query.flags & _WANTS_RECURSION) | (0 if address else _NO_SUCH_NAME)
     return _HEAD.pack(query.id, flags, 1, bool(record), 0, 0) + query.question + record
+
+
+NAME_OCTETS_MAX: Final = 253  # RFC 1035 2.3.4, without the root
+_HOST_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NUMERIC_LABEL: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")  # as the last label it makes the name an IPv4 address
+
+
+def maybe_dns_name(text: str) -> str | None:
+    """Return the normalized host name, or None for wildcards, addresses, underscores and non-ASCII names."""
+    name = text.removesuffix(".")
+    if not name.isascii() or not 0 < len(name) <= NAME_OCTETS_MAX:
+        return None
+    labels = (name := name.lower()).split(".")
+    if not all(map(_HOST_LABEL.fullmatch, labels)) or _NUMERIC_LABEL.fullmatch(labels[-1]):
+        return None
+    return name

@@ -1,4 +1,8 @@
-"""A file URI read as a path, where every reader would read the same one; and paths compared with folders."""
+"""URIs as security decisions compare them: file URIs as paths, and the resource identifiers of OAuth (RFC 8707).
+
+A file URI is only read where every reader would read the same path: one with a host, a query, a double encoding or a
+control character is refused with a reason, because a server and this node could understand it differently.
+"""
 
 import re
 from collections.abc import Iterable
@@ -53,3 +57,16 @@ def without_dots(path: str) -> str:
 
 def is_within(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def same_resource(uri: str, other: str) -> bool:
+    """Return whether two URIs name the same resource. Only the case of scheme and host may differ (MCP, Canonical
+    Server URI).
+    """
+    return uri == other or canonical_uri(uri) == canonical_uri(other)
+
+
+def canonical_uri(uri: str) -> str:
+    scheme, mark, rest = uri.partition("://")
+    host, slash, path = rest.partition("/")
+    return scheme.lower() + mark + host.lower() + slash + path

@@ -1,22 +1,39 @@
-"""An open WebSocket as a MessagePipe, whichever end of it we are: one text frame is one message.
+"""WebSocket connections as pipes of whole messages: one text frame is one message, at whichever end we are.
 
-The framing is that of the `websockets` package, which is told of every frame but the commonest: a whole text frame of
-an open connection is cut from what came, or put before what goes, right here, because on a link between nodes each call
-is four of them. A binary frame ends the connection. What comes in reaches the sink in the same turn of the loop.
+Theory of operation. `FramedPipe` is an open connection. It is a `MessagePipe`: it tells its sink every message in
+order and then, exactly once, why the connection ended. `AcceptedPipe` takes over a connection on which the HTTP server
+has answered an upgrade; `dial` opens one to a URL and returns a `DialledPipe`, or raises `DialFailed` with a reason
+that a person can act on. Redirects are not followed and no compression is offered.
+
+The framing is that of the `websockets` package, with one exception. A link between nodes carries four messages for
+each call, so complete text frames of an open connection are read and written right here, without the package. Every
+other frame (fragments, pings, closes, anything malformed) goes through it. A binary frame ends the connection unless
+the accepting side asked for binary frames. Messages reach the sink in the turn of the loop in which their bytes
+arrived, and everything that is sent in one turn is written with one system call.
+
+Limits. A message over `max_bytes` is skipped, not buffered, and reported with `on_oversized`; a frame over ENDLESS
+times that limit closes the connection. A peer that does not answer a ping within PONG_WITHIN_S, or whose queue does
+not move for STALL_AFTER_S, is cut off (MCP-AX 6.3). Closing takes at most CLOSE_S.
 """
 
 import asyncio
 import os
 import secrets
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side, State
+from websockets.typing import Subprotocol
+from websockets.uri import WebSocketURI, parse_uri
 
 from interlock.net.message_pipe import (
     CUT,
+    GOING_AWAY,
     INTERNAL,
     NORMAL,
     NOT_UTF8,
@@ -33,6 +50,11 @@ try:
 except ImportError:  # there is no compiled one for every system
     from websockets.utils import apply_mask
 
+if TYPE_CHECKING:
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+
+_HEAD_END: Final = b"\r\n\r\n"
 PING_EVERY_S: Final = 20.0  # AX-6.3-3
 PONG_WITHIN_S: Final = 10.0  # AX-6.3-3
 CLOSE_S: Final = 2.0  # for the peer's part of closing
@@ -49,9 +71,14 @@ _head_64: Final = Struct("!BBQ").pack
 
 
 class FramedPipe(asyncio.Protocol):
-    """A MessagePipe. Its maker sets `_transport` and `_open`, and then calls `_begin`."""
+    """An open WebSocket. The subclass sets `_transport` and `_open` when it is open, and then calls `_begin`.
 
-    _turn: "ClassVar[list[FramedPipe] | None]" = None  # who has sent since one of us began to hear what came
+    A pipe is open from then until the protocol leaves the state OPEN; the sink is told of the end once the transport is
+    lost. `_verdict` is our own reason for the end, if we have one; otherwise the peer's close frame gives it.
+    """
+
+    # While one pipe handles what it received, the pipes that have something to write, so that each writes once.
+    _turn: "ClassVar[list[FramedPipe] | None]" = None
 
     def __init__(
         self, protocol: Protocol, sink: MessageSink, max_bytes: int, ping_every_s: float, pong_within_s: float
@@ -435,3 +462,252 @@ class FramedPipe(asyncio.Protocol):
         else:
             self._verdict = self._verdict or (CUT, "stopped reading")
             self._transport.abort()
+
+
+class AcceptedPipe(FramedPipe):
+    """The accepting end of a WebSocket. `run` is the body of its route and returns when the connection is over."""
+
+    def __init__(
+        self,
+        upgraded: "WebSocketsSansIOProtocol",
+        sink: MessageSink,
+        *,
+        max_bytes: int,
+        ping_every_s: float = PING_EVERY_S,
+        pong_within_s: float = PONG_WITHIN_S,
+        early: bytes = b"",
+        on_binary: Callable[[], None] | None = None,
+    ) -> None:
+        """Wrap an upgraded connection. `early` is what the peer sent right after its request. `on_binary` is called
+        for a binary frame, which otherwise closes the connection.
+        """
+        super().__init__(upgraded.conn, sink, max_bytes, ping_every_s, pong_within_s)
+        self._upgraded = upgraded
+        self._over = asyncio.Event()
+        self._early = early
+        self._on_binary = on_binary
+
+    def attach(self) -> bool:
+        """Take over the connection, so that messages can be sent before the first one is read. Return False if it is
+        gone.
+        """
+        transport = self._upgraded.transport
+        if transport.is_closing() or self._protocol.state is not State.OPEN:
+            return False
+        self._upgraded.stop_keepalive()
+        self._transport, self._open = transport, True
+        transport.set_protocol(self)
+        transport.set_write_buffer_limits(high=self._max_bytes)
+        return True
+
+    async def run(self) -> None:
+        """Serve the connection until it ends. Call this once."""
+        if not self._open and not self.attach():
+            self._sink.on_closed(CUT, "cut the connection")
+            return
+        self._begin(self._early)
+        try:
+            await self._over.wait()
+        except asyncio.CancelledError:  # the server shuts down
+            self._verdict = self._verdict or (GOING_AWAY, "was cut off by our shutdown")
+            self.abort()
+            self._say_closed()
+            raise
+
+    def _take_binary(self) -> None:
+        if self._on_binary is None:
+            super()._take_binary()
+        else:
+            self._on_binary()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._upgraded.connection_lost(exc)
+        self._over.set()
+
+
+UNAUTHORISED: Final = frozenset((401, 403))
+DIAL_S: Final = 10.0  # TCP, TLS and the upgrade together
+HUNG_UP: Final = "closed the connection instead of opening a WebSocket"
+
+
+class DialFailed(Exception):
+    """A dialled connection that was not opened.
+
+    `reason` is a clause about "it", for a person. It does not contain the address, which the caller names.
+
+    `status` is the HTTP status where the peer answered with another one than 101, and `body` what it said then.
+    """
+
+    def __init__(self, reason: str, status: int | None = None, body: bytes = b"") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+        self.body = body
+
+    @property
+    def unauthorised(self) -> bool:
+        return self.status in UNAUTHORISED
+
+
+async def dial(
+    url: str,
+    sink: MessageSink,
+    *,
+    subprotocol: str | None,
+    headers: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+    max_bytes: int,
+    timeout_s: float = DIAL_S,
+    ping_every_s: float = PING_EVERY_S,
+    pong_within_s: float = PONG_WITHIN_S,
+) -> "DialledPipe":
+    """Open a connection and return its pipe. The sink receives nothing before this returns. `tls` is for wss:// and
+    defaults to the system's trust.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        uri = parse_uri(url)
+        for name, value in (headers or {}).items():
+            _refuse_odd_header(name, value)
+    except InvalidURI as error:
+        raise DialFailed(f"this is not a WebSocket address: {error.msg}") from None
+    except ValueError as error:
+        raise DialFailed(str(error)) from None
+    context = (tls or ssl.create_default_context()) if uri.secure else None
+    opening = _Opening(uri, subprotocol, headers or {}, max_bytes)
+    pipe = DialledPipe(opening, sink, max_bytes, ping_every_s, pong_within_s)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(
+                lambda: pipe, uri.host, uri.port, ssl=context, server_hostname=uri.host if context else None
+            )
+            await opening.done
+    except TimeoutError:
+        pipe.abort()
+        raise DialFailed(f"it did not answer within {timeout_s:g} s") from None
+    except ssl.SSLCertVerificationError as error:
+        raise DialFailed(f"its certificate is not accepted: {error.verify_message}") from None
+    except ssl.SSLError as error:
+        raise DialFailed(f"no TLS connection: {error.reason or error}") from None
+    except OSError as error:
+        if context is not None and error.strerror is None:
+            least = context.minimum_version.name.removeprefix("TLSv").replace("_", ".")
+            raise DialFailed(f"no TLS connection: it hung up; does it speak TLS {least} or newer?") from None
+        raise DialFailed(f"it cannot be reached: {error.strerror or error}") from None
+    except asyncio.CancelledError:
+        pipe.abort()
+        raise
+    loop.call_soon(pipe._begin, pipe.early)
+    return pipe
+
+
+def _refuse_odd_header(name: str, value: str) -> None:
+    if not name.isascii() or any(character in "\r\n\0" for character in name + value):
+        raise ValueError(f"the header {name!r} cannot be sent")
+
+
+class _Opening:
+    """The upgrade: what is asked, and a future for how it went."""
+
+    def __init__(self, uri: WebSocketURI, subprotocol: str | None, headers: Mapping[str, str], max_bytes: int) -> None:
+        self.subprotocol = subprotocol
+        offered = None if subprotocol is None else [Subprotocol(subprotocol)]
+        self.protocol = ClientProtocol(uri, subprotocols=offered, max_size=max_bytes)
+        self.request = self.protocol.connect()
+        for name, value in headers.items():
+            self.request.headers[name] = value
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def finish(self, failure: DialFailed | None) -> None:
+        if self.done.done():
+            return
+        if failure is not None:
+            self.done.set_exception(failure)
+            self.done.exception()  # retrieved: the dialler may have gone
+        else:
+            self.done.set_result(None)
+
+    def answered(self) -> bool:
+        """Finish the opening and return whether the peer's answer opened the connection."""
+        why = self.protocol.handshake_exc
+        if why is None and self.protocol.subprotocol != self.subprotocol:
+            self.finish(DialFailed(f"it does not speak {self.subprotocol}"))
+            return False
+        if why is None:
+            self.finish(None)
+            return True
+        if isinstance(why, InvalidStatus):
+            status = why.response.status_code
+            message = f"it answers HTTP {status} {self._instead(status)}"
+            self.finish(DialFailed(message, status, bytes(why.response.body or b"")))
+        elif isinstance(why, WebSocketException):
+            self.finish(DialFailed(f"it does not open a WebSocket: {why}"))
+        else:
+            self.finish(DialFailed(f"it {HUNG_UP}"))
+        return False
+
+    def _instead(self, status: int) -> str:
+        if status not in UNAUTHORISED:
+            return "instead of opening a WebSocket"
+        if "Authorization" in self.request.headers:
+            return "because it does not accept our token"
+        return "because it wants a token, and we have none"
+
+
+class DialledPipe(FramedPipe):
+    """The dialling end of a WebSocket. `dial` creates it."""
+
+    def __init__(
+        self, opening: _Opening, sink: MessageSink, max_bytes: int, ping_every_s: float, pong_within_s: float
+    ) -> None:
+        super().__init__(opening.protocol, sink, max_bytes, ping_every_s, pong_within_s)
+        self._opening: _Opening | None = opening
+        self._head_end = b""
+        self.early = b""  # what came along with the upgrade, before anybody listens
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._max_bytes)
+        if self._opening is not None:
+            self._opening.protocol.send_request(self._opening.request)
+        self._flush(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._opening is None:
+            super().data_received(data)
+        elif self._transport is not None:
+            self._answered(self._opening, self._transport, data)
+
+    def _answered(self, opening: _Opening, transport: asyncio.Transport, data: bytes) -> None:
+        """Pass the head of the answer to the protocol and keep the bytes after it for this pipe."""
+        seen = len(self._head_end)
+        end = (self._head_end + data).find(_HEAD_END)
+        self._head_end = (self._head_end + data)[1 - len(_HEAD_END) :]
+        cut = len(data) if end < 0 else end + len(_HEAD_END) - seen
+        self._protocol.receive_data(data[:cut])
+        if self._protocol.state is State.OPEN:
+            if not opening.answered():
+                transport.abort()
+                return
+            self._opening, self._open, self.early = None, True, data[cut:]
+            transport.pause_reading()  # until `dial` has returned
+            return
+        if cut < len(data) and self._protocol.handshake_exc is None:
+            self._protocol.receive_data(data[cut:])
+        if self._protocol.handshake_exc is not None:
+            opening.answered()
+            transport.abort()
+
+    def eof_received(self) -> None:
+        super().eof_received()
+        if self._opening is not None:
+            self._opening.answered()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if (opening := self._opening) is not None:
+            why = HUNG_UP
+            if isinstance(exc, ssl.SSLError):  # in TLS 1.3 a server judges our certificate after the handshake
+                why = f"refuses our certificate, or the lack of one: {exc.reason or exc}"
+            opening.finish(DialFailed(f"it {why}"))
