@@ -39,7 +39,7 @@ from interlock.config.load import load  # noqa: E402
 from interlock.core.clock import Clock  # noqa: E402
 from interlock.drivers.api import AddDriver  # noqa: E402
 from interlock.node.node import Node  # noqa: E402
-from interlock.rooms.connections import Admission, ConnectionOptions, ParticipantConnection  # noqa: E402
+from interlock.rooms.connections import Admission, ParticipantConnection  # noqa: E402
 
 SHARED = re.compile(r"interlock\.(?:wire|mcp|core|store|net|process|crypto)\b|interlock\.\w+\.protocol\b")
 SOURCES = ROOT / "src" / "interlock"
@@ -140,12 +140,8 @@ class Pipe:
 async def room_proposal(folder: Path, trace: Trace) -> None:
     """A restricted participant proposes a call, and a full one carries it out."""
     async with garden_at(folder, Hands()) as garden:
-        agent = ParticipantConnection(
-            Admission(garden.room, AGENT, "room:agent", "token", 0), ConnectionOptions(), garden.clock
-        )
-        human = ParticipantConnection(
-            Admission(garden.room, HUMAN, "room:human", "token", 0), ConnectionOptions(), garden.clock
-        )
+        agent = ParticipantConnection(Admission(garden.room, AGENT, "room:agent", "token", 0), garden.clock)
+        human = ParticipantConnection(Admission(garden.room, HUMAN, "room:human", "token", 0), garden.clock)
         for connection in (agent, human):
             connection.begin(Pipe())
         await asyncio.sleep(0)

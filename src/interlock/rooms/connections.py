@@ -18,7 +18,7 @@ from interlock.core.clock import Clock
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG
 from interlock.rooms.protocol import gateway_messages
 from interlock.rooms.protocol.envelope import V0, V01, Envelope, EnvelopeRefusal, decode_untrusted, encode, encode_v0
-from interlock.rooms.protocol.participants import Participant, ParticipantKind
+from interlock.rooms.protocol.participants import Participant
 from interlock.rooms.room import Room
 from interlock.rooms.timeline import Delivery, limit_bytes
 from interlock.store.ports import StoreError
@@ -48,10 +48,6 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
     sequences: bool = False
     history: int = 0  # so many of the newest
     after: str | None = None  # or everything after this one
-    # What it says of itself, for the others to see:
-    name: str | None = None
-    kind: ParticipantKind | None = None
-    mcp_version: str | None = None
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -63,6 +59,7 @@ class Admission(msgspec.Struct, frozen=True):
     source: str  # the rule that its privilege follows from, for the record
     readable_after: int  # the sequence after which it may read
     is_observed: bool = False  # as in `AssignedPrivilege`
+    options: ConnectionOptions = ConnectionOptions()
 
 
 class ParticipantConnection:
@@ -71,8 +68,8 @@ class ParticipantConnection:
     can_answer = True
     is_here = True
 
-    def __init__(self, admission: Admission, options: ConnectionOptions, clock: Clock) -> None:
-        room = admission.room
+    def __init__(self, admission: Admission, clock: Clock) -> None:
+        room, options = admission.room, admission.options
         self.id = room.stamp().id
         self.since = 0
         self.connected_at = clock.wall()

@@ -5,7 +5,7 @@ is a member of the room, by its token or certificate. Its privilege is determine
 5.1).
 """
 
-import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Callable, Coroutine, MutableMapping
@@ -57,7 +57,7 @@ from interlock.rooms.rooms import (
     SHUTDOWN,
     RoomRegistry,
 )
-from interlock.rooms.timeline import limit_bytes
+from interlock.rooms.timeline import StoredEnvelope, limit_bytes
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import HttpRefusal
 
@@ -73,6 +73,7 @@ TICKETS_EACH_MAX: Final = 50  # of one principal: it leaves room for others
 HISTORY_ANSWER_BYTES: Final = 8 * 1024 * 1024
 SWEEP_S: Final = 5.0
 WAIT_MAX_S: Final = 25.0
+TICKET_BYTES: Final = 4096
 DECISION_BYTES: Final = 16 * 1024
 
 Scope = MutableMapping[str, Any]
@@ -160,7 +161,12 @@ class RoomsEndpoint:
         if stranger is not None:
             return stranger
         if "ticket" in query and scope["type"] == "websocket":
-            return self._take_ticket(query["ticket"], query.get("topic"), head.headers.get(b"origin"))
+            # A ticket is redeemed once, in time, for one topic and one origin (X-5.2-3).
+            issued = self._tickets.pop(query["ticket"], None)
+            if issued is None or issued.ends < self._clock.now():
+                return _BAD_TICKET
+            is_same = (issued.topic, issued.origin) == (query.get("topic"), head.headers.get(b"origin"))
+            return issued.caller if is_same else _BAD_TICKET
         credential = head.credential
         if credential is None:
             shown = maybe_shown(self._certificates, self._proxies, scope, head)
@@ -188,13 +194,6 @@ class RoomsEndpoint:
         vouched = await self._bearers.admit(credential, source_of(peer))
         return vouched if isinstance(vouched, HttpRefusal) else RoomCaller(principal=vouched.name)
 
-    def _take_ticket(self, ticket: str, topic: str | None, origin: bytes | None) -> RoomCaller | HttpRefusal:
-        """Redeem a ticket: once, in time, for one topic and one origin (X-5.2-3)."""
-        issued = self._tickets.pop(ticket, None)
-        if issued is None or issued.ends < self._clock.now() or (issued.topic, issued.origin) != (topic, origin):
-            return _BAD_TICKET
-        return issued.caller
-
     async def _join(self, caller: RoomCaller, topic: str | None) -> Admission | HttpRefusal:
         if not topic:
             return HttpRefusal("topic_required", "say which room: ?topic=NAME")  # X-5.2-1
@@ -220,64 +219,38 @@ class RoomsEndpoint:
 
     async def _socket(self, scope: Scope, send: Send, caller: RoomCaller, query: dict[str, str]) -> None:
         joined = await self._join(caller, query.get("topic"))
-        options = _read_options(query, caller) if not isinstance(joined, HttpRefusal) else _NO_OPTIONS
         if self._rooms.is_stopping:
             joined = HttpRefusal("unavailable", "the node stops")
-        if isinstance(joined, Admission) and not isinstance(options, HttpRefusal):
-            joined = self._fit(joined, options)
-        refusal = joined if isinstance(joined, HttpRefusal) else options if isinstance(options, HttpRefusal) else None
-        if refusal is not None or isinstance(joined, HttpRefusal) or isinstance(options, HttpRefusal):
-            await self._turn_away(scope, send, refusal or _UNAUTHORISED, caller, query.get("topic"))
+        if isinstance(joined, Admission):
+            joined = _apply_options(joined, query, caller.protocol)
+        if isinstance(joined, HttpRefusal):
+            await self._turn_away(scope, send, joined, caller, query.get("topic"))
             return
-        with joined.room.reserve(joined.who.id):
+        room, id = joined.room, joined.who.id
+        with room.reserve(id):
             await send({"type": "websocket.accept", "headers": []})
-            pipe = self._begin(scope, self._settle(joined, caller, options), options, caller.certificate)
-        if pipe is not None:
+            # The privilege is determined again: an admin may have changed it since the request. From here on nothing
+            # is awaited, so that what is checked still holds when the connection joins.
+            settled = self._rooms.settle(room, id, joined.principal, caller.privilege)
+            privilege, v0 = settled.privilege, room.settings.v0_clients
+            protocol = joined.options.protocol or room.settings.undeclared_protocol
+            if protocol == V0 and v0 in ("full", "restricted") and settled.origin != "grant":
+                privilege = Privilege(v0)
+            who = msgspec.structs.replace(joined.who, privilege=privilege)
+            joined = msgspec.structs.replace(joined, who=who, source=settled.origin, is_observed=settled.is_observed)
+            connection = ParticipantConnection(joined, self._clock)
+            pipe = scope["extensions"][UPGRADED].room_pipe(connection, connection.on_binary)
+            is_attached = pipe.attach()
+            if is_attached:
+                if caller.certificate is not None:
+                    self._by_certificate[connection] = caller.certificate
+                connection.begin(pipe)
+                if self._rooms.by_topic.get(room.topic) is not room or self._rooms.is_stopping:
+                    connection.close(SHUTDOWN, "the room is closed")
+                elif self._rooms.find_removal(room, id) is not None:
+                    connection.close(REMOVED, REMOVED_WHY)
+        if is_attached:
             await pipe.run()
-
-    def _begin(
-        self, scope: Scope, joined: Admission, options: ConnectionOptions, certificate: ClientCertificate | None
-    ) -> Any:
-        """Start a connection. Nothing is awaited here, so that what was checked before still holds when the
-        connection joins.
-        """
-        connection = ParticipantConnection(joined, options, self._clock)
-        pipe = scope["extensions"][UPGRADED].room_pipe(connection, connection.on_binary)
-        if not pipe.attach():
-            return None
-        if certificate is not None:
-            self._by_certificate[connection] = certificate
-        connection.begin(pipe)
-        is_gone = self._rooms.by_topic.get(joined.room.topic) is not joined.room
-        if is_gone or self._rooms.is_stopping:  # since it was asked
-            connection.close(SHUTDOWN, "the room is closed")
-        elif self._rooms.find_removal(joined.room, joined.who.id) is not None:
-            connection.close(REMOVED, REMOVED_WHY)
-        return pipe
-
-    def _fit(self, joined: Admission, options: ConnectionOptions) -> Admission | HttpRefusal:
-        room, who = joined.room, joined.who
-        if not room.has_free_seat(who.id):
-            return HttpRefusal("room_full", f"at most {room.settings.max_participants} participants")
-        if room.replaces_too_often(who.id):
-            return HttpRefusal("id_in_use", "connections of this participant replace each other; use one token each")
-        protocol = options.protocol or room.settings.undeclared_protocol
-        if protocol == V0 and room.settings.v0_clients == "refuse":
-            return HttpRefusal("protocol_required", f"this room takes clients of {V01} alone")
-        return joined
-
-    def _settle(self, joined: Admission, caller: RoomCaller, options: ConnectionOptions) -> Admission:
-        """Determine the privilege again when the connection joins: an admin may have changed it since the request."""
-        room, who = joined.room, joined.who
-        settled = self._rooms.settle(room, who.id, joined.principal, caller.privilege)
-        privilege, v0 = settled.privilege, room.settings.v0_clients
-        protocol = options.protocol or room.settings.undeclared_protocol
-        if protocol == V0 and v0 in ("full", "restricted") and settled.origin != "grant":
-            privilege = Privilege(v0)
-        who = msgspec.structs.replace(
-            who, privilege=privilege, name=options.name, kind=options.kind, mcp_version=options.mcp_version
-        )
-        return msgspec.structs.replace(joined, who=who, source=settled.origin, is_observed=settled.is_observed)
 
     # HTTP
 
@@ -288,12 +261,21 @@ class RoomsEndpoint:
         method = scope["method"]
         match (method, *parts):
             case ("GET", "topics"):
-                answer: Json | HttpRefusal = {"topics": self._topics(caller)}
+                if caller.topic is not None:
+                    topics = [caller.topic] if caller.topic in self._rooms.by_topic else []
+                else:
+                    topics = [
+                        id for id, room in self._rooms.by_topic.items() if self._rooms.may_join(room, caller.principal)
+                    ]
+                answer: Json | HttpRefusal = {"topics": topics}
             case ("POST", "ws-ticket"):
-                topic = _decode_topic(await _read(receive, 4096))
-                answer = await self._issue_ticket(scope, topic, caller)
+                body, _ = await _read(receive, TICKET_BYTES)
+                requested: str | None = None
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                    requested = msgspec.json.decode(body, type=_TicketRequest).topic
+                answer = await self._issue_ticket(scope, requested, caller)
                 if isinstance(answer, HttpRefusal):
-                    await self._turn_away(scope, send, answer, caller, topic)
+                    await self._turn_away(scope, send, answer, caller, requested)
                     return
             case ("POST", "topics", topic, "messages"):
                 await self._post(scope, receive, send, caller, topic)
@@ -301,7 +283,8 @@ class RoomsEndpoint:
             case ("GET", "topics", topic, ("participants" | "history" | "rate-limit" | "proposals") as what):
                 answer = await self._look(caller, topic, what, query)
             case ("POST", "topics", topic, "proposals", id, ("fulfil" | "reject" | "withdraw") as what):
-                decided = await self._decide(caller, topic, id, what, await _read(receive, DECISION_BYTES))
+                body, _ = await _read(receive, DECISION_BYTES)
+                decided = await self._decide(caller, topic, id, what, body)
                 if isinstance(decided, EnvelopeRefusal):
                     await _say_refused(send, decided)
                     return
@@ -314,11 +297,6 @@ class RoomsEndpoint:
             await self._turn_away(scope, send, answer, caller, parts[1] if len(parts) > 1 else None)
         else:
             await _say(send, 200, answer)
-
-    def _topics(self, caller: RoomCaller) -> list[str]:
-        if caller.topic is not None:
-            return [caller.topic] if caller.topic in self._rooms.by_topic else []
-        return [topic for topic, room in self._rooms.by_topic.items() if self._rooms.may_join(room, caller.principal)]
 
     async def _issue_ticket(self, scope: Scope, topic: str | None, caller: RoomCaller) -> Json | HttpRefusal:
         if topic is None:
@@ -348,34 +326,33 @@ class RoomsEndpoint:
         if isinstance(joined, HttpRefusal):
             return joined
         room = joined.room
-        if what == "participants":
-            return {"participants": [participant.described() for participant in room.present()]}
-        if what == "proposals":
-            return await self._proposals(room, query)
-        if what == "rate-limit":
-            window, now = room.rate(joined.who.id), self._clock.now()
-            used = window.used(now)
-            return {
-                "messages": used["envelopes"],
-                "chatMessages": used["chat"],
-                "proposals": used["proposals"],
-                "resetTime": rfc3339(self._clock.wall() + window.resets_in(now)),
-            }
-        history = await self._history(room, joined.readable_after, query)
-        # It may have waited long, and an admin has not.
-        return history if self._rooms.find_removal(room, joined.who.id) is None else _REMOVED
-
-    async def _proposals(self, room: Room, query: dict[str, str]) -> Json | HttpRefusal:
-        limit = _parse_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
-        if limit is None or limit == 0:
-            return HttpRefusal("invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
         try:
-            return {"proposals": await self._rooms.proposals.list_all(room, limit)}
+            match what:
+                case "participants":
+                    return {"participants": [participant.described() for participant in room.present()]}
+                case "rate-limit":
+                    window, now = room.rate(joined.who.id), self._clock.now()
+                    used = window.used(now)
+                    return {
+                        "messages": used["envelopes"],
+                        "chatMessages": used["chat"],
+                        "proposals": used["proposals"],
+                        "resetTime": rfc3339(self._clock.wall() + window.resets_in(now)),
+                    }
+                case "proposals":
+                    limit = _parse_limit(query)
+                    if isinstance(limit, HttpRefusal):
+                        return limit
+                    return {"proposals": await self._rooms.proposals.list_all(room, limit)}
+                case "history":
+                    history = await self._read_history(room, joined.readable_after, query)
+                    # The request may have waited long, and an admin may have removed the participant meanwhile.
+                    return history if self._rooms.find_removal(room, joined.who.id) is None else _REMOVED
         except StoreError:
-            return HttpRefusal("unavailable", "proposals cannot be read at the moment")
+            return HttpRefusal("unavailable", f"{what} cannot be read at the moment")
 
     async def _decide(
-        self, caller: RoomCaller, topic: str, id: str, what: Literal["fulfil", "reject", "withdraw"], body: bytes | int
+        self, caller: RoomCaller, topic: str, id: str, what: Literal["fulfil", "reject", "withdraw"], body: bytes
     ) -> Json | HttpRefusal | EnvelopeRefusal:
         """Fulfil, reject or withdraw a proposal for a participant without a WebSocket (X-N-6)."""
         joined = await self._join(caller, topic)
@@ -389,54 +366,52 @@ class RoomsEndpoint:
         elif what == "withdraw":
             decided = await proposals.withdraw(topic, id, who)
         else:
-            decided = await proposals.reject(
-                topic, id, who, joined.principal, read_reason(b"" if isinstance(body, int) else body)
-            )
+            decided = await proposals.reject(topic, id, who, joined.principal, read_reason(body))
         if isinstance(decided, EnvelopeRefusal):
             return decided
         return {"proposalId": id, "status": STATUS[decided.status].value}
 
-    async def _history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | HttpRefusal:
+    async def _read_history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | HttpRefusal:
+        """Return envelopes after a position, oldest first; or the newest ones, newest first, as v0 does.
+
+        Raise StoreError.
+        """
+        timeline = room.timeline
         if room.settings.history_visibility == "none":
             return HttpRefusal("history_hidden", "this room does not show its history")
-        limit = _parse_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
+        limit = _parse_limit(query)
+        if isinstance(limit, HttpRefusal):
+            return limit
         wait_s = _parse_number(query.get("wait_s", "0"), int(WAIT_MAX_S))
-        if limit is None or limit == 0:
-            return HttpRefusal("invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
         if wait_s is None:
             return HttpRefusal("invalid_query", f"wait_s is a number from 0 to {WAIT_MAX_S:g}")
-        after = query.get("after")
-        try:
-            if after is None:
-                return await self._newest(room, readable_after, query.get("before"), limit)
-            place = room.timeline.find_position(after)
-            if place is None:
-                return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
-            await room.timeline.wait_beyond(place, wait_s)
-            records = await room.timeline.history.read(max(readable_after, place), room.timeline.delivered, limit)
-        except StoreError:
-            return HttpRefusal("unavailable", "history cannot be read at the moment")
+        after, before, upto = query.get("after"), query.get("before"), timeline.delivered
+        if after is not None:
+            position = timeline.find_position(after)
+        elif before is None:
+            position = upto + 1
+        else:
+            moment = parse_moment(before)
+            position = timeline.find_position(before) if moment is None else 1 + await timeline.count_before(moment)
+        if position is None:
+            return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
+        if after is None:
+            upto = position - 1
+            records = await timeline.history.read(max(readable_after, upto - limit), upto, limit)
+            return {"history": [_describe_record(record) for record in reversed(records)]}
+        await timeline.wait_beyond(position, wait_s)
+        records = await timeline.history.read(max(readable_after, position), timeline.delivered, limit)
         records = limit_bytes(records, HISTORY_ANSWER_BYTES)
         return {
             "history": [_describe_record(record) for record in records],
-            "more": bool(records) and records[-1].sequence < room.timeline.delivered,
+            "more": bool(records) and records[-1].sequence < timeline.delivered,
         }
 
-    async def _newest(self, room: Room, readable_after: int, before: str | None, limit: int) -> Json | HttpRefusal:
-        """Return the newest envelopes first, as v0 does."""
-        upto = room.timeline.delivered
-        if before is not None:
-            at = parse_moment(before)
-            place = room.timeline.find_position(before) if at is None else 1 + await room.timeline.count_before(at)
-            if place is None:
-                return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
-            upto = place - 1
-        records = await room.timeline.history.read(max(readable_after, upto - limit), upto, limit)
-        return {"history": [_describe_record(record) for record in reversed(records)]}
-
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
+        body, size = b"", 0
         joined = await self._join(caller, topic)
-        body = b"" if isinstance(joined, HttpRefusal) else await _read(receive, joined.room.settings.max_envelope_bytes)
+        if isinstance(joined, Admission):
+            body, size = await _read(receive, joined.room.settings.max_envelope_bytes)
         # A body may take its time: what the sender may do is what it may do now.
         again = await self._admit(scope, {})
         joined = again if isinstance(again, HttpRefusal) else await self._join(again, topic)
@@ -444,27 +419,18 @@ class RoomsEndpoint:
             await self._turn_away(scope, send, joined, None if isinstance(again, HttpRefusal) else again, topic)
             return
         room = joined.room
-        seat = room.seats.get(joined.who.id)
-        who = joined.who if seat is None else seat.participant
-        most = room.settings.max_envelope_bytes
-        envelope = (
-            EnvelopeRefusal(
-                "envelope_too_large", f"an envelope has at most {most} bytes", {"limit": most, "size": body}
-            )
-            if isinstance(body, int)
-            else decode_untrusted(body, most)
-        )
+        seat, most = room.seats.get(joined.who.id), room.settings.max_envelope_bytes
+        if size > most:
+            message = f"an envelope has at most {most} bytes"
+            await _say_refused(send, EnvelopeRefusal("envelope_too_large", message, {"limit": most, "size": size}))
+            return
+        envelope = decode_untrusted(body, most)
         if isinstance(envelope, EnvelopeRefusal):
             await _say_refused(send, envelope)
             return
         stamped = msgspec.structs.replace(envelope, ts=envelope.ts or rfc3339_ms(self._clock.wall()))
-        done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
-
-        def settle(failed: EnvelopeRefusal | None) -> None:
-            if not done.done():
-                done.set_result(failed)
-
-        refusal = room.receive(stamped, who, joined.principal, settle, needs_protocol=False) or await done
+        who = joined.who if seat is None else seat.participant
+        refusal = await room.publish(stamped, who, joined.principal, needs_protocol=False)
         if refusal is not None:
             await _say_refused(send, refusal)
         else:
@@ -497,61 +463,65 @@ class _TicketRequest(msgspec.Struct):
     topic: str
 
 
-def _decode_topic(body: bytes | int) -> str | None:
-    try:
-        return msgspec.json.decode(b"" if isinstance(body, int) else body, type=_TicketRequest).topic
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def _describe_record(record: Any) -> Json:
+def _describe_record(record: StoredEnvelope) -> Json:
     return {"seq": record.sequence, "received_at": rfc3339_ms(record.received_at), "envelope": Raw(record.data)}
 
 
-def _read_options(query: dict[str, str], caller: RoomCaller) -> ConnectionOptions | HttpRefusal:
-    protocol = query.get("protocol", caller.protocol)
+def _apply_options(joined: Admission, query: dict[str, str], token_protocol: str | None) -> Admission | HttpRefusal:
+    """Add the options in the query to an admission, or return why the room does not take such a connection."""
+    room, who = joined.room, joined.who
+    protocol = query.get("protocol", token_protocol)
     if protocol is not None and protocol not in PROTOCOLS:
         return HttpRefusal("unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
     history = _parse_number(query.get("history", "0"), HISTORY_MAX)
     if history is None:
         return HttpRefusal("invalid_query", f"history is a number up to {HISTORY_MAX}")
-    name, version = query.get("name"), query.get("mcp")
+    name, version, requested_kind = query.get("name"), query.get("mcp"), query.get("kind")
     if name is not None and not is_display_name(name):
         return HttpRefusal("invalid_query", "name is 1 to 64 characters, none of them a control character")
     if version is not None and _VERSION.fullmatch(version) is None:
         return HttpRefusal("invalid_query", "mcp is a version of MCP, such as 2025-11-25")
-    requested = query.get("kind")
-    kind = next((name_of_kind for name_of_kind in PARTICIPANT_KINDS if name_of_kind == requested), None)
-    if requested is not None and kind is None:
+    kind = next((each for each in PARTICIPANT_KINDS if each == requested_kind), None)
+    if requested_kind is not None and kind is None:
         return HttpRefusal("invalid_query", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
-    return ConnectionOptions(
+    if not room.has_free_seat(who.id):
+        return HttpRefusal("room_full", f"at most {room.settings.max_participants} participants")
+    if room.replaces_too_often(who.id):
+        return HttpRefusal("id_in_use", "connections of this participant replace each other; use one token each")
+    if (protocol or room.settings.undeclared_protocol) == V0 and room.settings.v0_clients == "refuse":
+        return HttpRefusal("protocol_required", f"this room takes clients of {V01} alone")
+    options = ConnectionOptions(
         protocol=protocol,
         echo=query.get("echo") != "0",
         directed=query.get("deliver") == "directed",
         sequences=query.get("sequences") == "1",
         history=history,
         after=query.get("after"),
-        name=name,
-        kind=kind,
-        mcp_version=version,
     )
+    who = msgspec.structs.replace(who, name=name, kind=kind, mcp_version=version)
+    return msgspec.structs.replace(joined, who=who, options=options)
+
+
+def _parse_limit(query: dict[str, str]) -> int | HttpRefusal:
+    limit = _parse_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
+    return limit or HttpRefusal("invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
 
 
 def _parse_number(text: str, most: int) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else None
 
 
-async def _read(receive: Receive, most: int) -> bytes | int:
-    """Read a request body, or return only its size if it is longer than `most`."""
-    parts, size = [], 0
+async def _read(receive: Receive, most: int) -> tuple[bytes, int]:
+    """Return a request body and its size. Of a body of more than `most` bytes only the size is returned."""
+    body, size = bytearray(), 0
     while True:
         message = await receive()
-        part = bytes(message.get("body", b""))
+        part = message.get("body", b"")
         size += len(part)
         if size <= most:
-            parts.append(part)
+            body += part
         if not message.get("more_body", False):
-            return b"".join(parts) if size <= most else size
+            return (bytes(body) if size <= most else b""), size
 
 
 async def _say_refused(send: Send, refusal: EnvelopeRefusal) -> None:
@@ -575,7 +545,6 @@ async def _say(send: Send, status: int, answer: Json, kind: str = "http.response
     await send({"type": f"{kind}.body", "body": body})
 
 
-_NO_OPTIONS: Final = ConnectionOptions()
 _VERSION: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _UNAUTHORISED: Final = HttpRefusal(
     "unauthorised",

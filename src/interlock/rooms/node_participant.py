@@ -30,7 +30,6 @@ from interlock.mcp.methods import (
     Era,
     negotiate_legacy,
 )
-from interlock.rooms.participant_link import enclose
 from interlock.rooms.proposals import ProposalTracker
 from interlock.rooms.protocol.envelope import MCP, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
@@ -211,7 +210,7 @@ class _RoomReply:
         """Do nothing: the request was cancelled."""
 
     def _publish(self, message: bytes) -> EnvelopeRefusal | None:
-        envelope = enclose(self._room, message, OWN, self._to, self.request.id)
+        envelope = self._room.compose(MCP, OWN, self._to, message, self.request.id)
         if isinstance(envelope, EnvelopeRefusal):
             return envelope
         return self._room.receive(envelope, NODE, OWN, self._settle)

@@ -1,6 +1,7 @@
 """Operations on rooms: list, create, and promote, demote and remove their participants (MCPx 10.3)."""
 
 import time
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -44,11 +45,10 @@ from interlock.rooms.api import (
     Rooms,
 )
 from interlock.rooms.connections import ParticipantConnection
-from interlock.rooms.participant_records import Observed, observed_in
+from interlock.rooms.participant_records import observed_in
 from interlock.rooms.protocol.envelope import EnvelopeRefusal, parse_moment
 from interlock.rooms.protocol.participants import Privilege, is_topic
 from interlock.rooms.remote_seats import ConnectionRecord, RemoteConnection
-from interlock.rooms.room import Connected, Seat
 from interlock.rooms.room import Room as LiveRoom
 from interlock.rooms.rooms import PrivilegeChange, RoomRegistry
 from interlock.store.ports import AuditReader
@@ -57,117 +57,137 @@ from interlock.wire.refusal import NotFound, Refused
 AWAY_MAX: Final = 200  # participants that are listed though they are away
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms on which a privilege is changed."""
-
-    reason: str = ""
-    lasts: bool = True  # also for its next connections
-    until: float | None = None
-
-
+@dataclass(frozen=True, slots=True)
 class RoomOperations:
-    """Operations on rooms."""
+    """Operations on rooms, for operators."""
 
-    def __init__(
-        self, rooms: RoomRegistry, approvals: ApprovalViews, audit: AuditReader, recorder: Recorder, clock: Clock
-    ) -> None:
-        self._rooms = rooms
-        self._approvals = approvals
-        self._audit = audit
-        self._recorder = recorder
-        self._clock = clock
+    rooms: RoomRegistry
+    approvals: ApprovalViews
+    audit: AuditReader
+    recorder: Recorder
+    clock: Clock
 
     @handles(LIST_ROOMS)
     def list_all(self) -> Rooms:
-        return Rooms(rooms=tuple(self._shown(room) for room in self._rooms.by_topic.values()))
+        return Rooms(rooms=tuple(self._describe(room) for room in self.rooms.by_topic.values()))
 
     @handles(CREATE_ROOM)
     async def create(self, body: CreateRoom, by: str) -> Room:
-        """Create a room that stays when it is empty. Raises Refused, StoreError."""
+        """Create a room that stays when it is empty. Raise Refused, StoreError."""
         topic = body.topic
         if not is_topic(topic):
             raise refused_as(
                 BAD_TOPIC, "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter"
             )
-        room = await self._rooms.create(topic, by)
+        room = await self.rooms.create(topic, by)
         if room is None:
             raise refused_as(ROOM_EXISTS, f"there is a room {topic} already")
-        return self._shown(room)
+        return self._describe(room)
 
     @handles(LIST_CONNECTIONS)
     def connections(self, topic: str) -> RoomConnections:
         """Return the connections to a room and the participants removed from it. Raise NotFound."""
         room = self._room(topic)
-        return RoomConnections(
-            topic=topic,
-            connections=tuple(
-                shown
-                for seat in room.seats.values()
-                for entry in seat.connections
-                if (shown := _maybe_connection(topic, entry, seat)) is not None
-            ),
-            removed=tuple(
-                RemovedParticipant(participantId=id, by=entry.by, at=rfc3339(entry.at))
-                for id, entry in self._rooms.removed(room)
-            ),
+        connections: list[RoomConnection] = []
+        for seat in room.seats.values():
+            for connection in seat.connections:
+                record = connection.record if isinstance(connection, RemoteConnection) else connection
+                if not isinstance(record, ParticipantConnection | ConnectionRecord) or record.connected_at is None:
+                    continue  # a client that participates through tools, or the node itself
+                connections.append(
+                    RoomConnection(
+                        connectionId=connection.id,
+                        participantId=seat.participant.id,
+                        privilege=seat.participant.privilege.value,
+                        connectedAt=rfc3339(record.connected_at),
+                        protocol=record.protocol,
+                        topic=topic,
+                        source=record.source,
+                        principal=record.principal,
+                        isElsewhere=not connection.is_here,
+                    )
+                )
+        removed = tuple(
+            RemovedParticipant(participantId=id, by=removal.by, at=rfc3339(removal.at))
+            for id, removal in self.rooms.removed(room)
         )
+        return RoomConnections(topic=topic, connections=tuple(connections), removed=removed)
 
     @handles(LIST_PARTICIPANTS)
     def participants(self, topic: str) -> RoomParticipants:
-        """Return who is or was in a room. Raises NotFound."""
+        """Return who is or was in a room. Raise NotFound."""
         room = self._room(topic)
-        records = dict(self._rooms.records.of_room(topic))
+        records = dict(self.rooms.records.of_room(topic))
         away = sorted((id for id in records if id not in room.seats), key=lambda id: -records[id].last_seen)
-        removed = (id for id, _ in self._rooms.removed(room))
-        ids = dict.fromkeys([*room.seats, *removed, *away[:AWAY_MAX]])
-        return RoomParticipants(topic=topic, participants=tuple(self._participant(room, id) for id in ids))
-
-    def _participant(self, room: LiveRoom, id: str) -> RoomParticipant:
-        seat, record = room.seats.get(id), self._rooms.records.find(room.topic, id)
-        privilege = self._rooms.find_privilege(room, id) or Privilege.RESTRICTED
-        removal = self._rooms.find_removal(room, id)
-        counts = {name: getattr(record, name, 0) for name in ("proposals", "approved", "rejected", "violations")}
-        return RoomParticipant(
-            id=id,
-            privilege=privilege.value,
-            is_present=seat is not None,
-            removed_by=None if removal is None else removal.by,
-            removed_at=None if removal is None else rfc3339(removal.at),
-            principal=seat.principal if seat is not None else "" if record is None else record.principal,
-            first_seen=None if record is None else rfc3339(record.first_seen),
-            last_seen=None if record is None else rfc3339(record.last_seen),
-            methods=()
-            if record is None
-            else tuple(
-                MethodRecord(method=name, proposals=tally.proposals, approved=tally.approved, rejected=tally.rejected)
-                for name, tally in sorted(record.methods.items())
-            ),
-            **counts,
-        )
+        removals = dict(self.rooms.removed(room))
+        participants: list[RoomParticipant] = []
+        for id in dict.fromkeys([*room.seats, *removals, *away[:AWAY_MAX]]):
+            seat, record, removal = room.seats.get(id), records.get(id), removals.get(id)
+            counts = {name: getattr(record, name, 0) for name in ("proposals", "approved", "rejected", "violations")}
+            methods = {} if record is None else record.methods
+            participants.append(
+                RoomParticipant(
+                    id=id,
+                    privilege=(self.rooms.find_privilege(room, id) or Privilege.RESTRICTED).value,
+                    is_present=seat is not None,
+                    removed_by=None if removal is None else removal.by,
+                    removed_at=None if removal is None else rfc3339(removal.at),
+                    principal=seat.principal if seat is not None else "" if record is None else record.principal,
+                    first_seen=None if record is None else rfc3339(record.first_seen),
+                    last_seen=None if record is None else rfc3339(record.last_seen),
+                    methods=tuple(
+                        MethodRecord(method=name, **msgspec.structs.asdict(count))
+                        for name, count in sorted(methods.items())
+                    ),
+                    **counts,
+                )
+            )
+        return RoomParticipants(topic=topic, participants=tuple(participants))
 
     @handles(SHOW_OBSERVED)
     async def observed(self, topic: str) -> ObservedRoom:
         """Return what the room would have refused in mixed mode. Raise NotFound, StoreError."""
         room = self._room(topic)
-        observations = await observed_in(topic, self._audit, self._recorder)
-        return ObservedRoom(
-            topic=topic, mode=room.settings.mode, participants=tuple(_observed(room, x) for x in observations)
-        )
+        participants: list[ObservedParticipant] = []
+        for observed in await observed_in(topic, self.audit, self.recorder):
+            granted = room.granted(observed.participant)
+            remedy = f'full = ["{observed.principal}"]'
+            if granted is Privilege.RESTRICTED:  # an admin demoted or removed it
+                remedy = f"interlock rooms promote {observed.participant} --topic {topic}"
+            elif observed.principal.startswith("room:"):
+                name = observed.principal.removeprefix("room:")
+                remedy = (
+                    f"interlock access token --for room --name {name} --topic {topic}"
+                    f" --participant {observed.participant} --privilege full"
+                )
+            participants.append(
+                ObservedParticipant(
+                    participant=observed.participant,
+                    principal=observed.principal,
+                    envelopes=observed.envelopes,
+                    kinds=tuple(sorted(observed.kinds)),
+                    first=observed.first,
+                    last=observed.last,
+                    is_full=granted is Privilege.FULL,
+                    remedy=remedy,
+                )
+            )
+        return ObservedRoom(topic=topic, mode=room.settings.mode, participants=tuple(participants))
 
     @handles(MIGRATE)
     async def migrate(self, topic: str, by: str) -> ObservedRoom:
         """Give full privilege to the participants that restricted privilege would stop. Raise NotFound, StoreError."""
         room = self._room(topic)
         for observed in (await self.observed(topic)).participants:
-            if observed.principal != by and await self._rooms.admit(room, observed.participant, by):
+            if observed.principal != by and await self.rooms.admit(room, observed.participant, by):
                 reason = f"{observed.envelopes} envelopes were observed"
-                self._rooms.audit.add("promote", topic, by, "ok", participant=observed.participant, reason=reason)
+                self.rooms.audit.add("promote", topic, by, "ok", participant=observed.participant, reason=reason)
         return await self.observed(topic)
 
     @handles(PROMOTE)
     async def promote(self, id: str, topic: str | None, body: ChangePrivilege, by: str) -> Promoted:
-        """Let a participant send MCP messages. Raises NotFound, Refused, StoreError."""
-        change = await self._change(id, topic, Privilege.FULL, by, _terms(body))
+        """Let a participant send MCP messages. Raise NotFound, Refused, StoreError."""
+        change = await self._change(id, topic, Privilege.FULL, body, by)
         return Promoted(
             participantId=id,
             oldPrivilege=change.old.value,
@@ -178,8 +198,8 @@ class RoomOperations:
 
     @handles(DEMOTE)
     async def demote(self, id: str, topic: str | None, body: ChangePrivilege, by: str) -> Demoted:
-        """Let a participant only propose. Raises NotFound, Refused, StoreError."""
-        change = await self._change(id, topic, Privilege.RESTRICTED, by, _terms(body))
+        """Let a participant only propose. Raise NotFound, Refused, StoreError."""
+        change = await self._change(id, topic, Privilege.RESTRICTED, body, by)
         return Demoted(
             participantId=id,
             oldPrivilege=change.old.value,
@@ -190,128 +210,81 @@ class RoomOperations:
 
     @handles(EDIT_PROPOSAL)
     async def edit_proposal(self, id: str, body: EditProposal, by: str) -> Approval:
-        """Replace a proposal and return the approval that is to be decided instead. Raises NotFound, Refused."""
+        """Replace a proposal and return the approval that is to be decided instead. Raise NotFound, Refused."""
         params = bytes(body.params)
         if params[:1] != b"{":
             raise refused_as(INVALID_BODY, "params is an object", {"member": "params"})
-        approval = find_approval(self._approvals, id)
-        edited = await self._rooms.proposals.edit(approval.id, params, by)
+        approval = find_approval(self.approvals, id)
+        edited = await self.rooms.proposals.edit(approval.id, params, by)
         if isinstance(edited, EnvelopeRefusal):
             raise Refused(edited.code, edited.message)
-        return find_approval(self._approvals, edited.id)
+        return find_approval(self.approvals, edited.id)
 
     @handles(DISCONNECT)
     async def disconnect(self, id: str, topic: str | None, by: str) -> Disconnected:
-        """Remove a participant from a room. Raises NotFound, Refused, StoreError."""
+        """Remove a participant from a room. Raise NotFound, Refused, StoreError."""
         room = self._room_of(id, topic)
-        closed = await self._rooms.remove(room, id, by)
+        closed = await self.rooms.remove(room, id, by)
         if closed is None:
             raise NotFound("participant", id, list(room.seats))
-        at = rfc3339(self._clock.wall())
+        at = rfc3339(self.clock.wall())
         return Disconnected(participantId=id, closedConnections=closed, by=by, at=at)
 
     async def _change(
-        self, participant: str, topic: str | None, to: Privilege, by: str, terms: Terms
+        self, participant: str, topic: str | None, to: Privilege, body: ChangePrivilege, by: str
     ) -> PrivilegeChange:
+        """Promote or demote a participant. Raise NotFound, Refused, StoreError."""
+        until = None if body.until is None else parse_moment(body.until)
+        if body.until is not None and (until is None or until <= time.time()):
+            message = "until is a time to come, as RFC 3339 writes it"
+            raise refused_as(INVALID_BODY, message, {"member": "until"})
+        # A change of scope "identity" also holds for later connections.
+        lasts = body.scope == "identity"
+        if until is not None and not lasts:
+            raise refused_as(INVALID_BODY, "what ends with a connection has no until", {"member": "until"})
         room = self._room_of(participant, topic)
         seat = room.seats.get(participant)
         if to is Privilege.FULL and seat is not None and seat.principal == by:
             raise refused_as(SELF_PROMOTION, "another person has to promote your own participant")
-        if self._rooms.find_removal(room, participant) is not None and (terms.until is not None or not terms.lasts):
+        if self.rooms.find_removal(room, participant) is not None and (until is not None or not lasts):
             raise refused_as(
                 PARTICIPANT_REMOVED, "it was removed from the room; only a decision without an end lets it in again"
             )
         is_here = seat is not None and bool(seat.connections)
-        change = (
-            await self._rooms.change_privilege(
-                room, participant, to, by, lasts=terms.lasts, until=terms.until, reason=terms.reason
+        if lasts or is_here:
+            change = await self.rooms.change_privilege(
+                room, participant, to, by, lasts=lasts, until=until, reason=body.reason
             )
-            if terms.lasts or is_here
-            else None
-        )
-        if change is None:
-            raise NotFound("participant", participant, list(room.seats))
-        return change
+            if change is not None:
+                return change
+        raise NotFound("participant", participant, list(room.seats))
 
     def _room(self, topic: str) -> LiveRoom:
-        room = self._rooms.by_topic.get(topic)
+        room = self.rooms.by_topic.get(topic)
         if room is None:
-            raise NotFound("room", topic, list(self._rooms.by_topic))
+            raise NotFound("room", topic, list(self.rooms.by_topic))
         return room
 
     def _room_of(self, participant: str, topic: str | None) -> LiveRoom:
         """Return the room of a participant. Ids are unique per topic only, and the paths of MCPx contain no topic,
         so `topic` is required if several rooms match.
         """
-        rooms = self._rooms.by_topic.values() if topic is None else [self._room(topic)]
+        rooms = self.rooms.by_topic.values() if topic is None else [self._room(topic)]
         matches = [room for room in rooms if participant in room.seats]
-        matches = matches or [room for room in rooms if self._rooms.find_privilege(room, participant) is not None]
+        matches = matches or [room for room in rooms if self.rooms.find_privilege(room, participant) is not None]
         if len(matches) > 1:
             topics = ", ".join(room.topic for room in matches)
             raise refused_as(TOPIC_REQUIRED, f"{participant} is in several rooms: {topics}; say ?topic=")
         if not matches:
-            ids = [id for room in self._rooms.by_topic.values() for id in room.seats]
+            ids = [id for room in self.rooms.by_topic.values() for id in room.seats]
             raise NotFound("participant", participant, ids)
         return matches[0]
 
-    def _shown(self, room: LiveRoom) -> Room:
+    def _describe(self, room: LiveRoom) -> Room:
         return Room(
             topic=room.topic,
             mode=room.settings.mode,
-            is_configured=self._rooms.is_declared(room.topic),
+            is_configured=self.rooms.is_declared(room.topic),
             participants=sum(bool(seat.connections) for seat in room.seats.values()),
             envelopes=room.timeline.delivered,
         )
-
-
-def _terms(body: ChangePrivilege) -> Terms:
-    """Return the terms of a change of privilege. Raises Refused."""
-    until = None if body.until is None else parse_moment(body.until)
-    if body.until is not None and (until is None or until <= time.time()):
-        message = "until is a time to come, as RFC 3339 writes it"
-        raise refused_as(INVALID_BODY, message, {"member": "until"})
-    if until is not None and body.scope == "connection":
-        raise refused_as(INVALID_BODY, "what ends with a connection has no until", {"member": "until"})
-    return Terms(reason=body.reason, lasts=body.scope == "identity", until=until)
-
-
-def _observed(room: LiveRoom, observed: Observed) -> ObservedParticipant:
-    remedy = f'full = ["{observed.principal}"]'
-    if room.granted(observed.participant) is Privilege.RESTRICTED:  # an admin demoted or removed it
-        remedy = f"interlock rooms promote {observed.participant} --topic {room.topic}"
-    elif observed.principal.startswith("room:"):
-        name = observed.principal.removeprefix("room:")
-        remedy = (
-            f"interlock access token --for room --name {name} --topic {room.topic} --participant {observed.participant}"
-            " --privilege full"
-        )
-    return ObservedParticipant(
-        participant=observed.participant,
-        principal=observed.principal,
-        envelopes=observed.envelopes,
-        kinds=tuple(sorted(observed.kinds)),
-        first=observed.first,
-        last=observed.last,
-        is_full=room.granted(observed.participant) is Privilege.FULL,
-        remedy=remedy,
-    )
-
-
-def _maybe_connection(topic: str, connection: Connected, seat: Seat) -> RoomConnection | None:
-    """Return the connection of a participant, or None if it has none: a client that participates through tools, or
-    the node itself.
-    """
-    seated = connection.seated if isinstance(connection, RemoteConnection) else connection
-    if not isinstance(seated, ParticipantConnection | ConnectionRecord) or seated.connected_at is None:
-        return None
-    return RoomConnection(
-        connectionId=connection.id,
-        participantId=seat.participant.id,
-        privilege=seat.participant.privilege.value,
-        connectedAt=rfc3339(seated.connected_at),
-        protocol=seated.protocol,
-        topic=topic,
-        source=seated.source,
-        principal=seated.principal,
-        isElsewhere=not connection.is_here,
-    )

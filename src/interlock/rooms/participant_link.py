@@ -7,7 +7,6 @@ request, and if it has the JSON-RPC id of that request (X-4.1-4); no other messa
 participant's notifications, those about lists and progress are read.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -27,8 +26,7 @@ from interlock.links.server_messages import CHANGES
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import CANCELLED, PROGRESS, Era
 from interlock.rooms.proposals import ProposalTracker, SettledProposal
-from interlock.rooms.protocol.envelope import MCP, PROPOSAL, Envelope, EnvelopeRefusal, encode
-from interlock.rooms.protocol.envelope import decode_untrusted as decode_envelope
+from interlock.rooms.protocol.envelope import MCP, PROPOSAL, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatus, secret_refusal
 from interlock.rooms.room import Room
@@ -36,17 +34,6 @@ from interlock.rooms.rooms import RoomRegistry
 from interlock.wire.jsonrpc.codec import Notification, Response, decode_untrusted, encode_notification, encode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, UNAVAILABLE, Refusal, ax_refusal
-
-
-def enclose(
-    room: Room, message: bytes, sender: str, to: tuple[str, ...], correlation_id: str | None = None
-) -> Envelope | EnvelopeRefusal:
-    """Put a message into an envelope and check it like one from outside: size and depth limits hold for everyone."""
-    stamp = room.stamp()
-    envelope = Envelope(
-        id=stamp.id, ts=stamp.ts, sender=sender, to=to, kind=MCP, correlation_id=correlation_id, payload=message
-    )
-    return decode_envelope(encode(envelope), room.settings.max_envelope_bytes)
 
 
 def refusal_for(refused: EnvelopeRefusal) -> Refusal:
@@ -162,36 +149,22 @@ class ProposedCalls:
     async def _propose(
         self, key: _CallKey, hold: ProposalHold, principal: str, arguments: bytes
     ) -> str | EnvelopeRefusal:
-        room, stamp = hold.room, hold.room.stamp()
+        room = hold.room
         warning = secret_refusal(arguments, room.settings.secret_patterns)  # X-7.2-1
         if warning is not None:
             return warning
-        params = {"name": hold.tool, "arguments": Raw(arguments)}
-        draft = Envelope(
-            id=stamp.id,
-            ts=stamp.ts,
-            kind=PROPOSAL,
-            sender=hold.who.id,
-            to=(hold.target,),
-            payload=encode_value({"method": TOOLS_CALL, "params": params}),
-        )
-        envelope = decode_envelope(encode(draft), room.settings.max_envelope_bytes)
+        payload = encode_value({"method": TOOLS_CALL, "params": {"name": hold.tool, "arguments": Raw(arguments)}})
+        envelope = room.compose(PROPOSAL, hold.who.id, (hold.target,), payload)
         if isinstance(envelope, EnvelopeRefusal):
             return envelope
-        done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
-
-        def settle(failed: EnvelopeRefusal | None) -> None:
-            if not done.done():
-                done.set_result(failed)
-
         if len(self._known) >= KNOWN_MAX:
             del self._known[next(iter(self._known))]
-        self._known[key] = stamp.id  # before anything is awaited: the same call made twice is proposed once
-        refused = room.receive(envelope, hold.who, principal, settle) or await done
-        if refused is not None:
+        self._known[key] = envelope.id  # before anything is awaited: the same call made twice is proposed once
+        refusal = await room.publish(envelope, hold.who, principal)
+        if refusal is not None:
             self._known.pop(key, None)
-            return refused
-        return stamp.id
+            return refusal
+        return envelope.id
 
 
 def _decode_response(settled: SettledProposal) -> Response | None:
@@ -359,7 +332,7 @@ class RoomPipe:
         self, message: bytes, origin: Pending | None, correlation_id: str | None, as_of: Pending | None = None
     ) -> str:
         who, principal = self._who(as_of if origin is None else origin)
-        envelope = enclose(self._room, message, who.id, (self._participant,), correlation_id)
+        envelope = self._room.compose(MCP, who.id, (self._participant,), message, correlation_id)
         if isinstance(envelope, EnvelopeRefusal):
             self._owner.on_refused(origin, envelope)
             return ""

@@ -15,9 +15,8 @@ from interlock.rooms.connections import PresenceLeases
 from interlock.rooms.endpoint import RoomsEndpoint
 from interlock.rooms.node_participant import NodeParticipants
 from interlock.rooms.operations import RoomOperations
-from interlock.rooms.participation import Participation
 from interlock.rooms.room_links import RoomLinks
-from interlock.rooms.room_tools import RoomResources, RoomTools
+from interlock.rooms.room_tools import Participation, RoomResources, RoomTools
 from interlock.rooms.rooms import RoomRegistry, define_room_metrics
 
 

@@ -393,13 +393,7 @@ class Fulfilments:
             payload=rules.fulfilment_payload(approval.method or "", approval.params, stamp.id),
         )
         self.begin(envelope.id, approval.id, target, b'"%b"' % stamp.id.encode(), is_gated=is_gated)
-        published: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
-
-        def settle(failed: EnvelopeRefusal | None) -> None:
-            if not published.done():
-                published.set_result(failed)
-
-        refusal = room.receive(envelope, who, principal, settle) or await published
+        refusal = await room.publish(envelope, who, principal)
         if refusal is None:
             return envelope
         self._forget(envelope.id)

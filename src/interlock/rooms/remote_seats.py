@@ -21,14 +21,14 @@ from interlock.core.clock import Clock
 from interlock.core.replicas import Replicas
 from interlock.rooms.connections import ParticipantConnection
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
-from interlock.rooms.room import Connected, Room
+from interlock.rooms.room import Room
 from interlock.rooms.timeline import Delivery
-from interlock.store.ports import Change, Entry, Store, StoreError
+from interlock.store.ports import Change, Store, StoreError
 
 log = logging.getLogger("interlock.rooms")
 
-BUCKET: Final = "room-seats"  # topic, participant, connection, each after a line feed -> Seated
-REQUESTS: Final = "room-asks"  # replica, a random id, each after a line feed -> Asked
+BUCKET: Final = "room-seats"  # topic, participant, connection, each after a line feed -> ConnectionRecord
+REQUESTS: Final = "room-asks"  # replica, a random id, each after a line feed -> ReplicaRequest
 REQUEST_S: Final = 60.0
 WRITE_AGAIN_S: Final = 1.0  # after the store was away
 
@@ -65,16 +65,16 @@ class RemoteConnection:
 
     is_here = False
 
-    def __init__(self, place: Place, id: str, seated: ConnectionRecord, seats: "RemoteSeats") -> None:
+    def __init__(self, place: Place, id: str, record: ConnectionRecord, seats: "RemoteSeats") -> None:
         self.id = id
         self.since = 0
-        self.seated = seated
+        self.record = record
         self._place = place
         self._seats = seats
 
     @property
     def can_answer(self) -> bool:
-        return self.seated.can_answer
+        return self.record.can_answer
 
     def deliver(self, delivery: Delivery) -> None:
         """Do nothing: the replica that holds the connection delivers."""
@@ -84,7 +84,7 @@ class RemoteConnection:
         request = ReplicaRequest(
             what="close", topic=topic, participant=participant, connection=self.id, code=code, reason=reason
         )
-        self._seats.ask(self.seated.replica, request)
+        self._seats.ask(self.record.replica, request)
 
 
 class RemoteSeats:
@@ -104,7 +104,7 @@ class RemoteSeats:
         self._is_open = False
         self._work = BackgroundTasks()
         replicas.on_change(BUCKET, self._take_change)
-        replicas.on_change(REQUESTS, self._take_asked)
+        replicas.on_change(REQUESTS, self._perform_request)
         replicas.gone.subscribe(self._forget_replica)
 
     async def open(self) -> None:
@@ -130,39 +130,39 @@ class RemoteSeats:
         if self._replicas.is_alone or participant == OWN:
             return
         seat, place = room.seats.get(participant), (room.topic, participant)
-        here = {} if seat is None else {each.id: each for each in seat.connections if each.is_here}
         before = self._written.pop(place, {})
-        now = (
-            {id: self._seated(connection, seat.participant, seat.principal) for id, connection in here.items()}
-            if seat
-            else {}
-        )
+        now: dict[str, ConnectionRecord] = {}
+        if seat is not None:
+            for connection in seat.connections:
+                if not connection.is_here:
+                    continue
+                record = ConnectionRecord(
+                    replica=self._replicas.own_id,
+                    participant=seat.participant,
+                    principal=seat.principal,
+                    can_answer=connection.can_answer,
+                )
+                if isinstance(connection, ParticipantConnection):
+                    record = replace(
+                        record,
+                        connected_at=connection.connected_at,
+                        protocol=connection.protocol,
+                        source=connection.source,
+                    )
+                now[connection.id] = record
         if now:
             self._written[place] = now
         for id in before.keys() - now.keys():
             self._revisions.pop(id, None)
             self._write_soon(_key(place, id), None)
-        for id, connection in now.items():
-            if before.get(id) != connection:
-                self._write_soon(_key(place, id), msgspec.json.encode(connection))
+        for id, record in now.items():
+            if before.get(id) != record:
+                self._write_soon(_key(place, id), msgspec.json.encode(record))
 
     def _write_soon(self, key: str, value: bytes | None) -> None:
         self._unwritten[key] = value
         if self._writer is None or self._writer.done():
             self._writer = self._work.begin(self._write(), "rooms: who is connected here")
-
-    def _seated(self, connection: Connected, participant: Participant, principal: str) -> ConnectionRecord:
-        seated = ConnectionRecord(
-            replica=self._replicas.own_id,
-            participant=participant,
-            principal=principal,
-            can_answer=connection.can_answer,
-        )
-        if not isinstance(connection, ParticipantConnection):
-            return seated
-        return replace(
-            seated, connected_at=connection.connected_at, protocol=connection.protocol, source=connection.source
-        )
 
     async def _write(self) -> None:
         while self._unwritten:
@@ -181,7 +181,7 @@ class RemoteSeats:
             else:
                 revision = await self._kv.put(BUCKET, key, value, self._clock.wall())
                 if self._unwritten[key] is not None:
-                    self._revisions[_connection_of(key)] = revision
+                    self._revisions[key.rpartition("\n")[2]] = revision
             if self._unwritten[key] is value:
                 del self._unwritten[key]
 
@@ -192,45 +192,43 @@ class RemoteSeats:
             log.error("who is connected to another replica cannot be read: %r", change.key)
             return
         topic, participant, id = change.key.split("\n")
-        room, remote = self._rooms.get(topic), self._known.get(change.key)
-        seated = None if change.entry is None else _decode_seated(change.entry)
-        if seated is not None and seated.replica == self._replicas.own_id:
+        room, remote, record = self._rooms.get(topic), self._known.get(change.key), None
+        if change.entry is not None:
+            try:
+                record = msgspec.json.decode(change.entry.value, type=ConnectionRecord)
+            except msgspec.DecodeError as error:
+                log.error("who is connected to another replica cannot be read: %s", error)
+        if record is not None and record.replica == self._replicas.own_id:
             return
-        if seated is None and (here := self._written.get((topic, participant), {}).get(id)) is not None:
+        if record is None and (here := self._written.get((topic, participant), {}).get(id)) is not None:
             self._write_soon(change.key, msgspec.json.encode(here))  # another believed this replica to be gone
             return
-        if seated is not None and not self._replicas.is_alive(seated.replica):
+        if record is not None and not self._replicas.is_alive(record.replica):
             self._remove(change.key)
-        elif seated is None:
+        elif record is None:
             self._known.pop(change.key, None)
             if remote is not None and room is not None:
                 room.leave(remote, participant)
         elif remote is not None:
-            remote.seated = seated
+            remote.record = record
             if room is not None:
-                room.set_privilege(participant, seated.participant.privilege, seated.replica)
+                room.set_privilege(participant, record.participant.privilege, record.replica)
         elif room is not None and change.entry is not None:
-            connection = RemoteConnection((topic, participant), id, seated, self)
-            if room.join_elsewhere(
-                connection, seated.participant, seated.principal, is_newer=self._is_newest(room, change)
-            ):
+            # The connection is the newest one of its participant if it was stored after those of this replica.
+            revision, seat = change.entry.revision, room.seats.get(participant)
+            here_ids = [] if seat is None else [each.id for each in seat.connections if each.is_here]
+            is_newer = all(self._revisions.get(id, revision + 1) < revision for id in here_ids)
+            connection = RemoteConnection((topic, participant), id, record, self)
+            if room.join_elsewhere(connection, record.participant, record.principal, is_newer=is_newer):
                 self._known[change.key] = connection
-
-    def _is_newest(self, room: Room, change: Change) -> bool:
-        """Return whether a remote connection is newer than every local connection of the same participant."""
-        _, participant, _ = change.key.split("\n")
-        seat = room.seats.get(participant)
-        here = [] if seat is None else [connection.id for connection in seat.connections if connection.is_here]
-        revision = 0 if change.entry is None else change.entry.revision
-        return all(self._revisions.get(id, revision + 1) < revision for id in here)
 
     def look_at(self, room: Room) -> None:
         """Read who was in a room before this replica had it."""
         if self._is_open:
             self._known = {key: remote for key, remote in self._known.items() if not key.startswith(f"{room.topic}\n")}
-            self._work.begin(self._look_at(room.topic), "rooms: a room of other replicas")
+            self._work.begin(self._read_room(room.topic), "rooms: a room of other replicas")
 
-    async def _look_at(self, topic: str) -> None:
+    async def _read_room(self, topic: str) -> None:
         while True:
             try:
                 entries = await self._kv.entries(BUCKET, self._clock.wall())
@@ -243,8 +241,8 @@ class RemoteSeats:
                 self._take_change(Change(entry.key, entry))
 
     def _forget_replica(self, replica: str) -> None:
-        for key, there in list(self._known.items()):
-            if there.seated.replica == replica:
+        for key, remote in list(self._known.items()):
+            if remote.record.replica == replica:
                 self._take_change(Change(key, None))
                 self._remove(key)
 
@@ -258,54 +256,43 @@ class RemoteSeats:
         """Ask the replicas that hold a participant's connections to change its privilege while it stays."""
         seat = room.seats.get(participant)
         remote = [] if seat is None else [each for each in seat.connections if isinstance(each, RemoteConnection)]
-        for replica in {each.seated.replica for each in remote}:
+        for replica in {each.record.replica for each in remote}:
             self.ask(
                 replica,
                 ReplicaRequest(what="privilege", topic=room.topic, participant=participant, privilege=privilege, by=by),
             )
 
     def ask(self, replica: str, request: ReplicaRequest) -> None:
-        self._work.begin(self._ask(replica, request), "rooms: another replica")
+        """Store a request for another replica. Try again while the store is away and that replica lives."""
 
-    async def _ask(self, replica: str, request: ReplicaRequest) -> None:
-        key, value = f"{replica}\n{uuid.uuid4()}", msgspec.json.encode(request)
-        while self._replicas.is_alive(replica):
-            try:
-                await self._kv.put(REQUESTS, key, value, self._clock.wall(), ttl_s=REQUEST_S)
-            except StoreError as away:
-                log.warning("room %s: another replica cannot be asked yet: %s", request.topic, away)
-                await asyncio.sleep(WRITE_AGAIN_S)
-            else:
-                return
+        async def store() -> None:
+            key, value = f"{replica}\n{uuid.uuid4()}", msgspec.json.encode(request)
+            while self._replicas.is_alive(replica):
+                try:
+                    await self._kv.put(REQUESTS, key, value, self._clock.wall(), ttl_s=REQUEST_S)
+                except StoreError as away:
+                    log.warning("room %s: another replica cannot be asked yet: %s", request.topic, away)
+                    await asyncio.sleep(WRITE_AGAIN_S)
+                else:
+                    return
 
-    def _take_asked(self, change: Change) -> None:
-        if change.entry is not None and change.key.startswith(f"{self._replicas.own_id}\n"):
-            self._do(msgspec.json.decode(change.entry.value, type=ReplicaRequest))
+        self._work.begin(store(), "rooms: another replica")
 
-    def _do(self, request: ReplicaRequest) -> None:
+    def _perform_request(self, change: Change) -> None:
+        """Perform what another replica asks of this one."""
+        if change.entry is None or not change.key.startswith(f"{self._replicas.own_id}\n"):
+            return
+        request = msgspec.json.decode(change.entry.value, type=ReplicaRequest)
         room = self._rooms.get(request.topic)
         seat = None if room is None else room.seats.get(request.participant)
         if room is None or seat is None:
             return
         if request.what == "privilege" and request.privilege is not None:
             room.set_privilege(request.participant, request.privilege, request.by)
-        for connection in [
-            connection for connection in seat.connections if connection.is_here and connection.id == request.connection
-        ]:
-            connection.close(request.code, request.reason)
+        for connection in list(seat.connections):
+            if connection.is_here and connection.id == request.connection:
+                connection.close(request.code, request.reason)
 
 
 def _key(place: Place, connection: str) -> str:
     return "\n".join((*place, connection))
-
-
-def _connection_of(key: str) -> str:
-    return key.rpartition("\n")[2]
-
-
-def _decode_seated(entry: Entry) -> ConnectionRecord | None:
-    try:
-        return msgspec.json.decode(entry.value, type=ConnectionRecord)
-    except msgspec.DecodeError as error:
-        log.error("who is connected to another replica cannot be read: %s", error)
-        return None

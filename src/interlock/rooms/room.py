@@ -25,13 +25,21 @@ from interlock.core.recorder import Recorder
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.protocol import enforcement, gateway_messages
 from interlock.rooms.protocol.enforcement import OpenRequest, RateWindow, What
-from interlock.rooms.protocol.envelope import CHAT, MCP, PROPOSAL, V0, Envelope, EnvelopeRefusal, read_v0
+from interlock.rooms.protocol.envelope import (
+    CHAT,
+    MCP,
+    PROPOSAL,
+    V0,
+    Envelope,
+    EnvelopeRefusal,
+    decode_untrusted,
+    encode,
+    read_v0,
+)
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.timeline import Delivery, History, Timeline
-
-_encode = msgspec.json.Encoder().encode
 
 
 class RoomAudit:
@@ -300,13 +308,14 @@ class Room:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         every_s = self.settings.presence_heartbeat_s
-        self._heartbeat = asyncio.get_running_loop().call_later(every_s, self._announce_heartbeats) if every_s else None
 
-    def _announce_heartbeats(self) -> None:
-        for seat in self.seats.values():
-            if seat.connections:
-                self._announce(gateway_messages.presence(self.stamp(), "heartbeat", seat.participant))
-        self._set_heartbeat()
+        def announce_heartbeats() -> None:
+            for seat in self.seats.values():
+                if seat.connections:
+                    self._announce(gateway_messages.presence(self.stamp(), "heartbeat", seat.participant))
+            self._set_heartbeat()
+
+        self._heartbeat = asyncio.get_running_loop().call_later(every_s, announce_heartbeats) if every_s else None
 
     def set_privilege(self, participant: str, privilege: Privilege, by: str) -> Privilege | None:
         """Change a privilege, starting with the next envelope. Return the old one, or None if the participant is not
@@ -368,7 +377,7 @@ class Room:
         if refusal is None:
             if envelope.protocol == V0:
                 envelope = read_v0(envelope)
-            refusal = self._refusal(envelope, who)  # X-3.2-1
+            refusal = self._find_refusal(envelope, who)  # X-3.2-1
         if refusal is not None:
             self.refused[refusal.code] += 1
             if refusal.code == "privilege_violation":
@@ -376,46 +385,69 @@ class Room:
             self._note_refused(envelope, who, principal, refusal)
             return refusal
         if enforcement.is_decision(envelope.kind, self.settings):
-            self._background.begin(self._decide(envelope, who, principal, settle), f"room {self.topic}")
+
+            async def decide() -> None:
+                settle(await self._tracker.decide(self, envelope, who, principal))
+
+            self._background.begin(decide(), f"room {self.topic}")
             return None
         now = self._clock.wall()
         envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339_ms(now))  # X-4-6
         self.accepted[envelope.kind] += 1
         self._known.add(envelope, who.id)
-        self._observe(envelope, who, principal)
+        seat = self.seats.get(who.id)
+        if seat is not None and seat.is_observed:
+            # Record what a mixed room would have refused, so that an operator knows before changing the mode.
+            would = enforcement.privilege_refusal(envelope, who.id, Privilege.RESTRICTED, self.settings, None)
+            if would is not None and self._is_recorded(who.id):
+                self._audit.add("observe", self.topic, principal, would.code, envelope, participant=who.id)
         if envelope.kind != CHAT:
             self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)  # X-7.1-2
         self.timeline.add(envelope, settle=settle, is_stored=True, received_at=now, principal=principal)
         return None
 
-    async def _decide(
-        self, envelope: Envelope, who: Participant, principal: str, settle: Callable[[EnvelopeRefusal | None], None]
-    ) -> None:
-        settle(await self._tracker.decide(self, envelope, who, principal))
+    async def publish(
+        self, envelope: Envelope, who: Participant, principal: str, *, needs_protocol: bool = True
+    ) -> EnvelopeRefusal | None:
+        """Receive an envelope and wait until it is delivered. Return why it was refused or lost, or None."""
+        delivered: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
 
-    def _observe(self, envelope: Envelope, who: Participant, principal: str) -> None:
-        """Record what a mixed room would have refused, so that an operator knows before changing the mode."""
-        seat = self.seats.get(who.id)
-        if seat is None or not seat.is_observed:
-            return
-        would = enforcement.privilege_refusal(envelope, who.id, Privilege.RESTRICTED, self.settings, None)
-        if would is not None and self._is_recorded(who.id):
-            self._audit.add("observe", self.topic, principal, would.code, envelope, participant=who.id)
+        def settle(failure: EnvelopeRefusal | None) -> None:
+            if not delivered.done():
+                delivered.set_result(failure)
 
-    def _refusal(self, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
+        return self.receive(envelope, who, principal, settle, needs_protocol=needs_protocol) or await delivered
+
+    def compose(
+        self, kind: str, sender: str, to: tuple[str, ...], payload: bytes, correlation_id: str | None = None
+    ) -> Envelope | EnvelopeRefusal:
+        """Create an envelope and check it like one from outside: size and depth limits hold for everyone."""
+        stamp = self.stamp()
+        envelope = Envelope(
+            id=stamp.id,
+            ts=stamp.ts,
+            sender=sender,
+            to=to or None,
+            kind=kind,
+            correlation_id=correlation_id,
+            payload=payload,
+        )
+        return decode_untrusted(encode(envelope), self.settings.max_envelope_bytes)
+
+    def _find_refusal(self, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
         """Check an envelope in the order of X-5.3-1, so that each bad envelope has one predictable error."""
         request = self._known.find_request(envelope.correlation_id, who.id)
         return (
             enforcement.kind_refusal(envelope, self.settings)
             or enforcement.sender_refusal(envelope, who.id)
             or enforcement.privilege_refusal(envelope, who.id, who.privilege, self.settings, request)
-            or self._rate_refusal(envelope, who, request)
+            or self._find_rate_refusal(envelope, who, request)
             or enforcement.payload_refusal(envelope)
             or self._known.duplicate(envelope, who.id)
             or (self._tracker.admit(self, envelope, who) if envelope.kind == PROPOSAL else None)
         )
 
-    def _rate_refusal(
+    def _find_rate_refusal(
         self, envelope: Envelope, who: Participant, request: OpenRequest | None
     ) -> EnvelopeRefusal | None:
         """Check the rate limits. The one reply of a full participant to a request does not count (X-N-4)."""
@@ -470,13 +502,12 @@ class Room:
             payload = {"event": "recipient_absent", "absent": absent}
             yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
         if envelope.kind == MCP and self.settings.restricted_replies == "deny":
-            mute = [id for id in named if id in self.seats and not self._may_answer(id)]
+            mute = [
+                id for id in named if id in self.seats and self.seats[id].participant.privilege is not Privilege.FULL
+            ]
             if mute:
                 payload = {"event": "recipient_cannot_answer", "participants": mute}
                 yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
-
-    def _may_answer(self, participant: str) -> bool:
-        return self.seats[participant].participant.privilege is Privilege.FULL
 
     # What the gateway says
 

@@ -1,38 +1,466 @@
 """Rooms for unmodified MCP clients of either era: the tools `rooms.*` and the resources `room://TOPIC` (X-10.1-4).
 
-The tools are listed to clients that may join a room, and `Participation` performs them. Each room is also a link with
-one resource, for the clients that may join it: its text is the reply of `rooms.read` with the participants. Subscribers
-are notified when something is published, at most once in PACE_S.
+Theory of operation. The tools are local tools of the node, listed to clients that may join a room. A call names a room
+by its topic; the client takes part as the participant that follows from its principal. Each call renews the lease by
+which the client is present. Messages and proposals are published like any envelope, with the privilege of that
+participant.
+
+Each room is also a link with one resource, for the clients that may join it: its text is the reply of `rooms.read` with
+the participants. Subscribers are notified when something is published, at most once in PACE_S.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta, Raw
 
+from interlock.approvals.protocol.approval import Approval
 from interlock.ax.protocol.capability import LatencyClass
 from interlock.ax.protocol.names import resolve_locals
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.local_items import local_items
-from interlock.core.clock import Clock
+from interlock.core.clock import Clock, rfc3339
 from interlock.fronts.audience import Audience
 from interlock.links.link import LinkEvents
 from interlock.links.local_link import LocalLink, LocalResource, LocalTool, ToolResult
-from interlock.rooms import participation as asked
 from interlock.rooms.connections import PresenceLeases
 from interlock.rooms.participant_link import RoomMembers
-from interlock.rooms.participation import InRoom, Participation, Reading
-from interlock.rooms.protocol.envelope import EnvelopeRefusal
+from interlock.rooms.proposals import SettledProposal
+from interlock.rooms.protocol.envelope import CHAT, PROPOSAL, EnvelopeRefusal
+from interlock.rooms.protocol.participants import Participant
+from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, Proposed, secret_refusal
 from interlock.rooms.room import Room
 from interlock.rooms.room_links import ROOMS
-from interlock.rooms.rooms import RoomRegistry
-from interlock.rooms.timeline import Delivery
+from interlock.rooms.rooms import REMOVED_HINT, RoomRegistry
+from interlock.rooms.timeline import limit_bytes
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
+READ_MAX: Final = 100
+READ_DEFAULT: Final = 20
+WAIT_MAX_S: Final = 25.0
+FULFIL_WAIT_S: Final = 20.0
+TIMEOUT_S: Final = 60.0
 SCHEME: Final = "room://"
 PACE_S: Final = 1.0  # a client reads the whole resource for each notice
+
+Json = dict[str, Any]
+Topic = Annotated[str, Meta(description="The room.", max_length=128)]
+ProposalId = Annotated[str, Meta(description="Of the proposal.", max_length=128)]
+Wait = Annotated[float, Meta(description="How long to wait for it, in seconds.", ge=0, le=WAIT_MAX_S)]
+Reason = Annotated[str, Meta(description="Why, for people.", max_length=2000)]
+
+
+class NoArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `rooms.list`: none."""
+
+
+class RoomArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of tools that only need to know the room."""
+
+    topic: Topic
+
+
+class ReadArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `rooms.read`."""
+
+    cursor: Annotated[int, Meta(description="From the last read; without it the newest are read.", ge=0)] | None = None
+    limit: Annotated[int, Meta(description="At most so many messages.", ge=1, le=READ_MAX)] = READ_DEFAULT
+    wait_s: Wait = 0.0
+
+
+class SayArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `rooms.say`."""
+
+    text: Annotated[str, Meta(description="What everyone in the room will read.")]
+    format: Literal["plain", "markdown"] = "plain"
+    to: Annotated[list[str], Meta(description="Whom it is for; everyone sees it all the same.", max_length=100)] = []
+
+
+class ProposeArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `rooms.propose`."""
+
+    to: Annotated[str, Meta(description="The participant that would do it.", max_length=64)]
+    tool: Annotated[str, Meta(description="Its tool, by its own name there.", min_length=1)]
+    arguments: Annotated[dict[str, Raw], Meta(description="Of the call.")] = {}
+    reason: Reason | None = None
+    wait_s: Wait = 0.0
+    despite_secrets: Annotated[bool, Meta(description="Send it although everyone will see what looks secret.")] = False
+
+
+class WithdrawArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `rooms.withdraw`."""
+
+    proposal_id: ProposalId
+
+
+class FulfilArguments(WithdrawArguments, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `rooms.fulfil`."""
+
+    wait_s: Wait = FULFIL_WAIT_S
+
+
+class RejectArguments(WithdrawArguments, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `rooms.reject`."""
+
+    reason: Reason | None = None
+
+
+class RoomMember(msgspec.Struct, frozen=True):
+    """A client in a room that it may join, present or not."""
+
+    room: Room
+    participant: Participant
+    principal: str
+
+
+IsHeld = Callable[[Room, str, str], bool]  # a room, a participant, and the name of its tool there
+
+
+class Participation:
+    """The operations of the tools `rooms.*`."""
+
+    def __init__(self, rooms: RoomRegistry, leases: PresenceLeases, is_held: IsHeld) -> None:
+        """Create the operations. `is_held` returns whether a call of a participant's tool is held for a person in
+        the namespace.
+        """
+        self._rooms = rooms
+        self._leases = leases
+        self._is_held = is_held
+
+    def may_join_any(self, principal: str) -> bool:
+        """Return whether a client is a member of any room, removed or not: a removed client learns so when it joins."""
+        return any(self._rooms.is_member(room, principal) for room in self._rooms.by_topic.values())
+
+    async def perform(self, name: str, principal: str, arguments: Any) -> Json | EnvelopeRefusal:
+        """Perform the operation of one tool for a client and return the reply."""
+        operation = TOOLS[name].operation
+        if operation is None:
+            return self.list_rooms(principal)
+        member = self._admit(arguments.topic, principal)
+        return member if isinstance(member, EnvelopeRefusal) else await operation(self, member, arguments)
+
+    def _admit(self, topic: str, principal: str) -> RoomMember | EnvelopeRefusal:
+        """Return a client as the member of a room, and renew its lease. To a non-member the room is unknown."""
+        room = self._rooms.by_topic.get(topic)
+        if room is None or not self._rooms.is_member(room, principal):
+            return EnvelopeRefusal(
+                "unknown_topic", "unknown room, or you are not a member of it; rooms.list names your rooms"
+            )
+        if not self._rooms.may_join(room, principal):
+            return EnvelopeRefusal("removed", REMOVED_HINT)
+        participant = self._rooms.participant(room, principal)
+        self._leases.renew(room, participant.id)
+        return RoomMember(room, participant, principal)
+
+    def _find_exclusion(self, member: RoomMember) -> EnvelopeRefusal | None:
+        """Return why a client is no longer a member of the room: an admin may have removed it while it waited."""
+        again = self._admit(member.room.topic, member.principal)
+        return again if isinstance(again, EnvelopeRefusal) else None
+
+    # Presence
+
+    def list_rooms(self, principal: str) -> Json:
+        rooms = [room for room in self._rooms.by_topic.values() if self._rooms.may_join(room, principal)]
+        return {
+            "rooms": [
+                {
+                    "topic": room.topic,
+                    "you": (participant := self._rooms.participant(room, principal)).described(),
+                    "joined": participant.id in room.seats,
+                    "participants": len(room.seats),
+                }
+                for room in rooms
+            ]
+        }
+
+    async def join(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
+        room, who = member.room, member.participant
+        if not self._leases.begin(room, who, member.principal):
+            return EnvelopeRefusal("room_full", f"at most {room.settings.max_participants} participants")
+        await self._rooms.readable_after(room, who.id)
+        others = [participant.described() for participant in room.present(who.id)]
+        return {"topic": room.topic, "you": who.described(), "participants": others, "cursor": room.timeline.delivered}
+
+    async def leave(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
+        return {"topic": member.room.topic, "left": self._leases.end(member.room, member.participant.id)}
+
+    async def participants(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
+        return {
+            "topic": member.room.topic,
+            "participants": [participant.described() for participant in member.room.present()],
+        }
+
+    # Messages
+
+    async def read(self, member: RoomMember, arguments: ReadArguments) -> Json | EnvelopeRefusal:
+        room, timeline = member.room, member.room.timeline
+        readable_after = await self._rooms.readable_after(room, member.participant.id)
+        if room.settings.history_visibility == "none":
+            # Old messages are hidden, but a cursor that a client got from an earlier read continues there.
+            after = timeline.delivered if arguments.cursor is None else arguments.cursor
+        else:
+            after = timeline.delivered - arguments.limit if arguments.cursor is None else arguments.cursor
+            after = max(after, readable_after)
+        if after > timeline.delivered:
+            return EnvelopeRefusal("history_gap", "no message of that number was published yet")
+        await timeline.wait_beyond(after, arguments.wait_s)
+        if (exclusion := self._find_exclusion(member)) is not None:
+            return exclusion
+        records = limit_bytes(await timeline.history.read(after, timeline.delivered, arguments.limit))
+        cursor = records[-1].sequence if records else after
+        return {
+            "topic": room.topic,
+            "messages": [
+                {
+                    "seq": record.sequence,
+                    "received_at": rfc3339(record.received_at),
+                    "envelope": Raw(record.data),
+                }
+                for record in records
+            ],
+            "cursor": cursor,
+            "more": cursor < timeline.delivered,
+            "proposals": [
+                proposal
+                for proposal in await self._rooms.proposals.list_all(room)
+                if proposal["status"] in ("pending", "claimed")
+            ],
+        }
+
+    async def say(self, member: RoomMember, arguments: SayArguments) -> Json | EnvelopeRefusal:
+        payload: Json = {"text": arguments.text}
+        if arguments.format != "plain":
+            payload["format"] = arguments.format
+        return await self._publish(member, CHAT, payload, tuple(arguments.to))
+
+    async def _publish(
+        self, member: RoomMember, kind: str, payload: Json, to: tuple[str, ...]
+    ) -> Json | EnvelopeRefusal:
+        room = member.room
+        envelope = room.compose(kind, member.participant.id, to, msgspec.json.encode(payload))
+        if isinstance(envelope, EnvelopeRefusal):
+            return envelope
+        refusal = await room.publish(envelope, member.participant, member.principal)
+        if refusal is not None:
+            return refusal
+        reply: Json = {"topic": room.topic, "id": envelope.id, "cursor": room.timeline.delivered}
+        absent = [recipient for recipient in to if recipient not in room.seats]
+        return reply | {"absent": absent} if absent else reply
+
+    # Proposals
+
+    async def propose(self, member: RoomMember, arguments: ProposeArguments) -> Json | EnvelopeRefusal:
+        room = member.room
+        payload: Json = {"method": TOOLS_CALL, "params": {"name": arguments.tool, "arguments": arguments.arguments}}
+        if arguments.reason is not None:
+            payload["reason"] = arguments.reason
+        if not arguments.despite_secrets:
+            visible = {"arguments": arguments.arguments, "reason": arguments.reason}
+            warning = secret_refusal(msgspec.json.encode(visible), room.settings.secret_patterns)  # X-7.2-1
+            if warning is not None:
+                return warning
+        published = await self._publish(member, PROPOSAL, payload, (arguments.to,))
+        if isinstance(published, EnvelopeRefusal):
+            return published
+        settled = await self._rooms.proposals.wait_until_settled(
+            room.topic, published["id"], max(arguments.wait_s, 0.2)
+        )
+        if (exclusion := self._find_exclusion(member)) is not None:
+            return exclusion
+        status = {"status": "published"} if settled is None else _describe_settled(settled)
+        return {"topic": room.topic, "proposalId": published["id"], **status}
+
+    async def fulfil(self, member: RoomMember, arguments: FulfilArguments) -> Json | EnvelopeRefusal:
+        proposals, topic, proposal_id = self._rooms.proposals, arguments.topic, arguments.proposal_id
+        approval = await proposals.find(topic, proposal_id)
+        if approval is not None and approval.target is not None and approval.method == TOOLS_CALL:
+            # The gate sees the real operation: what is held there is approved in the inbox, once and with a proof.
+            tool = Proposed(method=approval.method, params=approval.params).tool or ""
+            if self._is_held(member.room, approval.target, tool):
+                message = f"a person approves it in the inbox: interlock approve {approval.id}"
+                return EnvelopeRefusal("kind_not_allowed", message, {"approval": approval.id}, id=proposal_id)
+        claimed = await proposals.fulfil(topic, proposal_id, member.participant, member.principal)
+        if isinstance(claimed, EnvelopeRefusal):
+            return claimed
+        settled = await proposals.wait_until_settled(topic, proposal_id, arguments.wait_s)
+        if (exclusion := self._find_exclusion(member)) is not None:
+            return exclusion
+        outcome = _describe_settled(settled or SettledProposal(claimed))
+        return {"topic": topic, "proposalId": proposal_id, **outcome}
+
+    async def reject(self, member: RoomMember, arguments: RejectArguments) -> Json | EnvelopeRefusal:
+        return _describe_decision(
+            arguments,
+            await self._rooms.proposals.reject(
+                arguments.topic, arguments.proposal_id, member.participant, member.principal, arguments.reason
+            ),
+        )
+
+    async def withdraw(self, member: RoomMember, arguments: WithdrawArguments) -> Json | EnvelopeRefusal:
+        return _describe_decision(
+            arguments,
+            await self._rooms.proposals.withdraw(arguments.topic, arguments.proposal_id, member.participant),
+        )
+
+
+def _describe_settled(settled: SettledProposal) -> Json:
+    approval = settled.approval
+    outcome: Json = {"status": STATUS[approval.status].value, "approval": approval.id}
+    if approval.decision is not None and approval.decision.reason is not None:
+        outcome["reason"] = approval.decision.reason
+    if settled.answer is not None:
+        outcome["answer"] = Raw(settled.answer.payload)
+    return outcome
+
+
+def _describe_decision(arguments: WithdrawArguments, decided: Approval | EnvelopeRefusal) -> Json | EnvelopeRefusal:
+    if isinstance(decided, EnvelopeRefusal):
+        return decided
+    return {
+        "topic": arguments.topic,
+        "proposalId": arguments.proposal_id,
+        "status": STATUS[decided.status].value,
+    }
+
+
+class RoomTool(msgspec.Struct, frozen=True):
+    """The declaration of a tool `rooms.*`."""
+
+    description: str
+    arguments: type[msgspec.Struct]
+    operation: Callable[[Participation, RoomMember, Any], Awaitable[Json | EnvelopeRefusal]] | None  # None: list
+    effect: Literal["reads", "changes"] = "changes"
+
+    def input_schema(self) -> Json:
+        """Return a short JSON Schema of the arguments: many models read it with every request."""
+        _, components = msgspec.json.schema_components((self.arguments,), ref_template="{name}")
+        schema: Json = components[self.arguments.__name__]
+        properties = {}
+        for name, declared in schema["properties"].items():
+            # Of an optional member only the schema of a value is shown.
+            value = next((each for each in declared.get("anyOf", ()) if each.get("type") != "null"), declared)
+            properties[name] = {key: value[key] for key in value if key not in ("additionalProperties", "default")}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": schema["required"],
+            "additionalProperties": False,
+        }
+
+
+TOOLS: Final = {
+    "list": RoomTool(
+        "The rooms that you may join, who you are in each, and how many are there.", NoArguments, None, "reads"
+    ),
+    "join": RoomTool(
+        "Be present in a room. Every room tool renews it; after ten minutes without one you have left.",
+        RoomArguments,
+        Participation.join,
+    ),
+    "leave": RoomTool("Be present in a room no more.", RoomArguments, Participation.leave),
+    "participants": RoomTool(
+        "Who is in a room, and with which privilege.", RoomArguments, Participation.participants, "reads"
+    ),
+    "read": RoomTool(
+        "What was said in a room since a cursor, and the proposals that wait. Without a cursor the newest messages.",
+        ReadArguments,
+        Participation.read,
+        "reads",
+    ),
+    "say": RoomTool(
+        "Say something to everyone in a room. There are no private messages.", SayArguments, Participation.say
+    ),
+    "propose": RoomTool(
+        "Propose that a participant's tool is called. A full participant or a person decides. Everyone in the room"
+        " sees it while it waits, arguments included.",
+        ProposeArguments,
+        Participation.propose,
+    ),
+    "fulfil": RoomTool(
+        "Have a proposal of another carried out in your own name. Only for full participants.",
+        FulfilArguments,
+        Participation.fulfil,
+    ),
+    "reject": RoomTool("Reject a proposal. Only for full participants.", RejectArguments, Participation.reject),
+    "withdraw": RoomTool("Take back a proposal of your own.", WithdrawArguments, Participation.withdraw),
+}
+
+
+class _AnyRoom:
+    """The clients that may join at least one room."""
+
+    name = ""  # no topic
+
+    def __init__(self, participation: Participation) -> None:
+        self.admits = participation.may_join_any
+
+    def maybe_refusal(self, principal: str) -> Refusal | None:
+        return None
+
+
+class RoomTools:
+    """The link with the tools `rooms.*`, which is in the namespace while there are rooms."""
+
+    def __init__(
+        self,
+        root_segment: str | None,
+        rooms: RoomRegistry,
+        catalog: Catalog,
+        events: LinkEvents,
+        clock: Clock,
+        participation: Participation,
+        leases: PresenceLeases,
+    ) -> None:
+        self._root_segment = root_segment
+        self._rooms = rooms
+        self._catalog = catalog
+        self._leases = leases
+        self._participation = participation
+        tools = tuple(self._local_tool(name, tool) for name, tool in TOOLS.items())
+        self._link = LocalLink((ROOMS,), events, clock, tools=tools, members=_AnyRoom(participation))
+        rooms.changed.subscribe(self._look)
+
+    async def open(self) -> None:
+        self._look(None)
+
+    async def close(self) -> None:
+        self._leases.close()
+        await self._link.close()
+
+    def _look(self, _: None) -> None:
+        if not self._rooms.by_topic:
+            self._catalog.drop(self._link)
+        elif not self._catalog.has_segment(ROOMS):
+            self._catalog.place(local_items(self._link, self._root_segment))
+
+    def _local_tool(self, name: str, tool: RoomTool) -> LocalTool:
+        async def call(principal: str, arguments: bytes) -> ToolResult:
+            reply: Json | EnvelopeRefusal
+            try:
+                decoded = msgspec.json.decode(arguments, type=tool.arguments)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                reply = EnvelopeRefusal("input_invalid", str(error)[:500])
+            else:
+                reply = await self._participation.perform(name, principal, decoded)
+            if isinstance(reply, EnvelopeRefusal):
+                content = {"error": reply.code, "message": reply.message, "details": reply.details or {}}
+                return ToolResult(content=content, is_error=True)
+            return ToolResult(content=reply)
+
+        has_effect = tool.effect == "changes"
+        return LocalTool(
+            name=name,
+            description=tool.description,
+            input_schema=tool.input_schema(),
+            handler=call,
+            has_effect=has_effect,
+            latency_class=LatencyClass.STANDARD,
+            timeout_s=TIMEOUT_S,
+            scope="write" if has_effect else "read",
+        )
 
 
 class RoomResources:
@@ -55,9 +483,9 @@ class RoomResources:
         self._audience = audience
         self._links: dict[Room, LocalLink] = {}
         self._pauses: dict[Room, asyncio.TimerHandle] = {}
-        self._untold: set[Room] = set()
+        self._untold: set[Room] = set()  # rooms with news that subscribers were not notified of yet
         rooms.changed.subscribe(self._look)
-        rooms.feeds.published.subscribe(self._on_published)
+        rooms.feeds.published.subscribe(lambda event: self._notify(event[0]))
 
     async def open(self) -> None:
         self._look(None)
@@ -69,21 +497,22 @@ class RoomResources:
             await link.close()
 
     def _look(self, _: None) -> None:
-        locals = resolve_locals([*self._rooms.by_topic]).local_names
+        """Give each room one link, under the name that it has now."""
+        local_names = resolve_locals([*self._rooms.by_topic]).local_names
         for room, link in list(self._links.items()):
-            is_as_before = link.path == (ROOMS, locals.get(room.topic))
+            is_as_before = link.path == (ROOMS, local_names.get(room.topic))
             if self._rooms.by_topic.get(room.topic) is not room or not is_as_before:
                 self._catalog.drop(self._links.pop(room))
         for topic, room in self._rooms.by_topic.items():
-            local = locals.get(topic)
-            if room not in self._links and local is not None:
-                link = self._links[room] = self._new_link(local, room)
+            local_name = local_names.get(topic)
+            if room not in self._links and local_name is not None:
+                link = self._links[room] = self._new_link(local_name, room)
                 self._catalog.place(local_items(link, None))
 
-    def _new_link(self, local: str, room: Room) -> LocalLink:
+    def _new_link(self, local_name: str, room: Room) -> LocalLink:
         async def read(principal: str) -> str | Refusal:
-            messages = await self._participation.read(principal, Reading(topic=room.topic))
-            participants = await self._participation.participants(principal, InRoom(topic=room.topic))
+            messages = await self._participation.perform("read", principal, ReadArguments(topic=room.topic))
+            participants = await self._participation.perform("participants", principal, RoomArguments(topic=room.topic))
             if isinstance(messages, EnvelopeRefusal) or isinstance(participants, EnvelopeRefusal):
                 return Refusal(INVALID_PARAMS, "unknown room, or you are not a member of it")
             return encode_value(participants | messages).decode()
@@ -96,164 +525,20 @@ class RoomResources:
             handler=read,
         )
         members = RoomMembers(self._rooms, room)
-        return LocalLink((ROOMS, local), self._events, self._clock, resources=(resource,), members=members)
+        return LocalLink((ROOMS, local_name), self._events, self._clock, resources=(resource,), members=members)
 
-    def _on_published(self, event: tuple[Room, Delivery]) -> None:
-        self._tell(event[0])
-
-    def _tell(self, room: Room) -> None:
+    def _notify(self, room: Room) -> None:
+        """Notify the subscribers of a room, unless that was done less than PACE_S ago; then do it later."""
         link = self._links.get(room)
         if link is None or room in self._pauses:
             self._untold.add(room)
             return
         self._untold.discard(room)
+
+        def after_pause() -> None:
+            del self._pauses[room]
+            if room in self._untold:
+                self._notify(room)
+
         if self._audience.tell_updated(link, f"{SCHEME}{room.topic}"):
-            self._pauses[room] = asyncio.get_running_loop().call_later(PACE_S, self._after_pause, room)
-
-    def _after_pause(self, room: Room) -> None:
-        del self._pauses[room]
-        if room in self._untold:
-            self._tell(room)
-
-
-TIMEOUT_S: Final = 60.0
-Do = Callable[[Participation, str, Any], Awaitable[dict[str, Any] | EnvelopeRefusal]]
-
-
-class _Tool(msgspec.Struct, frozen=True):
-    description: str
-    arguments: Any  # the type of them
-    do: Do
-    effect: Literal["reads", "changes"] = "changes"
-
-
-_TOOLS: Final = {
-    "list": _Tool(
-        "The rooms that you may join, who you are in each, and how many are there.",
-        asked.Nothing,
-        Participation.list_all,
-        "reads",
-    ),
-    "join": _Tool(
-        "Be present in a room. Every room tool renews it; after ten minutes without one you have left.",
-        asked.InRoom,
-        Participation.join,
-    ),
-    "leave": _Tool("Be present in a room no more.", asked.InRoom, Participation.leave),
-    "participants": _Tool(
-        "Who is in a room, and with which privilege.", asked.InRoom, Participation.participants, "reads"
-    ),
-    "read": _Tool(
-        "What was said in a room since a cursor, and the proposals that wait. Without a cursor the newest messages.",
-        asked.Reading,
-        Participation.read,
-        "reads",
-    ),
-    "say": _Tool(
-        "Say something to everyone in a room. There are no private messages.", asked.Saying, Participation.say
-    ),
-    "propose": _Tool(
-        "Propose that a participant's tool is called. A full participant or a person decides. Everyone in the room"
-        " sees it while it waits, arguments included.",
-        asked.Proposing,
-        Participation.propose,
-    ),
-    "fulfil": _Tool(
-        "Have a proposal of another carried out in your own name. Only for full participants.",
-        asked.Fulfilling,
-        Participation.fulfil,
-    ),
-    "reject": _Tool("Reject a proposal. Only for full participants.", asked.Rejecting, Participation.reject),
-    "withdraw": _Tool("Take back a proposal of your own.", asked.Withdrawing, Participation.withdraw),
-}
-
-
-class _AnyRoom:
-    """The clients that may join at least one room."""
-
-    name = ""  # no topic
-
-    def __init__(self, participation: Participation) -> None:
-        self._participation = participation
-
-    def admits(self, principal: str) -> bool:
-        return self._participation.may_join_any(principal)
-
-    def maybe_refusal(self, principal: str) -> Refusal | None:
-        return None
-
-
-class RoomTools:
-    """Lists the tools while there are rooms."""
-
-    def __init__(
-        self,
-        root_segment: str | None,
-        rooms: RoomRegistry,
-        catalog: Catalog,
-        events: LinkEvents,
-        clock: Clock,
-        participation: Participation,
-        leases: PresenceLeases,
-    ) -> None:
-        self._root_segment = root_segment
-        self._rooms = rooms
-        self._catalog = catalog
-        self._leases = leases
-        self._participation = participation
-        tools = tuple(self._local_tool(name, tool) for name, tool in _TOOLS.items())
-        self._link = LocalLink((ROOMS,), events, clock, tools=tools, members=_AnyRoom(participation))
-        rooms.changed.subscribe(self._look)
-
-    async def open(self) -> None:
-        self._look(None)
-
-    async def close(self) -> None:
-        self._leases.close()
-        await self._link.close()
-
-    def _look(self, _: None) -> None:
-        if not self._rooms.by_topic:
-            self._catalog.drop(self._link)
-        elif not self._catalog.has_segment(ROOMS):
-            self._catalog.place(local_items(self._link, self._root_segment))
-
-    def _local_tool(self, name: str, tool: _Tool) -> LocalTool:
-        async def call(principal: str, arguments: bytes) -> ToolResult:
-            try:
-                decoded = msgspec.json.decode(arguments, type=tool.arguments)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                return _result(EnvelopeRefusal("input_invalid", str(error)[:500]))
-            return _result(await tool.do(self._participation, principal, decoded))
-
-        has_effect = tool.effect == "changes"
-        return LocalTool(
-            name=name,
-            description=tool.description,
-            input_schema=_schema(tool.arguments),
-            handler=call,
-            has_effect=has_effect,
-            latency_class=LatencyClass.STANDARD,
-            timeout_s=TIMEOUT_S,
-            scope="write" if has_effect else "read",
-        )
-
-
-def _schema(arguments: Any) -> dict[str, Any]:
-    """Return a short JSON Schema of a tool's arguments: many models read it with every request."""
-    _, components = msgspec.json.schema_components((arguments,), ref_template="{name}")
-    schema: dict[str, Any] = components[arguments.__name__]
-    properties = {name: _member(each) for name, each in schema["properties"].items()}
-    return {"type": "object", "properties": properties, "required": schema["required"], "additionalProperties": False}
-
-
-def _member(schema: dict[str, Any]) -> dict[str, Any]:
-    member = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
-    return {name: value for name, value in member.items() if name not in ("additionalProperties", "default")}
-
-
-def _result(outcome: dict[str, Any] | EnvelopeRefusal) -> ToolResult:
-    if isinstance(outcome, EnvelopeRefusal):
-        content = {"error": outcome.code, "message": outcome.message, "details": outcome.details or {}}
-        return ToolResult(content=content, is_error=True)
-    return ToolResult(content=outcome)
+            self._pauses[room] = asyncio.get_running_loop().call_later(PACE_S, after_pause)

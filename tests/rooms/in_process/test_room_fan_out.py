@@ -81,7 +81,8 @@ async def test_what_history_told_is_not_told_again_where_the_envelope_was_still_
     async with garden_at(tmp_path, Hands()) as garden:
         await garden.publish("one", HUMAN, "chat", payload=b'{"text":"hello"}')
         pipe, options = Pipe(), ConnectionOptions(protocol="mcpx/v0.1", after="0")
-        late = ParticipantConnection(Admission(garden.room, AGENT, "room:agent", "token", 0), options, garden.clock)
+        admission = Admission(garden.room, AGENT, "room:agent", "token", 0, options=options)
+        late = ParticipantConnection(admission, garden.clock)
         late.begin(pipe)  # type: ignore[arg-type]
         async with asyncio.timeout(5):
             while not any(said["payload"].get("event") == "history" for said in pipe.sent):  # noqa: ASYNC110
@@ -119,7 +120,8 @@ async def test_who_reads_nothing_is_closed_at_a_thousand_envelopes_or_eight_mebi
         envelope = Envelope(id="e", kind="chat", payload=b"{}", sender="human")
         data = b'{"payload":{},"pad":"%b"}' % (b"x" * bytes_each)
         pipe, options = Stuck(), ConnectionOptions(protocol="mcpx/v0.1")
-        slow = ParticipantConnection(Admission(garden.room, AGENT, "room:agent", "token", 0), options, garden.clock)
+        admission = Admission(garden.room, AGENT, "room:agent", "token", 0, options=options)
+        slow = ParticipantConnection(admission, garden.clock)
         slow.begin(pipe)  # type: ignore[arg-type]
         welcomes, delivered = len(pipe.sent), 0
         while not pipe.closed:

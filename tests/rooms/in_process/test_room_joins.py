@@ -48,8 +48,10 @@ class Pipe:
 
 @pytest.mark.req("X-5.2-3")
 async def test_a_ticket_is_good_for_thirty_seconds() -> None:
-    clock, unused = Hands(), None
-    endpoint = RoomsEndpoint(PLAN, unused, unused, unused, None, clock)  # type: ignore[arg-type]
+    clock = Hands()
+    unused: Any = None
+    endpoint = RoomsEndpoint(PLAN, unused, unused, unused, None, clock)
+    socket = {"type": "websocket", "path": "/v0/ws", "headers": [(b"host", b"127.0.0.1:7332")]}
     caller = RoomCaller(principal="room:page", topic="pair", participant="page")
 
     async def settled(*_: object) -> object:
@@ -60,7 +62,8 @@ async def test_a_ticket_is_good_for_thirty_seconds() -> None:
         made = await endpoint._issue_ticket({"headers": []}, "pair", caller)
         assert isinstance(made, dict)
         clock.pass_(late)
-        assert (endpoint._take_ticket(made["ticket"], "pair", None) is caller) is passes
+        redeemed = await endpoint._admit(socket, {"ticket": made["ticket"], "topic": "pair"})
+        assert (redeemed is caller) is passes
 
 
 @pytest.mark.req("X-2.2-3", "X-5.1-4", "X-5.1-6")

@@ -166,7 +166,7 @@ def test_only_what_was_judged_is_published() -> None:
     assert source is not None
     room = ast.parse(Path(source).read_text())
     assert _calling(room, "self.timeline.add") == {"receive", "announce", "tell", "_announce"}
-    assert _calling(room, "self._refusal") == {"receive"}
+    assert _calling(room, "self._find_refusal") == {"receive"}
     for path in Path(interlock.__file__).parent.rglob("*.py"):
         if path != Path(source):
             assert "timeline.add(" not in path.read_text()
