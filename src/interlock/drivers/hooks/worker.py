@@ -1,10 +1,11 @@
 """The process that runs the hooks of one driver. Started by path, with Python's own library and nothing else.
 
-In: the folder of the driver; then one JSON object a line. Out: one line for each, the first when driver.py is loaded:
-{"id", "value"} or {"id", "error", "code"?}. What driver.py prints goes to standard error.
+The node writes one JSON object per line to standard input. The process answers each with one line on standard output,
+{"id", "value"} or {"id", "error", "code"?}. The first line, with id 0, is sent when driver.py is loaded and describes
+it. What driver.py prints goes to standard error.
 
-The sandbox around this process is what keeps driver.py in. The guard here only says so earlier and in plainer words:
-PermissionError where the sandbox would show an empty network and missing files.
+The sandbox around this process is what confines driver.py. The guard here only reports the same limits earlier and in
+plainer words: a PermissionError where the sandbox would show an empty network and missing files.
 """
 
 import errno
@@ -37,22 +38,41 @@ _REFUSED: Final = (
 def main(package: str, folder: str) -> None:
     """Load driver.py from `folder` and answer the node's requests to run its hooks.
 
-    `package`: the folder of this file.
+    `package` is the folder of this file.
     """
-    lines, answer = _wires()
-    _limit()
-    define = _importable(package)
+    lines, answer = _open_exchange()
+    for what, limit in (
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),  # no further process or thread
+    ):
+        hard = resource.getrlimit(what)[1]
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (limit, limit))
+    hooks = _import_hooks(package)
     sys.path.append(folder)
-    # What an error needs to be told is read before nothing can be.
+    # Formatting an error reads files and imports modules. Once the guard is set, it could not.
     traceback.format_exception(ValueError())
-    sys.addaudithook(_guard(os.path.realpath(folder), os.path.realpath(package), _library()))
+    sys.addaudithook(_make_guard(folder, package))
     try:
-        module, handle = _load(folder, define)
-    except BaseException as failed:
-        code = failed.code if isinstance(failed, define.DriverRefused) else None
-        answer({"id": 0, "error": _describe(failed), "code": code})
+        module = _load("driver", f"{folder}/{ENTRY}")
+        if len(hooks.handles) != 1:
+            message = f"it calls define_driver {len(hooks.handles)} times; call it once"
+            raise hooks.DriverRefused("entry_invalid", message)
+    except BaseException as error:
+        code = error.code if isinstance(error, hooks.DriverRefused) else None
+        answer({"id": 0, "error": _describe(error), "code": code})
         return
-    transforms = _transforms(module)
+    handle = hooks.handles[0]
+    # Every public function that driver.py has, except define_driver, is a transform.
+    transforms = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, types.FunctionType)
+        and not name.startswith("_")
+        and not value.__module__.startswith("interlock.")
+    }
     description = {
         "manifest": handle.manifest,
         "builds": handle.build_arguments is not None,
@@ -64,12 +84,12 @@ def main(package: str, folder: str) -> None:
     for line in lines:
         request = json.loads(line)
         try:
-            answer({"id": request["id"], "value": _run(request, handle, transforms, define)})
-        except BaseException as failed:
-            answer({"id": request["id"], "error": _describe(failed)})
+            answer({"id": request["id"], "value": _run_hook(request, handle, transforms, hooks)})
+        except BaseException as error:
+            answer({"id": request["id"], "error": _describe(error)})
 
 
-def _wires() -> tuple[Iterator[bytes], Callable[[dict[str, Any]], None]]:
+def _open_exchange() -> tuple[Iterator[bytes], Callable[[dict[str, Any]], None]]:
     """Return the request lines and the function that writes an answer.
 
     Both use new file descriptors, so that a `print` in driver.py cannot disturb the exchange.
@@ -88,108 +108,79 @@ def _wires() -> tuple[Iterator[bytes], Callable[[dict[str, Any]], None]]:
     return iter(lines), answer
 
 
-def _limit() -> None:
-    for what, limit in (
-        (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NPROC, 0),  # no further process or thread
-    ):
-        hard = resource.getrlimit(what)[1]
-        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(what, (limit, limit))
-
-
-def _importable(package: str) -> types.ModuleType:
-    """Make `from interlock import define_driver` work without the rest of the package."""
-    around = types.ModuleType("interlock")
-    around.__path__ = []
-    sys.modules["interlock"] = around
-    spec = importlib.util.spec_from_file_location(
-        "interlock.drivers.hooks", f"{package}/__init__.py", submodule_search_locations=[package]
-    )
+def _load(name: str, path: str, folders: list[str] | None = None) -> types.ModuleType:
+    """Import a file under the given name. `folders` is the search path if the file is a package."""
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
     assert spec is not None and spec.loader is not None  # noqa: S101  (a path that ends with .py)
-    hooks = importlib.util.module_from_spec(spec)
-    sys.modules["interlock.drivers.hooks"] = hooks
-    spec.loader.exec_module(hooks)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import_hooks(package: str) -> types.ModuleType:
+    """Import define_driver so that `from interlock import define_driver` works without the rest of the package."""
+    interlock = types.ModuleType("interlock")
+    interlock.__path__ = []
+    sys.modules["interlock"] = interlock
+    hooks = _load("interlock.drivers.hooks", f"{package}/__init__.py", [package])
     for name in hooks.__all__:
-        setattr(around, name, getattr(hooks, name))
-    around.hooks = hooks  # type: ignore[attr-defined]
-    return sys.modules["interlock.drivers.hooks.define"]
+        setattr(interlock, name, getattr(hooks, name))
+    interlock.hooks = hooks  # type: ignore[attr-defined]
+    return hooks
 
 
-def _library() -> tuple[str, ...]:
-    """Return the folders of Python's standard library."""
+def _make_guard(folder: str, package: str) -> Callable[[str, tuple[Any, ...]], None]:
+    """Return the audit hook that refuses what the sandbox would refuse, with a message that says why."""
     stdlib = os.path.realpath(os.__file__).rpartition(os.sep)[0]
-    return (stdlib, *(os.path.realpath(path) for path in sys.path if path.endswith("lib-dynload")))
-
-
-def _guard(folder: str, package: str, library: tuple[str, ...]) -> Callable[[str, tuple[Any, ...]], None]:
-    roots = tuple(root + os.sep for root in (folder, package, *library))
+    library = (stdlib, *(path for path in sys.path if path.endswith("lib-dynload")))
+    roots = tuple(os.path.realpath(root) + os.sep for root in (folder, package, *library))
 
     def may_read(path: Any) -> bool:
-        real = os.path.realpath(os.fsdecode(path))
-        return (real + os.sep).startswith(roots)
+        return (os.path.realpath(os.fsdecode(path)) + os.sep).startswith(roots)
 
     def guard(event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
             path, _, flags = args
-            if not isinstance(path, int) and (flags & _WRITING or not may_read(path)):
-                raise PermissionError(errno.EACCES, PATH_REFUSED, os.fsdecode(path))
+            is_writing = bool(flags & _WRITING)
         elif event in _LOOKING:
-            path = args[0] if args and args[0] is not None else "."
-            if not isinstance(path, int) and not may_read(path):
-                raise PermissionError(errno.EACCES, PATH_REFUSED, os.fsdecode(path))
+            path, is_writing = args[0] if args and args[0] is not None else ".", False
         elif event.startswith(_REFUSED):
             raise PermissionError(errno.EPERM, f"driver.py reaches nothing beyond its arguments ({event})")
+        else:
+            return
+        # An int is a file descriptor: the check was made when it was opened.
+        if not isinstance(path, int) and (is_writing or not may_read(path)):
+            raise PermissionError(errno.EACCES, PATH_REFUSED, os.fsdecode(path))
 
     return guard
 
 
-def _load(folder: str, define: types.ModuleType) -> tuple[types.ModuleType, Any]:
-    spec = importlib.util.spec_from_file_location("driver", f"{folder}/{ENTRY}")
-    assert spec is not None and spec.loader is not None  # noqa: S101  (a path that ends with .py)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["driver"] = module
-    spec.loader.exec_module(module)
-    if len(define.made) != 1:
-        calls = len(define.made)
-        raise define.DriverRefused("entry_invalid", f"it calls define_driver {calls} times; call it once")
-    return module, define.made[0]
-
-
-def _transforms(module: types.ModuleType) -> dict[str, Callable[[Any], Any]]:
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, types.FunctionType)
-        and not name.startswith("_")
-        and not value.__module__.startswith("interlock.")
-    }
-
-
-def _run(request: dict[str, Any], handle: Any, transforms: dict[str, Any], define: types.ModuleType) -> Any:
+def _run_hook(request: dict[str, Any], handle: Any, transforms: dict[str, Any], hooks: types.ModuleType) -> Any:
+    """Return what the requested hook returns. Raise whatever the hook raises, or TypeError for a wrong value."""
     match request["do"]:
         case "transform":
             return {name: transforms[function](value) for name, (function, value) in request["values"].items()}
         case "build_arguments":
-            value = handle.build_arguments(define.BuildArgumentsArgs(**request["args"]))
+            value = handle.build_arguments(hooks.BuildArgumentsArgs(**request["args"]))
         case "parse_tool_result":
-            value = handle.parse_tool_result(define.ParseToolResultArgs(**request["args"]))
+            value = handle.parse_tool_result(hooks.ParseToolResultArgs(**request["args"]))
         case _:
             raise ValueError("no such hook")
     if not isinstance(value, dict):
         raise TypeError(f"{request['do']} returns a dict, not {type(value).__name__}")
-    json.dumps(value, allow_nan=False)  # here, so that what is none is told as the hook's error
+    # Written once here, so that a value that is no JSON is reported as the hook's error.
+    json.dumps(value, allow_nan=False)
     return value
 
 
-def _describe(failed: BaseException) -> str:
+def _describe(error: BaseException) -> str:
+    """Print the error with its trace to standard error, and return one line for the node."""
     try:
-        traceback.print_exception(failed)
-        return f"{type(failed).__name__}: {failed}"[:ERROR_CHARS]
+        traceback.print_exception(error)
+        return f"{type(error).__name__}: {error}"[:ERROR_CHARS]
     except BaseException:
-        return type(failed).__name__
+        return type(error).__name__
 
 
 if __name__ == "__main__":

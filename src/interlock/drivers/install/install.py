@@ -38,7 +38,7 @@ from interlock.drivers.install.installation import (
     words_of,
 )
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.kinds.program import NoProgram, resolve_inside
+from interlock.drivers.kinds.programs import resolve_inside
 from interlock.drivers.protocol.files.versions import parse_version, satisfies, semantic
 from interlock.drivers.protocol.model import Driver, Install, VersionCheck
 from interlock.net.download import DownloadFailed, download, take_program
@@ -70,7 +70,6 @@ COMPLETE: Final = "interlock-complete"
 _EXPECTED: Final = (
     PackageUnavailable,
     ContainerRefused,
-    NoProgram,
     SandboxFailed,
     DownloadFailed,
     ChildStartFailed,

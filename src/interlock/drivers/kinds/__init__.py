@@ -1,7 +1,7 @@
 """How a node installs, plans and starts the servers of each kind.
 
-To add a kind of server, for example `kind: snap`, write `interlock/drivers/protocol/kinds/snap.py` with a subclass of
-`LocalServer` (or of `Server`, if the node does not start it), and add it to the table `SERVERS` beside it. The class
+To add a kind of server, for example `kind: snap`, write in `interlock/drivers/protocol/kinds.py` a subclass of
+`LocalServer` (or of `ServerBlock`, if the node does not start it), and add it to the table `SERVERS` there. The class
 says which keys the block has in DRIVER.md, how it is read, what identifies it, and which program runs it. Nothing else
 switches on a kind: reading, schemas, compatibility, export, `interlock add snap:NAME`, installation, version checks,
 sandboxes and trust all follow from that class.
@@ -15,9 +15,7 @@ from typing import Any, Final
 
 from interlock.drivers.kinds.docker import DockerKind
 from interlock.drivers.kinds.kind import ServerKind
-from interlock.drivers.kinds.npm import NpmKind
-from interlock.drivers.kinds.program import ProgramKind
-from interlock.drivers.kinds.pypi import PypiKind
+from interlock.drivers.kinds.programs import NpmKind, ProgramKind, PypiKind
 from interlock.drivers.kinds.remote import RemoteKind
 from interlock.drivers.protocol.kinds import ServerBlock
 

@@ -33,11 +33,13 @@ from interlock.process.orphan_reaper import OrphanReaper
 
 log = logging.getLogger("interlock.drivers")
 
-LABEL: Final = "dev.interlock.driver"  # by these people find the containers of a driver,
+# People find the containers of a driver by the first two labels. The third is random for each start, so that the node
+# removes only the containers of one process.
+LABEL: Final = "dev.interlock.driver"
 NODE_LABEL: Final = "dev.interlock.node"
-RUN_LABEL: Final = "dev.interlock.run"  # and by this we those of one life of it
+RUN_LABEL: Final = "dev.interlock.run"
 
-# By these the client is told which engine to speak to, which files to trust and what to load into itself.
+# Variables that the engine's client obeys itself: which engine to speak to, which files to trust, what to load.
 _CLIENTS_OWN = re.compile(
     r"(?:_?CONTAINERS?|DOCKER|BUILDX|BUILDKIT|PODMAN|XDG|LD|DYLD)_.*|STORAGE_(?:DRIVER|OPTS)|LISTEN_(?:FDS|PID|FDNAMES)"
     r"|PATH|HOME|TMPDIR|NOTIFY_SOCKET|REGISTRY_AUTH_FILE|GLIBC_TUNABLES|BASH_.*|SHELLOPTS|GODEBUG|INTERLOCK_.*",
@@ -48,6 +50,8 @@ _SOCKETS: Final = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
 
 
 class DockerKind(ServerKind[DockerServer]):
+    """A server in a container, which is its sandbox. The command is complete except for server.args."""
+
     def implied_methods(self, server: DockerServer) -> tuple[Install, ...]:
         return (Install(method="docker", options={"image": server.image}),)  # AIP-30.install-1
 
@@ -120,7 +124,7 @@ def with_another_port(installed: Installed) -> Installed:
 
 
 async def remove_leftover_containers(command: Sequence[str], reaper: OrphanReaper | None) -> int:
-    """Remove the containers that a composed command has started and left, once no client of theirs runs any more."""
+    """Remove the containers that a composed command started and left behind, and return how many there were."""
     label = next((word for word in command if word.startswith(f"{RUN_LABEL}=")), None)
     return 0 if label is None else await Engine(command[0], os.environ, reaper).remove(label)
 
@@ -155,7 +159,18 @@ def container_command(
         words += ["--label", label]
     for name in environment_names(driver):
         words += ["-e", name]  # AIP-server-6
-    words += _network(driver, host_port is not None, is_open)
+    # AIP-security-2, AIP-security-3: the engine cannot limit a network to a list of hosts, so none is given.
+    egress = driver.network.egress if driver.network is not None else ()
+    if not is_open and "*" not in egress:
+        if egress or host_port is not None:
+            kind = "that serves HTTP" if host_port is not None else "with a list of hosts in network.egress"
+            raise ContainerRefused(
+                "sandbox_unavailable",
+                f"a container {kind} needs a network, and the engine's cannot be held to that list; "
+                "write egress: ['*'] if any host may be reached, "
+                f"or let the operator set drivers.sandbox {driver.id} = off",
+            )
+        words += ["--network", "none"]
     if host_port is not None:
         words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6
     for volume in server.volumes:
@@ -183,25 +198,11 @@ def environment_names(driver: Driver) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _network(driver: Driver, is_served: bool, is_open: bool) -> Sequence[str]:
-    """Return the network options, or refuse a network that cannot be limited to the list (AIP-security-2, -3)."""
-    egress = driver.network.egress if driver.network is not None else ()
-    if is_open or "*" in egress:
-        return ()
-    if not egress and not is_served:  # AIP-security-2
-        return ("--network", "none")
-    what = "a container that serves HTTP" if is_served else "a container with a list of hosts in network.egress"
-    raise ContainerRefused(
-        "sandbox_unavailable",
-        f"{what} needs a network, and the engine's cannot be held to that list; "
-        f"write egress: ['*'] if any host may be reached, or let the operator set drivers.sandbox {driver.id} = off",
-    )
-
-
 def _volume(text: str, data: Path) -> str:
+    """Return the value of -v for an entry of server.volumes. Raise ContainerRefused if it opens the host itself."""
     parts = _VOLUME.fullmatch(text)
     if parts is None or not set((parts["options"] or "").split(",")) <= {"", "ro", "rw", "z", "Z"}:
-        raise ContainerRefused("install_failed", "an entry of server.volumes is none; write /host/path:/path:ro")
+        raise ContainerRefused("install_failed", "an entry of server.volumes is no volume; write /host/path:/path:ro")
     source = parts["source"]
     if not source.startswith("/"):
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", source):
@@ -213,4 +214,5 @@ def _volume(text: str, data: Path) -> str:
             "install_failed",
             f"{source} in server.volumes would give the container the engine or the node itself; remove it",
         )
-    return f"{real}{text.removeprefix(source)}"  # not a link that may lead elsewhere when it is mounted
+    # The real path, because a link could lead elsewhere by the time it is mounted.
+    return f"{real}{text.removeprefix(source)}"

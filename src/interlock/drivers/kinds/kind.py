@@ -1,8 +1,12 @@
 """`ServerKind`: what a node does with servers of one kind, from installation to the plan of a running process.
 
-Reading and comparing server blocks is pure and lives in `interlock.drivers.protocol.kinds`. A server plan holds
-placeholders where secrets belong: they are filled in when the server starts, and nothing of a caller goes into a plan
-(AIP-security-8).
+Reading and comparing server blocks is pure and lives in `interlock.drivers.protocol.kinds`. The methods here are
+called in this order: `find_present`, or `implied_methods`, `pin_package` and `complete` while the server is installed;
+`names_package` and `resolve_program` for its version check; `declared_paths` when the driver is surveyed;
+`compile_plan` before each start; `clean_up` after the last process has ended.
+
+A server plan holds placeholders where secrets belong: they are filled in when the server starts, and nothing of a
+caller goes into a plan (AIP-security-8).
 """
 
 import os
@@ -42,7 +46,11 @@ class DeclaredPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerKind(Generic[ServerT]):
-    """Operations of a node on servers of one kind. The methods have no state and take the server block."""
+    """The operations of a node on servers of one kind.
+
+    An object has no state: every method takes the server block or the driver. What a kind does not override holds for a
+    program that needs no installation.
+    """
 
     # The code of a server that cannot be reached and gives no code itself.
     failure_code: ClassVar[str] = "tool_unavailable"
@@ -68,7 +76,7 @@ class ServerKind(Generic[ServerT]):
         raise NotImplementedError
 
     def find_present(self, server: ServerT, installation: Installation) -> Installed | None:
-        """Return the command if the server needs no installation; None: it does. Raises MethodFailed."""
+        """Return the command if the server needs no installation, else None. Raises MethodFailed."""
         return None
 
     def package_name(self, server: ServerT) -> str | None:
@@ -107,17 +115,25 @@ class ServerKind(Generic[ServerT]):
         place = partial(path_of, folder)
         # Every home has the same parent. A server that could write to it could replace another home with a link.
         home = data / HOMES / (driver.id if tenant is None else f"{driver.id}+{_short_digest(tenant)}")
-        sandbox = _sandbox_plan(driver, installed, home, place, real_paths) if is_sandboxed else None
+        variables, roots = {}, None
+        if driver.sandbox is not None:
+            if driver.sandbox.env is not None:
+                # A variable that is both passed and set is a default: the host's value wins (AIP-import-7).
+                passed = {name for name in driver.sandbox.env.passed if name in os.environ}
+                variables = {name: value for name, value in driver.sandbox.env.set.items() if name not in passed}
+            fs = driver.sandbox.fs
+            roots = tuple(map(place, (*fs.read, *fs.write) if fs is not None else ()))
         return ServerPlan(
             segment=segment_of(driver, tenant),
             reach=Spawn(
                 command=(*installed.command, *server.args),
-                env={**installed.env, **_default_environment(driver.sandbox), **server.env},
+                env={**installed.env, **variables, **server.env},
                 cwd=None if server.cwd is None else place(server.cwd),
-                sandbox=sandbox,
+                sandbox=_sandbox_plan(driver, installed, home, place, real_paths) if is_sandboxed else None,
                 serves=installed.url,
             ),
-            roots=_find_roots(driver, place),
+            # Without a sandbox block, the folders among the arguments are the roots, as they are for the sandbox.
+            roots=roots,
         )
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
@@ -153,32 +169,14 @@ def _short_digest(tenant: str) -> str:
     return sha256(tenant.encode()).hexdigest()[:8]
 
 
-def _default_environment(sandbox: SandboxBlock | None) -> dict[str, str]:
-    """Return the variables that the sandbox block sets.
-
-    A variable that is both passed and set is a default: the host's value wins (AIP-import-7).
-    """
-    if sandbox is None or sandbox.env is None:
-        return {}
-    passed = {name for name in sandbox.env.passed if name in os.environ}
-    return {name: value for name, value in sandbox.env.set.items() if name not in passed}
-
-
-def _find_roots(driver: Driver, place: Callable[[str], Path]) -> tuple[Path, ...] | None:
-    """Return the roots that the file declares; None: the folders among the arguments, as for the sandbox."""
-    if driver.sandbox is None:
-        return None
-    fs = driver.sandbox.fs
-    return tuple(map(place, (*fs.read, *fs.write) if fs is not None else ()))
-
-
 def _sandbox_plan(
-    driver: Driver,
-    installed: Installed,
-    home: Path,
-    place: Callable[[str], Path],
-    real_paths: Mapping[Path, Path],
+    driver: Driver, installed: Installed, home: Path, place: Callable[[str], Path], real_paths: Mapping[Path, Path]
 ) -> SandboxPlan:
+    """Return what the sandbox of a server allows.
+
+    A driver without a sandbox block opens the paths among its arguments (AIP-security-5). `place` completes a path of
+    the file, and `real_paths` are the accepted targets of links, which must not change after the driver was trusted.
+    """
     block = driver.sandbox or SandboxBlock()
     fs = block.fs or FileAccess()
     network = driver.network or block.network or NetworkAccess()

@@ -1,4 +1,9 @@
-"""Servers of kind remote: nothing is installed, and the node dials the address with the credentials of the file."""
+"""Servers of kind remote: nothing is installed, and the node dials the address with the credentials of the file.
+
+A plan holds `${secrets.NAME}` in place of a credential. The keeper fills it in when it connects, so that a plan can be
+compared and shown. A network.egress that the file writes limits every host that the node dials for the server,
+authorization servers included.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +19,8 @@ from interlock.drivers.protocol.model import Driver
 
 
 class RemoteKind(ServerKind[RemoteServer]):
+    """A server that runs elsewhere. It has no process, no sandbox and no paths of this machine."""
+
     failure_code: ClassVar[str] = "upstream_error"
 
     def find_present(self, server: RemoteServer, installation: Installation) -> Installed | None:
@@ -34,43 +41,34 @@ class RemoteKind(ServerKind[RemoteServer]):
     ) -> ServerPlan:
         server = driver.server
         assert isinstance(server, RemoteServer)  # noqa: S101  (the table of kinds says so)
-        return ServerPlan(segment=segment_of(driver, tenant), reach=_dial(driver, server))
+        auth = server.auth or RemoteAuth(type="none")
+        secret = None if auth.secret is None else f"${{secrets.{auth.secret}}}"
+        headers = dict(server.headers)
+        if auth.type == "bearer":
+            headers["Authorization"] = f"Bearer {secret}"
+        elif auth.type == "header" and auth.header is not None:
+            headers[auth.header] = str(secret)
+        oauth = None
+        if auth.type == "oauth":
+            oauth = OAuthPlan(
+                grant="authorization_code" if secret is None else "client_credentials",
+                client_id=auth.client_id,
+                client_secret=secret,
+                scopes=auth.scopes,
+            )
+        # AIP-security-4: a list of hosts also limits the authorization servers that may be asked for a token.
+        egress = None
+        if driver.network is not None and "/network/egress" in driver.places.lines:
+            egress = (*driver.network.egress, urlsplit(server.url).hostname or "")
+        dial = Dial(
+            url=server.url,
+            headers=headers,
+            query=dict(server.query),
+            transport="sse" if driver.transport == "sse" else "http",
+            auth=oauth,
+            egress=egress,
+        )
+        return ServerPlan(segment=segment_of(driver, tenant), reach=dial)
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
         return iter(())
-
-
-def _dial(driver: Driver, server: RemoteServer) -> Dial:
-    auth = server.auth or RemoteAuth(type="none")
-    headers = dict(server.headers)
-    if auth.type == "bearer":
-        headers["Authorization"] = f"Bearer ${{secrets.{auth.secret}}}"
-    elif auth.type == "header" and auth.header is not None:
-        headers[auth.header] = f"${{secrets.{auth.secret}}}"
-    return Dial(
-        url=server.url,
-        headers=headers,
-        query=dict(server.query),
-        transport="sse" if driver.transport == "sse" else "http",
-        auth=_oauth_plan(auth) if auth.type == "oauth" else None,
-        egress=_allowed_hosts(driver, server),
-    )
-
-
-def _allowed_hosts(driver: Driver, server: RemoteServer) -> tuple[str, ...] | None:
-    """Return the hosts that may be dialled, authorization servers included; None: the file has no list of hosts.
-
-    AIP-security-4.
-    """
-    if driver.network is None or "/network/egress" not in driver.places.lines:
-        return None
-    return (*driver.network.egress, urlsplit(server.url).hostname or "")
-
-
-def _oauth_plan(auth: RemoteAuth) -> OAuthPlan:
-    return OAuthPlan(
-        grant="authorization_code" if auth.secret is None else "client_credentials",
-        client_id=auth.client_id,
-        client_secret=None if auth.secret is None else f"${{secrets.{auth.secret}}}",
-        scopes=auth.scopes,
-    )

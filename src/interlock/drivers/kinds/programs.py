@@ -1,0 +1,240 @@
+"""Servers that run as programs of this machine: kinds binary, npm and pypi.
+
+Installation hands every kind the same thing, a `MethodResult`: what one method of the install block brought. It is a
+folder, a program, or `Pins`, which name one version of a package and the hashes of its files. `complete` turns it into
+`Installed`: the command, and the files that the sandbox must let the server read.
+
+- binary, and every kind without a class of its own, runs the program that server.path names (AIP-server-1).
+- npm puts the pinned package below the driver's own folder and runs its script with node, or leaves it to npx.
+- pypi gives the pinned package a virtual environment, or leaves it to uvx or pipx.
+
+A program is started with its interpreter, never through the first line of its script.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from interlock.drivers.install.installation import (
+    PATH_ESCAPE,
+    Installation,
+    Installed,
+    Locked,
+    MethodFailed,
+    MethodResult,
+)
+from interlock.drivers.kinds.kind import ServerKind
+from interlock.drivers.protocol.kinds import LocalServer, NpmServer, PypiServer
+from interlock.drivers.protocol.model import Install
+from interlock.process.packages.installer import PythonRunners
+from interlock.process.packages.programs import (
+    node_program,
+    node_tool,
+    normalised_name,
+    npm_folder,
+    npm_manifest,
+    npm_program,
+    pypi_command,
+)
+
+
+class ProgramKind(ServerKind[LocalServer]):
+    """The kind binary, and every kind that has no class of its own: the server runs `LocalServer.program`."""
+
+    async def complete(self, server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
+        pins = brought.pins
+        if pins is None:
+            return _installed_program(server, installation, brought)
+        folder = await installation.packages.put(pins)
+        scripts = folder / "node_modules" / ".bin" if pins.registry == "npm" else folder / "bin"
+        installed = _installed_program(server, installation, msgspec.structs.replace(brought, programs=(scripts,)))
+        program = Path(installed.command[0])
+        if program.parent != scripts:
+            raise MethodFailed(f"{pins.name} brings no program {server.program}")
+        # Run the script with its interpreter: its first line cannot hold a long path and finds no private one.
+        if pins.registry == "npm":
+            interpreter = node_tool("node", installation.environment, pins.name)
+        else:
+            interpreter = str(folder / "bin/python")
+        return msgspec.structs.replace(
+            installed,
+            command=(interpreter, str(program.resolve()), *server.program_args),
+            version=pins.version,
+            reads=(folder, Path(interpreter).resolve(), Path(sys.base_prefix).resolve()),
+        )
+
+    def find_present(self, server: LocalServer, installation: Installation) -> Installed | None:
+        """Find the program that a person installed, perhaps by following the instruction of a method."""
+        lock = Locked(asked=installation.digest, method="present")
+        return _installed_program(server, installation, MethodResult(lock=lock))
+
+    def resolve_program(self, server: LocalServer, words: tuple[str, ...], installed: Installed) -> tuple[str, ...]:
+        # The program need not be on the PATH.
+        if words and words[0] in {server.program, Path(server.program).name}:
+            return (*installed.command[: len(installed.command) - len(server.program_args)], *words[1:])
+        return words
+
+
+def _installed_program(server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
+    """Return the command of a program that needs no interpreter. Raises MethodFailed."""
+    folder = installation.folder
+    program = find_program(
+        server.program,
+        folder=folder,
+        workspace=installation.workspace,
+        brought=brought.programs,
+        # A method that should bring the program does not succeed because of one that was there before.
+        search=installation.search_path if brought.lock.method == "present" else "",
+    )
+    real = program.resolve()
+    # A program of the driver or of the node may read the files beside it, any other program only itself.
+    around = folder if real.is_relative_to(folder.resolve()) else real.parent
+    is_ours = real.is_relative_to(installation.root.resolve()) or around == folder
+    return Installed(
+        command=(str(program), *server.program_args),
+        version=None,
+        lock=brought.lock,
+        reads=(around,) if is_ours else (real,),
+        notes=brought.notes,
+    )
+
+
+def find_program(path: str, *, folder: Path, workspace: Path, brought: Sequence[Path], search: str) -> Path:
+    """Return the file that server.path names: absolute, relative to `folder`, or a bare name (AIP-server-1).
+
+    A bare name is looked for in `brought`, what a method of installation made, and then on the PATH in `search`.
+    Raises MethodFailed.
+    """
+    if os.sep in path:
+        program = Path(path) if path.startswith(os.sep) else resolve_inside(path, folder=folder, workspace=workspace)
+        if not program.is_file():
+            raise MethodFailed(f"{path} does not exist; install the server or correct server.path")
+        if not os.access(program, os.X_OK):
+            raise MethodFailed(f"{path} is not executable; run chmod +x on it, or correct server.path")
+        return program
+    for place in brought:
+        candidate = place / path if place.is_dir() else place
+        if candidate.name == path and candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    on_path = shutil.which(path, path=search)
+    if on_path is None:
+        raise MethodFailed(f"no program {path!r} is on the PATH; install the server or write the whole path")
+    return Path(on_path).absolute()
+
+
+def resolve_inside(path: str, *, folder: Path, workspace: Path) -> Path:
+    """Return a path of the driver file, which must not lead out of the workspace, not even through a symlink.
+
+    Raises MethodFailed.
+    """
+    target = folder / path
+    if not target.resolve().is_relative_to(workspace.resolve()):
+        raise MethodFailed(
+            f"{path} leads out of the workspace; keep the file inside, or write an absolute path", code=PATH_ESCAPE
+        )
+    return Path(os.path.normpath(target))
+
+
+class NpmKind(ServerKind[NpmServer]):
+    """An npm package. With the setting `npx`, npx fetches the pinned version itself at every start."""
+
+    def implied_methods(self, server: NpmServer) -> tuple[Install, ...]:
+        return (Install(method="npm", options={"package": server.package}),)  # AIP-30.install-1
+
+    def pin_package(self, server: NpmServer, method: str, package: str) -> str:
+        if method != "npm":
+            return package
+        return pin_reference(package, "@", server.package, server.package, server.version)
+
+    async def complete(self, server: NpmServer, installation: Installation, brought: MethodResult) -> Installed:
+        folder, pins = brought.folder, brought.pins
+        if pins is not None and pins.registry == "npm":
+            if installation.settings.npx:
+                npx = node_tool("npx", installation.environment, server.package)
+                command = (npx, "--yes", f"{pins.name}@{pins.version}")
+                return Installed(command=command, version=pins.version, lock=brought.lock, notes=brought.notes)
+            folder = await installation.packages.put(pins)
+        if folder is None or not (npm_folder(folder, server.package) / "package.json").is_file():
+            raise MethodFailed(f"this does not bring the npm package {server.package}")
+        node = await node_program(installation.environment, server.package, installation.reaper)
+        return Installed(
+            command=(node, str(npm_program(folder, server.package, server.entry))),
+            version=str(npm_manifest(folder, server.package).get("version", "")) or None,
+            lock=brought.lock,
+            reads=(folder, Path(node).resolve()),
+            notes=brought.notes,
+        )
+
+    def package_name(self, server: NpmServer) -> str | None:
+        return server.package
+
+    def names_package(self, server: NpmServer, words: tuple[str, ...]) -> bool:
+        """Recognise `npx PACKAGE --version`, with or without a version (AIP-30.version-2)."""
+        return any(word[:1] + word[1:].partition("@")[0] == server.package for word in words)
+
+
+def pin_reference(reference: str, mark: str, name: str, package: str, version: str | None) -> str:
+    """Return `reference` with the version of the server block, if it names the server's own package.
+
+    `mark` separates name and version; `package` is the name with its extras. Raises MethodFailed for two versions.
+    """
+    scope = reference[:1] if reference.startswith("@") else ""
+    own_name, _, pin = reference.removeprefix("@").partition(mark)
+    if version is None or (scope + own_name).partition("[")[0].lower() != name.lower():
+        return reference
+    if pin and pin != version:
+        raise MethodFailed("install and server name two versions of the package; keep the pin in one of them")
+    return f"{package}{mark}{version}"
+
+
+class PypiKind(ServerKind[PypiServer]):
+    """A Python package. server.runner says what keeps it: a virtual environment of the node, uvx or pipx."""
+
+    def implied_methods(self, server: PypiServer) -> tuple[Install, ...]:
+        return (Install(method="pip", options={"package": server.package}),)  # AIP-30.install-1
+
+    def pin_package(self, server: PypiServer, method: str, package: str) -> str:
+        if method != "pip":
+            return package
+        return pin_reference(package, "==", server.package.partition("[")[0], server.package, server.version)
+
+    async def complete(self, server: PypiServer, installation: Installation, brought: MethodResult) -> Installed:
+        pins = brought.pins
+        if pins is None or pins.registry != "pypi" or pins.name != self.package_name(server):
+            raise MethodFailed(f"this does not bring the Python package {server.package}")
+        if server.runner in {"uvx", "pipx"}:
+            runners = PythonRunners(installation.packages)
+            keep = runners.keep_with_uvx if server.runner == "uvx" else runners.keep_with_pipx
+            runnable = await keep(pins, server.package, server.entry, brought.beside)
+            return Installed(
+                command=runnable.command,
+                version=pins.version,
+                lock=brought.lock,
+                reads=runnable.reads,
+                writes=runnable.writes,
+                env=runnable.env,
+                notes=brought.notes,
+            )
+        folder = await installation.packages.put(pins)
+        return Installed(
+            command=pypi_command(folder, pins.name, server.entry),
+            version=pins.version,
+            lock=brought.lock,
+            reads=(folder, Path(sys.base_prefix).resolve()),
+            notes=brought.notes,
+        )
+
+    def package_name(self, server: PypiServer) -> str:
+        return normalised_name(server.package.partition("[")[0])
+
+    def names_package(self, server: PypiServer, words: tuple[str, ...]) -> bool:
+        """Recognise `uvx --from PACKAGE NAME` and the package's own program (AIP-30.version-2)."""
+        if words[:1] == (server.entry,):
+            return True
+        name = self.package_name(server)
+        return any(normalised_name(re.split(r"==|\[|@", word)[0]) == name for word in words)
