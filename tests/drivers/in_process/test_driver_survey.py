@@ -10,7 +10,7 @@ import pytest
 from tests.drivers.driver_workspace import MACHINE, Workspace, binding, codes, contract, driver, remote, secret, text
 
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.files.driver_checks import RunnerLimits, runner_limits
+from interlock.drivers.protocol.files.driver import RunnerLimits, runner_limits
 from interlock.drivers.workspace.declaration import Remembered
 from interlock.drivers.workspace.folder import Folder, read_folder
 from interlock.drivers.workspace.scan import FoundFolder, scan_workspace

@@ -21,7 +21,7 @@ import msgspec
 
 from interlock.config.plan import SandboxPlan, ServerPlan, Spawn
 from interlock.drivers.install.installation import Installation, Installed, MethodResult
-from interlock.drivers.protocol.files.driver_checks import runner_limits
+from interlock.drivers.protocol.files.driver import runner_limits
 from interlock.drivers.protocol.kinds import LocalServer, ServerBlock
 from interlock.drivers.protocol.model import Driver, FileAccess, Install, NetworkAccess, SandboxBlock
 from interlock.process.orphan_reaper import OrphanReaper

@@ -146,9 +146,9 @@ class LocalServer(ServerBlock, frozen=True, kw_only=True):
 def read_pin(suffix: str | None, version: str | None, findings: FileFindings) -> str | None:
     """Return the version of a package that is pinned in its name, in server.version, or in both."""
     if version is not None and not _VERSION.fullmatch(version):
-        findings.say("/server/version", "schema_invalid", "this is not a version", "write one like 1.2.3")
+        findings.add_invalid("/server/version", "this is not a version", "write one like 1.2.3")
     elif suffix is not None and version is not None and suffix != version:  # AIP-server-3
-        findings.say(
+        findings.add(
             "/server/version",
             "version_conflict",
             "server.package and server.version name two versions",
@@ -159,7 +159,7 @@ def read_pin(suffix: str | None, version: str | None, findings: FileFindings) ->
 
 def refuse_plaintext(findings: FileFindings, pointer: str, name: str) -> None:
     """Refuse a credential in clear text. The key is named, the value is not (AIP-19.plain-2)."""
-    findings.say(
+    findings.add(
         pointer,
         "plaintext_secret",  # AIP-19.plain-2
         f"{quoted(name)} holds a credential in clear",
@@ -207,9 +207,8 @@ class NpmServer(LocalServer, frozen=True, kw_only=True, tag="npm"):
     ) -> Self | None:
         match = _NPM_PACKAGE.fullmatch(block["package"])
         if match is None:
-            findings.say(
+            findings.add_invalid(
                 "/server/package",
-                "schema_invalid",
                 "this is not the name of an npm package",
                 "write @scope/name or name@1.2.3",
             )
@@ -292,18 +291,15 @@ class PypiServer(LocalServer, frozen=True, kw_only=True, tag="pypi"):
     ) -> Self | None:
         match = _PYPI_PACKAGE.fullmatch(block["package"])
         if match is None:
-            findings.say(
+            findings.add_invalid(
                 "/server/package",
-                "schema_invalid",
                 "this is not the name of a PyPI package",
                 "write name or name==1.2.3",
             )
             return None
         entry = block.get("entry", match["name"])
         if not _SCRIPT.fullmatch(entry) and not _MODULE.fullmatch(entry):
-            findings.say(
-                "/server/entry", "schema_invalid", "this is no console script", "write its name, or `-m module`"
-            )
+            findings.add_invalid("/server/entry", "this is no console script", "write its name, or `-m module`")
         version = read_pin(match["version"], block.get("version"), findings)
         package = match["name"] + (match["extras"] or "")
         return msgspec.convert({**block, "package": package, "version": version, "entry": entry}, cls)
@@ -386,12 +382,10 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
     ) -> Self | None:
         image = _IMAGE.fullmatch(block["image"])
         if image is None:
-            findings.say(
-                "/server/image", "schema_invalid", "this is not the name of an image", "write registry/name:tag"
-            )
+            findings.add_invalid("/server/image", "this is not the name of an image", "write registry/name:tag")
             return None
         if image["digest"] is None and (image["tag"] in {None, ":latest"}):  # AIP-server-5
-            findings.say(
+            findings.add(
                 "/server/image",
                 "image_unpinned",
                 "the image names no fixed version",
@@ -399,11 +393,9 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
                 "warning",
             )
         if transport == "http" and "port" not in block:
-            findings.say(
-                "/server/port", "schema_invalid", "port is missing", "name the port the container serves HTTP on"
-            )
+            findings.add_invalid("/server/port", "port is missing", "name the port the container serves HTTP on")
         if "path" in block and not _URL_PATH.fullmatch(block["path"]):
-            findings.say("/server/path", "schema_invalid", "this is no path of a URL", "write one like /mcp")
+            findings.add_invalid("/server/path", "this is no path of a URL", "write one like /mcp")
         return msgspec.convert(block, cls)
 
     @property
@@ -491,14 +483,14 @@ class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
         if has_credentials:  # AIP-server-7
             refuse_plaintext(findings, "/server/url", "url")
         elif parts.scheme not in {"http", "https"} or not host or not _URL.fullmatch(url) or "#" in url:  # AIP-server-7
-            findings.say(
+            findings.add(
                 "/server/url",
                 "url_invalid",
                 "this is not the address of a server",
                 "write https://host/path, without a fragment",
             )
         elif parts.scheme == "http" and not is_loopback(host):  # AIP-security-10
-            findings.say(
+            findings.add(
                 "/server/url",
                 "insecure_url",
                 "this address is not encrypted",

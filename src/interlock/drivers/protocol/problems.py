@@ -1,7 +1,7 @@
 """Problems in the files of a driver: what is wrong, where it is written and what to do about it."""
 
 from collections.abc import Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ class DriverRefusal(Refusal, frozen=True, kw_only=True):
     retryable: bool = False
     cause: Mapping[str, Any] = {}
 
+
+SCHEMA_INVALID: Final = "schema_invalid"
 
 Value = TypeVar("Value")
 Severity = Literal["error", "warning", "note"]
@@ -117,14 +119,18 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileFindings:
-    """Collects what is wrong in one file."""
+    """A list of the problems of one file, to which the checks of the file add."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
         self.problems: list[FileProblem] = []
 
-    def say(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> None:
+    def add(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> None:
         self.problems.append(self.places.problem(pointer, code, message, hint, severity=severity))
+
+    def add_invalid(self, pointer: str, message: str, hint: str) -> None:
+        """Add an error with the code of the schemas, for a rule about one value that no schema can express."""
+        self.add(pointer, SCHEMA_INVALID, message, hint)
 
     @property
     def refused(self) -> bool:

@@ -41,7 +41,7 @@ from interlock.drivers.install.installation import remove_packages
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.binding.effects import qualified_name
-from interlock.drivers.protocol.files.driver_checks import is_egress
+from interlock.drivers.protocol.files.driver import is_egress
 from interlock.drivers.protocol.model import Contract, Driver, SecretEntry
 from interlock.drivers.protocol.model import ToolBinding as DriverBinding
 from interlock.drivers.protocol.problems import FileProblem

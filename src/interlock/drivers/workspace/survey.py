@@ -21,8 +21,7 @@ from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.kinds.kind import DeclaredPath
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
-from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
-from interlock.drivers.protocol.files.driver_checks import escapes, runner_faults
+from interlock.drivers.protocol.files.driver import DRIVER_FILE, escapes, read_driver, runner_faults
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.inventory import (
     SECRETS_FILE,

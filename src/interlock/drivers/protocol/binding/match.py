@@ -21,7 +21,7 @@ from interlock.drivers.protocol.binding.arguments import (
 from interlock.drivers.protocol.binding.hook_entry import HookEntry
 from interlock.drivers.protocol.binding.outputs import UNLISTED, settle
 from interlock.drivers.protocol.binding.results import Mode, ResultReader
-from interlock.drivers.protocol.files.driver_checks import check_reading
+from interlock.drivers.protocol.files.driver import check_reading
 from interlock.drivers.protocol.files.versions import satisfies
 from interlock.drivers.protocol.model import Contract, Driver, JsonObject, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem, Severity

@@ -7,7 +7,7 @@ import msgspec
 
 from interlock.ax.protocol.names import is_qualified
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
-from interlock.drivers.protocol.files.schemas import SCHEMA_INVALID, check_schema, fault_in_json_schema
+from interlock.drivers.protocol.files.schemas import check_schema, fault_in_json_schema
 from interlock.drivers.protocol.model import Contract
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile
 from interlock.wire.jsontext.canonical import pointer_step, quoted
@@ -114,7 +114,7 @@ def read_contract(data_untrusted: bytes, file: str) -> ParsedFile[Contract]:
         return ParsedFile(value=_contract(front), problems=tuple(findings.problems))
     except (msgspec.ValidationError, ValueError):
         # The schema is closed over everything converted; a gap between the two is refused, not raised.
-        findings.say("", SCHEMA_INVALID, "a value has the wrong form", "compare the file with the documentation")
+        findings.add_invalid("", "a value has the wrong form", "compare the file with the documentation")
         return ParsedFile(problems=tuple(findings.problems))
 
 
@@ -161,14 +161,13 @@ def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProb
 def _check(front: Frontmatter, findings: FileFindings) -> None:
     data = front.data
     if data.get("mutates") and data.get("approval", "auto") == "auto":  # AIP-14.front-2
-        findings.say(
+        findings.add_invalid(
             "/approval" if "approval" in data else "/mutates",
-            SCHEMA_INVALID,
             "a tool that changes something cannot have approval auto",
             "set approval to always, on-mutate or policy:<ref>",
         )
     if any(data.get("requires", {}).values()):
-        findings.say(
+        findings.add(
             "/requires",
             NOT_ENFORCED,
             "requires is read and not enforced",
@@ -178,14 +177,13 @@ def _check(front: Frontmatter, findings: FileFindings) -> None:
     for field in ("inputs", "outputs"):
         _json_schema(f"/{field}", data[field], findings)
     if "type" in data["inputs"] and data["inputs"]["type"] != "object":
-        findings.say("/inputs/type", SCHEMA_INVALID, "the inputs of a tool are an object", "write type: object")
+        findings.add_invalid("/inputs/type", "the inputs of a tool are an object", "write type: object")
     ours = data.get("metadata", {}).get("interlock", {})
     if "context_schema" in ours:
         _json_schema("/metadata/interlock/context_schema", ours["context_schema"], findings)
     if "name" in ours and not ("." in ours["name"] and is_qualified(ours["name"])):
-        findings.say(
+        findings.add_invalid(
             "/metadata/interlock/name",
-            SCHEMA_INVALID,
             f"{quoted(ours['name'])} is no qualified name",
             "write segment.tool, like filesystem.read_file",
         )
@@ -195,14 +193,14 @@ def _json_schema(pointer: str, schema: Any, findings: FileFindings) -> None:
     fault = fault_in_json_schema(schema)
     if fault is not None:  # AIP-14.front-1
         place = pointer + fault.pointer
-        findings.say(place, SCHEMA_INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
+        findings.add_invalid(place, f"this is no JSON Schema: {fault.message}", fault.hint)
         return
     for key, value in schema.items():
         # A property beside `properties` is an unknown keyword: valid, and without any effect.
         if key not in _KEYWORDS and not key.startswith(("$", "x-")) and _is_like_a_schema(value):
             place = f"{pointer}/{pointer_step(key)}"
             message = f"{quoted(key)} is no keyword of JSON Schema, and describes nothing here"
-            findings.say(place, "unknown_key", message, f"write it below properties of {pointer[1:]}", "warning")
+            findings.add(place, "unknown_key", message, f"write it below properties of {pointer[1:]}", "warning")
 
 
 def _is_like_a_schema(value: Any) -> bool:

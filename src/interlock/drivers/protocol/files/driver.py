@@ -1,52 +1,66 @@
-"""DRIVER.md of kind mcp: bytes in, a Driver or what is wrong with it out.
+"""DRIVER.md of kind mcp: bytes in, a Driver or the problems of the file out.
 
-Frontmatter, then server.json where the block is not inline, then two schemas in sequence on the same data
-(AIP-compat-1), then what schemas cannot say (`driver_checks`). A driver of another kind that is valid in itself is
-refused as kind_unsupported, which disturbs nothing. Whether files and contracts it names exist is the registry's
-question.
+`read_driver` works in stages, and a stage with errors is the last one:
+
+1. the frontmatter is read, and server.json takes the place of a server block that is not written inline (AIP-file-5),
+2. the schemas of AIP-30 and AIP-32 are applied to the same data, in this order (AIP-compat-1),
+3. the server block and every other field are converted to the values of `model`,
+4. `_check_driver` checks what no schema can say: fields that do not fit each other, ranges, patterns, commands, paths.
+
+A driver of another kind that is valid in itself is refused as kind_unsupported, which disturbs nothing. Whether the
+files and contracts that a driver names exist is the question of `interlock.drivers.workspace`, which can look.
 """
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.drivers.protocol.files.driver_checks import check_driver, duration_s
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
 from interlock.drivers.protocol.files.schemas import DRIVER_SCHEMA, EXTENSION_KEYS, KINDS, MCP_SCHEMA, check_schema
 from interlock.drivers.protocol.files.server_block import read_server, secrets_taken, server_from_json
-from interlock.drivers.protocol.files.versions import protocol_version
+from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range, protocol_version
 from interlock.drivers.protocol.kinds import SERVERS, ServerBlock
-from interlock.drivers.protocol.model import (
-    Auth,
-    Cost,
-    Driver,
-    DriverExample,
-    Extensions,
-    HealthCheck,
-    Install,
-    MachineRequirements,
-    Mapped,
-    Narrowing,
-    NetworkAccess,
-    Prompt,
-    Resource,
-    ResultParse,
-    Retry,
-    SandboxBlock,
-    ServerConnection,
-    ToolBinding,
-    VersionCheck,
-)
-from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile
+from interlock.drivers.protocol.model import Driver, Extensions, ToolBinding
+from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile, Places
+from interlock.drivers.protocol.result_path import PathFault, read_path, read_pattern
+from interlock.net.protocol.egress import ENTRY as EGRESS_ENTRY
+from interlock.net.protocol.egress import permits, port_of
 from interlock.wire.jsontext.canonical import pointer_step, quoted
+from interlock.wire.schemas.bounds import PATTERN_CHARS_MAX
 
 DRIVER_FILE: Final = "DRIVER.md"
 ENTRY: Final = "driver.py"
 FOREIGN_ENTRIES: Final = ("driver.ts", "driver.js", "driver.mjs")
+DURATION_S_MAX: Final = 366 * 86400.0
+LIMITS: Final = ("memory_mb", "cpu_ms")  # of a runner
+INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and docker, which is ours
+    **dict.fromkeys(("brew", "apt", "dnf", "pacman", "choco", "scoop", "npm", "pip", "cargo", "go"), ("package",)),
+    "curl": ("url",),
+    "download": ("url", "extract_bin"),
+    "vendored": ("path",),
+    "docker": ("image",),
+}
+DETECTS: Final = ("http_status:", "exit_code:", "exception:", "header:")
 
 _KNOWN_TOP: Final = frozenset(DRIVER_SCHEMA["properties"]) | frozenset(MCP_SCHEMA["properties"]) | {"spec", "schema"}
 _ORDER: Final = {"error": 0, "warning": 1, "note": 2}
+_SHELL = re.compile(r"[;&|<>`$\n\r(){}*?!#~\\]")
+_DURATION = re.compile(
+    r"P(?:(?P<weeks>[0-9]{1,6})W|(?:(?P<days>[0-9]{1,6})D)?"
+    r"(?:T(?=[0-9])(?:(?P<hours>[0-9]{1,6})H)?(?:(?P<minutes>[0-9]{1,6})M)?(?:(?P<seconds>[0-9]{1,6}(?:\.[0-9]{1,3})?)S)?)?)",
+    re.ASCII,
+)
+_SECONDS = {"weeks": 604800.0, "days": 86400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+
+
+class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of all processes of a server together; None means no limit."""
+
+    memory_mb: int | None = None
+    cpu_ms: int | None = None
 
 
 def read_driver(
@@ -68,23 +82,30 @@ def read_driver(
         return ParsedFile(problems=reading.problems)
     front = reading.value
     findings = FileFindings(front.places)
-    front = _with_server_json(front, server_json, findings)
-    refused = _schema_problems(front)
-    if findings.refused or refused:
-        return _reading(None, (*findings.problems, *refused))
-    if front.data["kind"] != "mcp":  # AIP-30.front-2
-        findings.say(
-            "/kind",
-            "kind_unsupported",
-            f"drivers of kind {front.data['kind']} are not run here",
-            "use a driver of kind mcp, or another host for this one",
-        )
-        return _reading(None, findings.problems)
-    _around(front, folder, beside, findings)
-    driver = _driver(front, findings, insecure_hosts)
-    if driver is not None:
-        check_driver(driver, findings)
-    return _reading(None if findings.refused else driver, findings.problems)
+    if server_json is not None:
+        if "server" in front.data:  # AIP-file-5: both are there
+            message = "the server block of this file is used and server.json is not"
+            findings.add("/server", "server_json_ignored", message, "remove one of the two", "warning")
+        elif (server := server_from_json(server_json, front.data.get("transport"), findings)) is not None:
+            front = Frontmatter(data={**front.data, "server": server}, places=front.places)
+    # AIP-compat-1: both schemas, in this order
+    refused = check_schema(front, "AIP-30")
+    kind = front.data.get("kind")
+    if kind == "mcp" or kind not in KINDS:  # AIP-30.front-2
+        # AIP-compat-1, AIP-front-2, AIP-front-9
+        refused += check_schema(front, "AIP-32")
+    findings.problems += (_with_better_hint(each, front.data) for each in _without_repeats(refused))
+    driver = None
+    if not findings.refused and kind != "mcp":  # AIP-30.front-2
+        message = f"drivers of kind {kind} are not run here"
+        findings.add("/kind", "kind_unsupported", message, "use a driver of kind mcp, or another host for this one")
+    elif not findings.refused:
+        _check_surroundings(front, folder, beside, findings)
+        driver = _convert(front, findings, insecure_hosts)
+        if driver is not None:
+            _check_driver(driver, findings)
+    problems = tuple(sorted(findings.problems, key=lambda each: _ORDER[each.severity]))
+    return ParsedFile(value=None if findings.refused else driver, problems=problems)
 
 
 def check_published(data_untrusted: bytes, file: str) -> tuple[FileProblem, ...]:
@@ -94,37 +115,6 @@ def check_published(data_untrusted: bytes, file: str) -> tuple[FileProblem, ...]
         return reading.problems
     first = check_schema(reading.value, "AIP-30")
     return _without_repeats((*first, *check_schema(reading.value, "AIP-32", published=True)))
-
-
-def _reading(driver: Driver | None, problems: Collection[FileProblem]) -> ParsedFile[Driver]:
-    return ParsedFile(value=driver, problems=tuple(sorted(problems, key=lambda each: _ORDER[each.severity])))
-
-
-def _with_server_json(front: Frontmatter, server_json: bytes | None, findings: FileFindings) -> Frontmatter:
-    if server_json is None:
-        return front
-    if "server" in front.data:  # AIP-file-5: both are there
-        findings.say(
-            "/server",
-            "server_json_ignored",
-            "the server block of this file is used and server.json is not",
-            "remove one of the two",
-            "warning",
-        )
-        return front
-    server = server_from_json(server_json, front.data.get("transport"), findings)
-    if server is None:
-        return front
-    return Frontmatter(data={**front.data, "server": server}, places=front.places)
-
-
-def _schema_problems(front: Frontmatter) -> tuple[FileProblem, ...]:
-    first = check_schema(front, "AIP-30")  # AIP-compat-1: both schemas, in this order
-    kind = front.data.get("kind")
-    other = kind in KINDS and kind != "mcp"  # AIP-30.front-2
-    # AIP-compat-1, AIP-front-2, AIP-front-9
-    second = () if other else check_schema(front, "AIP-32")
-    return tuple(_with_better_hint(each, front.data) for each in _without_repeats((*first, *second)))
 
 
 def _without_repeats(problems: tuple[FileProblem, ...]) -> tuple[FileProblem, ...]:
@@ -165,178 +155,352 @@ def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProb
     return msgspec.structs.replace(problem, message=message or problem.message, hint=hint or problem.hint)
 
 
-def _around(front: Frontmatter, folder: str | None, beside: Collection[str], findings: FileFindings) -> None:
+def _check_surroundings(
+    front: Frontmatter, folder: str | None, beside: Collection[str], findings: FileFindings
+) -> None:
     """Check the file's surroundings (AIP-file-2 to -4) and report keys that are not read."""
     identifier = front.data["id"]
     if folder is not None and folder != identifier:  # AIP-file-2
-        findings.say(
-            "/id",
-            "folder_name",
-            f"the folder is {quoted(folder)} and the id {quoted(identifier)}",
-            "give both the same name",
-            "warning",
-        )
+        message = f"the folder is {quoted(folder)} and the id {quoted(identifier)}"
+        findings.add("/id", "folder_name", message, "give both the same name", "warning")
     if not identifier.endswith("-mcp"):  # AIP-file-3
-        findings.say("/id", "id_suffix", "the id does not end with -mcp", f"write {identifier}-mcp", "warning")
+        findings.add("/id", "id_suffix", "the id does not end with -mcp", f"write {identifier}-mcp", "warning")
     foreign = next((name for name in FOREIGN_ENTRIES if name in beside), None)
     if foreign is not None and ENTRY not in beside:  # AIP-file-4
-        findings.say("", "entry_not_run", f"{foreign} is not run here", f"write the hooks in {ENTRY}", "warning")
+        findings.add("", "entry_not_run", f"{foreign} is not run here", f"write the hooks in {ENTRY}", "warning")
     for key in front.data:
         if key not in _KNOWN_TOP:  # AIP-30.front-4: an unknown key
-            findings.say(
-                f"/{pointer_step(key)}",
-                "unknown_key",
-                f"the key {quoted(key)} is not read here",
-                "fix it if it is one of ours",
-                "note",
-            )
+            message = f"the key {quoted(key)} is not read here"
+            findings.add(f"/{pointer_step(key)}", "unknown_key", message, "fix it if it is one of ours", "note")
 
 
-def _driver(front: Frontmatter, findings: FileFindings, insecure_hosts: Collection[str]) -> Driver | None:
+def _convert(front: Frontmatter, findings: FileFindings, insecure_hosts: Collection[str]) -> Driver | None:
+    """Convert data that passed the schemas to a Driver, or return None if the server block cannot be read."""
     data = front.data
-    metadata = data.get("metadata", {})
     try:
-        extensions = msgspec.convert(metadata.get("interlock", {}), Extensions)
+        extensions = msgspec.convert(data.get("metadata", {}).get("interlock", {}), Extensions)
         server = read_server(data["server"], data["transport"], extensions, findings, insecure_hosts)
-        if server is None:
-            return None
-        return _make_driver(front, server, extensions, findings)
+        return None if server is None else _make_driver(front, server, extensions, findings)
     except (msgspec.ValidationError, ValueError):
         # The schemas are closed over everything converted here; a gap between the two is refused, not raised.
-        findings.say("", "schema_invalid", "a value has the wrong form", "compare the file with the documentation")
+        findings.add_invalid("", "a value has the wrong form", "compare the file with the documentation")
         return None
 
 
 def _make_driver(front: Frontmatter, server: ServerBlock, extensions: Extensions, findings: FileFindings) -> Driver:
+    """Convert every field to the type that `Driver` declares for it, after renaming those that are written otherwise.
+
+    Keys of the file that are none of these fields are left out. A field that is not written takes its default.
+    """
     data = front.data
-    return Driver(
-        name=data["name"],
-        id=data["id"],
-        description=data["description"],
-        version=data["version"],
-        server=server,
-        transport=_transport(data["transport"], findings),
-        implements=tuple(_binding(index, entry) for index, entry in enumerate(data["implements"])),
-        protocol_version=_target_version(data.get("protocol_version"), findings),
-        prompts=msgspec.convert(data.get("prompts", []), tuple[Prompt, ...]),
-        resources=msgspec.convert(data.get("resources", []), tuple[Resource, ...]),
-        connection=msgspec.convert(data.get("connection_options", {}), ServerConnection),
-        network=msgspec.convert(data.get("network"), NetworkAccess | None),
-        sandbox=msgspec.convert(data.get("sandbox"), SandboxBlock | None),
-        auth=_auth(data.get("auth"), findings),
-        install=tuple(_install(entry) for entry in data.get("install", [])),
-        version_check=msgspec.convert(data.get("version_check"), VersionCheck | None),
-        health_check=_health_check(data.get("health_check"), findings),
-        runner=data.get("runner"),
-        region=tuple(data.get("region", ("global",))),
-        policy_tags=tuple(data.get("policy_tags", ())),
-        cost=msgspec.convert(data.get("cost_override"), Cost | None),
-        timeout_ms=msgspec.convert(data.get("timeout_override_ms"), int | None),
-        retry=msgspec.convert(data.get("retry_override"), Retry | None),
-        requires=msgspec.convert(data.get("requires", {}), MachineRequirements),
-        examples=msgspec.convert(data.get("examples", []), tuple[DriverExample, ...]),
-        tags=tuple(data.get("tags", ())),
-        interlock=extensions,
-        metadata=data.get("metadata", {}),
-        secret_names=secrets_taken(data["server"]),
-        extension_keys=_extension_keys(data),
-        places=front.places,
-    )
+    if data["transport"] == "sse":  # AIP-transport-9
+        message = "MCP has given up HTTP+SSE; Streamable HTTP carries both directions"
+        hint = "write transport: http when the server offers it"
+        findings.add("/transport", "transport_deprecated", message, hint, "note")
+    written = data.get("protocol_version")
+    version = None if written is None else protocol_version(written)
+    if written is not None and version is None:  # AIP-proto-2
+        message = f"{quoted(written)} is no MCP version, so the latest is targeted"
+        hint = "write one like 2025-11-25, or leave it out"
+        findings.add("/protocol_version", "protocol_version_unknown", message, hint, "warning")
+    elif written is not None and version != written:  # AIP-proto-2
+        message = f"{quoted(written)} is read as {version}"
+        findings.add("/protocol_version", "protocol_version_partial", message, f"write {version}", "warning")
+    auth = _with_seconds(data.get("auth"), "refresh", "/auth/refresh", findings)
+    if auth is not None and "expiry" in auth and "detect" not in auth["expiry"]:
+        del auth["expiry"]
+    checks = _with_seconds({"health_check": data.get("health_check")}, "health_check", "/health_check", findings)
+    fields = {
+        **data,
+        **_renamed_overrides(data),
+        "protocol_version": version,
+        "implements": [
+            # The blocks metadata.mcp and metadata.interlock hold fields of the binding under their own names.
+            {**entry, **entry["metadata"]["mcp"], **entry["metadata"].get("interlock", {}), **_renamed_overrides(entry)}
+            | {"index": index}
+            for index, entry in enumerate(data["implements"])
+        ],
+        "connection": data.get("connection_options", {}),
+        "auth": auth,
+        "install": [
+            {"method": entry["method"], "options": {key: value for key, value in entry.items() if key != "method"}}
+            for entry in data.get("install", [])
+        ],
+        "health_check": None if checks is None else checks["health_check"],
+        "interlock": extensions,
+        "secret_names": secrets_taken(data["server"]),
+        "extension_keys": _extension_keys(data),
+        "places": front.places,
+    }
+    converted = {
+        field.name: msgspec.convert(fields[field.name], field.type)
+        for field in msgspec.structs.fields(Driver)
+        if field.name in fields and field.name != "server"
+    }
+    return Driver(server=server, **converted)
 
 
-def _binding(index: int, entry: Mapping[str, Any]) -> ToolBinding:
-    metadata = entry["metadata"]
-    mcp = metadata["mcp"]
-    ours = metadata.get("interlock", {})
-    return ToolBinding(
-        index=index,
-        tool=entry["tool"],
-        version=entry["version"],
-        tool_name=mcp["tool_name"],
-        argument_mapping=mcp.get("argument_mapping", {}),
-        result_extract=mcp.get("result_extract", "$"),
-        schema_narrowing=msgspec.convert(entry.get("schema_narrowing", {}), Narrowing),
-        mapping=msgspec.convert(entry.get("mapping", {}), dict[str, str | Mapped]),
-        cost=msgspec.convert(entry.get("cost_override"), Cost | None),
-        timeout_ms=msgspec.convert(entry.get("timeout_override_ms"), int | None),
-        retry=msgspec.convert(entry.get("retry_override"), Retry | None),
-        result_parse=msgspec.convert(ours.get("result_parse"), ResultParse | None),
-        result_wrap=ours.get("result_wrap"),
-        text_fallback=ours.get("text_fallback", True),
-        argument_defaults=ours.get("argument_defaults", {}),
-        context_arguments=ours.get("context_arguments", {}),
-        metadata=metadata,
-    )
+def _renamed_overrides(block: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "cost": block.get("cost_override"),
+        "timeout_ms": block.get("timeout_override_ms"),
+        "retry": block.get("retry_override"),
+    }
 
 
-def _transport(written: Any, findings: FileFindings) -> Any:
-    if written == "sse":  # AIP-transport-9
-        findings.say(
-            "/transport",
-            "transport_deprecated",
-            "MCP has given up HTTP+SSE; Streamable HTTP carries both directions",
-            "write transport: http when the server offers it",
-            "note",
-        )
-    return written
-
-
-def _target_version(written: str | None, findings: FileFindings) -> str | None:
-    if written is None:
+def _with_seconds(
+    outer: Mapping[str, Any] | None, key: str, pointer: str, findings: FileFindings
+) -> dict[str, Any] | None:
+    """Return a copy of `outer` with the duration `every` of its block `key` converted to seconds."""
+    if outer is None:
         return None
-    meant = protocol_version(written)
-    if meant is None:  # AIP-proto-2
-        findings.say(
-            "/protocol_version",
-            "protocol_version_unknown",
-            f"{quoted(written)} is no MCP version, so the latest is targeted",
-            "write one like 2025-11-25, or leave it out",
-            "warning",
-        )
-    elif meant != written:  # AIP-proto-2
-        findings.say(
-            "/protocol_version",
-            "protocol_version_partial",
-            f"{quoted(written)} is read as {meant}",
-            f"write {meant}",
-            "warning",
-        )
-    return meant
-
-
-def _install(entry: Mapping[str, Any]) -> Install:
-    return Install(method=entry["method"], options={key: value for key, value in entry.items() if key != "method"})
-
-
-def _auth(block: Mapping[str, Any] | None, findings: FileFindings) -> Auth | None:
-    if block is None:
-        return None
-    if "expiry" in block and "detect" not in block["expiry"]:
-        block = {key: value for key, value in block.items() if key != "expiry"}
-    return msgspec.convert(_with_seconds(block, "refresh", "/auth/refresh", findings), Auth)
-
-
-def _health_check(block: Mapping[str, Any] | None, findings: FileFindings) -> HealthCheck | None:
-    if block is None:
-        return None
-    return msgspec.convert(_with_seconds({"it": block}, "it", "/health_check", findings)["it"], HealthCheck)
-
-
-def _with_seconds(around: Mapping[str, Any], key: str, pointer: str, findings: FileFindings) -> dict[str, Any]:
-    """Return `around` with the duration `every` of the block under `key` converted to seconds."""
-    block = around.get(key)
+    block = outer.get(key)
     if not isinstance(block, Mapping) or "every" not in block:
-        return dict(around)
+        return dict(outer)
     seconds = duration_s(block["every"])
     if seconds is None:  # AIP-30.health-1
-        findings.say(f"{pointer}/every", "schema_invalid", "this is no ISO 8601 duration", "write one like PT5M or P1D")
+        findings.add_invalid(f"{pointer}/every", "this is no ISO 8601 duration", "write one like PT5M or P1D")
     rest = {name: value for name, value in block.items() if name != "every"}
-    return {**around, key: {**rest, "every_s": seconds}}
+    return {**outer, key: {**rest, "every_s": seconds}}
+
+
+def duration_s(text: str) -> float | None:
+    """Return a duration in seconds, or None if the text is no duration of more than zero and at most a year.
+
+    These are the ISO 8601 durations of weeks and less: P2W, P1D, PT5M, PT30S. Months and years have no fixed length.
+    """
+    parts = _DURATION.fullmatch(text)
+    if parts is None:
+        return None
+    total = sum(float(parts[unit]) * seconds for unit, seconds in _SECONDS.items() if parts[unit])
+    return total if 0 < total <= DURATION_S_MAX else None
 
 
 def _extension_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys of the file that AIP-32 does not have, dotted, in the order of the documentation."""
     written = {f"server.{key}" for key in data["server"]} | {key for key in ("sandbox",) if key in data}
     written |= {f"metadata.interlock.{key}" for key in data.get("metadata", {}).get("interlock", {})}
     for entry in data["implements"]:
         written |= {f"implements[].metadata.interlock.{key}" for key in entry["metadata"].get("interlock", {})}
     return tuple(key for key in EXTENSION_KEYS if key in written)  # AIP-front-11
+
+
+def _check_driver(driver: Driver, findings: FileFindings) -> None:
+    """Check what no schema says about a driver, block by block."""
+    contracts: dict[str, int] = {}
+    for binding in driver.implements:
+        _check_binding(driver, binding, contracts, findings)
+    for index, prompt in enumerate(driver.prompts):
+        # AIP-prompts-3
+        if prompt.integrate_as == "skill_block" and (not prompt.skill_ref or escapes(prompt.skill_ref)):
+            message, hint = "a skill_block names the SKILL.md it belongs to", "add skill_ref: ./skills/NAME/SKILL.md"
+            findings.add(f"/prompts/{index}/skill_ref", "skill_ref_invalid", message, hint)
+    for index, resource in enumerate(driver.resources):
+        if resource.integrate_as == "ref_kind" and resource.ref_kind_id is None:  # AIP-resources-2
+            pointer = f"/resources/{index}/ref_kind_id"
+            findings.add_invalid(pointer, "ref_kind_id is missing", "add ref_kind_id: my_files")
+    for index, version in enumerate(driver.interlock.protocol_versions):
+        if version not in PROTOCOL_VERSIONS:  # AIP-proto-5
+            pointer = f"/metadata/interlock/protocol_versions/{index}"
+            hint = f"write one of {', '.join(PROTOCOL_VERSIONS)}"
+            findings.add_invalid(pointer, f"{quoted(version)} is no MCP version", hint)
+    if "roots" in driver.interlock.client_capabilities and driver.interlock.isolation != "user":
+        message = "roots are one user's, and this server is shared"
+        hint = "add isolation: user, or remove roots"
+        findings.add_invalid("/metadata/interlock/client_capabilities", message, hint)
+    _check_install(driver, findings)
+    if (check := driver.version_check) is not None:  # AIP-30.version-1
+        _check_command("/version_check/cmd", check.cmd, findings)
+        if not is_range(check.range):  # AIP-30.version-1
+            message, hint = "this is not a range of versions", "write one like >=2.40 <3"
+            findings.add("/version_check/range", "range_invalid", message, hint)
+        if not has_group(check.parse):  # AIP-30.version-1
+            message, hint = "this is no pattern with a group", "put the version in parentheses: v(\\S+)"
+            findings.add("/version_check/parse", "pattern_invalid", message, hint)
+    if (health := driver.health_check) is not None:
+        if health.method == "exec" and health.cmd is None:
+            findings.add_invalid("/health_check/cmd", "cmd is missing", "add the command to run")
+        elif health.method == "exec" and health.cmd is not None:
+            _check_command("/health_check/cmd", health.cmd, findings)
+        if health.method == "http" and health.http is None:
+            findings.add_invalid("/health_check/http", "http is missing", "add http: {method: GET, url: …}")
+    _check_auth(driver, findings)
+    if isinstance(driver.runner, str):
+        if escapes(driver.runner):
+            findings.add("/runner", "path_escape", "the runner's path leaves the folder", "write ./RUNNER.md")
+    elif driver.runner is not None:
+        for pointer, message, hint in runner_faults(driver.runner):
+            findings.add_invalid(f"/runner{pointer}", message, hint)
+    _check_egress(driver, findings)
+
+
+def _check_binding(driver: Driver, binding: ToolBinding, contracts: dict[str, int], findings: FileFindings) -> None:
+    """Check one binding (AIP-30.implements-2 and -3). `contracts` holds what earlier entries bind, and their index."""
+    findings.problems += check_reading(driver.places, binding)
+    pointer = f"{binding.pointer}/tool"
+    if escapes(binding.tool):  # AIP-30.implements-2
+        message = "the contract's path leaves the workspace"
+        findings.add(pointer, "path_escape", message, "write a path below the workspace")
+    elif not binding.tool:
+        findings.add_invalid(pointer, "this is empty", "name a TOOL.md or a contract's id")
+    contract = "/".join(part for part in binding.tool.split("/") if part not in {"", "."})
+    if contract in contracts:  # AIP-30.implements-2
+        message = f"entries {contracts[contract]} and {binding.index} bind the same contract"
+        findings.add(pointer, "duplicate_binding", message, "keep one of the two")
+    contracts.setdefault(contract, binding.index)
+    if not is_range(binding.version):  # AIP-30.implements-3
+        message = f"{quoted(binding.version)} is not a range of versions"
+        findings.add(f"{binding.pointer}/version", "range_invalid", message, "write one like ^1.0.0")
+    if not binding.tool_name:
+        findings.add_invalid(f"{binding.pointer}/metadata/mcp/tool_name", "this is empty", "name the server's tool")
+
+
+def check_reading(places: Places, binding: ToolBinding) -> tuple[FileProblem, ...]:
+    """Check result_extract and result_parse as far as this is possible without a contract (AIP-extract-3 and -8)."""
+    problems = []
+    path = read_path(binding.result_extract)
+    if isinstance(path, PathFault):  # AIP-extract-3
+        pointer = f"{binding.pointer}/metadata/mcp/result_extract"
+        message = f"at character {path.position}: {path.reason}"
+        hint = "write a path like $.content, $.rows[0] or $.items[*].name"
+        problems.append(places.problem(pointer, "extract_path_invalid", message, hint))
+    parse = binding.result_parse
+    if parse is not None and (parse.form == "records" or parse.pattern is not None):
+        if parse.pattern is None:
+            reason = "records are made by a pattern, and there is none"
+        elif parse.form != "records":
+            reason = "a pattern is for as: records alone"
+        else:
+            pattern = read_pattern(parse.pattern)
+            reason = pattern if isinstance(pattern, str) else ""
+        if reason:
+            pointer = f"{binding.pointer}/metadata/interlock/result_parse"
+            hint = "write as: records with a pattern like ^(?P<name>.*)$"
+            problems.append(places.problem(pointer, "pattern_invalid", reason, hint))
+    return tuple(problems)
+
+
+def escapes(path: str) -> bool:
+    """Return whether a path starts outside the workspace.
+
+    How far `..` leads is checked by the registry, which knows the folders and their symlinks.
+    """
+    return path.startswith(("/", "~")) or "\\" in path or re.match(r"[A-Za-z]:", path) is not None
+
+
+def _check_install(driver: Driver, findings: FileFindings) -> None:
+    """Check that each entry of install has a known method and what the method needs."""
+    if driver.install and driver.server.address is not None:  # AIP-server-7
+        findings.add("/install", "install_ignored", "a remote server is not installed", "remove install", "warning")
+        return
+    for index, entry in enumerate(driver.install):
+        pointer = f"/install/{index}"
+        needed = INSTALL_NEEDS.get(entry.method)
+        if needed is None:
+            message = f"{quoted(entry.method)} is no method of installing known here"
+            if entry.options.get("experimental") is True:  # AIP-30.install-2
+                findings.add(f"{pointer}/method", "install_method_unknown", message, "it is skipped", "warning")
+            else:
+                findings.add_invalid(f"{pointer}/method", message, f"write one of {', '.join(INSTALL_NEEDS)}")
+            continue
+        for key in needed:
+            if not isinstance(entry.options.get(key), str):
+                findings.add_invalid(f"{pointer}/{key}", f"{key} is missing", f"add {key}")
+
+
+def has_group(pattern: str) -> bool:
+    """Return whether a text is a regular expression of limited length with at least one group."""
+    if len(pattern) > PATTERN_CHARS_MAX:
+        return False
+    try:
+        return re.compile(pattern).groups >= 1
+    except (re.error, OverflowError, RecursionError):
+        return False
+
+
+def _check_command(pointer: str, command: str, findings: FileFindings) -> None:
+    if not command.strip() or _SHELL.search(command):  # AIP-30.version-1
+        hint = "write one program with its arguments, without ; & | < > or $"
+        findings.add(pointer, "command_invalid", "commands are run without a shell", hint)
+
+
+def _check_auth(driver: Driver, findings: FileFindings) -> None:
+    """Check the auth block. Its state.env names the secrets that a login needs and does not pass them to the server."""
+    auth = driver.auth
+    if auth is None:
+        return
+    if auth.ref is not None and escapes(auth.ref):
+        findings.add("/auth/ref", "path_escape", "the inventory's path leaves the folder", "write ./SECRETS.md")
+    for index, name in enumerate(auth.state.env):
+        if name in driver.secret_names:
+            continue
+        pointer = f"/auth/state/env/{index}"
+        if driver.server.address is not None:
+            message = f"{quoted(name)} is not sent to the server: nothing says in which header"
+            hint = f"write server.auth: {{type: bearer, secret: {name}}}, or ${{secrets.{name}}} in server.headers"
+            findings.add(pointer, "state_env_unused", message, hint, "warning")
+        else:
+            hint = f'write {name}: "${{secrets.{name}}}" below server.env if the server reads it'
+            findings.add(pointer, "state_env_unused", f"{quoted(name)} is not given to the server", hint, "note")
+    if auth.expiry is not None and not auth.expiry.detect.startswith(DETECTS):
+        message = "this way of noticing an expiry is not known here, so none is noticed"
+        hint = "write http_status:401, exit_code:N, exception:NAME or header:NAME:VALUE"
+        findings.add("/auth/expiry/detect", "detect_unknown", message, hint, "warning")
+
+
+def _check_egress(driver: Driver, findings: FileFindings) -> None:
+    """Check the egress list (AIP-security-3 and -4), as far as the file shows it."""
+    listed = driver.network.egress if driver.network is not None else ()
+    for index, entry in enumerate(listed):
+        pointer = f"/network/egress/{index}"
+        if not is_egress(entry):  # AIP-security-3
+            hint = "write api.example.com, api.example.com:443 or *.example.com, without path or network mask"
+            findings.add_invalid(pointer, "this is not the name of a host", hint)
+        elif entry.partition(":")[0] == "*":  # AIP-security-3
+            findings.add(pointer, "egress_open", "any public host can be reached", "name the hosts", "warning")
+    if driver.server.address is None:
+        return
+    try:
+        parts = urlsplit(driver.server.address)
+        host, port = parts.hostname or "", port_of(parts)
+    except ValueError:
+        host, port = "", 0
+    if "/network/egress" not in driver.places.lines:  # AIP-security-4
+        message = f"{host} is reached because the url says so"
+        findings.add("/server/url", "egress_implied", message, "nothing to do", "note")
+    elif permits(host, port, listed) is None:  # AIP-security-4
+        findings.add("/server/url", "egress_denied", f"{host} is not in network.egress", "add it there")
+
+
+def is_egress(entry: str) -> bool:
+    """Return whether the entry is a host, *.suffix or *, with or without a port, but no path or network mask."""
+    return EGRESS_ENTRY.fullmatch(entry) is not None
+
+
+def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the faults of a runner block: the pointer below it, what is wrong, and what to write (AIP-30.front-6).
+
+    A runner (AIP-17) says how the process of a driver is run and how much it may use. Of its engines, an MCP server can
+    only have the one that runs a process.
+    """
+    if block.get("engine") == "in-process":  # AIP-30.front-6
+        yield "/engine", "an MCP server is a process of its own", "write subprocess"
+    limits = block.get("limits", {})
+    if not isinstance(limits, dict):
+        yield "/limits", "limits is a mapping", "write limits: {memory_mb: 512}"
+        return
+    for name in LIMITS:
+        if name in limits and not _is_limit(limits[name]):
+            yield f"/limits/{name}", f"{name} is a whole number above 0", "write it without a unit, or leave it out"
+
+
+def runner_limits(block: object) -> RunnerLimits:
+    """Return the limits of a runner block that this node can enforce. The name of a file has no limits here."""
+    limits = block.get("limits") if isinstance(block, dict) else None
+    if not isinstance(limits, dict):
+        return RunnerLimits()
+    return RunnerLimits(**{name: int(limits[name]) for name in LIMITS if _is_limit(limits.get(name))})
+
+
+def _is_limit(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 and value == int(value)

@@ -46,10 +46,10 @@ def _say_unused(front: Frontmatter, findings: FileFindings) -> None:
         place = f"/secrets/{index}"
         if entry.get("exposures"):
             hint = "nothing is exposed by it: name the secret in DRIVER.md, as ${secrets.NAME}"
-            findings.say(f"{place}/exposures", NOT_ENFORCED, "exposures is read and not used", hint, "note")
+            findings.add(f"{place}/exposures", NOT_ENFORCED, "exposures is read and not used", hint, "note")
         for key in entry.get("audit", {}):
             hint = "every reveal is recorded, and kept for store.audit_days of the configuration"
-            findings.say(
+            findings.add(
                 f"{place}/audit/{pointer_step(key)}", NOT_ENFORCED, f"{key} is read and not used", hint, "note"
             )
 
@@ -129,7 +129,7 @@ def _no_values(front: Frontmatter, findings: FileFindings) -> None:
 
 
 def _refuse(findings: FileFindings, pointer: str, message: str) -> None:
-    findings.say(
+    findings.add(
         pointer,
         IN_MANIFEST,
         message,

@@ -26,7 +26,7 @@ from interlock.drivers.protocol.kinds import (
     ServerBlock,
     closed_object,
 )
-from interlock.drivers.protocol.problems import FileProblem
+from interlock.drivers.protocol.problems import SCHEMA_INVALID, FileProblem
 from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.bounds import is_bounded
 
@@ -153,7 +153,7 @@ DRIVER_SCHEMA: Final[dict[str, Any]] = {
 
 
 # AIP-32: what a driver of kind mcp adds. Both schemas leave `server` open where the published one does. Which transport
-# fits which server, and everything else that one value cannot say about itself, is checked in `driver_checks`.
+# fits which server, and everything else that one value cannot say about itself, is checked in `driver`.
 
 _PROMPT = closed_object(  # AIP-front-5
     ["name", "integrate_as"],
@@ -469,7 +469,6 @@ INVENTORY_SCHEMA: Final[dict[str, Any]] = closed_object(
     ["secrets"], secrets={"type": "array", "minItems": 1, "items": _ENTRY}
 )
 
-SCHEMA_INVALID: Final = "schema_invalid"
 PROBLEMS_MAX: Final = 50  # of one schema in one file; more than a person fixes at once
 
 _A_OR_AN: Final = {"integer": "an integer", "object": "a mapping of keys to values", "array": "a list", "null": "null"}

@@ -67,7 +67,7 @@ def read_server(
     _plaintext(block, extensions.not_secret, findings)
     _environment(block, findings)
     if transport not in server.transports:  # AIP-server-12
-        findings.say(
+        findings.add(
             "/transport",
             "transport_server_mismatch",
             f"a server of kind {server.kind} does not speak {transport}",
@@ -76,9 +76,7 @@ def read_server(
     try:
         return server.read(block, transport, findings, insecure_hosts)
     except msgspec.ValidationError:
-        findings.say(
-            "/server", "schema_invalid", "the server block cannot be read", "compare it with the documentation"
-        )
+        findings.add_invalid("/server", "the server block cannot be read", "compare it with the documentation")
         return None
 
 
@@ -104,7 +102,7 @@ def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _unknown_keys(server: type[ServerBlock], block: Mapping[str, Any], findings: FileFindings) -> None:
     for key in block:
         if key != "kind" and key not in server.keys:
-            findings.say(
+            findings.add(
                 f"/server/{pointer_step(key)}",
                 "unknown_key",
                 f"a server of kind {server.kind} has no key {quoted(key)}, so it is ignored",
@@ -118,21 +116,21 @@ def _placeholders(block: Mapping[str, Any], extensions: Extensions, findings: Fi
         code = find_placeholder_fault(text)
         fixed = pointer.removeprefix("/server/").partition("/")[0] in {*_FIXED, "volumes"}
         if code == USER_CONTEXT and extensions.isolation == "driver":  # AIP-security-8
-            findings.say(
+            findings.add(
                 pointer,
                 USER_CONTEXT,
                 "a value of the caller cannot be bound when a shared server is started",
                 "pass it per call with implements[].metadata.interlock.context_arguments",
             )
         elif code is not None or (fixed and "${" in text):  # AIP-server-13
-            findings.say(
+            findings.add(
                 pointer,
                 PLACEHOLDER_INVALID,
                 "a placeholder stands here that cannot be filled",
                 "write ${secrets.NAME}, in capitals, and only in env, headers, query or args",
             )
         elif pointer.startswith("/server/args/") and secret_names(text):
-            findings.say(
+            findings.add(
                 pointer,
                 "secret_in_argv",
                 "every local user can read the arguments of a running program",
@@ -141,7 +139,7 @@ def _placeholders(block: Mapping[str, Any], extensions: Extensions, findings: Fi
             )
     auth = block.get("auth")
     if isinstance(auth, Mapping) and "secret" in auth and not SECRET_NAME.fullmatch(auth["secret"]):
-        findings.say(
+        findings.add(
             "/server/auth/secret",
             PLACEHOLDER_INVALID,
             "this is not the name of a secret",
@@ -166,17 +164,15 @@ def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], findings: 
 def _environment(block: Mapping[str, Any], findings: FileFindings) -> None:
     for name in block.get("env", {}):
         if not _ENVIRONMENT_NAME.fullmatch(name):
-            findings.say(
+            findings.add_invalid(
                 f"/server/env/{pointer_step(name)}",
-                "schema_invalid",
                 f"{quoted(name)} is no name of an environment variable",
                 "use letters, digits and _",
             )
     for name, text in block.get("headers", {}).items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(text):
-            findings.say(
+            findings.add_invalid(
                 f"/server/headers/{pointer_step(name)}",
-                "schema_invalid",
                 f"{quoted(name)} is no HTTP header",
                 "use a plain name and a value of one line in ASCII",
             )
@@ -217,7 +213,7 @@ def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindin
 
 
 def _refuse(findings: FileFindings, message: str, hint: str) -> None:
-    findings.say("/server", _SERVER_JSON_INVALID, message, hint)
+    findings.add("/server", _SERVER_JSON_INVALID, message, hint)
 
 
 def _runnable(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
