@@ -72,9 +72,9 @@ CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 # One worker more than there are cores, because most tests wait for other processes; five at most.
 PARALLEL := --numprocesses=$(shell expr $(CORES) + 1) --maxprocesses=5 --dist=loadfile --no-loadscope-reorder
 
-# These tests use the processor and wait for nothing: one worker for each core.
+# These tests start no process. Properties are tried with fewer examples than in `make test`.
 quick: $(VENV)/.dev
-	@$(BIN)/python -m pytest --quiet $(wildcard tests/*/pure tests/*/in_process tests/*/fuzz) tests/test_words.py \
+	@TESTS_QUICK=1 $(BIN)/python -m pytest --quiet $(wildcard tests/*/pure tests/*/in_process tests/*/fuzz) tests/test_words.py \
 		tests/test_newcomer.py --numprocesses=$(CORES) --maxprocesses=4 --dist=worksteal $(ARGS)
 
 test: $(VENV)/.browser $(VENV)/.sandbox $(VENV)/.devices

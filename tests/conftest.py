@@ -8,7 +8,6 @@ import contextlib
 import gc
 import importlib.util
 import json
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator
@@ -22,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from tests import preloaded
 from tests.support import prompt_server
 from tests.support.process_guard import ProcessGuard
+from tests.support.scale import examples
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST_RUN = ROOT / ".cache" / "requirements.json"
@@ -32,7 +32,7 @@ WORST_FIRST = ("failed", "skipped", "passed")
 settings.register_profile(
     "interlock",
     deadline=None,
-    max_examples=2000 if os.environ.get("TESTS_SOAK") == "1" else 60,
+    max_examples=examples(60, 2000),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("interlock")

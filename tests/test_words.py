@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -284,12 +285,6 @@ def capabilities() -> list[str]:
     return sorted(path.parent.name for path in SOURCES.glob("*/__init__.py"))
 
 
-@functools.cache
-def trees(package: str) -> dict[str, ast.Module]:
-    files = sorted((SOURCES / package).rglob("*.py"))
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in files}
-
-
 def variables(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of every variable and parameter that is bound."""
     for node in ast.walk(tree):
@@ -347,34 +342,38 @@ def faulty_docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, f"{node.name}: {' '.join(docstring.split()[:4])}"
 
 
-def empty_names(package: str) -> list[str]:
-    return [
-        f"{path}:{line} {name}"
-        for path, tree in trees(package).items()
-        for line, name in variables(tree)
-        if name in EMPTY_NAMES
-    ]
+class Words(NamedTuple):
+    """The words of a package: places to improve, and the names of its classes.
+
+    Only these are kept. The syntax trees of all sources are a million objects, which each garbage collection of the
+    tests that follow would visit.
+    """
+
+    empty_names: list[str]
+    docstrings: list[str]
+    class_names: list[str]
 
 
-def docstrings_left(package: str) -> list[str]:
-    return [f"{path}:{line} {text}" for path, tree in trees(package).items() for line, text in faulty_docstrings(tree)]
+@functools.cache
+def words_of(package: str) -> Words:
+    words = Words([], [], [])
+    for path in sorted((SOURCES / package).rglob("*.py")):
+        place, tree = path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+        words.empty_names.extend(f"{place}:{line} {name}" for line, name in variables(tree) if name in EMPTY_NAMES)
+        words.docstrings.extend(f"{place}:{line} {text}" for line, text in faulty_docstrings(tree))
+        words.class_names.extend(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return words
 
 
 def shared_class_names() -> list[str]:
-    counted: Counter[str] = Counter(
-        node.name
-        for package in capabilities()
-        for tree in trees(package).values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    )
+    counted = Counter(name for package in capabilities() for name in words_of(package).class_names)
     return sorted(name for name, times in counted.items() if times > 1)
 
 
 def measured() -> dict[str, dict[str, int]]:
     return {
-        "variables": {package: len(empty_names(package)) for package in capabilities()},
-        "docstrings": {package: len(docstrings_left(package)) for package in capabilities()},
+        "variables": {package: len(words_of(package).empty_names) for package in capabilities()},
+        "docstrings": {package: len(words_of(package).docstrings) for package in capabilities()},
         "class names": {"*": len(shared_class_names())},
     }
 
@@ -390,13 +389,13 @@ def complaint(places: list[str], maximum: int, advice: str) -> str:
 
 @pytest.mark.parametrize("package", capabilities())
 def test_variables_are_nouns(package: str) -> None:
-    places, maximum = empty_names(package), allowed("variables", package)
+    places, maximum = words_of(package).empty_names, allowed("variables", package)
     assert len(places) <= maximum, complaint(places, maximum, "Name the value: `entry`, `reply`, `match`, `request`.")
 
 
 @pytest.mark.parametrize("package", capabilities())
 def test_docstrings_begin_with_a_verb_or_a_noun(package: str) -> None:
-    places, maximum = docstrings_left(package), allowed("docstrings", package)
+    places, maximum = words_of(package).docstrings, allowed("docstrings", package)
     advice = "Begin the docstring of a function with a verb ('Return'), that of a class with a noun ('A queue of')."
     assert len(places) <= maximum, complaint(places, maximum, advice)
 

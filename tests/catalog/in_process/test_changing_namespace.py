@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.catalog.in_process.test_link_items import AGGREGATOR, LEAF, House, Tool, listing, tool
-from tests.support.scale import many
+from tests.support.scale import examples
 
 from interlock.ax.protocol.names import alias, is_qualified, may_collide, withhold_colliding_aliases
 from interlock.catalog.catalog import Namespace, View
@@ -80,7 +80,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=many(30, 600), deadline=None)
+@settings(max_examples=examples(30, 600), deadline=None)
 @given(steps=STEPS)
 def test_every_view_is_what_it_would_be_if_it_were_made_at_once(steps: list[Step]) -> None:
     async def walk() -> None:

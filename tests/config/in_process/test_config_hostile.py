@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.config.config_project import Project
-from tests.support.scale import many
+from tests.support.scale import examples
 
 from interlock.config.layers import FILE_BYTES_MAX, KEY_PARTS_MAX
 from interlock.config.load import ConfigInvalid, Loaded, load
@@ -122,7 +122,7 @@ def outcome(project: Project, data: bytes) -> Loaded | ConfigInvalid:
     ),
     st.booleans(),
 )
-@settings(max_examples=many(100, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_is_read_or_refused_and_nothing_else_happens(
     project: Project, damage: list[tuple[int, str]], replace: bool
 ) -> None:
@@ -154,7 +154,7 @@ def test_random_bytes_are_read_or_refused_and_nothing_else_happens(project: Proj
         max_size=4,
     )
 )
-@settings(max_examples=many(100, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_variables_are_read_or_refused_and_nothing_else_happens(project: Project, env: dict[str, str]) -> None:
     env.pop("INTERLOCK_CONFIG", None)
     try:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.config.config_project import Project
-from tests.support.scale import many
+from tests.support.scale import examples
 
 from interlock.config.effective import MASK, effective
 from interlock.config.keys import Key, Record, Section, keys_of
@@ -295,7 +295,7 @@ ANYTHING = st.recursive(
 
 
 @given(choice=st.sampled_from(EVERY_KEY), value=ANYTHING)
-@settings(max_examples=many(100, 4000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100, 4000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_loader_accepts_nothing_that_the_schema_refuses(
     project: Project, choice: tuple[Section | None, Key], value: Any
 ) -> None:

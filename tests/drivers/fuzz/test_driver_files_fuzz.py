@@ -8,7 +8,7 @@ import msgspec
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.scale import many
+from tests.support.scale import examples
 
 from interlock.drivers.protocol.files.contract import read_contract
 from interlock.drivers.protocol.files.driver import check_published, read_driver
@@ -154,7 +154,7 @@ def test_a_damaged_server_gives_a_driver_or_errors(data: dict[str, Any]) -> None
     sound(read_driver(content({**data, "transport": "stdio"}), "DRIVER.md"))
 
 
-@settings(max_examples=many(30, 500))
+@settings(max_examples=examples(30, 500))
 @given(values, st.sampled_from(["stdio", "http"]))
 def test_any_json_may_stand_in_server_json(data: Any, transport: str) -> None:
     bare = {key: DRIVER[key] for key in REQUIRED if key != "server"} | {"transport": transport}

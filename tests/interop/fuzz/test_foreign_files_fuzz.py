@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.scale import many
+from tests.support.scale import examples
 
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text, read_frontmatter
@@ -81,7 +81,7 @@ SENSIBLE = st.fixed_dictionaries(
 ENTRIES = st.one_of(VALUES, st.dictionaries(KEYS, VALUES, max_size=5), SENSIBLE)
 
 
-@settings(max_examples=many(80, 3000), deadline=None)
+@settings(max_examples=examples(80, 3000), deadline=None)
 @given(st.sampled_from(CLIENTS), st.dictionaries(TEXTS, ENTRIES, max_size=3))
 def test_any_entries_become_drivers_that_can_be_read_or_notes(client: Any, entries: dict[str, Any]) -> None:
     content: Any = entries
@@ -99,7 +99,7 @@ def test_any_entries_become_drivers_that_can_be_read_or_notes(client: Any, entri
         assert front.data == {**planned.draft.data, "implements": [PENDING]}
 
 
-@settings(max_examples=many(80, 3000), deadline=None)
+@settings(max_examples=examples(80, 3000), deadline=None)
 @given(st.sampled_from(CLIENTS), st.binary(max_size=200))
 def test_any_bytes_are_a_reading(client: Any, data: bytes) -> None:
     read_client_file(data, client)
@@ -107,7 +107,7 @@ def test_any_bytes_are_a_reading(client: Any, data: bytes) -> None:
     read_docker(data)
 
 
-@settings(max_examples=many(60, 2000), deadline=None)
+@settings(max_examples=examples(60, 2000), deadline=None)
 @given(VALUES, VALUES)
 def test_any_description_is_drafted_or_refused(package: Any, remote: Any) -> None:
     whole = {

@@ -7,6 +7,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.scale import examples
 
 from interlock.drivers.protocol.binding.outputs import Unknown, path_type
 from interlock.drivers.protocol.result_path import ResultPath, read_path
@@ -165,7 +166,7 @@ NEGATED = {"not": {"type": "object", "properties": {"z": False}}}
 
 
 @pytest.mark.req("REG-8.1-4")
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(SCHEMAS, SCHEMAS, st.lists(VALUES, max_size=25))
 @example(NEGATED, NEGATED, [{"x": None}])
 @example({"not": {"$ref": "#/$defs/d"}, "$defs": {"d": NEGATED["not"]}}, NEGATED, [{"x": None}])
@@ -177,7 +178,7 @@ def test_whatever_the_narrower_accepts_the_wider_accepts(narrow: Any, wide: Any,
 
 
 @pytest.mark.req("REG-8.1-4")
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(SCHEMAS, st.sampled_from(["description", "title", "$comment"]))
 def test_words_about_a_schema_change_no_answer(schema: Any, word: str) -> None:
     assert compare({**schema, word: "x"}, schema).verdict is not REJECTS
@@ -201,7 +202,7 @@ PLAIN = st.recursive(
 
 
 @pytest.mark.req("REG-8.1-4")
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(PLAIN, PLAIN)
 def test_plain_schemas_are_compared_as_all_others_are(narrow: Any, wide: Any) -> None:
     found = compare(narrow, wide)
