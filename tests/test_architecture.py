@@ -250,7 +250,10 @@ def capability_modules_are_light(source: Source) -> Iterator[str]:
 
 
 def no_closure_names_a_later_variable(source: Source) -> Iterator[str]:
-    """The object graph has no cycle: a lambda or inner function names nothing that is assigned after it."""
+    """The object graph has no cycle: a lambda or inner function names nothing that is assigned after it.
+
+    In a constructor this holds for attributes of `self` too.
+    """
     for function in ast.walk(source.tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -261,17 +264,28 @@ def no_closure_names_a_later_variable(source: Source) -> Iterator[str]:
         for node in statements:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 assigned[node.id] = min(node.lineno, assigned.get(node.id, node.lineno))
+            elif (
+                function.name == "__init__" and (attribute := _own_attribute(node)) and isinstance(node.ctx, ast.Store)
+            ):
+                assigned[attribute] = min(node.lineno, assigned.get(attribute, node.lineno))
         for closure in statements:
             if isinstance(closure, _CLOSURES) and closure is not function:
                 own = {node.arg for node in ast.walk(closure) if isinstance(node, ast.arg)}
                 own |= {node.id for node in ast.walk(closure) if isinstance(node, ast.Name) and _is_store(node)}
                 names = {node.id for node in ast.walk(closure) if isinstance(node, ast.Name)} - own
+                names |= {attribute for node in ast.walk(closure) if (attribute := _own_attribute(node))}
                 for name in sorted(names):
                     if assigned.get(name, 0) > (closure.end_lineno or closure.lineno):
                         yield f"{source.module}.{function.name} uses {name} before it exists"
 
 
 _CLOSURES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _own_attribute(node: ast.AST) -> str:
+    """Return "self.NAME" for an attribute of `self`, and an empty text for everything else."""
+    is_own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return f"self.{node.attr}" if is_own else ""
 
 
 def _outside_of_closures(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
@@ -427,6 +441,11 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (capability_modules_are_light, "interlock.node.capabilities", "import msgspec"),
     (running_parts_import_downward, "interlock.rooms.rooms", "from interlock.rooms.parts import RoomParts"),
     (no_closure_names_a_later_variable, "interlock.node.x", "def build():\n    a = A(lambda: b)\n    b = B(a)"),
+    (
+        no_closure_names_a_later_variable,
+        "interlock.node.x",
+        "class N:\n    def __init__(self):\n        self.a = A(lambda: self.b)\n        self.b = B()",
+    ),
     (
         no_closure_names_a_later_variable,
         "interlock.links.x",

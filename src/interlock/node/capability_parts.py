@@ -15,10 +15,8 @@ import msgspec
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.local_items import local_items
 from interlock.config.plan import Plan
-from interlock.core.capability import load_reference
 from interlock.core.part import Part
 from interlock.links.local_link import LocalLink
-from interlock.node.capabilities import capabilities
 from interlock.node.common_parts import ApprovalParts, CallParts, FrontParts, LinkParts, StoreParts
 from interlock.node.reload import ReloadStep, ReloadSteps
 from interlock.store.ports import Change
@@ -124,11 +122,3 @@ class LocalLinks:
         for link in self._links:
             self._catalog.drop(link)
             await link.close()
-
-
-def construct_capabilities(node: NodeParts) -> None:
-    """Construct the parts of all capabilities into `node.capabilities`."""
-    for capability in capabilities():
-        if capability.parts is not None:
-            parts: type[CapabilityParts] = load_reference(capability.parts)
-            node.capabilities[parts] = parts(node)

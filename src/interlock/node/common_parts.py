@@ -1,9 +1,10 @@
 """Construction of the common parts of a node, in the order in which each needs those before it.
 
 A node has five groups of common parts: its stores, what people decide, the way of a call, links to configured servers,
-and the fronts that clients connect to. Each group is a struct and the function that constructs it. A function gets the
-groups before its own and never names a part that does not exist yet; a test enforces this. Where an earlier part must
-learn of something later, it publishes a feed that the later part subscribes to.
+and the fronts that clients connect to. Each group is a class whose constructor builds the parts from top to bottom and
+keeps those that others use as attributes. A constructor gets the groups before its own and never names a part that
+does not exist yet; a test enforces this. Where an earlier part must learn of something later, it publishes a feed that
+the later part subscribes to.
 
 Constructing opens, reads and sends nothing. `node.Node` opens the parts in their order. What only one capability needs
 is constructed by the capability itself (`capability_parts`).
@@ -48,7 +49,7 @@ from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses, CurrentPlan
 from interlock.core.feed import AsyncFeed, Feed
 from interlock.core.metrics import Metrics
-from interlock.core.node_identity import Identity, adopt_identity, own_identity
+from interlock.core.node_identity import adopt_identity, own_identity
 from interlock.core.recorder import Recorder, Refusals, Retention
 from interlock.core.replicas import Changes, Replicas
 from interlock.core.store_backends import build_audit, build_store
@@ -80,8 +81,8 @@ from interlock.links.connector import ConnectorParts, ProcessLimit
 from interlock.links.handshake import EraMemory
 from interlock.links.keeper import Keeper
 from interlock.links.share_decision import AskingMemory
-from interlock.names.registry_parts import NameParts, make_name_parts
-from interlock.names.surface_check import NamesCheck, SurfaceParts, make_surface_parts
+from interlock.names.registry_parts import make_name_parts
+from interlock.names.surface_check import NamesCheck, make_surface_parts
 from interlock.node.server_links import NodeLinkEvents, Servers
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
@@ -94,7 +95,6 @@ from interlock.safety.grants import CallableNames
 from interlock.safety.loop import SafetyLoop, SafetyLoopParts
 from interlock.safety.verification import Verification
 from interlock.safety.watch import AgentCheck, Watch
-from interlock.store.ports import AuditLog, NamesLog, Store
 from interlock.store.tokens import TokenTable
 
 if TYPE_CHECKING:
@@ -105,25 +105,30 @@ if TYPE_CHECKING:
 # What the node remembers
 
 
-class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
+class StoreParts:
     """The identity of a node, the plan in effect, and everything that remembers."""
 
-    current: CurrentPlan
-    addresses: Addresses
-    clock: Clock
-    metrics: Metrics
-    identity: Identity
-    store: Store  # shared with the other replicas of this node, if there are any
-    local: Store  # for what is about this machine only; the same store unless replicas share it
-    replicas: Replicas
-    changes: Changes
-    shared: Store | None  # in which the aggregators of one tree agree on who has which subserver (MCP-AX 13.4)
-    names_log: NamesLog
-    audit: AuditLog
-    recorder: Recorder
-    refusals: Refusals
-    retention: Retention
-    tokens: TokenRegistry
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        """Construct the stores and the node's identity. Raise StoreError."""
+        # Shared with the other replicas of this node, if there are any.
+        self.store = store = build_shared_store(plan, plan.data, clock)
+        # For what is about this machine only. The same store unless replicas share it.
+        self.local = store if store.replication is None else build_store("sqlite", plan.data)
+        self.replicas = replicas = Replicas(store, clock)
+        self.audit = audit = build_audit(plan.store.backend, plan.data)
+        self.recorder = recorder = Recorder(audit)
+        self.current = CurrentPlan(plan)
+        self.addresses = Addresses(plan.node)
+        self.clock = clock
+        self.metrics = Metrics()
+        self.identity = own_identity(plan.data)
+        self.changes = Changes(replicas)
+        # In which the aggregators of one tree agree on who has which subserver (MCP-AX 13.4).
+        self.shared = maybe_tree_store(plan, clock)
+        self.names_log = build_names_log(plan, plan.data, clock)
+        self.refusals = Refusals(recorder.add, clock)
+        self.retention = Retention(audit, recorder, clock, plan.store.audit_days)
+        self.tokens = TokenRegistry(TokenTable(store.kv), clock, plan.access, plan.auth.token_days)
 
 
 async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
@@ -141,97 +146,44 @@ async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
         await store.close()
 
 
-def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
-    """Construct the stores and the node's identity. Raise StoreError."""
-    store = build_shared_store(plan, plan.data, clock)
-    local = store if store.replication is None else build_store("sqlite", plan.data)
-    replicas = Replicas(store, clock)
-    audit = build_audit(plan.store.backend, plan.data)
-    recorder = Recorder(audit)
-    return StoreParts(
-        current=CurrentPlan(plan),
-        addresses=Addresses(plan.node),
-        clock=clock,
-        metrics=Metrics(),
-        identity=own_identity(plan.data),
-        store=store,
-        local=local,
-        replicas=replicas,
-        changes=Changes(replicas),
-        shared=maybe_tree_store(plan, clock),
-        names_log=build_names_log(plan, plan.data, clock),
-        audit=audit,
-        recorder=recorder,
-        refusals=Refusals(recorder.add, clock),
-        retention=Retention(audit, recorder, clock, plan.store.audit_days),
-        tokens=TokenRegistry(TokenTable(store.kv), clock, plan.access, plan.auth.token_days),
-    )
-
-
 # What people decide
 
 
-class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalParts:
     """The inbox, the keys of those who may approve, and what they decided about tools and names."""
 
-    anchors: Anchors
-    passkeys: PasskeyService
-    operator_keys: OperatorKeyService
-    judge: ProofVerifier
-    inbox: Inbox
-    enrolments: Enrolments
-    guard_changes: GuardChanges
-    grants: StandingGrants
-    revocation: KeyRevocation
-    ruled: AsyncFeed[str]  # publishes the segment of a server when an operator classified one of its tools
-    definitions: Definitions
-    expiry: Expiry
-    notifier: Notifier
-    codes: Codes
-    names: NameParts
-    surfaces: SurfaceParts
+    def __init__(self, plan: Plan, stores: StoreParts) -> None:
+        """Construct the inbox and everything that decides about approvals without looking at a call."""
+        kv, clock, recorder, addresses = stores.store.kv, stores.clock, stores.recorder, stores.addresses
+        self.anchors = anchors = Anchors(plan.anchors, clock)
+        self.passkeys = passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
+        self.judge = judge = ProofVerifier(kv, clock, anchors, passkeys.find_relying_party)
+        replicas = stores.replicas
+        own_id = None if replicas.is_alone else replicas.own_id
+        self.inbox = inbox = Inbox(
+            ApprovalStore(kv, clock, own_id), ApprovalAudit(recorder), clock, rules_of(plan.approvals), replicas
+        )
+        self.grants = grants = StandingGrants(kv, clock, judge, recorder, aggregator_id=stores.identity.aggregator_id)
+        # Publishes the segment of a server when an operator classified one of its tools.
+        self.ruled = ruled = AsyncFeed[str]()
+        self.codes = codes = Codes(kv, clock)
+        self.guard_changes = guard_changes = GuardChanges(plan, stores.local.kv, inbox, anchors, recorder, clock)
 
+        def find_sent_code(id: str) -> str | None:
+            # A verification code leaves this machine only over channels that an approver has signed for.
+            return codes.maybe_shown(id) if guard_changes.may_send_codes else None
 
-def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
-    """Construct the inbox and everything that decides about approvals without looking at a call."""
-    kv, clock, recorder, addresses = stores.store.kv, stores.clock, stores.recorder, stores.addresses
-    anchors = Anchors(plan.anchors, clock)
-    passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
-    judge = ProofVerifier(kv, clock, anchors, passkeys.find_relying_party)
-    replicas = stores.replicas
-    own_id = None if replicas.is_alone else replicas.own_id
-    inbox = Inbox(ApprovalStore(kv, clock, own_id), ApprovalAudit(recorder), clock, rules_of(plan.approvals), replicas)
-    grants = StandingGrants(kv, clock, judge, recorder, aggregator_id=stores.identity.aggregator_id)
-    ruled = AsyncFeed[str]()
-    codes = Codes(kv, clock)
-    guard_changes = GuardChanges(plan, stores.local.kv, inbox, anchors, recorder, clock)
-
-    def find_sent_code(id: str) -> str | None:
-        # A verification code leaves this machine only over channels that an approver has signed for.
-        return codes.maybe_shown(id) if guard_changes.may_send_codes else None
-
-    definitions = Definitions(kv, inbox, clock, ruled)
-    names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
-    surfaces = make_surface_parts(names.state, inbox, definitions.rulings, kv, clock, lambda: stores.current.plan)
-    channels = make_channels(plan.approvals, clock)
-    return ApprovalParts(
-        anchors=anchors,
-        passkeys=passkeys,
-        operator_keys=OperatorKeyService(config_folder(os.environ) / "keys", anchors, clock),
-        judge=judge,
-        inbox=inbox,
-        enrolments=Enrolments(kv, inbox, anchors, recorder, clock),
-        guard_changes=guard_changes,
-        grants=grants,
-        revocation=KeyRevocation(inbox, grants, judge, recorder, clock),
-        ruled=ruled,
-        definitions=definitions,
-        expiry=Expiry(inbox, replicas),
-        notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=find_sent_code),
-        codes=codes,
-        names=names,
-        surfaces=surfaces,
-    )
+        self.definitions = definitions = Definitions(kv, inbox, clock, ruled)
+        self.names = names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
+        self.surfaces = make_surface_parts(
+            names.state, inbox, definitions.rulings, kv, clock, lambda: stores.current.plan
+        )
+        channels = make_channels(plan.approvals, clock)
+        self.operator_keys = OperatorKeyService(config_folder(os.environ) / "keys", anchors, clock)
+        self.enrolments = Enrolments(kv, inbox, anchors, recorder, clock)
+        self.revocation = KeyRevocation(inbox, grants, judge, recorder, clock)
+        self.expiry = Expiry(inbox, replicas)
+        self.notifier = Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=find_sent_code)
 
 
 # The way of a call
@@ -240,194 +192,149 @@ EXECUTION_IDLE_S = 1800.0  # an agent that reports no step for so long has ended
 EXECUTIONS_KEPT_S = 86_400.0  # how long the record of an ended execution can be asked for
 
 
-class SafetyParts(msgspec.Struct, frozen=True, kw_only=True):
+class SafetyParts:
     """The execution safety loop (MCP-AQL 8.6 to 8.8): its records, the loop itself, and its watch over calls."""
 
-    challenges: Challenges
-    loop: SafetyLoop
-    attempts: Attempts
-    verification: Verification
-    watch: Watch
-
-
-def make_safety_parts(
-    plan: Plan,
-    stores: StoreParts,
-    approvals: ApprovalParts,
-    live: LiveNamespace,
-    names: LiveOperationNames,
-) -> SafetyParts:
-    """Construct the safety loop. `live` and `names` are the tools and operations that agents can call now."""
-    kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
-    challenges = Challenges(approvals.inbox, codes, clock)
-    loop = SafetyLoop(
-        plan.safety,
-        SafetyLoopParts(
-            clock=clock,
-            blocks=Blocks(kv, clock),
-            executions=Executions(stores.local.kv, clock, EXECUTIONS_KEPT_S),
-            challenges=challenges,
-            names=CallableNames(live, names.find_name, names.lifted_names),
-            audit=SafetyAudit(stores.recorder, clock),
-            has_channel=lambda name: (
-                (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)
-                or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
+    def __init__(
+        self, plan: Plan, stores: StoreParts, approvals: ApprovalParts, live: LiveNamespace, names: LiveOperationNames
+    ) -> None:
+        """Construct the safety loop. `live` and `names` are the tools and operations that agents can call now."""
+        kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
+        self.challenges = challenges = Challenges(approvals.inbox, codes, clock)
+        self.loop = loop = SafetyLoop(
+            plan.safety,
+            SafetyLoopParts(
+                clock=clock,
+                blocks=Blocks(kv, clock),
+                executions=Executions(stores.local.kv, clock, EXECUTIONS_KEPT_S),
+                challenges=challenges,
+                names=CallableNames(live, names.find_name, names.lifted_names),
+                audit=SafetyAudit(stores.recorder, clock),
+                has_channel=lambda name: (
+                    (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)
+                    or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
+                ),
+                idle_s=EXECUTION_IDLE_S,
             ),
-            idle_s=EXECUTION_IDLE_S,
-        ),
-    )
-    attempts = Attempts(kv, clock, is_progressive=plan.safety.progressive_lockout)
-    return SafetyParts(
-        challenges=challenges,
-        loop=loop,
-        attempts=attempts,
-        verification=Verification(loop, codes, attempts, clock),
-        watch=Watch(loop, clock),
-    )
+        )
+        self.attempts = attempts = Attempts(kv, clock, is_progressive=plan.safety.progressive_lockout)
+        self.verification = Verification(loop, codes, attempts, clock)
+        self.watch = Watch(loop, clock)
 
 
-class CallParts(msgspec.Struct, frozen=True, kw_only=True):
+class CallParts:
     """Everything between a request of a client and the link that carries it out: catalog, guard, gate, dispatch."""
 
-    keepers: dict[str, Keeper]  # of every link, by segment
-    audience: Audience
-    catalog: Catalog
-    budgets: Budgets
-    dispatch: Dispatch
-    gate: Gate
-    deciding: DecisionService
-    driver_decisions: DriverDecisions
-    approvals: ApprovalViews
-    client_tasks: AskedTasks
-    task_updates: TaskNews
-    safety: SafetyParts
-    agent_check: AgentCheck
-    link_events: NodeLinkEvents
-    native_operations: NativeOperations
-    operation_names: LiveOperationNames
-    loop_operations: LoopOperations
-    aql: AqlAdapter
-    proposals: ProposalTracker
-
-
-def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> CallParts:
-    """Construct the way of a call: first the checks of the guard, then the catalog, then what dispatches to links."""
-    clock, own_id = stores.clock, stores.identity.aggregator_id
-    inbox, passkeys, definitions = approvals.inbox, approvals.passkeys, approvals.definitions
-    keepers: dict[str, Keeper] = {}
-    audience = Audience(keepers)
-    live = LiveNamespace(plan.ax.root_segment)
-    native = NativeOperations()
-    operation_names = LiveOperationNames(stores.current, live, native)
-    gate = Gate(
-        GateParts(
-            inbox=inbox,
-            anchors=approvals.anchors,
-            judge=approvals.judge,
-            clock=clock,
-            kv=stores.store.kv,
-            aggregator_id=own_id,
-            operator_url=passkeys.url,
-            find_ruling=definitions.rulings.maybe,
-            granted=GrantedCalls(approvals.grants, inbox, clock),
+    def __init__(self, plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> None:
+        """Construct first the checks of the guard, then the catalog, then what dispatches calls to links."""
+        clock, own_id = stores.clock, stores.identity.aggregator_id
+        inbox, passkeys, definitions = approvals.inbox, approvals.passkeys, approvals.definitions
+        keepers: dict[str, Keeper] = {}
+        self.audience = audience = Audience(keepers)
+        live = LiveNamespace(plan.ax.root_segment)
+        native = NativeOperations()
+        self.operation_names = operation_names = LiveOperationNames(stores.current, live, native)
+        self.gate = gate = Gate(
+            GateParts(
+                inbox=inbox,
+                anchors=approvals.anchors,
+                judge=approvals.judge,
+                clock=clock,
+                kv=stores.store.kv,
+                aggregator_id=own_id,
+                operator_url=passkeys.url,
+                find_ruling=definitions.rulings.maybe,
+                granted=GrantedCalls(approvals.grants, inbox, clock),
+            )
         )
-    )
-    budgets = Budgets(plan.budget.limits, clock, is_enforced=is_limited(plan))
-    route_check = RouteCheck(live)
-    availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
-    safety = make_safety_parts(plan, stores, approvals, live, operation_names)
-    agent_check = AgentCheck(safety.watch)
-    commit = CommitCheck(budgets, on_committed=agent_check.use)
-    checks = GuardChecks[Route](
-        route=route_check,
-        agent=agent_check,
-        names=NamesCheck(),
-        arguments=ArgumentsCheck(operation_names.find_refusal),
-        availability=availability,
-        budget=BudgetCheck(budgets),
-        gate=GateCheck(inbox, approvals.anchors, stores.current),
-        commit=commit.check,
-        explained_later=(commit, SendCheck()),
-        is_agent_checked=plan.safety.mode != "disabled",
-    )
-    guard = Guard(checks, budgets=budgets, calls_max=plan.limits.calls_in_flight)
-    safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
-    redefined = Feed[tuple[ChangedDefinition, ...]]()
-    redefined.subscribe(gate.definitions_changed)
-    catalog = Catalog(
-        plan,
-        audience.lists_changed,
-        audience.metadata_changed,
-        live=live,
-        checks_for=guard.checks_for,
-        rulings=definitions,
-        redefined=redefined,
-        surfaces=approvals.surfaces.checks,
-    )
-
-    def is_current(approval: Approval) -> bool:
-        """Return whether a call would still run what was shown. A tool that is not listed now may come back
-        unchanged.
-        """
-        is_call = approval.kind is Kind.CALL
-        route = live.find_tool(approval.tool) if is_call else None
-        return route is None or route.digest == approval.tool_digest
-
-    def find_ways_out(approval: Approval) -> tuple[str, ...]:
-        is_call = approval.kind is Kind.CALL
-        route = live.find_tool(approval.tool) if is_call else None
-        return () if route is None else ways_out(route, approval.id)
-
-    driver_decisions = DriverDecisions()
-    proposals = ProposalTracker(inbox, stores.recorder, clock, live.find_tool, stores.replicas)
-    deciding = DecisionService(
-        inbox,
-        clock,
-        own_id,
-        judge=approvals.judge,
-        receivers=DecisionReceivers(
-            definitions=definitions,
-            drivers=driver_decisions,
-            agents=safety.loop,
-            enrolments=approvals.enrolments,
-            configuration=approvals.guard_changes,
-            names=approvals.names.decisions,
-            proposals=proposals,
-        ),
-        code=approvals.codes.maybe_shown,
-        is_current=is_current,
-    )
-    dispatch = Dispatch(
-        DispatchParts(
-            catalog=catalog,
-            keepers=keepers,
-            recorder=stores.recorder,
-            clock=clock,
-            guard=guard,
-            route_check=route_check,
+        self.budgets = budgets = Budgets(plan.budget.limits, clock, is_enforced=is_limited(plan))
+        route_check = RouteCheck(live)
+        availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
+        self.safety = safety = SafetyParts(plan, stores, approvals, live, operation_names)
+        self.agent_check = agent_check = AgentCheck(safety.watch)
+        commit = CommitCheck(budgets, on_committed=agent_check.use)
+        checks = GuardChecks[Route](
+            route=route_check,
+            agent=agent_check,
+            names=NamesCheck(),
+            arguments=ArgumentsCheck(operation_names.find_refusal),
             availability=availability,
-            budgets=budgets,
-            gate=gate,
-            decisions=deciding,
-            arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
-            latency_meta=plan.mcp.latency_meta,
+            budget=BudgetCheck(budgets),
+            gate=GateCheck(inbox, approvals.anchors, stores.current),
+            commit=commit.check,
+            explained_later=(commit, SendCheck()),
+            is_agent_checked=plan.safety.mode != "disabled",
         )
-    )
-    client_tasks = AskedTasks()
-    loop_operations = LoopOperations(safety.loop, safety.verification, native)
-    aql = AqlAdapter(catalog, operation_names, stores.recorder, clock, loop_operations, dispatch)
-    operation_names.lifted.changed.subscribe(lambda _: safety.loop.names.forget())
-    task_updates = TaskNews(dispatch.tasks, client_tasks)
-    return CallParts(
-        keepers=keepers,
-        audience=audience,
-        catalog=catalog,
-        budgets=budgets,
-        dispatch=dispatch,
-        gate=gate,
-        deciding=deciding,
-        driver_decisions=driver_decisions,
-        approvals=ApprovalViews(
+        guard = Guard(checks, budgets=budgets, calls_max=plan.limits.calls_in_flight)
+        safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
+        redefined = Feed[tuple[ChangedDefinition, ...]]()
+        redefined.subscribe(gate.definitions_changed)
+        self.catalog = catalog = Catalog(
+            plan,
+            audience.lists_changed,
+            audience.metadata_changed,
+            live=live,
+            checks_for=guard.checks_for,
+            rulings=definitions,
+            redefined=redefined,
+            surfaces=approvals.surfaces.checks,
+        )
+
+        def is_current(approval: Approval) -> bool:
+            """Return whether a call would still run what was shown. A tool that is not listed now may come back
+            unchanged.
+            """
+            is_call = approval.kind is Kind.CALL
+            route = live.find_tool(approval.tool) if is_call else None
+            return route is None or route.digest == approval.tool_digest
+
+        def find_ways_out(approval: Approval) -> tuple[str, ...]:
+            is_call = approval.kind is Kind.CALL
+            route = live.find_tool(approval.tool) if is_call else None
+            return () if route is None else ways_out(route, approval.id)
+
+        self.driver_decisions = driver_decisions = DriverDecisions()
+        self.proposals = proposals = ProposalTracker(inbox, stores.recorder, clock, live.find_tool, stores.replicas)
+        self.deciding = deciding = DecisionService(
+            inbox,
+            clock,
+            own_id,
+            judge=approvals.judge,
+            receivers=DecisionReceivers(
+                definitions=definitions,
+                drivers=driver_decisions,
+                agents=safety.loop,
+                enrolments=approvals.enrolments,
+                configuration=approvals.guard_changes,
+                names=approvals.names.decisions,
+                proposals=proposals,
+            ),
+            code=approvals.codes.maybe_shown,
+            is_current=is_current,
+        )
+        self.dispatch = dispatch = Dispatch(
+            DispatchParts(
+                catalog=catalog,
+                keepers=keepers,
+                recorder=stores.recorder,
+                clock=clock,
+                guard=guard,
+                route_check=route_check,
+                availability=availability,
+                budgets=budgets,
+                gate=gate,
+                decisions=deciding,
+                arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
+                latency_meta=plan.mcp.latency_meta,
+            )
+        )
+        self.client_tasks = client_tasks = AskedTasks()
+        self.loop_operations = loop_operations = LoopOperations(safety.loop, safety.verification, native)
+        self.aql = aql = AqlAdapter(catalog, operation_names, stores.recorder, clock, loop_operations, dispatch)
+        operation_names.lifted.changed.subscribe(lambda _: safety.loop.names.forget())
+        self.task_updates = task_updates = TaskNews(dispatch.tasks, client_tasks)
+        self.keepers = keepers
+        self.approvals = ApprovalViews(
             inbox,
             deciding,
             clock,
@@ -437,12 +344,8 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             keys=approvals.operator_keys,
             approver_names=approvals.anchors.approver_names,
             ways_out=find_ways_out,
-        ),
-        client_tasks=client_tasks,
-        task_updates=task_updates,
-        safety=safety,
-        agent_check=agent_check,
-        link_events=NodeLinkEvents(
+        )
+        self.link_events = NodeLinkEvents(
             catalog=catalog,
             audience=audience,
             budgets=budgets,
@@ -452,27 +355,11 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             clock=clock,
             keeps_degraded=plan.degraded.enabled,
             on_ready=aql.look_below,
-        ),
-        native_operations=native,
-        operation_names=operation_names,
-        loop_operations=loop_operations,
-        aql=aql,
-        proposals=proposals,
-    )
+        )
+        self.native_operations = native
 
 
 # Links to servers
-
-
-class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The links to configured servers, and what connecting to any server takes."""
-
-    credentials: CredentialService
-    reaper: OrphanReaper
-    eras: EraMemory
-    asking: AskingMemory
-    connector_parts: ConnectorParts
-    servers: Servers
 
 
 def _started_programs(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerPlan]:
@@ -491,43 +378,41 @@ def _started_programs(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerP
     return [*plan.servers, *(ServerPlan(segment=segment, reach=reach) for segment, reach in started.items())]
 
 
-def make_link_parts(
-    plan: Plan, files: tuple[Path, ...], stores: StoreParts, approvals: ApprovalParts, calls: CallParts
-) -> LinkParts:
-    """Construct the links to configured servers. `files`: the configuration, which no sandboxed server may write to."""
-    clock = stores.clock
-    credentials = CredentialService(plan.data, clock, plan.node.name, stores.addresses)
-    reaper = OrphanReaper()
-    eras, asking = EraMemory(stores.local.kv, clock), AskingMemory(stores.local.kv, clock)
-    connector_parts = ConnectorParts(
-        packages=plan.data / "packages",
-        may_build_sources=lambda: stores.current.plan.drivers.allow_unverified_install,
-        message_bytes=plan.limits.message_bytes,
-        reaper=reaper,
-        eras=eras,
-        clock=clock,
-        revealer=credentials.revealer,
-        process_limit=ProcessLimit(lambda: stores.current.plan.limits.own_processes),
-        sandboxes=Sandboxes(
-            state=plan.data,
-            workspace=plan.workspace,
-            user_home=Path.home(),
+class LinkParts:
+    """The links to configured servers, and what connecting to any server takes."""
+
+    def __init__(
+        self, plan: Plan, files: tuple[Path, ...], stores: StoreParts, approvals: ApprovalParts, calls: CallParts
+    ) -> None:
+        """Construct the links. `files` are those of the configuration, which no sandboxed server may write to."""
+        clock = stores.clock
+        self.credentials = credentials = CredentialService(plan.data, clock, plan.node.name, stores.addresses)
+        self.reaper = reaper = OrphanReaper()
+        eras, asking = EraMemory(stores.local.kv, clock), AskingMemory(stores.local.kv, clock)
+        self.connector_parts = connector_parts = ConnectorParts(
+            packages=plan.data / "packages",
+            may_build_sources=lambda: stores.current.plan.drivers.allow_unverified_install,
+            message_bytes=plan.limits.message_bytes,
+            reaper=reaper,
+            eras=eras,
             clock=clock,
-            record=stores.recorder.add,
-            rules=(*outer_rules(plan.drivers), *files),
-            private=private_paths(plan, files),
-            limits=lambda: stores.current.plan.limits,
-            servers=lambda: _started_programs(stores.current.plan, calls.keepers),
-        ),
-    )
-    return LinkParts(
-        credentials=credentials,
-        reaper=reaper,
-        eras=eras,
-        asking=asking,
-        connector_parts=connector_parts,
-        servers=Servers(stores.current, calls, connector_parts, credentials, approvals.ruled, asking),
-    )
+            revealer=credentials.revealer,
+            process_limit=ProcessLimit(lambda: stores.current.plan.limits.own_processes),
+            sandboxes=Sandboxes(
+                state=plan.data,
+                workspace=plan.workspace,
+                user_home=Path.home(),
+                clock=clock,
+                record=stores.recorder.add,
+                rules=(*outer_rules(plan.drivers), *files),
+                private=private_paths(plan, files),
+                limits=lambda: stores.current.plan.limits,
+                servers=lambda: _started_programs(stores.current.plan, calls.keepers),
+            ),
+        )
+        self.eras = eras
+        self.asking = asking
+        self.servers = Servers(stores.current, calls, connector_parts, credentials, approvals.ruled, asking)
 
 
 # What clients connect to
@@ -541,51 +426,35 @@ class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
     is_graceful: bool  # the client said so itself
 
 
-class FrontParts(msgspec.Struct, frozen=True, kw_only=True):
+class FrontParts:
     """The fronts of both eras, their sessions and surfaces, the public endpoint, and clients on stdin or its socket."""
 
-    sessions: Sessions
-    lists: ListCache
-    legacy: LegacyFront
-    modern: ModernFront
-    bearers: "AccessTokens | None"
-    certificates: "Certificates | None"
-    public: PublicEndpoint
-    lines: LineFronts
-    session_ended: Feed[EndedSession]
-    credentials_changed: Feed[None]  # tokens or certificates may have become invalid: connections are checked again
+    def __init__(self, plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, *, listen: bool) -> None:
+        """Construct the fronts. Raise StoreError or CertificatesInvalid. `listen`: clients connect over the network."""
+        clock = stores.clock
+        self.session_ended = session_ended = Feed[EndedSession]()
+        # Tokens or certificates may have become invalid: connections are checked again.
+        self.credentials_changed = credentials_changed = Feed[None]()
 
+        def on_session_ended(caller: Caller, session: ClientSession | None, reason: str) -> None:
+            session_ended.publish(EndedSession(caller=caller, reason=reason, is_graceful=reason in GRACEFUL))
+            if session is not None:
+                calls.audience.leave(session)
+                calls.client_tasks.forget(caller)
+                links.servers.end_session(caller)
 
-def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, *, listen: bool) -> FrontParts:
-    """Construct the fronts. Raise StoreError or CertificatesInvalid. `listen`: clients connect over the network."""
-    clock = stores.clock
-    session_ended = Feed[EndedSession]()
-    credentials_changed = Feed[None]()
-
-    def on_session_ended(caller: Caller, session: ClientSession | None, reason: str) -> None:
-        session_ended.publish(EndedSession(caller=caller, reason=reason, is_graceful=reason in GRACEFUL))
-        if session is not None:
-            calls.audience.leave(session)
-            calls.client_tasks.forget(caller)
-            links.servers.end_session(caller)
-
-    sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
-    lists = ListCache(calls.catalog, calls.keepers, calls.dispatch.arrivals, clock, plan.ax.list_ttl_s)
-    tasks = TaskMethods(calls.dispatch, calls.task_updates, calls.keepers, clock)
-    notifications = ClientNotifications(calls.dispatch.view, stores.recorder, clock, calls.safety.watch.may_notify)
-    legacy = LegacyFront(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks, notifications)
-    modern = ModernFront(calls.dispatch, lists, calls.audience, tasks, notifications=notifications)
-    surfaces = _surfaces(calls, stores, lists, sessions, tasks, FrontPair("flat", legacy, modern))
-    certificates = _certificates(plan, stores) if listen else None
-    bearers = _bearers(plan, stores, calls) if listen else None
-    return FrontParts(
-        sessions=sessions,
-        lists=lists,
-        legacy=legacy,
-        modern=modern,
-        bearers=bearers,
-        certificates=certificates,
-        public=PublicEndpoint(
+        self.sessions = sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
+        self.lists = lists = ListCache(calls.catalog, calls.keepers, calls.dispatch.arrivals, clock, plan.ax.list_ttl_s)
+        tasks = TaskMethods(calls.dispatch, calls.task_updates, calls.keepers, clock)
+        notifications = ClientNotifications(calls.dispatch.view, stores.recorder, clock, calls.safety.watch.may_notify)
+        self.legacy = legacy = LegacyFront(
+            calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks, notifications
+        )
+        self.modern = modern = ModernFront(calls.dispatch, lists, calls.audience, tasks, notifications=notifications)
+        surfaces = _surfaces(calls, stores, lists, sessions, tasks, FrontPair("flat", legacy, modern))
+        self.certificates = _certificates(plan, stores) if listen else None
+        self.bearers = bearers = _bearers(plan, stores, calls) if listen else None
+        self.public = PublicEndpoint(
             plan,
             PublicEndpointParts(
                 tokens=stores.tokens,
@@ -597,11 +466,8 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
                 dismiss_others=lambda: credentials_changed.publish(None),
                 has_segment=calls.catalog.has_segment,
             ),
-        ),
-        lines=LineFronts(stores.current, surfaces),
-        session_ended=session_ended,
-        credentials_changed=credentials_changed,
-    )
+        )
+        self.lines = LineFronts(stores.current, surfaces)
 
 
 def _surfaces(

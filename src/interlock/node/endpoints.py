@@ -7,7 +7,7 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvicorn
 
@@ -26,9 +26,6 @@ from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.capability_parts import NodeParts
 from interlock.node.sockets import EndpointServer, Sockets
 from interlock.operator.operation import Handlers
-
-if TYPE_CHECKING:
-    pass
 
 DRAIN_S: Final = 10  # how long exchanges under way may take once no more are taken
 
@@ -103,6 +100,7 @@ class Endpoints:
         self._servers.clear()
 
     async def _serve_public(self) -> None:
+        """Serve the public endpoint, and subservers of this machine at a Unix socket (`ax.socket`)."""
         plan = self._plan
         public = self._public
 
@@ -110,9 +108,14 @@ class Endpoints:
             endpoint = public
             table = public.connections
 
+        class SubserverProtocol(UserProtocol):  # identifies a subserver by its user
+            endpoint = public
+            table = public.connections
+
         documents = self._bearers.documents() if self._bearers is not None else {}
         apps = {path: app for capability in self._capabilities for path, app in capability.apps().items()}
-        await self._serve_users()
+        if self._sockets.subservers is not None:
+            await self._serve(UserApp(self._subservers), self._sockets.subservers, http=SubserverProtocol)
         await self._serve(
             public_app(self._is_ready, documents | self._credentials.documents(), apps),
             self._sockets.public,
@@ -122,18 +125,6 @@ class Endpoints:
             ws_per_message_deflate=False,
             **listener_options(plan.node, public=True),
         )
-
-    async def _serve_users(self) -> None:
-        """Serve subservers of this machine, which are identified by their user (`ax.socket`)."""
-        if self._sockets.subservers is None:
-            return
-        public = self._public
-
-        class SubserverProtocol(UserProtocol):
-            endpoint = public
-            table = public.connections
-
-        await self._serve(UserApp(self._subservers), self._sockets.subservers, http=SubserverProtocol)
 
     async def _serve_operator(self, app: Any, *socks: socket.socket, **options: Any) -> None:
         """Serve the operator endpoint. Each listener has its own limit of connections, so that others cannot block

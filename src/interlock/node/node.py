@@ -23,6 +23,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -33,23 +34,25 @@ from interlock.approvals.trust import approval_proofs
 from interlock.ax.parts import AxParts
 from interlock.config.load import Loaded
 from interlock.config.plan import Plan
+from interlock.core.capability import load_reference
 from interlock.core.clock import Clock
 from interlock.core.part import Part, PartStack
 from interlock.dispatch.dispatch import Dispatch
 from interlock.fronts.public import PublicEndpoint
 from interlock.fronts.stdio import SOCKET, bridge, stdio_front
 from interlock.links.keeper import Keeper
-from interlock.node.capability_parts import CapabilityParts, LocalLinks, NodeParts, Parts, Stage, construct_capabilities
+from interlock.node.capabilities import capabilities
+from interlock.node.capability_parts import CapabilityParts, LocalLinks, NodeParts, Parts, Stage
 from interlock.node.common_parts import (
+    ApprovalParts,
+    CallParts,
+    FrontParts,
+    LinkParts,
+    StoreParts,
     adopt_shared_identity,
-    make_approval_parts,
-    make_call_parts,
-    make_front_parts,
-    make_link_parts,
-    make_store_parts,
 )
 from interlock.node.endpoints import DRAIN_S, Endpoints, OperatorApp
-from interlock.node.node_operations import make_operations
+from interlock.node.node_operations import Operations
 from interlock.node.reload import Read, Reload, ReloadSteps
 from interlock.node.sockets import Sockets, answers
 from interlock.operator.api import Status
@@ -116,43 +119,35 @@ class Readiness:
 DRAIN_TICK_S: Final = 0.02
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Shutdown:
     """The end of a node's traffic: no new calls, calls under way are answered, streams end in order.
 
     This is the last part of a node and so the first that is closed: everything a call needs is still open.
     """
 
-    def __init__(
-        self,
-        *,
-        endpoints: Endpoints | None,
-        public: PublicEndpoint,
-        inbox: Inbox,
-        dispatch: Dispatch,
-        capabilities: tuple[CapabilityParts, ...],
-    ) -> None:
-        self._endpoints = endpoints
-        self._public = public
-        self._inbox = inbox
-        self._dispatch = dispatch
-        self._capabilities = capabilities
+    endpoints: Endpoints | None
+    public: PublicEndpoint
+    inbox: Inbox
+    dispatch: Dispatch
+    capabilities: tuple[CapabilityParts, ...]
 
     async def open(self) -> None:
         """Do nothing: this part only acts when it is closed."""
 
     async def close(self) -> None:
-        if self._endpoints is not None:
-            self._endpoints.refuse_new()
-        for capability in self._capabilities:
+        if self.endpoints is not None:
+            self.endpoints.refuse_new()
+        for capability in self.capabilities:
             capability.refuse_calls()
-        self._public.end_streams()
-        self._inbox.end_listening()
+        self.public.end_streams()
+        self.inbox.end_listening()
         await self.drain()
-        self._public.end_sse()
-        for capability in self._capabilities:
+        self.public.end_sse()
+        for capability in self.capabilities:
             await capability.hang_up()
-        if self._endpoints is not None:
-            await self._endpoints.end()
+        if self.endpoints is not None:
+            await self.endpoints.end()
 
     async def drain(self) -> None:
         """Wait until every call under way is answered, for at most DRAIN_S. Calls that wait for a person do not
@@ -160,8 +155,8 @@ class Shutdown:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DRAIN_S
-        self._dispatch.under_way.end_waiting(Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
-        while any(not call.asking for call in self._dispatch.under_way.calls):
+        self.dispatch.under_way.end_waiting(Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
+        while any(not call.asking for call in self.dispatch.under_way.calls):
             if loop.time() > deadline:
                 return
             await asyncio.sleep(DRAIN_TICK_S)
@@ -185,11 +180,11 @@ class Node:
         `files` are what the plan was read from; no sandboxed server may write to them. `read` reads them again after
         they changed. Without `listen` there are no sockets.
         """
-        self.stores = make_store_parts(plan, clock or Clock())
-        self.approvals = make_approval_parts(plan, self.stores)
-        self.calls = make_call_parts(plan, self.stores, self.approvals)
-        self.links = make_link_parts(plan, files, self.stores, self.approvals, self.calls)
-        self.fronts = make_front_parts(plan, self.stores, self.calls, self.links, listen=listen)
+        self.stores = StoreParts(plan, clock or Clock())
+        self.approvals = ApprovalParts(plan, self.stores)
+        self.calls = CallParts(plan, self.stores, self.approvals)
+        self.links = LinkParts(plan, files, self.stores, self.approvals, self.calls)
+        self.fronts = FrontParts(plan, self.stores, self.calls, self.links, listen=listen)
         self.parts = NodeParts(
             plan=plan,
             listen=listen,
@@ -200,16 +195,26 @@ class Node:
             fronts=self.fronts,
             capabilities={},
         )
-        construct_capabilities(self.parts)
+        for capability in capabilities():
+            if capability.parts is not None:
+                parts: type[CapabilityParts] = load_reference(capability.parts)
+                self.parts.capabilities[parts] = parts(self.parts)
         self._capabilities = tuple(self.parts.capabilities.values())
         follow_replicas(self.parts)
         self.readiness = Readiness(self.calls.keepers, self.stores.clock)
         self._reload = (
             Reload(read, files, plan, ReloadSteps(self.parts).by_key(), self.stores.clock) if read is not None else None
         )
-        self.operations = make_operations(self.parts, self._reload)
+        self.operations = Operations(self.parts, self._reload)
         self._sockets = Sockets(plan, self.stores.addresses, self.approvals.passkeys) if listen else None
-        self._endpoints = self._find_endpoints(operator_app)
+        subservers = self.get(AxParts).endpoint
+        self._endpoints = (
+            Endpoints(
+                self.parts, self._sockets, subservers, self.operations.handlers, operator_app, self.readiness.is_ready
+            )
+            if self._sockets is not None and subservers is not None
+            else None
+        )
         self._shutdown = Shutdown(
             endpoints=self._endpoints,
             public=self.fronts.public,
@@ -281,15 +286,6 @@ class Node:
         """Wait until every call under way is answered, within a bound."""
         await self._shutdown.drain()
 
-    def _find_endpoints(self, operator_app: OperatorApp) -> Endpoints | None:
-        """Return the endpoints of a node that listens."""
-        subservers = self.get(AxParts).endpoint
-        if self._sockets is None or subservers is None:
-            return None
-        return Endpoints(
-            self.parts, self._sockets, subservers, self.operations.handlers, operator_app, self.readiness.is_ready
-        )
-
 
 OnReady = Callable[[Status, str | None], None]
 
@@ -318,23 +314,21 @@ def serve(
     has made its first attempt to connect.
     """
     raise_descriptor_limit()
-    announce = partial(_announce, on_ready=on_ready, on_waiting=on_waiting)
-    _loop_runner()(_run(loaded, read, announce, stdio=stdio, only=only, surface=surface, operator_app=operator_app))
-
-
-def _tune_collector() -> None:
-    """Let the garbage collector run less often: calls make no reference cycles, and what the start made stays."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 20, 20)
-
-
-def _loop_runner() -> Callable[[Any], None]:
+    work = _run(
+        loaded,
+        read,
+        partial(_announce, on_ready=on_ready, on_waiting=on_waiting),
+        stdio=stdio,
+        only=only,
+        surface=surface,
+        operator_app=operator_app,
+    )
     if sys.platform == "win32":
-        return asyncio.run
-    import uvloop
+        asyncio.run(work)
+    else:
+        import uvloop
 
-    return uvloop.run
+        uvloop.run(work)
 
 
 async def _run(
@@ -392,4 +386,7 @@ async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Stat
             await node.readiness.settle(WAITING_S)
             on_waiting(node.operations.node.status())
         on_ready(node.operations.node.status(), node.approvals.enrolments.maybe_setup_code)
-    _tune_collector()
+    # Let the garbage collector run less often: calls make no reference cycles, and what the start made stays.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 20)

@@ -1,7 +1,7 @@
 """The operations of a node: those on the node as a whole, and the objects that handle all others.
 
 `StatusOperations` shows the state of the node: status, configuration, metrics, and a stream of what changes.
-`make_operations` constructs the handlers of the common parts, one object per noun; capabilities bring their own.
+`Operations` constructs the handlers of the common parts, one object per noun; capabilities bring their own.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ from interlock.operator.api import (
     SafetyCounts,
     Status,
 )
-from interlock.operator.operation import File, Handlers, handlers_of, handles
+from interlock.operator.operation import File, handlers_of, handles
 from interlock.rooms.parts import RoomParts
 from interlock.store.operations import AuditOperations
 
@@ -240,56 +240,39 @@ def _comparable(status: Status) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(status, node=node))
 
 
-class Operations(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that handles operations, by noun."""
+class Operations:
+    """The objects that handle operations, one for each noun, and the table of all handlers.
 
-    approvers: ApproverOperations
-    audit: AuditOperations
-    calls: CallOperations
-    classification: ClassificationOperations
-    consents: ConsentOperations
-    drivers: DriverOperations
-    grants: GrantOperations
-    inbox: InboxOperations
-    links: LinkOperations
-    logins: LoginOperations
-    node: StatusOperations
-    secrets: SecretOperations
-    tokens: TokenOperations
-    tools: ToolOperations
-    more: tuple[object, ...]  # of capabilities that bring their own
+    Capabilities bring their own objects (`CapabilityParts.services`).
+    """
 
-    @property
-    def handlers(self) -> Handlers:
-        named = (getattr(self, name) for name in self.__struct_fields__ if name != "more")
-        return handlers_of((*named, *self.more))
+    def __init__(self, parts: NodeParts, reload: Reload | None) -> None:
+        stores, approvals, calls, links = parts.stores, parts.approvals, parts.calls, parts.links
+        fronts, ax, drivers = parts.fronts, parts.get(AxParts), parts.get(DriverParts)
 
+        def explain(route: Route, caller: str) -> tuple[CheckVerdict, ...]:
+            return calls.dispatch.guard.explain(route, stores.tokens.as_it_would_be(caller))
 
-def make_operations(parts: NodeParts, reload: Reload | None) -> Operations:
-    """Construct the operations of a node."""
-    stores, approvals, calls, links = parts.stores, parts.approvals, parts.calls, parts.links
-    fronts, ax, drivers = parts.fronts, parts.get(AxParts), parts.get(DriverParts)
-
-    def explain(route: Route, caller: str) -> tuple[CheckVerdict, ...]:
-        return calls.dispatch.guard.explain(route, stores.tokens.as_it_would_be(caller))
-
-    link_operations = LinkOperations(calls.keepers, calls.catalog, ax.registrar, ax.children, calls.budgets)
-    audit = AuditOperations(stores.audit, stores.recorder)
-    secrets = SecretOperations(
-        links.credentials, calls.keepers, links.servers.own, drivers.drivers.on_secret, stores.recorder, stores.clock
-    )
-    return Operations(
-        approvers=ApproverOperations(
+        self.links = LinkOperations(calls.keepers, calls.catalog, ax.registrar, ax.children, calls.budgets)
+        self.audit = AuditOperations(stores.audit, stores.recorder)
+        self.secrets = SecretOperations(
+            links.credentials,
+            calls.keepers,
+            links.servers.own,
+            drivers.drivers.on_secret,
+            stores.recorder,
+            stores.clock,
+        )
+        self.approvers = ApproverOperations(
             approvals.enrolments,
             approvals.anchors,
             approvals.operator_keys,
             approvals.passkeys,
             approvals.revocation,
             calls.approvals,
-        ),
-        audit=audit,
-        calls=CallOperations(fronts.modern, calls.dispatch, stores.tokens.as_it_would_be),
-        classification=ClassificationOperations(
+        )
+        self.calls = CallOperations(fronts.modern, calls.dispatch, stores.tokens.as_it_would_be)
+        self.classification = ClassificationOperations(
             calls.catalog,
             approvals.definitions,
             approvals.inbox,
@@ -299,10 +282,12 @@ def make_operations(parts: NodeParts, reload: Reload | None) -> Operations:
             stores.recorder,
             stores.clock,
             aggregator_id=stores.identity.aggregator_id,
-        ),
-        consents=ConsentOperations(calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock),
-        drivers=DriverOperations(drivers.drivers, approvals.anchors, calls.approvals, secrets),
-        grants=GrantOperations(
+        )
+        self.consents = ConsentOperations(
+            calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock
+        )
+        self.drivers = DriverOperations(drivers.drivers, approvals.anchors, calls.approvals, self.secrets)
+        self.grants = GrantOperations(
             approvals.grants,
             approvals.inbox,
             calls.catalog,
@@ -311,16 +296,14 @@ def make_operations(parts: NodeParts, reload: Reload | None) -> Operations:
             stores.clock,
             aggregator_id=stores.identity.aggregator_id,
             approver_names=approvals.anchors.approver_names,
-        ),
-        inbox=InboxOperations(calls.approvals),
-        links=link_operations,
-        logins=LoginOperations(
+        )
+        self.inbox = InboxOperations(calls.approvals)
+        self.logins = LoginOperations(
             LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url)
-        ),
-        node=StatusOperations(parts, link_operations, audit, reload),
-        secrets=secrets,
-        tokens=TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome, stores.recorder, stores.clock),
-        tools=ToolOperations(
+        )
+        self.node = StatusOperations(parts, self.links, self.audit, reload)
+        self.tokens = TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome, stores.recorder, stores.clock)
+        self.tools = ToolOperations(
             calls.catalog,
             approvals.definitions,
             calls.approvals,
@@ -328,6 +311,6 @@ def make_operations(parts: NodeParts, reload: Reload | None) -> Operations:
             explain,
             calls.aql.classified,
             approvals.names.state,
-        ),
-        more=tuple(service for capability in parts.capabilities.values() for service in capability.services()),
-    )
+        )
+        of_capabilities = (service for capability in parts.capabilities.values() for service in capability.services())
+        self.handlers = handlers_of((*vars(self).values(), *of_capabilities))
