@@ -121,7 +121,24 @@ class DevelopmentAuthority:
         if key.exists():
             raise FileDamaged(f"{key} exists without {certificate}; restore the one, or remove the other to begin anew")
         private_key = generate_private_key(SECP256R1())
-        authority_certificate = _authority_certificate(private_key, _at(now))
+        at = _at(now)
+        # A name of its own, so that the authorities of two organisations are never taken for one.
+        serial = x509.random_serial_number()
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Interlock nodes {serial % 16**8:08x}")])
+        public = private_key.public_key()
+        authority_certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(public)
+            .serial_number(serial)
+            .not_valid_before(at - BACKDATED)
+            .not_valid_after(at + datetime.timedelta(days=CA_DAYS))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .sign(private_key, SHA256())
+        )
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_once(key, _private(private_key))
@@ -174,26 +191,6 @@ def _at(now: float) -> datetime.datetime:
 
 def _private(key: EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _authority_certificate(key: EllipticCurvePrivateKey, at: datetime.datetime) -> x509.Certificate:
-    # A name of its own, so that the authorities of two organisations are never taken for one.
-    serial = x509.random_serial_number()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Interlock nodes {serial % 16**8:08x}")])
-    public = key.public_key()
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(public)
-        .serial_number(serial)
-        .not_valid_before(at - BACKDATED)
-        .not_valid_after(at + datetime.timedelta(days=CA_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .sign(key, SHA256())
-    )
 
 
 def _node_certificate(

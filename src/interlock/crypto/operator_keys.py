@@ -96,11 +96,17 @@ def encrypt_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
     filling = BLOCK_BYTES - len(pkcs8) % BLOCK_BYTES  # RFC 8018 B.2.5: at least one, and each says how many
     writer = Cipher(AES256(key), CBC(start)).encryptor()
     secret = writer.update(pkcs8 + bytes([filling]) * filling) + writer.finalize()
-    numbers = b"".join(_integer(number) for number in (SCRYPT_N, SCRYPT_R, SCRYPT_P, KEY_BYTES))
+    # One byte more than the digits may need: the first bit of a DER integer is its sign.
+    numbers = b"".join(
+        _tag(_INTEGER, number.to_bytes(number.bit_length() // 8 + 1))
+        for number in (SCRYPT_N, SCRYPT_R, SCRYPT_P, KEY_BYTES)
+    )
     derivation = _tag(_SEQUENCE, _SCRYPT + _tag(_SEQUENCE, _tag(_OCTETS, salt) + numbers))
     cipher = _tag(_SEQUENCE, _AES_256_CBC + _tag(_OCTETS, start))
     scheme = _tag(_SEQUENCE, _PBES2 + _tag(_SEQUENCE, derivation + cipher))
-    return _pem(_tag(_SEQUENCE, scheme + _tag(_OCTETS, secret)))
+    der = _tag(_SEQUENCE, scheme + _tag(_OCTETS, secret))
+    lines = textwrap.wrap(base64.b64encode(der).decode("ascii"), 64)
+    return "\n".join((f"-----BEGIN {LABEL}-----", *lines, f"-----END {LABEL}-----", "")).encode("ascii")
 
 
 def is_sealed(pem: bytes) -> bool:
@@ -113,12 +119,3 @@ def _tag(tag: int, content: bytes) -> bytes:
         return bytes((tag, size)) + content
     digits = size.to_bytes((size.bit_length() + 7) // 8)
     return bytes((tag, 0x80 | len(digits))) + digits + content
-
-
-def _integer(number: int) -> bytes:
-    return _tag(_INTEGER, number.to_bytes(number.bit_length() // 8 + 1))  # room for the sign
-
-
-def _pem(der: bytes) -> bytes:
-    lines = textwrap.wrap(base64.b64encode(der).decode("ascii"), 64)
-    return "\n".join((f"-----BEGIN {LABEL}-----", *lines, f"-----END {LABEL}-----", "")).encode("ascii")

@@ -87,18 +87,18 @@ class Devices:
         await asyncio.gather(*(self._remove(segment) for segment in list(self._own)))
 
     def _add(self, devices: Iterable[DevicePlan]) -> None:
-        for device in devices:
-            keeper = self._own[device.segment] = self._keepers[device.segment] = self._keeper(device)
-            keeper.start()
-
-    def _keeper(self, device: DevicePlan) -> Keeper:
-        from interlock.devices.device_link import DeviceKeeper  # its libraries are an extra
+        # Imported when there is a device: a node without devices does not load what they need.
+        from interlock.devices.device_link import DeviceKeeper
 
         members = BESIDE if self._current.plan.devices.mode == "on_behalf" else None
-        keeper = DeviceKeeper(device, self._connector_parts, self._connections, self._stock, self._link_events, members)
-        keeper.standings.subscribe(self.standings.publish)
-        keeper.losses.subscribe(self._tell_lost)
-        return keeper
+        for device in devices:
+            keeper = DeviceKeeper(
+                device, self._connector_parts, self._connections, self._stock, self._link_events, members
+            )
+            keeper.standings.subscribe(self.standings.publish)
+            keeper.losses.subscribe(self._tell_lost)
+            self._own[device.segment] = self._keepers[device.segment] = keeper
+            keeper.start()
 
     def _tell_lost(self, link: "DeviceLink") -> None:
         """Notify clients and parents of a lost device (AX-13.1-1).
@@ -175,18 +175,16 @@ class OnBehalf:
         plan = self._current.plan
         is_wanted = plan.devices.mode == "on_behalf" and bool(plan.ax.parents) and link.standing.state in USABLE
         if is_wanted and link.segment not in self._uplinks:
-            uplink = self._uplink(plan, link)
+            # Imported here, so that a node without parents does not load them.
+            from interlock.ax.parents.front import UpwardFront
+            from interlock.devices.device_uplink import DeviceUplink
+
+            make_front = partial(UpwardFront, *self._fronts)
+            uplink = DeviceUplink(plan, link, self._own_id, make_front, self._clock, own_key(plan))
             task = self._tasks.begin(uplink.run(), name=f"registration of {link.segment}")
             self._uplinks[link.segment] = (uplink, task)
         elif not is_wanted:
             self._leave(link.segment)
-
-    def _uplink(self, plan: Plan, link: Link) -> "DeviceUplink":
-        from interlock.ax.parents.front import UpwardFront
-        from interlock.devices.device_uplink import DeviceUplink  # without parents they are not imported
-
-        make_front = partial(UpwardFront, *self._fronts)
-        return DeviceUplink(plan, link, self._own_id, make_front, self._clock, own_key(plan))
 
     def _leave(self, segment: str) -> None:
         entry = self._uplinks.pop(segment, None)

@@ -35,7 +35,6 @@ from interlock.devices.protocol.messages import (
     DeviceAnswer,
     DeviceFault,
     EventMessage,
-    Received,
     codec_of,
     without_metadata,
 )
@@ -241,7 +240,12 @@ class DeviceSession:
             raise
         self._transport = transport
         try:
-            self._begin()
+            # Start looking for the device, after the transport was opened.
+            self._asks_open = 0
+            self._announcements.reset()
+            if self._presence == "assume":
+                self._arrive()
+            self._look()
             return await self._lost
         finally:
             self._transport = None
@@ -259,14 +263,6 @@ class DeviceSession:
         password = await self._revealer.text(link.password)
         return msgspec.structs.replace(self.description, link=msgspec.structs.replace(link, password=password))
 
-    def _begin(self) -> None:
-        """Start looking for the device, after the transport was opened."""
-        self._asks_open = 0
-        self._announcements.reset()
-        if self._presence == "assume":
-            self._arrive()
-        self._look()
-
     # Presence
 
     def _look(self) -> None:
@@ -281,7 +277,11 @@ class DeviceSession:
         if self._presence in ("cts", "gpio"):
             if self._looking is None or self._looking.done():
                 self._looking = loop.create_task(self._look_at_signal())
-        elif self.is_present and is_polled and self._is_silent(now):
+        elif (
+            self.is_present
+            and is_polled
+            and (not self._requests.is_at_work and now - self.counters.seen > INTERVALS_MAX * self._interval_s)
+        ):
             silent_s = INTERVALS_MAX * self._interval_s
             self._reopen.set()
             self._lose_transport(f"no sign of life for {silent_s:g} s", "heartbeat_timeout")
@@ -290,9 +290,6 @@ class DeviceSession:
             self._ask_registration()
         elif is_polled:
             self._requests.ask_for_life(self.description.link.retries if self.is_present else 0)
-
-    def _is_silent(self, now: float) -> bool:
-        return not self._requests.is_at_work and now - self.counters.seen > INTERVALS_MAX * self._interval_s
 
     async def _look_at_signal(self) -> None:
         transport = self._transport
@@ -399,7 +396,16 @@ class DeviceSession:
         self.counters.count_received()
         before = self._discarded
         try:
-            self._take_message(self._codec.decode_untrusted(message))
+            received = self._codec.decode_untrusted(message)
+            match received:
+                case DeviceAnswer():
+                    self._on_answer(received)
+                case AnnouncementFrame():
+                    self._on_registration(received)
+                case EventMessage():
+                    self._on_notice(received)
+                case _:
+                    assert_never(received)
         except DeviceFault as fault:
             self._discard(fault.code)
             if isinstance(fault, AnnouncementFault):
@@ -408,17 +414,6 @@ class DeviceSession:
             verdict = self._last_discarded if self._discarded > before else None
             self.traffic.add(self._clock.wall(), message, is_sent=False, verdict=verdict)
         self._requests.send_next()
-
-    def _take_message(self, received: Received) -> None:
-        match received:
-            case DeviceAnswer():
-                self._on_answer(received)
-            case AnnouncementFrame():
-                self._on_registration(received)
-            case EventMessage():
-                self._on_notice(received)
-            case _:
-                assert_never(received)
 
     def _discard(self, reason: str) -> None:
         self._discarded += 1

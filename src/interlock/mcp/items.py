@@ -60,12 +60,28 @@ def tool_item(
     shown: dict[str, Any] = dict(item)
     shown["name"] = name
     if not tasks and "execution" in shown:
-        _make_untasked(shown)
+        # Remove what a tool says about tasks, because its server does not support them (2025-11-25). `forbidden`
+        # stays, because it means the same as leaving the member out.
+        execution = decode_object(shown["execution"])
+        if execution is not None and find_string(execution.get("taskSupport", _FORBIDDEN)) != "forbidden":
+            del execution["taskSupport"]
+            shown["execution"] = execution
     if server is not client:
         if client is Era.MODERN:
             shown.pop("execution", None)  # 2025-11-25 only
         else:
-            _make_schemas_legacy(shown)
+            for member in ("inputSchema", "outputSchema"):
+                schema = decode_object(shown[member]) if member in shown else None
+                if schema is not None and bytes(schema.get("type", b"")) == _OBJECT_TYPE:
+                    properties = decode_object(schema.get("properties", Raw(b"{}"))) or {}
+                    if any(bytes(schema_of_property) in _AS_OBJECT for schema_of_property in properties.values()):
+                        named = {
+                            name: _AS_OBJECT.get(bytes(schema_of_property), schema_of_property)
+                            for name, schema_of_property in properties.items()
+                        }
+                        shown[member] = {**schema, "properties": named}
+                elif member == "outputSchema":
+                    shown.pop(member, None)  # before 2026-07-28 an output is an object
     if hints:
         shown["annotations"] = _merge(item.get("annotations"), hints)
     if meta or "_meta" in item:
@@ -100,29 +116,3 @@ def maybe_value(item: Item, member: str) -> Any:
 
 def _merge(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
     return {**((decode_object(raw) if raw is not None else None) or {}), **extra}
-
-
-def _make_untasked(shown: dict[str, Any]) -> None:
-    """Remove what a tool says about tasks, because its server does not support them (2025-11-25).
-
-    `forbidden` stays, because it means the same as leaving the member out.
-    """
-    execution = decode_object(shown["execution"])
-    if execution is not None and find_string(execution.get("taskSupport", _FORBIDDEN)) != "forbidden":
-        del execution["taskSupport"]
-        shown["execution"] = execution
-
-
-def _make_schemas_legacy(shown: dict[str, Any]) -> None:
-    for member in ("inputSchema", "outputSchema"):
-        schema = decode_object(shown[member]) if member in shown else None
-        if schema is not None and bytes(schema.get("type", b"")) == _OBJECT_TYPE:
-            properties = decode_object(schema.get("properties", Raw(b"{}"))) or {}
-            if any(bytes(schema_of_property) in _AS_OBJECT for schema_of_property in properties.values()):
-                named = {
-                    name: _AS_OBJECT.get(bytes(schema_of_property), schema_of_property)
-                    for name, schema_of_property in properties.items()
-                }
-                shown[member] = {**schema, "properties": named}
-        elif member == "outputSchema":
-            shown.pop(member, None)  # before 2026-07-28 an output is an object

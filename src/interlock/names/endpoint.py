@@ -117,7 +117,7 @@ class NamesEndpoint:
         cached_tags = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
         shared = b"public" if self._current.plan.registry.public_read else b"private"
         headers = [(b"etag", tag), (b"cache-control", shared + b", no-cache")]
-        if _matches(cached_tags, tag):
+        if any(cached.strip().removeprefix(b"W/") in (tag, b"*") for cached in cached_tags[:10_000].split(b",")):
             await _say(send, 304, b"", headers)
             return
         headers += [(b"content-type", document.media_type.encode()), (b"x-content-type-options", b"nosniff")]
@@ -270,10 +270,6 @@ _UNAUTHORISED: Final = HttpRefusal(
 
 def _json(value: object) -> Document:
     return Document(msgspec.json.encode(value))
-
-
-def _matches(cached_tags: bytes, tag: bytes) -> bool:
-    return any(cached.strip().removeprefix(b"W/") in (tag, b"*") for cached in cached_tags[:10_000].split(b","))
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:

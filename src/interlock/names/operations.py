@@ -106,7 +106,9 @@ class SurfaceOperations:
     async def repin(self, body: PinName) -> PinnedTools:
         """Pin the tools of a surface name, or one tool, to what they offer now. Raises NotFound, StoreError."""
         name = body.name
-        routes = {route.qualified: route for route in self._routes() if _is_named(route, name)}
+        routes = {
+            route.qualified: route for route in self._routes() if name in (route.qualified, route.original, route.local)
+        }
         pinned: list[PinnedTool] = []
         if body.remove:
             for pin in [pin for pin in self._pins.all() if pin.tool in routes or pin.tool == name]:
@@ -287,10 +289,6 @@ def _fits(entry: RegistryEntry, words: str) -> bool:
 
 def _raw(value: object) -> Raw:
     return Raw(msgspec.json.encode(value))
-
-
-def _is_named(route: Route, name: str) -> bool:
-    return name in (route.qualified, route.original, route.local)
 
 
 def _find_pin(route: Route) -> Pin | None:

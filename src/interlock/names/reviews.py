@@ -63,7 +63,11 @@ class Reminders:
     async def look(self) -> None:
         """Give the notices that are due. Called repeatedly. Raises Refused, StoreError."""
         now, registry = self._state.now, self._state.registry
-        own = [entry for entry in registry.entries.values() if not entry.source and _is_watched(entry)]
+        own = [
+            entry
+            for entry in registry.entries.values()
+            if not entry.source and (entry.status is EntryStatus.PROVISIONAL or entry.authentication_scope == PUBLIC)
+        ]
         for step in [step for entry in own for step in _notices(entry, now) if not _is_given(registry, step)]:
             if await self._give(step) and step.what == REVIEW:
                 self._remind(step.subject)
@@ -90,10 +94,6 @@ def confirmation_due(entry: RegistryEntry) -> str | None:
 def is_unconfirmed(entry: RegistryEntry, today: str) -> bool:
     due = confirmation_due(entry)
     return due is not None and today >= due  # REG-8.4-2
-
-
-def _is_watched(entry: RegistryEntry) -> bool:
-    return entry.status is EntryStatus.PROVISIONAL or entry.authentication_scope == PUBLIC
 
 
 def _is_given(registry: NamesRegistry, step: RegistryStep) -> bool:

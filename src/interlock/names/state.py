@@ -178,7 +178,13 @@ class RegistryState:
                     return change.answer
                 first = initial_steps() if self._last == ORIGIN else ()
                 try:
-                    self._last = await self._log.append(self._last, [_record(step) for step in (*first, *change.steps)])
+                    self._last = await self._log.append(
+                        self._last,
+                        [
+                            NamedRecord(step.subject if is_name(step.subject) else "", encode_step(step))
+                            for step in (*first, *change.steps)
+                        ],
+                    )
                 except Conflict:
                     await self._catch_up()
                     continue
@@ -226,10 +232,6 @@ def own_entry(registry: NamesRegistry, name: str) -> RegistryEntry:
     if entry.source:  # REG-9-4
         raise Refused("read_only", f"{name} was imported from {entry.source}; it is changed there")
     return entry
-
-
-def _record(step: RegistryStep) -> NamedRecord:
-    return NamedRecord(step.subject if is_name(step.subject) else "", encode_step(step))
 
 
 def _audit_line(step: RegistryStep, mark: Mark) -> bytes:

@@ -180,9 +180,20 @@ class SurfaceQuestions:
     async def _raise(self, pair: UndecidedPair) -> None:
         """Put the question into the inbox, unless too many questions wait for this server."""
         try:
-            await self._void_outdated(pair)
+            # Make older questions about a tool void, so that no server can fill the inbox.
+            def is_outdated(approval: Approval) -> bool:
+                is_ours = approval.status is Status.PENDING and SURFACE in approval.factors
+                return is_ours and approval.tool == pair.tool and approval.digest != pair.digest
+
+            await self._inbox.void_where("superseded: the tool or its specification is another by now", is_outdated)
             waiting = sum(approval.target == pair.segment for approval in self._inbox.waiting_definitions())
-            params = _shown(pair)
+            shown = {
+                "name": pair.name,
+                "registered": _schemas(pair.registered),
+                "offered": _schemas(pair.offered),
+                "differences": [str(each) for each in pair.differences],
+            }
+            params = msgspec.json.encode({"surface": shown})
             if waiting >= WAITING_MAX or len(params) > SHOWN_BYTES_MAX:
                 log.warning("link %s: %s is undecided, and nobody can be asked now", pair.segment, pair.tool)
                 return
@@ -206,26 +217,6 @@ class SurfaceQuestions:
                 log.warning(message, pair.segment, pair.tool, pair.name, raised.id)
         finally:
             self._asking.discard((pair.tool, pair.digest))
-
-    async def _void_outdated(self, pair: UndecidedPair) -> None:
-        """Make older questions about a tool void, so that no server can fill the inbox."""
-
-        def is_outdated(approval: Approval) -> bool:
-            is_ours = approval.status is Status.PENDING and SURFACE in approval.factors
-            return is_ours and approval.tool == pair.tool and approval.digest != pair.digest
-
-        await self._inbox.void_where("superseded: the tool or its specification is another by now", is_outdated)
-
-
-def _shown(pair: UndecidedPair) -> bytes:
-    """Return what a person is shown: both pairs of schemas, and where they may differ."""
-    shown = {
-        "name": pair.name,
-        "registered": _schemas(pair.registered),
-        "offered": _schemas(pair.offered),
-        "differences": [str(each) for each in pair.differences],
-    }
-    return msgspec.json.encode({"surface": shown})
 
 
 def _schemas(pair: SchemaPair) -> dict[str, Any]:

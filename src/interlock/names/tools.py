@@ -77,7 +77,38 @@ class NamesTools:
         self._catalog = catalog
         self._plan = plan
         self._state, self._requests, self._actions = parts.state, parts.requests, parts.actions
-        self._link = LocalLink((SEGMENT,), events, clock, tools=self._tools())
+        self._link = LocalLink(
+            (SEGMENT,),
+            events,
+            clock,
+            tools=(
+                LocalTool(
+                    name="check",
+                    description="Run the machine checks of a request for a tool surface name, and file nothing.",
+                    input_schema=_PROPOSAL,
+                    handler=self._handler(self._check),
+                ),
+                LocalTool(
+                    name="lookup",
+                    description="Look up a tool surface name: what it means, who may change it, and its status.",
+                    input_schema=_LOOKUP,
+                    handler=self._handler(self._look_up),
+                ),
+                LocalTool(
+                    name="request",
+                    description="Ask for a tool surface name. A person decides.",
+                    input_schema=_PROPOSAL,
+                    handler=self._handler(self._request),
+                    has_effect=True,
+                ),
+                LocalTool(
+                    name="verify",
+                    description="Compare a tool's definition with the registered specification of its name.",
+                    input_schema=_VERIFY,
+                    handler=self._handler(self._verify),
+                ),
+            ),
+        )
         self._is_shown = False
         parts.sightings.provide(self._offered)
 
@@ -101,36 +132,6 @@ class NamesTools:
             self._catalog.place(local_items(self._link, plan.ax.root_segment))
         else:
             self._catalog.drop(self._link)
-
-    def _tools(self) -> tuple[LocalTool, ...]:
-        """Return the four tools. Only `request` has an effect: it asks, and a person decides."""
-        return (
-            LocalTool(
-                name="check",
-                description="Run the machine checks of a request for a tool surface name, and file nothing.",
-                input_schema=_PROPOSAL,
-                handler=self._handler(self._check),
-            ),
-            LocalTool(
-                name="lookup",
-                description="Look up a tool surface name: what it means, who may change it, and its status.",
-                input_schema=_LOOKUP,
-                handler=self._handler(self._look_up),
-            ),
-            LocalTool(
-                name="request",
-                description="Ask for a tool surface name. A person decides.",
-                input_schema=_PROPOSAL,
-                handler=self._handler(self._request),
-                has_effect=True,
-            ),
-            LocalTool(
-                name="verify",
-                description="Compare a tool's definition with the registered specification of its name.",
-                input_schema=_VERIFY,
-                handler=self._handler(self._verify),
-            ),
-        )
 
     def _handler(self, action: _Action) -> ToolHandler:
         """Return a handler that runs `action` on a fresh state and turns its refusals into tool errors."""

@@ -36,7 +36,15 @@ class _Reader:
         initial = self._take(1)[0]
         major, info = initial >> 5, initial & 0x1F
         if major == 7:
-            return self._simple_or_float(info)
+            if info in _SIMPLE:
+                return _SIMPLE[info]
+            form = _FLOATS.get(info) if self._has_floats else None
+            if form is None:
+                raise CborError("a CBOR simple value other than false, true and null")
+            value: float = struct.unpack(form, self._take(struct.calcsize(form)))[0]
+            if not math.isfinite(value):
+                raise CborError("a number that is not finite")
+            return value
         if major == 6:
             raise CborError("a CBOR tag")
         number = self._number(info)
@@ -47,15 +55,15 @@ class _Reader:
         if major == 2:
             return self._take(number)
         if major == 3:
-            return self._text(number)
+            try:
+                return self._take(number).decode()
+            except UnicodeDecodeError:
+                raise CborError("CBOR text that is not UTF-8") from None
         if depth == NESTING_MAX:
             raise CborError(f"CBOR nested deeper than {NESTING_MAX}")
         if number * (1 if major == 4 else 2) > len(self.data) - self.at:  # an item is one byte at least
             raise CborError("a CBOR length beyond the message")
-        return self._array(number, depth + 1) if major == 4 else self._map(number, depth + 1)
-
-    def _array(self, count: int, depth: int) -> list[Any]:
-        return [self.item(depth) for _ in range(count)]
+        return [self.item(depth + 1) for _ in range(number)] if major == 4 else self._map(number, depth + 1)
 
     def _map(self, count: int, depth: int) -> dict[int | str, Any]:
         members: dict[int | str, Any] = {}
@@ -67,23 +75,6 @@ class _Reader:
                 raise CborError("a CBOR key twice")
             members[key] = self.item(depth)
         return members
-
-    def _text(self, length: int) -> str:
-        try:
-            return self._take(length).decode()
-        except UnicodeDecodeError:
-            raise CborError("CBOR text that is not UTF-8") from None
-
-    def _simple_or_float(self, info: int) -> bool | float | None:
-        if info in _SIMPLE:
-            return _SIMPLE[info]
-        form = _FLOATS.get(info) if self._has_floats else None
-        if form is None:
-            raise CborError("a CBOR simple value other than false, true and null")
-        value: float = struct.unpack(form, self._take(struct.calcsize(form)))[0]
-        if not math.isfinite(value):
-            raise CborError("a number that is not finite")
-        return value
 
     def _number(self, info: int) -> int:
         if info < 24:

@@ -191,17 +191,14 @@ class SseParser:
         if self._data or self._id is not None or self._retry_ms is not None:
             events.append(SseEvent(self._event or "message", b"\n".join(self._data), self._id, self._retry_ms))
         if not self._between_events:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._event = ""
-        self._data = []
-        self._data_bytes = 0
-        self._id = None
-        self._retry_ms = None
-        self._scanner = None
-        self._is_told = False
-        self._between_events = True
+            self._event = ""
+            self._data = []
+            self._data_bytes = 0
+            self._id = None
+            self._retry_ms = None
+            self._scanner = None
+            self._is_told = False
+            self._between_events = True
 
 
 def encode_event(

@@ -98,8 +98,34 @@ class CborCodec:
         if members.get(JSONRPC, 2) not in (2, "2.0") or isinstance(members.get(JSONRPC), bool):
             raise DeviceFault("malformed", "another version of JSON-RPC")
         if METHOD in members:
-            return _unasked(members)
-        return _answer(members)
+            method = members[METHOD]
+            if method == REGISTRATION:
+                entries, more, part = members.get(PARAMS), members.get(MORE, False), members.get(PART, 0)
+                if (
+                    not isinstance(entries, list)
+                    or not isinstance(more, bool)
+                    or not _is_integer(part, 0, PARTS_MAX - 1)
+                ):
+                    raise DeviceFault("malformed", "a registration without its list")
+                try:
+                    return AnnouncementFrame(tools=tuple(_announced(entry) for entry in entries), more=more, part=part)
+                except DeviceFault as fault:
+                    raise AnnouncementFault(fault.code, fault.detail) from fault
+            if ID in members or method == HEARTBEAT:
+                raise DeviceFault("unexpected", "a request from a device")
+            if not _is_integer(method, 0, TOOL_ID_MAX) or not isinstance(members.get(PARAMS), dict):
+                raise DeviceFault("malformed", "neither an answer, a registration nor an event")
+            return EventMessage(event_id=method, payload=members[PARAMS])
+        request_id = members.get(ID)
+        if not _is_integer(request_id, 1, ID_MAX):
+            raise DeviceFault("malformed", "an answer without an id")
+        if (RESULT in members) == (ERROR in members):
+            raise DeviceFault("malformed", "an answer needs either a result or an error")
+        if RESULT in members:
+            return DeviceAnswer(request_id=request_id, payload=members[RESULT])
+        if not _is_integer(members[ERROR], -STATUS_MAX, STATUS_MAX) or members[ERROR] == 0:
+            raise DeviceFault("malformed", "an error without a number")
+        return DeviceAnswer(request_id=request_id, status=members[ERROR])
 
     def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
         if tool.ret_type is not None and not _is_of_major_type(payload, tool.ret_type):
@@ -116,40 +142,6 @@ class CborCodec:
 
     def _encoded(self, members: dict[int, Any]) -> bytes:
         return encoded({JSONRPC: 2, **members} if self._emits_jsonrpc else members)
-
-
-def _answer(members: dict[Any, Any]) -> DeviceAnswer:
-    request_id = members.get(ID)
-    if not _is_integer(request_id, 1, ID_MAX):
-        raise DeviceFault("malformed", "an answer without an id")
-    if (RESULT in members) == (ERROR in members):
-        raise DeviceFault("malformed", "an answer needs either a result or an error")
-    if RESULT in members:
-        return DeviceAnswer(request_id=request_id, payload=members[RESULT])
-    if not _is_integer(members[ERROR], -STATUS_MAX, STATUS_MAX) or members[ERROR] == 0:
-        raise DeviceFault("malformed", "an error without a number")
-    return DeviceAnswer(request_id=request_id, status=members[ERROR])
-
-
-def _unasked(members: dict[Any, Any]) -> AnnouncementFrame | EventMessage:
-    method = members[METHOD]
-    if method == REGISTRATION:
-        return _registration(members)
-    if ID in members or method == HEARTBEAT:
-        raise DeviceFault("unexpected", "a request from a device")
-    if not _is_integer(method, 0, TOOL_ID_MAX) or not isinstance(members.get(PARAMS), dict):
-        raise DeviceFault("malformed", "neither an answer, a registration nor an event")
-    return EventMessage(event_id=method, payload=members[PARAMS])
-
-
-def _registration(members: dict[Any, Any]) -> AnnouncementFrame:
-    entries, more, part = members.get(PARAMS), members.get(MORE, False), members.get(PART, 0)
-    if not isinstance(entries, list) or not isinstance(more, bool) or not _is_integer(part, 0, PARTS_MAX - 1):
-        raise DeviceFault("malformed", "a registration without its list")
-    try:
-        return AnnouncementFrame(tools=tuple(_announced(entry) for entry in entries), more=more, part=part)
-    except DeviceFault as fault:
-        raise AnnouncementFault(fault.code, fault.detail) from fault
 
 
 def _announced(entry: Any) -> Announced:
@@ -213,7 +205,22 @@ def _positional(tool: ToolDescription, arguments: Mapping[str, Any]) -> dict[int
         if position < len(tool.request):
             value = _sent(tool.request[position], value)
         if tool.arg_types is not None:
-            value = _typed(value, tool.arg_types[position], Field(name=name))
+            major = tool.arg_types[position]
+            field = Field(name=name)
+            if major == BYTES and isinstance(value, str):
+                value = bytes_of(field, value)
+            elif major in (0, 1) and isinstance(value, float) and value.is_integer():
+                value = int(value)
+            elif major == 7 and isinstance(value, int) and not isinstance(value, bool):
+                try:
+                    number = float(value)
+                except OverflowError:
+                    raise DeviceFault("argument_invalid", "out of range", field.name) from None
+                if int(number) != value:
+                    raise DeviceFault("argument_invalid", "an integer that no floating-point number holds", field.name)
+                value = number
+            if not _is_of_major_type(value, major):
+                raise DeviceFault("argument_invalid", f"not of CBOR type {major}", field.name)
         _check_sendable(value, name, depth=2)  # the message and its params
         params[position] = value
     return params
@@ -308,25 +315,6 @@ def _is_of_major_type(value: Any, major: int) -> bool:
     if isinstance(value, int):
         return major in (1, 7) or (major == 0 and value >= 0)
     return major in _PYTHON_TYPES and isinstance(value, _PYTHON_TYPES[major])
-
-
-def _typed(value: Any, major: int, field: Field) -> Any:
-    """Return an argument as CBOR needs it: JSON does not tell bytes from text, nor 1 from 1.0. Raises DeviceFault."""
-    if major == BYTES and isinstance(value, str):
-        value = bytes_of(field, value)
-    elif major in (0, 1) and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    elif major == 7 and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            raise DeviceFault("argument_invalid", "out of range", field.name) from None
-        if int(number) != value:
-            raise DeviceFault("argument_invalid", "an integer that no floating-point number holds", field.name)
-        value = number
-    if not _is_of_major_type(value, major):
-        raise DeviceFault("argument_invalid", f"not of CBOR type {major}", field.name)
-    return value
 
 
 def _check_sendable(value: Any, path: str, depth: int) -> None:

@@ -117,16 +117,6 @@ def is_checked(description: DeviceDescription) -> bool:
 
 def check_description(description: DeviceDescription, written: Mapping[str, Any]) -> Iterator[DescriptionFault]:
     """Return the faults of a description. `written`: the keys of [link] in the file, without defaults."""
-    yield from _check_link(description, written)
-    yield from _check_tools(description)
-    yield from _check_names("event", description.events)
-
-
-def _fault(path: Path, message: str, hint: str | None = None) -> DescriptionFault:
-    return DescriptionFault(path=path, message=message, hint=hint)
-
-
-def _check_link(description: DeviceDescription, written: Mapping[str, Any]) -> Iterator[DescriptionFault]:
     link, profile = description.link, description.profile
     may = _TRANSPORTS_OF[profile]
     if link.transport not in may:
@@ -151,6 +141,12 @@ def _check_link(description: DeviceDescription, written: Mapping[str, Any]) -> I
     if link.transport == "mqtt_json" and link.host is not None and link.tls is None and not is_loopback(link.host):
         message = "a broker beyond this machine is reached with TLS"  # AX-10.4-2
         yield _fault(("link", "host"), message, "write tls = true, or tls = false where anybody may read and write")
+    yield from _check_tools(description)
+    yield from _check_names("event", description.events)
+
+
+def _fault(path: Path, message: str, hint: str | None = None) -> DescriptionFault:
+    return DescriptionFault(path=path, message=message, hint=hint)
 
 
 def _check_line(description: DeviceDescription) -> Iterator[DescriptionFault]:

@@ -211,17 +211,6 @@ def device_tool(segment: str, description: DeviceDescription, tool: ToolDescript
     }
     if gives is not None:
         item["outputSchema"] = gives
-    capability = _capability(description, tool)
-    if tool.mutable is not None:  # else a person is asked what it does
-        read = read_capability(capability, private=None)
-        if isinstance(read, Invalid):
-            raise ValueError(f"the capability of {tool.name} is wrong: {read.reason}")
-        item["annotations"] = hints(read)
-    item["_meta"] = {CAPABILITY: capability}
-    return DeviceTool(tool=tool, input=compiled, output=output, item=encode_value(item))
-
-
-def _capability(description: DeviceDescription, tool: ToolDescription) -> dict[str, Any]:
     declared: dict[str, Any] = {"transport": transport_class(description)}
     for key in ("mutable", "reversible", "latency_class"):
         value = getattr(tool, key)
@@ -229,7 +218,14 @@ def _capability(description: DeviceDescription, tool: ToolDescription) -> dict[s
             declared[key] = value
     if tool.idempotent or tool.mutable is False:
         declared["idempotent"] = True
-    return {**tool.capability, **declared}
+    capability = {**tool.capability, **declared}
+    if tool.mutable is not None:  # else a person is asked what it does
+        read = read_capability(capability, private=None)
+        if isinstance(read, Invalid):
+            raise ValueError(f"the capability of {tool.name} is wrong: {read.reason}")
+        item["annotations"] = hints(read)
+    item["_meta"] = {CAPABILITY: capability}
+    return DeviceTool(tool=tool, input=compiled, output=output, item=encode_value(item))
 
 
 CHANGES_MAX: Final = 3  # announcements that differ from the last one, within

@@ -236,10 +236,6 @@ def _packed(field: Field, order: Order, value: Any) -> bytes:
         if field.size is not None and len(data) != field.size:
             raise DeviceFault("argument_invalid", f"{len(data)} bytes instead of {field.size}", field.name)
         return data
-    return _packed_text(field, value)
-
-
-def _packed_text(field: Field, value: Any) -> bytes:
     if not isinstance(value, str):
         raise DeviceFault("argument_invalid", "not text", field.name)
     try:

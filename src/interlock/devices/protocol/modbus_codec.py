@@ -74,7 +74,11 @@ class ModbusCodec:
         content = {}
         for register, unit in zip(tool.registers, payload, strict=True):
             if register.write:
-                _check_written(register, unit)
+                function = (
+                    WRITE_COIL if register.table == "coil" else WRITE_WORD if word_count(register) == 1 else WRITE_WORDS
+                )
+                if len(unit) != 5 or unit[:3] != struct.pack(">BH", function, register.address):
+                    raise DeviceFault("response_invalid", "not the answer to what was written", register.field.name)
             else:
                 content[register.field.name] = _value(register, unit)
         return content
@@ -146,20 +150,15 @@ def _request(register: ModbusRegister, arguments: Mapping[str, Any]) -> bytes:
     data = encode_payload("struct", "big", (register.field,), written)
     if is_bit:
         return struct.pack(">BHH", WRITE_COIL, register.address, COIL_ON if data == b"\1" else 0)
-    words = _words(register, data)
-    if len(words) == 2:
-        return struct.pack(">BH", WRITE_WORD, register.address) + words
-    return struct.pack(">BHHB", WRITE_WORDS, register.address, len(words) // 2, len(words)) + words
-
-
-def _words(register: ModbusRegister, data: bytes) -> bytes:
-    """Return a value, high byte first, as the registers that hold it."""
     if len(data) % 2:
         if register.field.type in ("bytes", "text"):
             data += b"\0"
         else:
             data = (b"\xff" if register.field.type == "i8" and data[0] & 0x80 else b"\0") + data
-    return _reordered(register, data)
+    words = _reordered(register, data)
+    if len(words) == 2:
+        return struct.pack(">BH", WRITE_WORD, register.address) + words
+    return struct.pack(">BHHB", WRITE_WORDS, register.address, len(words) // 2, len(words)) + words
 
 
 def _reordered(register: ModbusRegister, data: bytes) -> bytes:
@@ -191,9 +190,3 @@ def _value(register: ModbusRegister, unit: bytes) -> Any:
             if high != (b"\xff" if field.type == "i8" and data[0] & 0x80 else b"\0"):
                 raise DeviceFault("response_invalid", f"more than {field.type} holds", field.name)
     return decode_payload("struct", "big", (field,), data)[field.name]
-
-
-def _check_written(register: ModbusRegister, unit: bytes) -> None:
-    function = WRITE_COIL if register.table == "coil" else WRITE_WORD if word_count(register) == 1 else WRITE_WORDS
-    if len(unit) != 5 or unit[:3] != struct.pack(">BH", function, register.address):
-        raise DeviceFault("response_invalid", "not the answer to what was written", register.field.name)

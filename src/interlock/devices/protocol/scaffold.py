@@ -33,13 +33,6 @@ class CannotScaffold(Exception):
 
 def scaffold(segment: str, description: DeviceDescription) -> dict[str, str]:
     """Return the files of a stub by their path. Raises CannotScaffold."""
-    _check(description)
-    written = _completed(description)
-    source = _source_a(segment, written) if written.profile == "a" else _source_b(segment, written)
-    return {f"{_identifier(segment)}.c": source, f".devices/{segment}.toml": toml(written)}
-
-
-def _check(description: DeviceDescription) -> None:
     link = description.link
     if description.profile not in ("a", "b"):
         raise CannotScaffold(f"there is no stub for a device of profile '{description.profile}'")
@@ -58,6 +51,9 @@ def _check(description: DeviceDescription) -> None:
     for tool in description.tools:
         if description.profile == "b" and len(tool.request) > ARGUMENTS_MAX:
             raise CannotScaffold(f"{tool.name!r} has more than {ARGUMENTS_MAX} arguments")
+    written = _completed(description)
+    source = _source_a(segment, written) if written.profile == "a" else _source_b(segment, written)
+    return {f"{_identifier(segment)}.c": source, f".devices/{segment}.toml": toml(written)}
 
 
 def _completed(description: DeviceDescription) -> DeviceDescription:

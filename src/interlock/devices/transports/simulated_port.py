@@ -93,7 +93,20 @@ class SimulatedPort:
             place = urlsplit(port)
             self._server = await asyncio.start_server(self._serve, place.hostname, place.port)
             return port
-        return self._open_pty(Path(port))
+        name = Path(port)
+        _clear(name)
+        master, slave = os.openpty()
+        self._descriptors = (master, slave)
+        tty.setraw(slave)
+        os.set_blocking(master, False)
+        path = os.ttyname(slave)
+        name.symlink_to(path)
+        self._name = (name, path)
+        line = _DeviceEnd(self, lambda data: self._write(master, data))
+        self._lines.add(line)
+        asyncio.get_running_loop().add_reader(master, lambda: line.receive(self._read(master)))
+        line.boot()
+        return path
 
     async def close(self) -> None:
         if self._server is not None:
@@ -113,21 +126,6 @@ class SimulatedPort:
         message = self.device.event(event)
         for line in self._lines:
             line.say([message])
-
-    def _open_pty(self, name: Path) -> str:
-        _clear(name)
-        master, slave = os.openpty()
-        self._descriptors = (master, slave)
-        tty.setraw(slave)
-        os.set_blocking(master, False)
-        path = os.ttyname(slave)
-        name.symlink_to(path)
-        self._name = (name, path)
-        line = _DeviceEnd(self, lambda data: self._write(master, data))
-        self._lines.add(line)
-        asyncio.get_running_loop().add_reader(master, lambda: line.receive(self._read(master)))
-        line.boot()
-        return path
 
     def _read(self, master: int) -> bytes:
         try:

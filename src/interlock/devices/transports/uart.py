@@ -49,7 +49,10 @@ class UartTransport(Transport, asyncio.Protocol):
                 if port == SIMULATED:
                     self.connection_made(SimulatedLine(self._description, self))
                 elif port.startswith(_SOCKET):
-                    await self._open_socket(loop, port)
+                    place = urlsplit(port)
+                    if place.hostname is None or place.port is None:
+                        raise TransportFailed(f"{port} is not socket://HOST:PORT")
+                    await loop.create_connection(lambda: self, place.hostname, place.port)
                 else:
                     await self._open_line(loop, port)
         except TimeoutError:
@@ -57,12 +60,6 @@ class UartTransport(Transport, asyncio.Protocol):
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise TransportFailed(f"{port}: {why}") from error
-
-    async def _open_socket(self, loop: asyncio.AbstractEventLoop, port: str) -> None:
-        place = urlsplit(port)
-        if place.hostname is None or place.port is None:
-            raise TransportFailed(f"{port} is not socket://HOST:PORT")
-        await loop.create_connection(lambda: self, place.hostname, place.port)
 
     async def _open_line(self, loop: asyncio.AbstractEventLoop, port: str) -> None:
         try:
@@ -148,21 +145,18 @@ class UartTransport(Transport, asyncio.Protocol):
         elif transport is not None:
             transport.resume_reading()
         self._feed(some)
-        self._await_silence(loop)
-
-    def _feed(self, data: bytes) -> None:
-        for message in self._framing.feed_untrusted(data, asyncio.get_running_loop().time()):
-            if self._is_open:
-                self._owner.on_message(message)
-
-    def _await_silence(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give up an incomplete frame after the gap, so that a good frame inside it is found."""
+        # Give up an incomplete frame after the gap, so that a good frame inside it is found.
         gap_s = getattr(self._framing, "gap_s", None)
         if gap_s is None:
             return
         if self._gap is not None:
             self._gap.cancel()
         self._gap = loop.call_later(gap_s * 1.01, self._feed, b"")
+
+    def _feed(self, data: bytes) -> None:
+        for message in self._framing.feed_untrusted(data, asyncio.get_running_loop().time()):
+            if self._is_open:
+                self._owner.on_message(message)
 
 
 def _is_high(path: Path) -> bool:

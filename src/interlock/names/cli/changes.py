@@ -14,7 +14,6 @@ from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Un
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.approvals.cli.keys import OperatorKeys
     from interlock.cli.client.operator import Answer
     from interlock.names.api import NamesAction
 
@@ -417,7 +416,12 @@ def sign_statement(
         raise BadUsage("usage", f"actions are {', '.join(get_args(NamesAction))}")
     keys = OperatorKeys()
     if action == "request":
-        body = _request(keys, subject, controller, body, key)
+        public = keys.maybe_public(key)
+        if public is None:
+            raise keys.unknown(key)
+        if body.get("change_controller", controller) != controller:
+            raise BadUsage("usage", f"the file asks for another controller: {str(body['change_controller'])[:100]}")
+        body = {"controller_key": public, **body, "surface_name": subject, "change_controller": controller}
     signer = keys.open(key, lambda: read_passphrase(key, passphrase_fd))
     jti = secrets.token_urlsafe(JTI_BYTES)
     claims = statement_claims(controller, action, subject, body, registry=registry, jti=jti, now=time.time())
@@ -427,16 +431,6 @@ def sign_statement(
     return SignedStatement(
         statement=statement, registry=registry, path=_path(action, subject), seconds=int(STATEMENT_S_MAX)
     )
-
-
-def _request(keys: "OperatorKeys", name: str, controller: str, body: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a request that contains the public half of the key, so that its signatures count from then on."""
-    public = keys.maybe_public(key)
-    if public is None:
-        raise keys.unknown(key)
-    if body.get("change_controller", controller) != controller:
-        raise BadUsage("usage", f"the file asks for another controller: {str(body['change_controller'])[:100]}")
-    return {"controller_key": public, **body, "surface_name": name, "change_controller": controller}
 
 
 def _path(action: str, subject: str) -> str:

@@ -152,19 +152,7 @@ def read_reference(text: str) -> DocumentReference:
         return _draft(revised[1], revised[2]) if revised is not None else _draft(text, None)
     if (doi := _DOI.fullmatch(text)) is not None:
         return DocumentReference(kind="doi", data=f"https://doi.org/{doi[1]}", url=f"https://doi.org/{doi[1]}")
-    return _uri(text)
-
-
-def _draft(name: str, revision: str | None) -> DocumentReference:
-    if revision is None:  # REG-4.1-4
-        url = f"https://datatracker.ietf.org/doc/{name}/"
-        return DocumentReference(kind="draft", data=name, url=url, unstable="it names no revision of the draft")
-    full = f"{name}-{revision}"
-    return DocumentReference(kind="draft", data=full, url=f"https://www.ietf.org/archive/id/{full}.txt")
-
-
-def _uri(text: str) -> DocumentReference:
-    """Read a web address, and say why the document there may change."""
+    # Read a web address, and say why the document there may change.
     try:
         parts = urlsplit(text)
         host = (parts.hostname or "").lower()
@@ -186,6 +174,14 @@ def _uri(text: str) -> DocumentReference:
             kind="uri", data=text, url=text, unstable="it names a branch of a code host, not a commit"
         )
     return DocumentReference(kind="uri", data=text, url=text, owner=owner)
+
+
+def _draft(name: str, revision: str | None) -> DocumentReference:
+    if revision is None:  # REG-4.1-4
+        url = f"https://datatracker.ietf.org/doc/{name}/"
+        return DocumentReference(kind="draft", data=name, url=url, unstable="it names no revision of the draft")
+    full = f"{name}-{revision}"
+    return DocumentReference(kind="draft", data=full, url=f"https://www.ietf.org/archive/id/{full}.txt")
 
 
 def _is_private(host: str) -> bool:
@@ -291,16 +287,11 @@ def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[
         code = _RETRIEVALS[retrieval.outcome]
         yield CheckFinding(criterion=2, verdict=open_, code=code, reason=retrieval.detail or "it was not fetched")
     if reference.owner is not None:
-        owner = _organisation(reference.owner)
+        *_, before, label, _ = ("", *reference.owner.split("."))
+        owner = (before or label if label in _SECOND_LEVELS else label).replace("-", "")
         if owner not in "".join(filter(str.isalnum, proposal.change_controller.lower())):  # REG-4.1-5
             reason = f"{reference.owner} is not evidently {proposal.change_controller}'s"
             yield CheckFinding(criterion=2, verdict="note", code="controller_reference_mismatch", reason=reason)
-
-
-def _organisation(host: str) -> str:
-    """Return the label of a host that its organisation registered: acme for specs.acme.com and for specs.acme.co.uk."""
-    *_, before, label, _ = ("", *host.split("."))
-    return (before or label if label in _SECOND_LEVELS else label).replace("-", "")
 
 
 def _schemas(proposal: NameProposal) -> Iterator[CheckFinding]:

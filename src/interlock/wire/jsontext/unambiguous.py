@@ -84,7 +84,16 @@ class _Reading:
         if not math.isfinite(value):
             raise AmbiguousJson("number", "a number is too large for a double")
         if self._exact:
-            _check_spelling(text, value)
+            # Reject a decimal that rounds to a double but is not the number that RFC 8785 writes for that double. 1,
+            # 1.0 and 10e-1 are one number. 0.1 and 0.1000000000000000055 are two, and canonical JSON has one text for
+            # both.
+            if value == 0:
+                if not set(text.lower().partition("e")[0]) <= set("-0."):
+                    raise AmbiguousJson("number", "a number is too small for a double")
+                if text[0] == "-":
+                    raise _negative_zero()
+            elif Decimal(text) != Decimal(canonical(value).decode()):
+                raise AmbiguousJson("number", "a number has more digits than a double keeps")
         return value
 
     def constant(self, text: str) -> NoReturn:
@@ -94,20 +103,6 @@ class _Reading:
         self._left -= 1
         if self._left < 0:
             raise _too_many()
-
-
-def _check_spelling(text: str, value: float) -> None:
-    """Reject a decimal that rounds to a double but is not the number that RFC 8785 writes for that double.
-
-    1, 1.0 and 10e-1 are one number. 0.1 and 0.1000000000000000055 are two, and canonical JSON has one text for both.
-    """
-    if value == 0:
-        if not set(text.lower().partition("e")[0]) <= set("-0."):
-            raise AmbiguousJson("number", "a number is too small for a double")
-        if text[0] == "-":
-            raise _negative_zero()
-    elif Decimal(text) != Decimal(canonical(value).decode()):
-        raise AmbiguousJson("number", "a number has more digits than a double keeps")
 
 
 def _look_over(value: Any) -> None:

@@ -394,7 +394,7 @@ class _Comparison:
         self._effort.spend(len(branches))
         for types in _group_types(ours.types):
             fitting = [branch for branch in branches if types & self._wide.shape(branch).types]
-            restriction = ({"type": _word(types)},)
+            restriction = ({"type": "number" if "fraction" in types else next(iter(types))},)
             outcomes = [self.compare((*narrow, *restriction), branch, path, depth + 1) for branch in fitting]
             best = min(outcomes, key=lambda each: each.verdict, default=None)
             if best is None:
@@ -490,10 +490,6 @@ def _compare_types(ours: frozenset[str], theirs: frozenset[str], path: str) -> I
 def _group_types(types: frozenset[str]) -> list[frozenset[str]]:
     numbers = types & {"integer", "fraction"}
     return [frozenset([each]) for each in sorted(types - numbers)] + ([numbers] if numbers else [])
-
-
-def _word(types: frozenset[str]) -> str:
-    return "number" if "fraction" in types else next(iter(types))
 
 
 def _is_nothing(key: str, value: Any) -> bool:

@@ -40,16 +40,30 @@ class _Meeting:
             return [SchemaDifference(path=path, narrow=types_shown(ours.types), wide=types_shown(theirs.types))]
         if self._values_apart(ours, self._theirs, their) or self._values_apart(theirs, self._ours, our):
             return [SchemaDifference(path=path, narrow="its values", wide="none of them")]
-        for branches in alternatives(ours):
-            differences = [self.apart(branch, their, path, depth + 1) for branch in branches]
-            if differences and all(differences):
-                return differences[0]
-        for branches in alternatives(theirs):
-            differences = [self.apart(our, branch, path, depth + 1) for branch in branches]
-            if differences and all(differences):
-                return differences[0]
+        for shape, is_ours in ((ours, True), (theirs, False)):
+            for branches in alternatives(shape):
+                results = [
+                    self.apart(branch, their, path, depth + 1) if is_ours else self.apart(our, branch, path, depth + 1)
+                    for branch in branches
+                ]
+                if results and all(results):
+                    return results[0]
         if common == {"object"}:
-            return self._objects(ours, theirs, path, depth)
+            differences: list[SchemaDifference] = []
+            mine, wanted = ours.names(), theirs.names()
+            for requiring, other, narrow, wide in (
+                (theirs, ours, "never there", "required"),
+                (ours, theirs, "always there", "not allowed"),
+            ):
+                differences += [
+                    SchemaDifference(path=f"{path}/{pointer_step(name)}", narrow=narrow, wide=wide)
+                    for name in requiring.required()
+                    if other.shuts_out(name)
+                ]
+            for name, schemas in mine.items():
+                if name in wanted:
+                    differences += self.apart(schemas, wanted[name], f"{path}/{pointer_step(name)}", depth + 1)
+            return differences
         if common == {"array"}:
             items = [
                 tuple(each for each in side.all_of("items") if not isinstance(each, list)) for side in (ours, theirs)
@@ -63,21 +77,3 @@ class _Meeting:
             return False
         self._effort.spend(len(values) * other.cost(*their))
         return all(other.accepts(value, *their) is False for value in values)
-
-    def _objects(self, ours: Shape, theirs: Shape, path: str, depth: int) -> list[SchemaDifference]:
-        differences = []
-        mine, wanted = ours.names(), theirs.names()
-        for name in theirs.required():
-            if ours.shuts_out(name):
-                differences.append(
-                    SchemaDifference(path=f"{path}/{pointer_step(name)}", narrow="never there", wide="required")
-                )
-        for name in ours.required():
-            if theirs.shuts_out(name):
-                differences.append(
-                    SchemaDifference(path=f"{path}/{pointer_step(name)}", narrow="always there", wide="not allowed")
-                )
-        for name, schemas in mine.items():
-            if name in wanted:
-                differences += self.apart(schemas, wanted[name], f"{path}/{pointer_step(name)}", depth + 1)
-        return differences
