@@ -17,5 +17,5 @@ PUBLIC_SWEEP_S = "interlock.node.endpoints:SWEEP_S"
 READY_S = "interlock.node.node:READY_S"
 REGISTER_WITHIN_S = "interlock.ax.connection:REGISTER_WITHIN_S"
 RESPAWN_WAIT_S = "interlock.dispatch.dispatch:RESPAWN_WAIT_S"
-SCRYPT_N = "interlock.crypto.operator_keys:SCRYPT_N"  # half a second for each signature with a key under a passphrase
+SCRYPT_N = "interlock.crypto.signing:SCRYPT_N"  # half a second for each signature with a key under a passphrase
 TERM_GRACE_S = "interlock.process.child:TERM_GRACE_S"

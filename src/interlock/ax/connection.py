@@ -19,6 +19,7 @@ from interlock.links.registered import RegisteredKeeper, RegisteredLink, Registr
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG, MessagePipe
 from interlock.process.stderr import StderrRing
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Request,
     Response,
     decode_untrusted,
@@ -26,7 +27,6 @@ from interlock.wire.jsonrpc.codec import (
     encode_request,
     encode_result,
 )
-from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.oversized import Oversized
 from interlock.wire.refusal import (
     AUTHORITY_CONFLICT,

@@ -35,8 +35,7 @@ from interlock.fronts.request_head import HeadInspector
 from interlock.fronts.trusted_proxies import TrustedProxies, address_of, maybe_shown
 from interlock.net.message_pipe import GOING_AWAY
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.wire.jsonrpc.codec import Request, Response, decode_untrusted, encode_refusal, encode_result
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, Request, Response, decode_untrusted, encode_refusal, encode_result
 from interlock.wire.refusal import INVALID_REQUEST, HttpRefusal, Refusal
 
 if TYPE_CHECKING:

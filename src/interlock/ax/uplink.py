@@ -42,6 +42,7 @@ from interlock.net.message_pipe import GOING_AWAY, NORMAL, MessagePipe, MessageS
 from interlock.net.websocket import DialFailed
 from interlock.wire.jsonrpc.codec import (
     ABSENT,
+    CodecError,
     Notification,
     Request,
     Response,
@@ -51,9 +52,9 @@ from interlock.wire.jsonrpc.codec import (
     encode_refusal,
     encode_request,
     encode_result,
+    error_body,
     find_string,
 )
-from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, INVALID_REQUEST, NAMESPACE_INVALID, Refusal, UpstreamError
 

@@ -65,8 +65,7 @@ from interlock.mcp.headers import encode_header, mirrored_arguments
 from interlock.mcp.items import Item, maybe_value
 from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.mcp.tasks import needs_task
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value
 from interlock.wire.refusal import NAMESPACE_INVALID, Refusal
 from interlock.wire.schemas.inclusion import Effort
 

@@ -26,7 +26,7 @@ from interlock.crypto.jose import Algorithm, BadKey, Jwk, decode_base64url, enco
 from interlock.net.protocol.address_scope import LOCALHOST, LOOPBACK_ADDRESSES, is_localhost
 from interlock.net.protocol.dns import maybe_dns_name
 from interlock.wire.cbor import CborError, read_item_untrusted
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 
 # The relying party of WebAuthn: the name passkeys are made for, and the one origin whose pages may use them.
 #

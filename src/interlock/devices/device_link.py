@@ -37,8 +37,15 @@ from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.link_requests import LostRefusal, lost_refusal
 from interlock.links.listing import Items, ListFailed, read_definitions
 from interlock.mcp.methods import LEGACY_VERSIONS, TOOLS_CALL, TOOLS_LIST, Era
-from interlock.wire.jsonrpc.codec import ABSENT, Response, decode_value, encode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError, error_body
+from interlock.wire.jsonrpc.codec import (
+    ABSENT,
+    CodecError,
+    Response,
+    decode_value,
+    encode_value,
+    error_body,
+    find_string,
+)
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 DEVICE: Final = "x-mcpax-device"

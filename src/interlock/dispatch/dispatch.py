@@ -60,8 +60,14 @@ from interlock.mcp.methods import (
 )
 from interlock.mcp.tasks import tool_across_eras
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_result, encode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import (
+    CodecError,
+    decode_object,
+    decode_value,
+    encode_result,
+    encode_value,
+    find_string,
+)
 from interlock.wire.refusal import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.dispatch")

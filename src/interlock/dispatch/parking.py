@@ -37,6 +37,7 @@ from interlock.mcp.mrtr import (
 )
 from interlock.process.limits import descriptor_limit
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Request,
     Response,
     decode_array,
@@ -45,9 +46,9 @@ from interlock.wire.jsonrpc.codec import (
     encode_error,
     encode_result,
     encode_value,
+    error_body,
     find_string,
 )
-from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.refusal import (
     FORMS,
     INVALID_PARAMS,

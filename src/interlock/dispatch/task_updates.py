@@ -46,8 +46,14 @@ from interlock.mcp.tasks import (
     renamed_related,
     takes_as_task,
 )
-from interlock.wire.jsonrpc.codec import Request, decode_object, encode_notification, encode_value, find_string
-from interlock.wire.jsonrpc.errors import error_body
+from interlock.wire.jsonrpc.codec import (
+    Request,
+    decode_object,
+    encode_notification,
+    encode_value,
+    error_body,
+    find_string,
+)
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 KEPT_PER_CLIENT_MAX: Final = 100  # the oldest makes way

@@ -46,8 +46,15 @@ from interlock.mcp.tasks import (
     requires_tasks,
     without_tasks,
 )
-from interlock.wire.jsonrpc.codec import Response, decode_object, decode_value, encode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError, error_body
+from interlock.wire.jsonrpc.codec import (
+    CodecError,
+    Response,
+    decode_object,
+    decode_value,
+    encode_value,
+    error_body,
+    find_string,
+)
 from interlock.wire.refusal import INVALID_PARAMS, Refusal, RefusalCode, find_code
 
 TASKS_MAX: Final = 20_000

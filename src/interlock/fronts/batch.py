@@ -15,8 +15,14 @@ from interlock.fronts.exchange import Exchange
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.sessions import ClientSession
 from interlock.mcp.methods import BATCH_VERSION, INITIALIZE
-from interlock.wire.jsonrpc.codec import Request, decode_untrusted, encode_refusal, is_batch, split_batch_untrusted
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import (
+    CodecError,
+    Request,
+    decode_untrusted,
+    encode_refusal,
+    is_batch,
+    split_batch_untrusted,
+)
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 AT_ONCE: Final = 32  # requests of one batch under way

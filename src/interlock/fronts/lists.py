@@ -24,8 +24,7 @@ from interlock.fronts.server_info import SERVER_INFO, instructions
 from interlock.links.keeper import Keeper
 from interlock.mcp.items import decode_cursor_untrusted
 from interlock.mcp.methods import LISTS, META_MISSING, META_SERVER, PROMPTS_LIST, TOOLS_LIST, Era
-from interlock.wire.jsonrpc.codec import decode_string, encode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_string, encode_value
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 

@@ -41,6 +41,7 @@ from interlock.net.http.messages import VaryingLines
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.process.limits import descriptor_limit
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Notification,
     Request,
     Response,
@@ -50,7 +51,6 @@ from interlock.wire.jsonrpc.codec import (
     find_plain_request,
     is_batch,
 )
-from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.oversized import message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, UNAVAILABLE, HttpRefusal, Refusal
 from interlock.wire.sse import encode_event

@@ -10,8 +10,7 @@ from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.request_head import UrlTarget
 from interlock.fronts.sessions import ClientSession
 from interlock.mcp.methods import INITIALIZE
-from interlock.wire.jsonrpc.codec import Notification, Request, Response, encode_refusal
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, Notification, Request, Response, encode_refusal
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 

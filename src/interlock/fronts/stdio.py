@@ -34,6 +34,7 @@ from interlock.process.child import FileInput, FileOutput, is_never_waited_for
 from interlock.process.stderr import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
 from interlock.wire.jsonrpc.codec import (
     ABSENT,
+    CodecError,
     Message,
     Notification,
     Request,
@@ -41,9 +42,9 @@ from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_untrusted,
     encode_refusal,
+    error_body,
     find_string,
 )
-from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 

@@ -20,7 +20,7 @@ from interlock.core.calls.check import Release
 from interlock.core.clock import Clock
 from interlock.gate.protocol.policy import Hold
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_USED, Refusal
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from interlock.gate.protocol.relay import MARK, RelayedCall, RelayedDemand, find
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, without_claims
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.mrtr import ROUNDS_MAX
-from interlock.wire.jsonrpc.codec import Response, decode_untrusted, encode_result
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, Response, decode_untrusted, encode_result
 
 if TYPE_CHECKING:
     from interlock.gate.gate import GateHold

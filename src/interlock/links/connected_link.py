@@ -52,6 +52,7 @@ from interlock.mcp.methods import (
 from interlock.mcp.tasks import offers_tasks
 from interlock.process.sandbox.bubblewrap import DeniedHost
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     LargeParams,
     Notification,
     Request,
@@ -63,10 +64,10 @@ from interlock.wire.jsonrpc.codec import (
     encode_notification,
     encode_request,
     encode_value,
+    error_body,
     is_batch,
     split_batch_untrusted,
 )
-from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
 from interlock.wire.refusal import INVALID_REQUEST
 

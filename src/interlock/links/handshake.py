@@ -36,8 +36,7 @@ from interlock.mcp.methods import (
 )
 from interlock.mcp.tasks import TAKEN_AS_TASK
 from interlock.store.ports import KeyValue
-from interlock.wire.jsonrpc.codec import Response, decode_object, decode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, Response, decode_object, decode_value, find_string
 from interlock.wire.refusal import UNSUPPORTED_VERSION, Refusal, find_code
 
 PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way

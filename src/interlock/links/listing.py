@@ -14,8 +14,7 @@ from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.link_requests import LostRefusal
 from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST, Era
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, find_string, is_deep
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_array, decode_object, decode_value, find_string, is_deep
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal, find_code
 
 LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list

@@ -31,8 +31,15 @@ from interlock.mcp.methods import (
     is_vendor_method,
 )
 from interlock.mcp.roots import encode_roots, hold_answers_untrusted, hold_roots_untrusted
-from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_array, decode_object, find_string
-from interlock.wire.jsonrpc.errors import error_body
+from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
+    Response,
+    decode_array,
+    decode_object,
+    error_body,
+    find_string,
+)
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 if TYPE_CHECKING:

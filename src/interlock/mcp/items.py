@@ -9,8 +9,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.mcp.methods import Era
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 
 # Our own cursor over a merged list: the key after which to go on.
 #

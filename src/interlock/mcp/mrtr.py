@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 
 # Only these may be answered with `input_required`.
 RESUMABLE: Final = frozenset((TOOLS_CALL, PROMPTS_GET, RESOURCES_READ))

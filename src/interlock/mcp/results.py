@@ -13,6 +13,7 @@ from msgspec import Raw
 from interlock.mcp.methods import CACHEABLE, RESOURCES_READ, Era
 from interlock.mcp.tasks import requires_tasks, tool_across_eras
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Response,
     decode_array,
     decode_object,
@@ -21,10 +22,10 @@ from interlock.wire.jsonrpc.codec import (
     encode_error,
     encode_result,
     encode_value,
+    error_body,
     find_outline,
     find_string,
 )
-from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.refusal import (
     BUDGET_EXCEEDED,
     FORMS,

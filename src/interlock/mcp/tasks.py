@@ -22,8 +22,7 @@ from interlock.mcp.methods import (
     TASKS_RESULT,
     Era,
 )
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 from interlock.wire.refusal import (
     FORMS,
     INTERNAL_ERROR,

@@ -7,7 +7,7 @@ CAPABILITY = Capability(
     sections=("registry",),
     operations=("interlock.names.api:OPERATIONS",),
     commands={
-        "names": Command("interlock.names.cli.names:app", "name"),
+        "names": Command("interlock.names.cli:app", "name"),
     },
     parts="interlock.names.parts:RegistryParts",
 )

@@ -50,8 +50,7 @@ from interlock.names.state import Actor
 from interlock.names.surface_check import ANY, NONE, Pin, SurfacePins
 from interlock.operator.operation import File, handles
 from interlock.store.ports import AuditReader
-from interlock.wire.jsonrpc.codec import decode_object
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_object
 from interlock.wire.refusal import NotFound, Refused
 
 _NONE: Final = Raw(b"null")

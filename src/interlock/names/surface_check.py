@@ -46,7 +46,7 @@ from interlock.names.protocol.judgement import (
 )
 from interlock.names.state import RegistryState
 from interlock.store.ports import Change, Damaged, KeyValue
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError
 from interlock.wire.refusal import SPECIFICATION_DRIFT, SURFACE_MISMATCH, Refusal
 from interlock.wire.schemas.inclusion import Effort
 

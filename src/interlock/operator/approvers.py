@@ -5,7 +5,7 @@ from typing import Final
 from starlette.responses import Response
 
 from interlock.approvals.api import LIST_APPROVERS, VISIT_APPROVERS, Approvers
-from interlock.crypto.operator_keys import PASSPHRASE_CHARS_MIN
+from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
 from interlock.operator.approvals import PATH
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import page, text

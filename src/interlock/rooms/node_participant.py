@@ -37,6 +37,7 @@ from interlock.rooms.room import Room
 from interlock.rooms.rooms import RoomRegistry
 from interlock.rooms.timeline import Delivery
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Notification,
     Request,
     decode_object,
@@ -47,7 +48,6 @@ from interlock.wire.jsonrpc.codec import (
     encode_value,
     find_string,
 )
-from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.oversized import result_too_large
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Refusal
 

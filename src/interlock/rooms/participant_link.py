@@ -31,8 +31,14 @@ from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatus, secret_refusal
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import RoomRegistry
-from interlock.wire.jsonrpc.codec import Notification, Response, decode_untrusted, encode_notification, encode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import (
+    CodecError,
+    Notification,
+    Response,
+    decode_untrusted,
+    encode_notification,
+    encode_value,
+)
 from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, UNAVAILABLE, Refusal, ax_refusal
 
 

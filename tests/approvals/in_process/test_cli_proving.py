@@ -18,7 +18,7 @@ from interlock.ax.protocol.registration.authority import Anchor
 from interlock.cli.client.operator import Answer
 from interlock.cli.terminal.errors import BadUsage
 from interlock.core.clock import Clock
-from interlock.crypto import operator_keys as sealing
+from interlock.crypto import signing as sealing
 from interlock.crypto.jose import read_key_untrusted
 from interlock.crypto.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import Presented, call_digest

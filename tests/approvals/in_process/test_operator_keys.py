@@ -11,8 +11,8 @@ from interlock.approvals.trust import operator_keys
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.operator_keys import FREE_TRIES, SHARED_TRIES, OperatorKeyService, TooOften
 from interlock.config.plan import AnchorPlan
-from interlock.crypto import operator_keys as key_files
-from interlock.crypto.operator_keys import make_key
+from interlock.crypto import signing as key_files
+from interlock.crypto.signing import make_key
 from interlock.gate.protocol.proofs import ProofQuestion
 from interlock.wire.refusal import Refusal
 

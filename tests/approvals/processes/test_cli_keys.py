@@ -16,10 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.cli.program import Inline, Interlock
 from tests.operator.fake_node import FakeOperations
 
-from interlock.crypto import operator_keys as sealing
+from interlock.crypto import signing as sealing
 from interlock.crypto.jose import read_key_untrusted, thumbprint
-from interlock.crypto.operator_keys import encrypt_pem, is_sealed
-from interlock.crypto.signing import PassphraseWrong, read_signing_key
+from interlock.crypto.signing import PassphraseWrong, encrypt_pem, is_sealed, read_signing_key
 
 PASSPHRASE = "correct horse"
 

@@ -21,7 +21,7 @@ from interlock.approvals.protocol.standing_grant import (
     proposed_rules,
     rule_text,
 )
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 
 
 def rule(at: str, kind: Any, value: Any = None, **more: Any) -> ArgumentRule:

@@ -18,7 +18,7 @@ from interlock.ax.protocol.budget import (
     Price,
     budget_exceeded,
 )
-from interlock.wire.jsonrpc.errors import error_body
+from interlock.wire.jsonrpc.codec import error_body
 
 READ = Price()
 WRITE = Price(mutable=True)

@@ -45,8 +45,7 @@ from interlock.ax.protocol.registration.codec import (
     read_registered_untrusted,
 )
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
-from interlock.wire.jsonrpc.codec import Request, decode_untrusted
-from interlock.wire.jsonrpc.errors import error_body
+from interlock.wire.jsonrpc.codec import Request, decode_untrusted, error_body
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 DRAFT_REQUEST = b"""{

@@ -15,8 +15,7 @@ from interlock.mcp.methods import (
     TOOLS_LIST,
 )
 from interlock.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
-from interlock.wire.jsonrpc.codec import encode_refusal, encode_value
-from interlock.wire.jsonrpc.errors import error_body
+from interlock.wire.jsonrpc.codec import encode_refusal, encode_value, error_body
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, METHOD_NOT_FOUND, Refusal
 
 ODD = rb'"x":{ "z":1.0 , "a":1208925819614629174706175,"e":1e400,"s":"\u00e9\/"},"_meta":{"k":null}'

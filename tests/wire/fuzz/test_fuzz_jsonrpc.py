@@ -12,6 +12,7 @@ from tests.wire.json_texts import VALUES, damaged, written
 
 from interlock.wire.jsonrpc.codec import (
     ID_BYTES_MAX,
+    CodecError,
     Message,
     Notification,
     Request,
@@ -21,7 +22,6 @@ from interlock.wire.jsonrpc.codec import (
     decode_untrusted,
     encode_value,
 )
-from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 SEEDS = [

@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.wire.jsontext.canonical import INTEGER_MAX, canonical
-from interlock.wire.jsontext.unambiguous import NESTING_MAX, VALUES_MAX, AmbiguousJson, read_untrusted
+from interlock.wire.jsontext.canonical import (
+    INTEGER_MAX,
+    NESTING_MAX,
+    VALUES_MAX,
+    AmbiguousJson,
+    canonical,
+    read_untrusted,
+)
 
 JSON = st.recursive(
     st.none()

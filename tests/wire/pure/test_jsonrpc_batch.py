@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from interlock.wire.jsonrpc.codec import PARTS_MAX, is_batch, split_batch_untrusted
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import PARTS_MAX, CodecError, is_batch, split_batch_untrusted
 from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 

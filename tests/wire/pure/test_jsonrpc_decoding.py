@@ -11,6 +11,7 @@ from interlock.wire.jsonrpc.codec import (
     DEPTH_MAX,
     HALVES_MAX,
     ID_BYTES_MAX,
+    CodecError,
     Message,
     Notification,
     Request,
@@ -21,7 +22,6 @@ from interlock.wire.jsonrpc.codec import (
     decode_untrusted,
     is_deep,
 )
-from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 LONGEST_ID = b"7" * ID_BYTES_MAX

@@ -7,6 +7,7 @@ from msgspec import Raw
 from tests.mcp.mcp_schema import LEGACY, MODERN, complaints
 
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Request,
     Response,
     decode_array,
@@ -21,9 +22,9 @@ from interlock.wire.jsonrpc.codec import (
     encode_request,
     encode_result,
     encode_value,
+    error_body,
     find_string,
 )
-from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.refusal import BUDGET_EXCEEDED, CALL_TIMEOUT, INTERNAL_ERROR, TOOL_DEGRADED, Refusal
 
 PAYLOADS = {

@@ -12,8 +12,7 @@ from tests.support.scale import examples
 from interlock.drivers.protocol.binding.outputs import Unknown, path_type
 from interlock.drivers.protocol.result_path import ResultPath, read_path
 from interlock.wire.schemas import inclusion
-from interlock.wire.schemas.inclusion import Effort, InclusionOutcome, InclusionVerdict, includes
-from interlock.wire.schemas.overlap import exclusions
+from interlock.wire.schemas.inclusion import Effort, InclusionOutcome, InclusionVerdict, exclusions, includes
 from interlock.wire.schemas.shapes import Side
 
 ACCEPTS, UNDECIDED, REJECTS = InclusionVerdict.ACCEPTS, InclusionVerdict.UNDECIDED, InclusionVerdict.REJECTS

@@ -5,7 +5,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from interlock.wire.schemas.dialects import to_2020_12
+from interlock.wire.schemas.digest import to_2020_12
 from interlock.wire.schemas.validators import compile_schema
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
-from interlock.wire.schemas.overlap import exclusions
+from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, exclusions, includes
 from interlock.wire.schemas.shapes import Side
 from interlock.wire.schemas.validators import compile_schema
 

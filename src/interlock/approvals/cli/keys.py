@@ -15,8 +15,7 @@ from interlock.cli.terminal.errors import BadUsage
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.crypto.operator_keys import KeyKind
-    from interlock.crypto.signing import SigningKey
+    from interlock.crypto.signing import KeyKind, SigningKey
 
 VARIABLE = "INTERLOCK_PASSPHRASE"
 BYTES_MAX = 1024
@@ -73,7 +72,7 @@ def choose_passphrase(name: str, descriptor: int | None) -> bytes:
         raise Refused(
             "passphrase_needed", f"the key {name} needs a passphrase, and there is no terminal to type it on", hint=_HOW
         )
-    from interlock.crypto.operator_keys import PASSPHRASE_CHARS_MIN
+    from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
 
     chars = f"at least {PASSPHRASE_CHARS_MIN} characters"
     typed = _long_enough(_check(_prompt(f"passphrase for the new key {name} ({chars}): ")))
@@ -83,7 +82,7 @@ def choose_passphrase(name: str, descriptor: int | None) -> bytes:
 
 
 def _long_enough(passphrase: bytes) -> bytes:
-    from interlock.crypto.operator_keys import PASSPHRASE_CHARS_MIN
+    from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
 
     if len(passphrase.decode("utf-8", "surrogateescape")) < PASSPHRASE_CHARS_MIN:
         raise Refused(
@@ -123,12 +122,12 @@ class OperatorKeys:
         self.folder = config_folder(os.environ) / "keys"
 
     def names(self) -> list[str]:
-        from interlock.crypto.operator_keys import key_names
+        from interlock.crypto.signing import key_names
 
         return key_names(self.folder)
 
     def file(self, name: str) -> Path:
-        from interlock.crypto.operator_keys import KEY_NAME
+        from interlock.crypto.signing import KEY_NAME
 
         if not KEY_NAME.fullmatch(name):
             raise BadUsage("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
@@ -138,7 +137,7 @@ class OperatorKeys:
         """Return the public key as an [[anchor]] has it, or None if there is no key of that name."""
         if not self.file(name).exists():
             return None
-        from interlock.crypto.operator_keys import public_text
+        from interlock.crypto.signing import public_text
 
         path = self._public_file(name)
         try:
@@ -152,7 +151,7 @@ class OperatorKeys:
 
     def make(self, name: str, kind: "KeyKind", passphrase: Callable[[], bytes] | None) -> str:
         """Create a key pair and return its public key. An existing key is never overwritten."""
-        from interlock.crypto.operator_keys import KeyExists, make_key
+        from interlock.crypto.signing import KeyExists, make_key
 
         path = self.file(name)
         if path.exists():
@@ -166,8 +165,7 @@ class OperatorKeys:
 
     def open(self, name: str, passphrase: Callable[[], bytes]) -> "SigningKey":
         """Open a private key. `passphrase` is called only for a key that has one."""
-        from interlock.crypto.operator_keys import PUBLIC_BYTES_MAX, is_sealed
-        from interlock.crypto.signing import KeyFileError, read_signing_key
+        from interlock.crypto.signing import PUBLIC_BYTES_MAX, KeyFileError, is_sealed, read_signing_key
 
         path = self.file(name)
         try:
@@ -220,7 +218,7 @@ def own_name() -> str:
     """Return the name of the person at this machine, for use as the name of a key."""
     import getpass
 
-    from interlock.crypto.operator_keys import KEY_NAME
+    from interlock.crypto.signing import KEY_NAME
 
     try:
         user = getpass.getuser()

@@ -50,7 +50,7 @@ from interlock.core.operator_errors import refused_as
 from interlock.gate.granted_calls import approve_waiting, may_be_granted
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.operator.operation import CHANGED, handles
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 from interlock.wire.refusal import NotFound, Refusal
 
 SECONDS: Final = 86_400  # where neither a number of calls nor a time is given

@@ -11,8 +11,7 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, find_string
 from interlock.wire.jsontext.canonical import NotCanonical, canonical, tool_digest
 from interlock.wire.schemas.digest import schema_digest
 

@@ -77,7 +77,7 @@ def _is_plain(character: str) -> bool:
 # Rules for the arguments of a tool that a person agrees to once for many calls: which arguments a call may have.
 #
 # A rule names one argument by a JSON pointer and says what it may be. What no rule names may not be there: nothing is
-# free unless a rule says so. Arguments come as `jsontext.unambiguous` reads them, so that what is judged is what every
+# free unless a rule says so. Arguments come as `jsontext.canonical` reads them, so that what is judged is what every
 # server reads; numbers are compared by their value and texts by their characters, never one with the other.
 #
 #     equals   exactly this value

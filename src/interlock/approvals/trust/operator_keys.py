@@ -17,7 +17,7 @@ import msgspec
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.clock import Clock
 from interlock.crypto.jose import BadKey, read_key_untrusted, thumbprint
-from interlock.crypto.operator_keys import (
+from interlock.crypto.signing import (
     KEY_NAME,
     PASSPHRASE_CHARS_MIN,
     KeyExists,

@@ -23,8 +23,7 @@ from interlock.aql.protocol.errors import (
 )
 from interlock.aql.protocol.model import Danger
 from interlock.gate.protocol.held_call import CONFIRMATION
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_array, decode_object, decode_value, find_string
 from interlock.wire.refusal import (
     BUDGET_EXCEEDED,
     CALL_TIMEOUT,

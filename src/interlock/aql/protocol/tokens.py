@@ -15,8 +15,7 @@ import msgspec
 
 from interlock.aql.protocol.errors import AqlFailure, Code, failure
 from interlock.aql.protocol.model import Danger
-from interlock.wire.jsontext.canonical import NotCanonical, canonical
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.jsontext.canonical import AmbiguousJson, NotCanonical, canonical, read_untrusted
 
 TOKENS_MAX: Final = 20_000
 PURGE_S: Final = 2700.0  # after it expired; with the longest life of a token (900 s) that is one hour

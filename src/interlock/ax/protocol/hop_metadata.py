@@ -29,8 +29,7 @@ from interlock.ax.protocol.capability import (
     read_capability,
 )
 from interlock.ax.protocol.transport_classes import NATIVE
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 
 # How many tools a node does not list for its parent, and why: numbers in the `_meta` of its tools/list, no names.
 #

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.names import QUALIFIED_MAX, SCHEME, is_segment
-from interlock.wire.jsonrpc.codec import decode_value, encode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_value, encode_value
 from interlock.wire.refusal import ROUTE_MISMATCH, Refusal, ax_refusal
 
 ROUTE: Final = "x-mcpax-route"  # AX-7.2-1

@@ -42,6 +42,7 @@ from interlock.mcp.results import (
     result_to_modern,
 )
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Notification,
     Request,
     Response,
@@ -53,9 +54,9 @@ from interlock.wire.jsonrpc.codec import (
     encode_result,
     encode_result_pieces,
     encode_value,
+    error_body,
     find_string,
 )
-from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, METHOD_NOT_FOUND, Refusal, find_code
 
 PARKED_MAX: Final = 20_000  # calls that wait for an answer of their clients

@@ -44,9 +44,9 @@ from interlock.wire.jsonrpc.codec import (
     encode_notification,
     encode_request,
     encode_value,
+    error_body,
     find_string,
 )
-from interlock.wire.jsonrpc.errors import error_body
 from interlock.wire.refusal import METHOD_NOT_FOUND, SCOPE_DENIED, Refusal, ax_refusal
 
 

@@ -56,6 +56,7 @@ from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import META_CAPABILITIES, MODERN, Era
 from interlock.mcp.mrtr import read_input_required
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Notification,
     Response,
     decode_array,
@@ -64,7 +65,6 @@ from interlock.wire.jsonrpc.codec import (
     encode_value,
     find_string,
 )
-from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

@@ -42,8 +42,7 @@ from interlock.mcp import methods
 from interlock.mcp.headers import encode_header
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import LATEST_MODERN, TOOLS_CALL, Era
-from interlock.wire.jsonrpc.codec import Response, decode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, Response, decode_value
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 # A request that goes to one driver's server as it is: a tool without a contract, a prompt, a resource, a completion.

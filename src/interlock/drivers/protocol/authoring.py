@@ -35,7 +35,7 @@ from interlock.drivers.protocol.model import Contract, Driver
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.wire.jsontext.canonical import quoted
-from interlock.wire.schemas.dialects import to_2020_12
+from interlock.wire.schemas.digest import to_2020_12
 
 # Frontmatter for hosts without our extensions. A key that has an equivalent is written as that; every other one is left
 # out and named. Nothing becomes less strict: an approval that only this node understands becomes one that asks.

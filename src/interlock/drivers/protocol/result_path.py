@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.wire.jsontext.canonical import quoted
-from interlock.wire.schemas.bounds import PATTERN_CHARS_MAX
+from interlock.wire.schemas.validators import PATTERN_CHARS_MAX
 
 # The pattern of result_parse: compiled by RE2, whose time is linear in the text whatever the pattern (AIP-extract-8).
 #

@@ -32,8 +32,7 @@ from interlock.process.child import Child, ChildStartFailed, child_environment
 from interlock.process.sandbox.host_paths import SandboxFailed
 from interlock.process.sandbox.sandbox import Command, Sandbox
 from interlock.process.stderr import StderrRing
-from interlock.wire.jsonrpc.codec import decode_value, encode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_value, encode_value
 from interlock.wire.jsonrpc.oversized import Oversized
 
 # The process that runs a driver.py: started by the first question to it, ended after a while without one.

@@ -39,8 +39,7 @@ from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import Redact, StderrRing
 from interlock.store.ports import KeyValue
-from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_untrusted
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, Notification, Request, Response, decode_untrusted
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 # The context of a call through a driver: from the caller's principal, never from anything a client sends.

@@ -18,10 +18,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock.mcp.mrtr import seal_bytes, unseal_bytes_untrusted
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
-from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsontext.canonical import NotCanonical, canonical
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
+from interlock.wire.jsontext.canonical import AmbiguousJson, NotCanonical, canonical, read_untrusted
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 CONFIRMATION: Final = "x-mcpax-confirmation"

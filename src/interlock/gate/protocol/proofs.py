@@ -48,7 +48,7 @@ from interlock.crypto.webauthn import (
     read_assertion_untrusted,
 )
 from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 from interlock.wire.refusal import CONFIRMATION_USED, PROOF_INVALID, Refusal, ax_refusal
 
 TYP: Final = "mcpax-confirm+jwt"  # AX-11.3-5

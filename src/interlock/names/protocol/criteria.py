@@ -40,8 +40,7 @@ from interlock.names.protocol.registry import (
     Verdict,
 )
 from interlock.net.protocol.address_scope import Scope, maybe_scope
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.jsontext.canonical import pointer_step
 from interlock.wire.schemas import digest
 from interlock.wire.schemas.inclusion import Effort, EffortSpent

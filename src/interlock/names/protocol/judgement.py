@@ -24,8 +24,7 @@ from interlock.ax.protocol.hop_metadata import CAPABILITY
 from interlock.mcp.items import Item, maybe_value
 from interlock.names.protocol.entry import NO_SCHEMA, EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.grammar import is_name
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.refusal import INVALID_PARAMS
 from interlock.wire.schemas.digest import normalised, normalised_digest
 from interlock.wire.schemas.inclusion import TOO_MUCH, Effort, EffortSpent, InclusionOutcome, InclusionVerdict, includes

@@ -20,7 +20,7 @@ from interlock.crypto.jose import (
     read_jwt_untrusted,
     read_key_untrusted,
 )
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 
 TYP: Final = "names-statement+jwt"
 STATEMENT_S_MAX: Final = 600.0  # how long after it was made a statement is taken

@@ -20,8 +20,8 @@ from textual.widgets.option_list import Option
 
 from interlock.cli.terminal.text import duration, local_time, moment, one_line, printable
 from interlock.sdk.rooms import Heard, Listener, Participant, Proposal, RoomError, RoomInvalid
+from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 from interlock.wire.jsontext.display import layout_lines
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 READABLE_BYTES_MAX: Final = 64 * 1024  # of the parameters of a proposal
 SHOWN_MAX: Final = 400  # characters of one message of others' programs

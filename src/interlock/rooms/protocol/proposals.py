@@ -16,8 +16,7 @@ from msgspec import Raw
 from interlock.approvals.protocol.approval import Move, Status
 from interlock.drivers.protocol.files.plaintext import is_plaintext
 from interlock.rooms.protocol.envelope import EnvelopeRefusal
-from interlock.wire.jsontext.canonical import NotCanonical, canonical
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.jsontext.canonical import AmbiguousJson, NotCanonical, canonical, read_untrusted
 
 TOOLS_CALL: Final = "tools/call"
 REASON_CHARS_MAX: Final = 2000

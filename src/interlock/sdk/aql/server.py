@@ -29,6 +29,7 @@ from interlock.sdk.subserver import tools
 from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer, is_modern
 from interlock.sdk.subserver.stdio import open_standard
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Notification,
     Request,
     Response,
@@ -37,7 +38,6 @@ from interlock.wire.jsonrpc.codec import (
     encode_refusal,
     encode_value,
 )
-from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 from interlock.wire.sse import encode_event

@@ -24,8 +24,7 @@ from interlock.net.websocket import DialFailed, dial
 from interlock.rooms.protocol.envelope import V01, Envelope, EnvelopeRefusal, decode_untrusted
 from interlock.rooms.protocol.participants import GATEWAY
 from interlock.sdk.rooms.model import EnvelopeRefused, RoomRefused, RoomUnreachable
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.jsonrpc.oversized import Oversized
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from interlock.sdk.rooms.model import Answer, CallFailed, Heard, NoAnswer, Peer,
 from interlock.sdk.rooms.proposals import FollowedProposals
 from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Notification,
     Request,
     Response,
@@ -36,7 +37,6 @@ from interlock.wire.jsonrpc.codec import (
     encode_notification,
     encode_value,
 )
-from interlock.wire.jsonrpc.errors import CodecError
 
 HEARD_MAX: Final = 1000  # envelopes that wait to be read, before the connection is held back
 

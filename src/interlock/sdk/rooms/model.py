@@ -16,8 +16,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_value
 
 # The messages of ends that no participant caused.
 MESSAGES: Final = {

@@ -1,7 +1,7 @@
-"""Bytes <-> JSON-RPC messages, with everything that matters to the ends kept as the bytes it came in.
+"""JSON-RPC messages and their bytes. Payloads stay the bytes in which they came.
 
 `decode_untrusted` takes bytes from outside and raises only CodecError. The `encode_*` functions join bytes; they never
-re-encode a payload.
+encode a payload again. `error_body` is the only place where a refusal becomes a JSON-RPC error.
 """
 
 import re
@@ -13,8 +13,38 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR, Refusal
+from interlock.wire.refusal import FORMS, INVALID_REQUEST, PARSE_ERROR, Refusal, RefusalCode
+
+
+class CodecError(Exception):
+    """Bytes from outside that are not one JSON-RPC message. The only error that this module raises."""
+
+    def __init__(self, code: RefusalCode, message: str, message_id: bytes = b"null") -> None:
+        super().__init__(message)
+        self.refusal = Refusal(code, message)
+        self.message_id = message_id
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def error_body(refusal: Refusal, *, draft: bool = False) -> bytes:
+    """Return the JSON-RPC error object.
+
+    `draft`: it is for a legacy client or an MCP-AX link. Two codes have the number of the MCP-AX draft there
+    (13.2, 11.4), which the details then do not repeat.
+    """
+    forms, details = FORMS[refusal.code], refusal.details
+    number = forms.number
+    if draft and forms.draft_number is not None:
+        number = forms.draft_number
+        if details is not None:
+            details = {key: value for key, value in details.items() if key != "mcpax_code"}
+    body: dict[str, Any] = {"code": number, "message": refusal.message}
+    if details is not None:
+        body["data"] = details
+    return _encode(body)
+
 
 # The three JSON-RPC messages. What routing does not need stays `msgspec.Raw`: bytes in, the same bytes out.
 
@@ -162,8 +192,6 @@ def find_outline(data: bytes) -> Outline | None:
 # A message in pieces that are written one after the other: what is large in it is sent from where it was read.
 
 LARGE_VALUE_BYTES: Final = 64 * 1024  # from here on a copy costs more than another piece
-
-_encode = msgspec.json.Encoder().encode
 
 
 class LargeParams(dict[str, Any]):

@@ -1,20 +1,27 @@
-"""Canonical JSON (RFC 8785) and the digest of a tool's definition (MCP-AX 11.3, ours).
+"""Canonical JSON (RFC 8785), the digest of a tool's definition (MCP-AX 11.3), and JSON without ambiguity.
 
-RFC 8785 knows only doubles: an integer beyond 2^53 - 1 would be hashed like its neighbour. `canonical` refuses it and
-whatever else has no canonical form with `NotCanonical`. A definition must have a digest whatever a server puts into it,
-so there such integers are written out, and a member that has no canonical form at all stands as the hash of its bytes.
+RFC 8785 knows only doubles: an integer beyond 2^53 - 1 would be hashed like its neighbour. `canonical` refuses such
+integers, and everything else that has no canonical form, with `NotCanonical`. A definition must have a digest whatever
+a server puts into it. In `tool_digest`, therefore, large integers are written out, and a member without a canonical
+form is represented by the hash of its bytes.
+
+`read_untrusted` reads JSON that means one thing to every reader, because what a person approves must be what the tool's
+server reads. Of two equal keys, most readers take the last, some the first; a number beyond the range of a double is
+one value here and another there. Such texts raise `AmbiguousJson`. It is used for calls that are held and for the
+proofs that release them, not for plain traffic, which it would slow down.
 """
 
 import hashlib
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from json.encoder import encode_basestring
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_value
 
 INTEGER_MAX: Final = 2**53 - 1
 _DECIMAL_DIGITS_MAX: Final = 21  # ECMAScript writes exponents from 1e21 and below 1e-6
@@ -145,3 +152,138 @@ def pointer_step(key: str) -> str:
 def quoted(key: str) -> str:
     """Quote a key for a message: control characters are escaped, and a long key is cut."""
     return repr(key if len(key) <= 60 else key[:59] + "…")
+
+
+NESTING_MAX: Final = 64  # a person cannot read what lies deeper
+VALUES_MAX: Final = 10_000  # a digest of them takes a few hundredths of a second, in which no other call is served
+NUMBER_CHARS_MAX: Final = 400  # the longest double in full, 5e-324, has 326
+_INTEGER_DIGITS: Final = len(str(INTEGER_MAX))
+
+
+class AmbiguousJson(ValueError):
+    """Error for text that is not JSON, or JSON that two readers may understand differently. `reason` is a word, the
+    message the end of a sentence.
+    """
+
+    def __init__(self, reason: str, why: str) -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
+    """Decode JSON that every reader understands the same way. Raise AmbiguousJson for any other JSON.
+
+    Without `exact`, numbers may lose digits. Dates are read this way, because they are not compared to their last
+    digit.
+    """
+    reading = _Reading(exact)
+    try:
+        value = json.loads(
+            data.decode(),
+            object_pairs_hook=reading.object,
+            parse_int=reading.integer,
+            parse_float=reading.real,
+            parse_constant=reading.constant,
+        )
+    except UnicodeDecodeError:
+        raise AmbiguousJson("malformed", "it is not valid UTF-8") from None
+    except json.JSONDecodeError:
+        raise AmbiguousJson("malformed", "it is not valid JSON") from None
+    except RecursionError:
+        raise _too_deep() from None
+    _look_over(value)
+    return value
+
+
+class _Reading:
+    """The hooks of one reading."""
+
+    def __init__(self, exact: bool) -> None:
+        self._exact = exact
+        self._left = VALUES_MAX
+
+    def object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        self._count()
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            raise AmbiguousJson("duplicate_key", "an object has the same key twice")
+        return members
+
+    def integer(self, text: str) -> int:
+        self._count()
+        if len(text.lstrip("-")) > _INTEGER_DIGITS or not -INTEGER_MAX <= (value := int(text)) <= INTEGER_MAX:
+            raise AmbiguousJson("number", f"an integer lies outside +-{INTEGER_MAX}, where readers round differently")
+        if value == 0 and text[0] == "-":
+            raise _negative_zero()
+        return value
+
+    def real(self, text: str) -> float:
+        self._count()
+        if len(text) > NUMBER_CHARS_MAX:
+            raise AmbiguousJson("number", f"a number is longer than {NUMBER_CHARS_MAX} characters")
+        value = float(text)
+        if not math.isfinite(value):
+            raise AmbiguousJson("number", "a number is too large for a double")
+        if self._exact:
+            # Reject a decimal that rounds to a double but is not the number that RFC 8785 writes for that double. 1,
+            # 1.0 and 10e-1 are one number. 0.1 and 0.1000000000000000055 are two, and canonical JSON has one text for
+            # both.
+            if value == 0:
+                if not set(text.lower().partition("e")[0]) <= set("-0."):
+                    raise AmbiguousJson("number", "a number is too small for a double")
+                if text[0] == "-":
+                    raise _negative_zero()
+            elif Decimal(text) != Decimal(canonical(value).decode()):
+                raise AmbiguousJson("number", "a number has more digits than a double keeps")
+        return value
+
+    def constant(self, text: str) -> NoReturn:
+        raise AmbiguousJson("malformed", f"{text} is not JSON")
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _too_many()
+
+
+def _look_over(value: Any) -> None:
+    left = VALUES_MAX
+    level: list[Any] = [value]
+    for _ in range(NESTING_MAX + 1):
+        left -= len(level)
+        if left < 0:
+            raise _too_many()
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                _check_texts((item,))
+            elif isinstance(item, dict):
+                _check_texts(item)
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
+        if not inner:
+            return
+        level = inner
+    raise _too_deep()
+
+
+def _check_texts(texts: Iterable[str]) -> None:
+    for text in texts:
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise AmbiguousJson("surrogate", "a string holds half of a surrogate pair") from None
+
+
+def _negative_zero() -> AmbiguousJson:
+    return AmbiguousJson("number", "canonical JSON does not tell -0 from 0")
+
+
+def _too_deep() -> AmbiguousJson:
+    return AmbiguousJson("nesting", f"it is nested deeper than {NESTING_MAX} levels")
+
+
+def _too_many() -> AmbiguousJson:
+    return AmbiguousJson("size", f"it holds more than {VALUES_MAX} values")

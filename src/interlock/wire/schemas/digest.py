@@ -1,8 +1,14 @@
-"""The digest of a JSON Schema: the same for schemas that say the same in other words (REG-8.1-3).
+"""JSON Schemas in one dialect, and their digest: the same for schemas that mean the same (REG-8.1-3, AIP-author-4).
 
-What only describes is dropped, lists that are sets are sorted, references inside the schema are replaced by what they
-lead to. A reference that leads back to itself stays, with the definitions it needs. `default` stays: it changes what a
-call does. Where replacing them would make the schema too large, all references stay.
+`to_2020_12` rewrites a schema of an older draft, which `$schema` names, so that it accepts and rejects the same values
+under 2020-12. Keywords that the older draft ignored (assertions beside a `$ref`, keywords that it did not have) are
+removed, because 2020-12 would not ignore them. Nothing is fetched.
+
+`normalised` rewrites a schema on top of that: descriptions are dropped, lists that are sets are sorted, and references
+inside the schema are replaced by their targets. A recursive reference stays, with the definitions that it needs.
+`default` stays, because it changes what a call does. If the schema would become too large, all references stay.
+`schema_digest` is the SHA-256 of the canonical JSON of the result. Two schemas with different digests may still mean
+the same; whoever needs to know compares them (`inclusion`).
 """
 
 import contextlib
@@ -10,13 +16,144 @@ import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
-from interlock.wire.schemas.bounds import DEPTH_MAX, VALUES_MAX, reference_target
-from interlock.wire.schemas.dialects import to_2020_12
 from interlock.wire.schemas.inclusion import Effort
+from interlock.wire.schemas.validators import DEPTH_MAX, VALUES_MAX, reference_target
+
+OLDER_DEPTH_MAX: Final = 100  # deeper schemas of an older draft stay as they are, and no frontmatter holds them
+
+_OLDER: Final = ("draft-04", "draft-05", "draft-06", "draft-07", "draft/2019-09")
+# Keywords of older drafts whose value is one schema, a list of schemas, or schemas by name.
+_UNEVALUATED: Final = ("unevaluatedItems", "unevaluatedProperties")
+_OLDER_ONE: Final = frozenset(
+    ["additionalItems", "additionalProperties", "contains", "else", "if", "not", "propertyNames", "then", *_UNEVALUATED]
+)
+_OLDER_MANY: Final = frozenset(["allOf", "anyOf", "oneOf"])
+_OLDER_NAMED: Final = frozenset(["$defs", "definitions", "properties", "patternProperties", "dependentSchemas"])
+# Keywords that count beside a $ref up to draft-07: those that say nothing about a value, and definitions.
+_BESIDE_REF: Final = frozenset(
+    ["$comment", "$defs", "$ref", "default", "definitions", "description", "examples", "title"]
+)
+_SINCE_2020: Final = frozenset(["$dynamicAnchor", "$dynamicRef", "prefixItems"])
+_SINCE_2019: Final = frozenset(
+    [
+        *("$anchor", "$recursiveAnchor", "$recursiveRef", "dependentRequired", "dependentSchemas", "maxContains"),
+        *("minContains", *_UNEVALUATED),
+    ]
+)
+
+
+def to_2020_12(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Rewrite a schema of an older draft for 2020-12, without its $schema."""
+    dialect = schema.get("$schema")
+    if dialect is None and "$schema" not in schema:
+        return dict(schema)
+    rest = {key: value for key, value in schema.items() if key != "$schema"}
+    older = next((each for each in _OLDER if isinstance(dialect, str) and each in dialect), None)
+    if older is None:
+        return rest
+    written: dict[str, Any] = _Rewriting(rest, older).schema(rest, 0)
+    return written
+
+
+class _Rewriting:
+    def __init__(self, root: Mapping[str, Any], dialect: str) -> None:
+        self._root = root
+        self._is_2019 = dialect == "draft/2019-09"
+        self._is_04 = dialect in {"draft-04", "draft-05"}
+        self._ignored = _SINCE_2020 if self._is_2019 else _SINCE_2019 | _SINCE_2020
+
+    def schema(self, schema: Any, depth: int) -> Any:
+        if not isinstance(schema, Mapping) or depth > OLDER_DEPTH_MAX:
+            return schema
+        alone = isinstance(schema.get("$ref"), str) and not self._is_2019
+        rewritten: dict[str, Any] = {}
+        for key, value in schema.items():
+            if key in self._ignored or (alone and key not in _BESIDE_REF):
+                continue
+            rewritten |= self._keyword(schema, key, value, depth + 1)
+        return rewritten
+
+    def _keyword(self, schema: Mapping[str, Any], key: str, value: Any, depth: int) -> dict[str, Any]:
+        tuples = isinstance(schema.get("items"), list)
+        if key == "items" and tuples:
+            return {"prefixItems": [self.schema(each, depth) for each in value]}
+        if key == "additionalItems":
+            return {"items": self.schema(value, depth)} if tuples else {}
+        if key == "dependencies" and isinstance(value, Mapping):
+            return self._dependencies(value, depth)
+        if key in _OLDER_NAMED and isinstance(value, Mapping):
+            return {self._definition_key(schema, key): {name: self.schema(each, depth) for name, each in value.items()}}
+        if key in _OLDER_MANY and isinstance(value, list):
+            return {key: [self.schema(each, depth) for each in value]}
+        if key in _OLDER_ONE or key == "items":
+            return {key: self.schema(value, depth)}
+        if key in {"$ref", "$recursiveRef"} and isinstance(value, str):
+            return {"$ref": self._moved_pointer(value)}
+        if key == "$recursiveAnchor":
+            return {}
+        identifier = "id" if self._is_04 else "$id"
+        if key == identifier and isinstance(value, str):
+            return {"$anchor": value[1:]} if value.startswith("#") else {"$id": value}
+        if self._is_04 and key in {"exclusiveMinimum", "exclusiveMaximum"} and isinstance(value, bool):
+            limit = schema.get(_LIMITS[key])
+            return {key: limit} if value and limit is not None else {}
+        return {key: value}
+
+    def _definition_key(self, schema: Mapping[str, Any], key: str) -> str:
+        """Return where definitions move: to $defs if it is free. 2020-12 also finds them under their old name."""
+        return "$defs" if key == "definitions" and "$defs" not in schema else key
+
+    def _dependencies(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        required = {name: each for name, each in value.items() if isinstance(each, list)}
+        schemas = {name: self.schema(each, depth) for name, each in value.items() if not isinstance(each, list)}
+        rewritten: dict[str, Any] = {"dependentRequired": required} if required else {}
+        return rewritten | ({"dependentSchemas": schemas} if schemas else {})
+
+    def _moved_pointer(self, reference: str) -> str:
+        """Rewrite a pointer into this document to where its target moved. A step may be a keyword, or a name that
+        only looks like one.
+        """
+        if not reference.startswith("#/"):
+            return reference
+        written = reference[2:].split("/")
+        steps = [unquote(each).replace("~1", "/").replace("~0", "~") for each in written]
+        at: Any = self._root
+        place = 0
+        while place < len(steps) and isinstance(at, Mapping):
+            key, value = steps[place], at.get(steps[place])
+            inner = steps[place + 1] if place + 1 < len(steps) else None
+            if key == "items" and isinstance(value, list):
+                written[place] = "prefixItems"
+            elif key == "additionalItems" and isinstance(at.get("items"), list):
+                written[place] = "items"
+            elif key == "dependencies" and isinstance(value, Mapping) and inner is not None:
+                written[place] = "dependentRequired" if isinstance(value.get(inner), list) else "dependentSchemas"
+            elif key in _OLDER_NAMED:
+                written[place] = self._definition_key(at, key)
+            elif key not in _OLDER_ONE and key not in _OLDER_MANY and key != "items":
+                break
+            if key in _OLDER_ONE or (key == "items" and not isinstance(value, list)):
+                at, place = value, place + 1
+                continue
+            at, place = _inside(value, inner), place + 2
+        return "#/" + "/".join(written)
+
+
+_LIMITS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+
+
+def _inside(value: Any, step: str | None) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(step)
+    if isinstance(value, list) and step is not None and step.isdigit() and int(step) < len(value):
+        return value[int(step)]
+    return None
+
 
 _DESCRIBES: Final = frozenset(["title", "description", "$comment", "examples", "deprecated", "$id", "$schema"])
 _ONE: Final = frozenset(

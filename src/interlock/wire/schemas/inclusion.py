@@ -1,11 +1,21 @@
-"""Is every value that one JSON Schema allows allowed by another? It accepts them, rejects some, or is undecided
-(AIP-tools-5, -8; REG-8.1-4).
+"""Comparison of two JSON Schemas: inclusion and exclusion (AIP-tools-5, -6, -8; REG-8.1-4).
 
-Compared are types, enum and const, properties, required and additionalProperties, items, and alternatives. Lengths and
-bounds are accepted where they are the same or narrower; where they are wider the caller says whether that rejects: a
-server that wants at least one character is not refused for a contract that does not say so. Patterns and formats are
-accepted where they are the same. Everything else is undecided. A missing additionalProperties is read as closed on the
-narrow side; on the wide side the caller says what a property is that is neither named nor excluded.
+`Comparison.compare` answers whether every value that one schema (the narrow side) allows is allowed by another (the
+wide side). Three verdicts are possible: accepted, rejected, undecided.
+
+- Types, enum and const, properties, required and additionalProperties, items, and alternatives are compared.
+- Lengths and bounds are accepted if they are equal or narrower. If they are wider, the caller says whether that
+  rejects: a server that wants at least one character is not refused for a contract that does not say so.
+- Patterns and formats are accepted if they are equal. Everything else is undecided.
+- A missing additionalProperties is read as closed on the narrow side. On the wide side the caller says what a property
+  is that is neither named nor excluded.
+
+`exclusions` answers whether a value can satisfy both schemas at all. It returns the places at which they exclude each
+other; an empty result means that it is possible, not that it is certain. Elements of arrays and members of objects that
+exclude each other count, although an empty array or an object without the member would pass: a binding that only ever
+works for nothing is a mistake.
+
+Schemas come from servers, so every comparison has a budget of steps (`Effort`), which bounds its time.
 """
 
 import math
@@ -506,3 +516,70 @@ def _text(value: Any) -> bytes:
 def _join_names(values: Iterable[Any]) -> str:
     text = ", ".join(msgspec.json.encode(each).decode() for each in list(values)[:DIFFERENCES_MAX])
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[SchemaDifference, ...]:
+    """Return the places where no value satisfies both schemas. `narrow` of a difference is our side, `wide` is
+    theirs.
+    """
+    if not (ours.is_bounded and theirs.is_bounded):
+        return ()
+    try:
+        return tuple(_Meeting(ours, theirs).apart((our_schema,), (their_schema,), "", 0))
+    except (EffortSpent, RecursionError):
+        return ()
+
+
+class _Meeting:
+    def __init__(self, ours: Side, theirs: Side) -> None:
+        self._ours, self._theirs = ours, theirs
+        self._effort = Effort()
+
+    def apart(self, our: tuple[Any, ...], their: tuple[Any, ...], path: str, depth: int) -> list[SchemaDifference]:
+        self._effort.spend(1)
+        if depth > DEPTH_MAX:
+            return []
+        ours, theirs = self._ours.shape(*our), self._theirs.shape(*their)
+        self._effort.spend(len(ours.parts) + len(theirs.parts) + ours.steps + theirs.steps)
+        common = ours.types & theirs.types
+        if not common:
+            return [SchemaDifference(path=path, narrow=types_shown(ours.types), wide=types_shown(theirs.types))]
+        if self._values_apart(ours, self._theirs, their) or self._values_apart(theirs, self._ours, our):
+            return [SchemaDifference(path=path, narrow="its values", wide="none of them")]
+        for shape, is_ours in ((ours, True), (theirs, False)):
+            for branches in alternatives(shape):
+                results = [
+                    self.apart(branch, their, path, depth + 1) if is_ours else self.apart(our, branch, path, depth + 1)
+                    for branch in branches
+                ]
+                if results and all(results):
+                    return results[0]
+        if common == {"object"}:
+            differences: list[SchemaDifference] = []
+            mine, wanted = ours.names(), theirs.names()
+            for requiring, other, narrow, wide in (
+                (theirs, ours, "never there", "required"),
+                (ours, theirs, "always there", "not allowed"),
+            ):
+                differences += [
+                    SchemaDifference(path=f"{path}/{pointer_step(name)}", narrow=narrow, wide=wide)
+                    for name in requiring.required()
+                    if other.shuts_out(name)
+                ]
+            for name, schemas in mine.items():
+                if name in wanted:
+                    differences += self.apart(schemas, wanted[name], f"{path}/{pointer_step(name)}", depth + 1)
+            return differences
+        if common == {"array"}:
+            items = [
+                tuple(each for each in side.all_of("items") if not isinstance(each, list)) for side in (ours, theirs)
+            ]
+            return self.apart(items[0], items[1], f"{path}/*", depth + 1)
+        return []
+
+    def _values_apart(self, shape: Shape, other: Side, their: tuple[Any, ...]) -> bool:
+        values = shape.values
+        if values is None or len(values) > VALUES_MAX:
+            return False
+        self._effort.spend(len(values) * other.cost(*their))
+        return all(other.accepts(value, *their) is False for value in values)

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.wire.schemas.bounds import is_bounded, reference_target
-from interlock.wire.schemas.validators import Compiled, compile_schema
+from interlock.wire.schemas.validators import Compiled, compile_schema, is_bounded, reference_target
 
 DEPTH_MAX: Final = 32  # AIP-tools-5
 PARTS_MAX: Final = 256  # of one allOf, with what it refers to
@@ -97,7 +96,7 @@ class Side:
     """Side of a comparison, contract or server: a whole schema in which references are followed."""
 
     def __init__(self, root: Any, *, is_small: bool = False, has_booleans: bool = True) -> None:
-        """Create a side of a comparison. `is_small` says that the schema needs no counting (`bounds.is_bounded`) and
+        """Create a side of a comparison. `is_small` says that the schema needs no counting (`is_bounded`) and
         has no references. Without `has_booleans`, true and false occur nowhere in it.
         """
         self.root = root

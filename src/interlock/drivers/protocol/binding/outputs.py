@@ -18,8 +18,14 @@ from interlock.drivers.protocol.result_path import (
     Step,
     WhereStep,
 )
-from interlock.wire.schemas.inclusion import Effort, EffortSpent, InclusionVerdict, SchemaDifference, includes
-from interlock.wire.schemas.overlap import exclusions
+from interlock.wire.schemas.inclusion import (
+    Effort,
+    EffortSpent,
+    InclusionVerdict,
+    SchemaDifference,
+    exclusions,
+    includes,
+)
 from interlock.wire.schemas.shapes import DEPTH_MAX, Side, alternatives, types_shown
 
 # A path of result_extract through a JSON Schema instead of a value (AIP-tools-6): the schema of what it will find.

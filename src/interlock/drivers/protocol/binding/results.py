@@ -17,8 +17,7 @@ import msgspec
 from interlock.drivers.protocol.model import ResultParse
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.protocol.result_path import Miss, RecordPattern, ResultPath
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.schemas.validators import Compiled
 
 DEPTH_MAX: Final = 100

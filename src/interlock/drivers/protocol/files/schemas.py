@@ -28,7 +28,7 @@ from interlock.drivers.protocol.kinds import (
 )
 from interlock.drivers.protocol.problems import SCHEMA_INVALID, FileProblem
 from interlock.wire.jsontext.canonical import pointer_step, quoted
-from interlock.wire.schemas.bounds import is_bounded
+from interlock.wire.schemas.validators import is_bounded
 
 # AIP-30: the fields every driver has, whatever its kind.
 

@@ -1,0 +1,701 @@
+"""Commands about the registry of names: reading it, asking for names, changing entries, and signing statements.
+
+Every command but `publish`, `import` and `attach` asks the running node, with one operation of `names.api`. Those three
+work on the stored registry of this machine as well, so that a registry can be prepared before a node runs. A command
+exits with 1 if the answer is a refusal, and with 3 while an expert has to decide.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+
+import typer
+
+from interlock.approvals.cli.keys import FromDescriptor
+from interlock.cli.command import Invocation, option, verb, verb_app
+from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Unreachable, Waits
+from interlock.wire.refusal import Refused
+
+if TYPE_CHECKING:
+    from interlock.cli.client.offline_names import StoredNames
+    from interlock.cli.client.operator import Answer
+    from interlock.names.api import NamesAction
+
+app = verb_app(
+    "See what tool names mean, ask for names, and change them.",
+    examples="""
+    interlock names list
+    interlock names check acme_search --controller Acme --prefix acme_
+    interlock names request acme_search --from request.json
+    interlock names show acme_search --log
+    """,
+)
+
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # of a request, a schema or a definition
+JTI_BYTES: Final = 16  # of the random id of a signed statement
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The surface name.")]
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The vendor prefix, with its last underscore.")]
+Override = Annotated[str, option("--override", "Act in the place of the controller; recorded.", "REASON")]
+Reference = Annotated[str | None, option("--reference", "RFC 9999, draft-x-y-03, a DOI, https://", "REF")]
+Scope = Annotated[str | None, option("--scope", "Which credential servers ask for.", "SCOPE")]
+Arguments = Annotated[Path | None, option("--arguments", "JSON Schema of the arguments.", "FILE")]
+Returns = Annotated[Path | None, option("--returns", "JSON Schema of what is returned.", "FILE")]
+Semantics = Annotated[str | None, option("--semantics", "What it does, or where that is said.", "TEXT")]
+StaysPublic = Annotated[bool, option("--no-authentication-planned", "A public surface stays public.")]
+Controller = Annotated[str | None, option("--controller", "Who may change the entry.", "NAME")]
+VendorPrefix = Annotated[str | None, option("--prefix", "The vendor prefix it falls under.", "PREFIX")]
+Provisional = Annotated[bool, option("--provisional", "Until the specification has a stable place.")]
+CrossVendor = Annotated[bool, option("--cross-vendor", "Meant for several operators.")]
+From = Annotated[Path | None, option("--from", "The request as JSON; options win.", "FILE")]
+
+
+def _build_proposal(
+    *,
+    name: str,
+    from_: Path | None,
+    controller: str | None,
+    reference: str | None,
+    scope: str | None,
+    prefix: str | None,
+    arguments: Path | None,
+    returns: Path | None,
+    semantics: str | None,
+    provisional: bool,
+    cross_vendor: bool,
+    no_authentication_planned: bool,
+) -> dict[str, Any]:
+    """Return the proposal of a request: the members of the file, overridden by the options."""
+    return {
+        **_json_object(from_),
+        **_present(
+            surface_name=name,
+            change_controller=controller,
+            specification_reference=reference,
+            authentication_scope=scope,
+            vendor_prefix=prefix,
+            argument_schema=arguments and _read_json(arguments),
+            return_schema=returns and _read_json(returns),
+            semantics=semantics,
+            status="Provisional" if provisional else None,
+            cross_vendor=cross_vendor,
+            no_authentication_planned=no_authentication_planned,
+        ),
+    }
+
+
+def _json_object(path: Path | None) -> dict[str, Any]:
+    """Return the object in a JSON file, or an empty one without a file. Raises Refused, BadUsage."""
+    import msgspec
+
+    members = {} if path is None else msgspec.json.decode(_read_json(path))
+    if not isinstance(members, dict):
+        raise BadUsage("usage", f"{path} holds no JSON object")
+    return members
+
+
+def _present(**members: Any) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {key: value for key, value in members.items() if value not in (None, False)}
+
+
+def _read_json(path: Path) -> Any:
+    """Return the content of a JSON file, without white space. Raises Refused."""
+    import msgspec
+
+    try:
+        return msgspec.Raw(msgspec.json.encode(msgspec.json.decode(_read_file(path))))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused("not_json", f"{path} is not JSON: {error}") from None
+
+
+def _read_file(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+    """Read a file of limited size. Raises Refused."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(bytes_max + 1)
+    except OSError as error:
+        raise Refused("not_readable", f"{path}: {error.strerror}") from None
+    if len(data) > bytes_max:
+        raise Refused("too_large", f"{path} has more than {bytes_max} bytes")
+    return data
+
+
+def _open_stored_names(invocation: Invocation, remote_message: str) -> "StoredNames":
+    """Open the stored registry of this machine. Raises BadUsage with the message if another machine is meant."""
+    from interlock.cli.client.offline_names import StoredNames
+
+    if invocation.remote_url is not None:
+        raise BadUsage("usage", remote_message)
+    return StoredNames(invocation.loaded.plan, invocation.data_folder)
+
+
+def _let_node_read(invocation: Invocation) -> None:
+    """Make a running node read what was stored: it catches up with its log whenever it is asked something."""
+    import contextlib
+
+    from interlock.names.api import LIST_PREFIXES
+
+    with contextlib.suppress(Unreachable):
+        invocation.node.call(LIST_PREFIXES)
+
+
+def _end_json(invocation: Invocation, code: int) -> None:
+    """Exit after JSON output: the output is complete, and only the exit code tells of the failure."""
+    if invocation.out.as_json:
+        raise typer.Exit(code)
+
+
+EvidenceKind = Literal["datatracker_date", "publication_date", "operational_history"]
+
+
+Status = Literal["Active", "Provisional", "Deprecated", "Withdrawn"]
+
+
+@verb(app, "list", examples="interlock names list\ninterlock names list --public")
+def list_names(
+    invocation: Invocation,
+    *,
+    public: Annotated[bool, option("--public", "Only public ones: who serves them, and how often.")] = False,
+    status: Annotated[Status | None, option("--status", "Only entries of this status.")] = None,
+) -> None:
+    """List the registry; exit 1 while a review is overdue."""
+    from interlock.names.api import LIST_NAMES, Names
+
+    answer = invocation.node.call(LIST_NAMES, only_public=public, status=status)
+
+    listed = answer.as_(Names)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+    else:
+        from rich.text import Text
+
+        from interlock.cli.terminal.columns import in_columns
+        from interlock.cli.terminal.text import one_line
+
+        heads = ("CONFIRMED", "SERVERS", "CALLS") if public else ("SCOPE", "CONTROLLER", "SINCE")
+        rows = [[Text(head, style="dim") for head in ("NAME", "STATUS", "", *heads)]]
+        for entry in listed.names:
+            marks = [
+                *(["review overdue"] if entry.is_overdue else []),
+                *(["confirm it"] if entry.is_unconfirmed else []),
+                *([f"from {entry.source}" + ("" if entry.is_trusted else ", not trusted")] if entry.source else []),
+            ]
+            described = (entry.authentication_scope, entry.change_controller, entry.first_registered)
+            audited = (entry.public_confirmed_on or "never", ", ".join(entry.servers) or "none", str(entry.calls))
+            texts = (entry.surface_name, entry.status, "; ".join(marks), *(audited if public else described))
+            rows.append([Text(one_line(text)) for text in texts])
+        out.draw(*in_columns(rows, width=out.console.width, shrink={4: 8} if public else {3: 8, 4: 8, 2: 14}))
+        if not listed.names:
+            out.remark("no name fits")
+        if listed.trouble is not None:
+            out.remark(f"the registry cannot be used: {one_line(listed.trouble)}")
+    if listed.overdue:
+        _end_json(invocation, EXIT_REFUSED)
+        from interlock.cli.terminal.text import count
+
+        raise Refused("review_overdue", f"{count(listed.overdue, 'review')} of provisional names overdue")
+
+
+@verb(app, "show", examples="interlock names show org_alter_handbook --log")
+def show(
+    invocation: Invocation,
+    name: Name,
+    *,
+    log: Annotated[bool, option("--log", "Every step, from the first request on.")] = False,
+) -> None:
+    """Show an entry, its requests and its log."""
+    from interlock.names.api import SHOW_NAME
+
+    answer = invocation.node.call(SHOW_NAME, name=name, with_log=log)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.cli.terminal.text import one_line
+
+    shown: dict[str, Any] = answer.value
+    entry = shown["entry"]
+    if entry is None:
+        out.line(f"{name}: no entry")
+    else:
+        specification = entry.pop("specification")
+        earlier = entry.pop("earlier_specifications", [])
+        for key, value in entry.items():
+            out.line(f"{key.replace('_', ' '):24}{one_line(str(value))}")
+        out.line(f"{'revision':24}{specification['revision']} of {specification['registered']}, {len(earlier)} before")
+        out.line(f"{'schemas':24}{specification.get('argument_digest', 'not known')}")
+    for request in shown["requests"]:
+        reason = one_line(request.get("reason", ""))
+        out.line(f"{request['filed_on']}  {request['kind']} {request['id'][:8]} {request['state']}  {reason}")
+    for implementation in shown["implementations"]:
+        ended = implementation.get("ended_on")
+        out.line(f"implemented by {one_line(implementation['who'])}, " + (f"ended on {ended}" if ended else "known"))
+    for step in shown["log"]:
+        override = " in the controller's place" if step.get("is_override") else ""
+        reason = one_line(step.get("reason", ""))
+        out.line(f"{step['at']}  {step['what']:12} by {one_line(step['by'])}{override}  {reason}")
+
+
+@verb(app, "check", examples="interlock names check acme_search --controller Acme --prefix acme_")
+def check(
+    invocation: Invocation,
+    name: Name,
+    *,
+    from_: From = None,
+    controller: Controller = None,
+    reference: Reference = None,
+    scope: Scope = None,
+    prefix: VendorPrefix = None,
+    arguments: Arguments = None,
+    returns: Returns = None,
+    semantics: Semantics = None,
+    provisional: Provisional = False,
+    cross_vendor: CrossVendor = False,
+    no_authentication_planned: StaysPublic = False,
+) -> None:
+    """Run the machine checks of a request; nothing is filed. Exit 1 where it would be refused."""
+    proposal = _build_proposal(**{key: value for key, value in locals().items() if key != "invocation"})
+    from interlock.names.api import CHECK_NAME, NameCheck
+
+    body = {"name": name, "proposal": {"change_controller": "unknown", **proposal}}
+    answer = invocation.node.call(CHECK_NAME, body=body)
+
+    result = answer.as_(NameCheck)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+    else:
+        from interlock.cli.terminal.text import one_line
+
+        out = invocation.out
+        for criterion in result.criteria:
+            out.line(f"{criterion.criterion}  {criterion.outcome:13} {criterion.says}")
+            for finding in result.findings:
+                if finding.criterion == criterion.criterion:
+                    out.line(f"     {finding.code}: {one_line(finding.reason)}")
+        for finding in result.findings:
+            if finding.criterion == 0:
+                out.line(f"-  {finding.verdict:13} {finding.code}: {one_line(finding.reason)}")
+    if any(criterion.outcome == "fail" for criterion in result.criteria):
+        _end_json(invocation, EXIT_REFUSED)
+        raise Refused("not_registrable", f"{name} cannot be registered like this")
+
+
+@verb(app, "verify", examples="interlock names verify acme_search tool.json")
+def verify(
+    invocation: Invocation,
+    name: Name,
+    definition: Annotated[Path, typer.Argument(metavar="FILE", help="A tool's definition, as a server lists it.")],
+) -> None:
+    """Compare a tool with what its name means. Exit 1 unless it keeps to it."""
+    from interlock.names.api import VERIFY_NAME, NameVerification
+
+    answer = invocation.node.call(VERIFY_NAME, body={"name": name, "definition": _read_json(definition)})
+    result = answer.as_(NameVerification)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+    else:
+        from interlock.cli.terminal.text import one_line
+
+        invocation.out.line(f"{name}: {result.verdict}")
+        for difference in (*result.differences, *result.notes):
+            invocation.out.line(f"  {one_line(difference)}")
+    if not result.is_verified:
+        _end_json(invocation, EXIT_REFUSED)
+        raise Refused("not_verified", f"the definition is {result.verdict}")
+
+
+@verb(app, "request", examples="interlock names request acme_search --from request.json")
+def request(
+    invocation: Invocation,
+    name: Name,
+    *,
+    from_: From = None,
+    controller: Controller = None,
+    reference: Reference = None,
+    scope: Scope = None,
+    prefix: VendorPrefix = None,
+    arguments: Arguments = None,
+    returns: Returns = None,
+    semantics: Semantics = None,
+    provisional: Provisional = False,
+    cross_vendor: CrossVendor = False,
+    no_authentication_planned: StaysPublic = False,
+    key: Annotated[str | None, option("--key", "Whose signatures count: ed25519:BASE64.", "KEY")] = None,
+    handle: Annotated[str | None, option("--handle", "A label of the controller.", "~NAME")] = None,
+    previous: Annotated[str | None, option("--previous", "The request that was returned.", "ID")] = None,
+    override: Override = "",
+) -> None:
+    """Ask for a name. An expert decides in the inbox (exit 3 until then)."""
+    own = ("invocation", "key", "handle", "previous", "override")
+    proposal = _build_proposal(**{member: value for member, value in locals().items() if member not in (*own, "own")})
+    proposal |= _present(controller_key=key, controller_handle=handle, previous=previous)
+    _act(invocation, "request", name, proposal, override)
+
+
+@verb(app, "amend", examples="interlock names amend acme_search --reference draft-acme-search-04")
+def amend(
+    invocation: Invocation,
+    name: Name,
+    *,
+    reference: Reference = None,
+    scope: Scope = None,
+    arguments: Arguments = None,
+    returns: Returns = None,
+    semantics: Semantics = None,
+    breaking: Annotated[bool, option("--breaking", "Callers have to change.")] = False,
+    no_authentication_planned: StaysPublic = False,
+    override: Override = "",
+) -> None:
+    """Register a new revision. A compatible one counts at once; an expert decides on any other."""
+    change = _present(
+        specification_reference=reference,
+        authentication_scope=scope,
+        argument_schema=arguments and _read_json(arguments),
+        return_schema=returns and _read_json(returns),
+        semantics=semantics,
+        breaking=breaking,
+        no_authentication_planned=no_authentication_planned,
+    )
+    _act(invocation, "amend", name, change, override)
+
+
+@verb(app, "deprecate", examples="interlock names deprecate acme_search --successor acme_find")
+def deprecate(
+    invocation: Invocation,
+    name: Name,
+    *,
+    successor: Annotated[str, option("--successor", "What to use instead.", "NAME")] = "",
+    override: Override = "",
+) -> None:
+    """Advise against a name. It stays on record, and what uses it goes on."""
+    _act(invocation, "deprecate", name, {"successor": successor}, override)
+
+
+@verb(app, "reinstate", examples="interlock names reinstate acme_search")
+def reinstate(invocation: Invocation, name: Name, *, override: Override = "") -> None:
+    """Make a deprecated name active again."""
+    _act(invocation, "reinstate", name, {}, override)
+
+
+@verb(app, "withdraw", examples="interlock names withdraw acme_search")
+def withdraw(invocation: Invocation, name: Name, *, override: Override = "") -> None:
+    """Withdraw a name. It was deprecated for a year, and no known server implements it."""
+    _act(invocation, "withdraw", name, {}, override)
+
+
+@verb(app, "transfer", examples='interlock names transfer acme_search --to "Zebra Ltd"')
+def transfer(
+    invocation: Invocation,
+    name: Name,
+    *,
+    to: Annotated[str, option("--to", "Who is to have it.", "CONTROLLER")],
+    override: Override = "",
+) -> None:
+    """Hand an entry to another controller. Each of the two asks for it once."""
+    _act(invocation, "transfer", name, {"to": to}, override)
+
+
+@verb(app, "confirm-public", examples="interlock names confirm-public acme_search")
+def confirm_public(invocation: Invocation, name: Name, *, override: Override = "") -> None:
+    """Confirm that a public surface is meant to be public."""
+    _act(invocation, "confirm-public", name, {}, override)
+
+
+@verb(app, "declare", examples='interlock names declare acme_search --by "Zebra\'s server"')
+def declare(
+    invocation: Invocation,
+    name: Name,
+    *,
+    by: Annotated[str, option("--by", "Who implements it.", "WHO")],
+) -> None:
+    """Put an implementation of a surface on record."""
+    _act(invocation, "declare", name, {"who": by}, "")
+
+
+@verb(app, "end", examples="interlock names end acme_search --by zebra --evidence 'switched off'")
+def end(
+    invocation: Invocation,
+    name: Name,
+    *,
+    by: Annotated[str, option("--by", "Who implemented it.", "WHO")],
+    evidence: Annotated[str, option("--evidence", "What shows that it ended.", "TEXT")],
+    override: Override = "",
+) -> None:
+    """Put the end of an implementation on record."""
+    _act(invocation, "end", name, {"who": by, "evidence": evidence}, override)
+
+
+@verb(app, "consent", examples='interlock names consent acme_ --controller "Zebra Ltd" --until 2027-12-31')
+def consent(
+    invocation: Invocation,
+    prefix: Prefix,
+    *,
+    controller: Annotated[str, option("--controller", "Who may register under it.", "NAME")],
+    until: Annotated[str, option("--until", "The last day.", "DAY")],
+    override: Override = "",
+) -> None:
+    """Let another controller register names under a prefix."""
+    _act(invocation, "consent", prefix, {"controller": controller, "until": until}, override)
+
+
+@verb(app, "dispute", examples="interlock names dispute a_ --controller Z --date 2020-02-02 --evidence URL")
+def dispute(
+    invocation: Invocation,
+    prefix: Prefix,
+    *,
+    controller: Annotated[str, option("--controller", "Who used it first.", "NAME")],
+    evidence: Annotated[list[str], option("--evidence", "What shows it; may be repeated.", "URL")],
+    date: Annotated[str, option("--date", "Of the first use.", "DAY")],
+    kind: Annotated[EvidenceKind, typer.Option("--kind", help="What the evidence is.")] = "publication_date",
+    override: Override = "",
+) -> None:
+    """Claim a prefix on evidence of first use. An expert rules (exit 3 until then)."""
+    items = [{"kind": kind, "url": url, "date": date} for url in evidence]
+    _act(invocation, "dispute", prefix, {"controller": controller, "evidence": items}, override)
+
+
+@verb(app, "cancel", examples="interlock names cancel 3f9c0a1b-0000-4000-8000-000000000000")
+def cancel(
+    invocation: Invocation,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The request.")],
+    *,
+    override: Override = "",
+) -> None:
+    """Take a request back."""
+    _act(invocation, "cancel", id, {}, override)
+
+
+@verb(app, "attach", examples="interlock names attach acme_search draft-acme-search-03.txt")
+def attach(
+    invocation: Invocation,
+    request_: Annotated[str, typer.Argument(metavar="REQUEST", help="The request, or the name it is about.")],
+    document: Annotated[Path, typer.Argument(metavar="FILE", help="A copy of the specification.")],
+) -> None:
+    """Attach a copy of a document that was not reached.
+
+    An expert confirms by it. Without it, what the node could not fetch is not accepted.
+    """
+    import msgspec
+
+    from interlock.names.documents import DOCUMENT_BYTES_MAX
+
+    store = _open_stored_names(invocation, "a copy is attached on the node's own machine")
+    attached = store.attach(request_, _read_file(document, DOCUMENT_BYTES_MAX))
+    _let_node_read(invocation)
+    if invocation.out.as_json:
+        invocation.out.raw_json(msgspec.json.encode(attached))
+        return
+    invocation.out.line(f"attached to the request for {attached.subject}: {attached.digest}")
+    invocation.out.remark(f"the copy is {attached.path}")
+
+
+@verb(
+    app,
+    "sign",
+    examples="""
+    interlock names sign deprecate acme_search --controller Acme --key acme
+    interlock names sign request acme_search --controller Acme --key acme --from request.json
+    """,
+)
+def sign(
+    invocation: Invocation,
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="request, amend, deprecate and so on.")],
+    subject: Annotated[str, typer.Argument(metavar="NAME", help="The surface name, prefix or request.")],
+    *,
+    controller: Annotated[str, option("--controller", "For whom it is signed.", "NAME")],
+    key: Annotated[str, option("--key", "The key of the controller on this machine.", "NAME")],
+    from_: Annotated[Path | None, option("--from", "What the action takes, as a JSON object.", "FILE")] = None,
+    registry: Annotated[
+        str | None,
+        option("--registry", "The registry it is for: GET /registry/names names it.  [default: this node]", "ID"),
+    ] = None,
+    passphrase_fd: FromDescriptor = None,
+) -> None:
+    """Sign a statement of a change controller, and print it.
+
+    It counts once and for ten minutes, at the registry that it is for. Send it there as application/jose. A request
+    carries the public half of the key, whose signatures count from then on.
+    """
+    import secrets
+    import time
+
+    import msgspec
+
+    from interlock.approvals.cli.keys import OperatorKeys, read_passphrase
+    from interlock.names.api import NamesAction
+    from interlock.names.protocol.statements import CHARS_MAX, STATEMENT_S_MAX, TYP, statement_claims
+    from interlock.operator.api import GET_STATUS
+
+    body = _json_object(from_)
+    registry = registry or invocation.node.call(GET_STATUS).value["node"]["aggregator_id"]
+    if action not in get_args(NamesAction):
+        raise BadUsage("usage", f"actions are {', '.join(get_args(NamesAction))}")
+    keys = OperatorKeys()
+    if action == "request":
+        public = keys.maybe_public(key)
+        if public is None:
+            raise keys.unknown(key)
+        if body.get("change_controller", controller) != controller:
+            raise BadUsage("usage", f"the file asks for another controller: {str(body['change_controller'])[:100]}")
+        body = {"controller_key": public, **body, "surface_name": subject, "change_controller": controller}
+    signer = keys.open(key, lambda: read_passphrase(key, passphrase_fd))
+    jti = secrets.token_urlsafe(JTI_BYTES)
+    statement = signer.sign(
+        TYP, statement_claims(controller, action, subject, body, registry=registry, jti=jti, now=time.time())
+    )
+    if len(statement) > CHARS_MAX:
+        raise Refused("too_large", f"a statement has at most {CHARS_MAX} characters")
+    match action:
+        case "request":
+            path = "/registry/requests"
+        case "cancel":
+            path = f"/registry/requests/{subject}/cancel"
+        case "consent" | "dispute":
+            path = f"/registry/prefixes/{subject}/{action}"
+        case _:
+            path = f"/registry/names/{subject}/{action}"
+    seconds = int(STATEMENT_S_MAX)
+    if invocation.out.as_json:
+        signed = {"statement": statement, "registry": registry, "path": path, "seconds": seconds}
+        invocation.out.raw_json(msgspec.json.encode(signed))
+        return
+    invocation.out.line(statement)
+    invocation.out.remark(f"send it within {seconds // 60} minutes, as application/jose: POST {path}")
+
+
+def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict[str, Any], override: str) -> None:
+    """Perform an action at the node, print its outcome, and exit with 3 while an expert has to decide."""
+    from interlock.names.api import ACT
+
+    wanted = {"action": action, "subject": subject, "body": body, "override": override}
+    try:
+        answer: Answer = invocation.node.call(ACT, body=wanted, timeout=60.0)
+    except Refused as refused:
+        if refused.code != "not_change_controller" or override:
+            raise
+        hint = f"interlock names sign {action} NAME --controller NAME --key NAME; or in its place: --override REASON"
+        raise refused.with_hint(hint) from None
+    from interlock.cli.terminal.text import one_line
+    from interlock.names.api import NameOutcome
+
+    done = answer.as_(NameOutcome)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+    else:
+        reason = f": {one_line(done.reason)}" if done.reason else ""
+        invocation.out.line(f"{done.subject} is {done.state}{reason}")
+    if done.approval is not None:
+        _end_json(invocation, EXIT_WAITS)
+        hint = f"interlock approvals show {done.approval[:8]}"
+        raise Waits("waits", "an expert has to decide", hint=hint, details={"approval": done.approval})
+    if done.state == "revision_requested":
+        _end_json(invocation, EXIT_REFUSED)
+        raise Refused("revision_requested", f"{done.subject} was returned: {one_line(done.reason)}")
+
+
+Form = Literal["xml", "csv", "txt", "json"]
+
+
+@verb(app, "publish", examples="interlock names publish --form xml --out names.xml")
+def publish(
+    invocation: Invocation,
+    *,
+    form: Annotated[Form, typer.Option("--form", help="The form.")] = "json",
+    out: Annotated[Path | None, option("--out", "Where to; stdout if not given.", "FILE")] = None,
+) -> None:
+    """Write the registry as it is published. Needs no running node."""
+    from interlock.names.api import PUBLISH
+
+    try:
+        data = invocation.node.call(PUBLISH, form=form).raw
+    except Unreachable as away:
+        if invocation.remote_url is not None or away.code != "not_running":
+            raise
+        from interlock.cli.client.offline_names import StoredNames
+
+        data = StoredNames(invocation.loaded.plan, invocation.data_folder).publish(form)
+    if out is None:
+        invocation.out.line(data.decode().removesuffix("\n"))
+        return
+    try:
+        out.write_bytes(data)
+    except OSError as error:
+        raise Refused("not_written", f"{out}: {error.strerror}") from None
+    invocation.out.remark(f"written: {out}")
+
+
+@verb(app, "import", examples="interlock names import names.json --source https://example.org")
+def import_registry(
+    invocation: Invocation,
+    document: Annotated[Path, typer.Argument(metavar="FILE", help="A published registry: JSON, XML or CSV.")],
+    *,
+    source: Annotated[str | None, option("--source", "Where it comes from.", "URL")] = None,
+    trusted: Annotated[bool, option("--trusted", "Enforce what it says, not only warn.")] = False,
+    pin: Annotated[str, option("--pin", "What its digest must be.", "DIGEST")] = "",
+) -> None:
+    """Take in another registry, read-only here. Needs no running node and no network."""
+    import msgspec
+
+    from interlock.names.protocol.publication import DOCUMENT_BYTES_MAX
+
+    store = _open_stored_names(invocation, "a registry is imported on the node's own machine")
+    imported = store.import_(
+        _read_file(document, DOCUMENT_BYTES_MAX), source or str(document), is_trusted=trusted, pin=pin
+    )
+    _let_node_read(invocation)
+    if invocation.out.as_json:
+        invocation.out.raw_json(msgspec.json.encode(imported))
+        return
+    trust = "trusted" if imported.source.is_trusted else "not trusted: it warns, and refuses nothing"
+    invocation.out.line(f"imported: {imported.entries} entries from {imported.source.url} ({trust})")
+    invocation.out.line(f"digest:   {imported.source.digest}")
+
+
+@verb(app, "trust", examples="interlock names trust https://registry.example.org")
+def trust(
+    invocation: Invocation,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="As names list shows it.")],
+    *,
+    revoke: Annotated[bool, option("--revoke", "No longer.")] = False,
+) -> None:
+    """Enforce what an imported registry says."""
+    from interlock.names.api import TRUST
+
+    answer = invocation.node.call(TRUST, body={"source": source, "trusted": not revoke})
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+    else:
+        invocation.out.line(f"{'no longer trusted' if revoke else 'trusted'}: {source}")
+
+
+@verb(
+    app,
+    "repin",
+    examples="""
+    interlock names repin acme_search
+    interlock names repin crm.acme_search --remove
+    """,
+)
+def repin(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A surface name, or a tool with its segment.")],
+    *,
+    remove: Annotated[bool, option("--remove", "Take the pins away.")] = False,
+) -> None:
+    """Hold the tools of a name to what they are now.
+
+    A tool that is pinned and later has other schemas is refused until it is pinned again.
+    """
+    from interlock.names.api import REPIN
+
+    answer = invocation.node.call(REPIN, body={"name": name, "remove": remove})
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.cli.terminal.text import one_line
+    from interlock.names.api import PinnedTools
+
+    for pinned in answer.as_(PinnedTools).tools:
+        out.line(f"{one_line(pinned.tool)} {'is no longer pinned' if remove else 'is pinned'} ({pinned.digest[:19]})")
