@@ -8,7 +8,7 @@ removed, because 2020-12 would not ignore them. Nothing is fetched.
 inside the schema are replaced by their targets. A recursive reference stays, with the definitions that it needs.
 `default` stays, because it changes what a call does. If the schema would become too large, all references stay.
 `schema_digest` is the SHA-256 of the canonical JSON of the result. Two schemas with different digests may still mean
-the same; whoever needs to know compares them (`inclusion`).
+the same; `inclusion` compares them.
 """
 
 import contextlib
