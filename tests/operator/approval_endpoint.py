@@ -12,7 +12,9 @@ from tests.approvals.inboxes import Desk, desk_at
 from interlock.access.tokens import credential_of
 from interlock.approvals.decisions import DecisionService
 from interlock.approvals.operations.inbox import InboxOperations
-from interlock.approvals.views import ApprovalViews
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.operator_keys import OperatorKeyService
+from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.proofs import ProofQuestion, Verified, invalid
 from interlock.operator.app import operator_app
@@ -73,7 +75,11 @@ async def door_at(folder: Path, *, guarded: bool = True, **rules: Any) -> AsyncI
     async with desk_at(folder, **rules) as desk:
         judge = KnowsOneWord()
         deciding = DecisionService(desk.inbox, desk.clock, OWN_ID, judge=judge)
-        approvals = ApprovalViews(desk.inbox, deciding, desk.clock, aggregator_id=OWN_ID, url=lambda: URL)
-        handlers = handlers_of([InboxOperations(approvals)])
+        anchors = Anchors((), desk.clock)
+        unused: Any = None
+        passkeys = PasskeyService(anchors, unused, desk.clock, lambda: URL)
+        keys = OperatorKeyService(folder / "keys", anchors, desk.clock)
+        approvals = InboxOperations(desk.inbox, deciding, desk.clock, anchors, passkeys, keys, aggregator_id=OWN_ID)
+        handlers = handlers_of([approvals])
         app = operator_app(handlers, authenticate=authenticate if guarded else None)
         yield Door(desk, app, judge, deciding)

@@ -1,4 +1,4 @@
-"""An inbox of fixed approvals behind the real operator door; it takes every decision and keeps what it was told."""
+"""An inbox of fixed approvals behind the real operator door; it takes every decision and records it."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -6,13 +6,23 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from interlock.approvals.api import Approval, Approvals, ApprovalSummary
-from interlock.approvals.protocol.approval import Kind, Status
-from interlock.approvals.protocol.errors import UNKNOWN
-from interlock.approvals.views import Ambiguous
-from interlock.gate.protocol.held_call import Presented, call_digest
+from interlock.approvals.api import (
+    AMBIGUOUS_ID,
+    DECIDE_APPROVAL,
+    FOLLOW_APPROVALS,
+    GET_APPROVAL,
+    LIST_APPROVALS,
+    Approval,
+    Approvals,
+    ApprovalSummary,
+    DecideApproval,
+)
+from interlock.approvals.operations.inbox import check_may_decide
+from interlock.core.operator_errors import refused_as
+from interlock.gate.protocol.held_call import call_digest, read_proof_untrusted
+from interlock.operator.operation import handles
 from interlock.wire.jsontext.canonical import tool_digest
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import NotFound
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 CALL_ID = "3f9c0a1b-0000-4000-8000-000000000001"
@@ -106,48 +116,42 @@ class FakeApprovals:
         ]
         self.decided: list[dict[str, Any]] = []
 
-    def list_all(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
-        found = [
-            one for one in self.all if (kind is None or one["kind"] == kind.value) and Status(one["status"]) in statuses
+    @handles(LIST_APPROVALS)
+    def list_all(self, kind: str | None, status: str) -> Approvals:
+        listed = [
+            approval
+            for approval in self.all
+            if kind in (None, approval["kind"]) and status in ("all", approval["status"])
         ]
-        encoded = msgspec.json.encode({"approvals": found, "total": len(found)})
+        encoded = msgspec.json.encode({"approvals": listed, "total": len(listed)})
         return msgspec.json.decode(encoded, type=Approvals)
 
-    def maybe_one(self, reference: str) -> Approval | None:
-        one = self._maybe_find(reference)
-        return None if one is None else msgspec.json.decode(msgspec.json.encode(one), type=Approval)
+    @handles(FOLLOW_APPROVALS)
+    async def follow(self) -> AsyncGenerator[ApprovalSummary, None]:
+        for approval in self.all:
+            yield msgspec.json.decode(msgspec.json.encode(approval), type=ApprovalSummary)
 
-    def _maybe_find(self, reference: str) -> dict[str, Any] | None:
-        found = [one for one in self.all if one["id"].startswith(reference)]
-        if len(found) > 1:
-            raise Ambiguous([one["id"] for one in found])
-        return found[0] if found else None
+    @handles(GET_APPROVAL)
+    def get(self, id: str) -> Approval:
+        return msgspec.json.decode(msgspec.json.encode(self._find(id)), type=Approval)
 
-    async def approve(
-        self,
-        reference: str,
-        proof: Presented | None,
-        *,
-        by: str,
-        reason: str | None,
-        answer: str | None,
-        code: str | None = None,
-    ) -> Approval | Refusal:
-        return self._decide(reference, "approved", by=by, reason=reason, answer=answer, proof=proof)
+    @handles(DECIDE_APPROVAL)
+    async def decide(self, id: str, body: DecideApproval, by: str, roles: frozenset[str]) -> Approval:
+        check_may_decide(roles)
+        approval = self._find(id)
+        decision: dict[str, Any] = {"id": approval["id"], "status": "denied", "by": by, "reason": body.reason}
+        if body.decision == "approve":
+            proof = read_proof_untrusted(body.proof) if body.proof else None
+            decision |= {"status": "approved", "answer": body.tool_class, "proof": proof}
+        self.decided.append(decision)
+        status = decision["status"]
+        approval |= {"status": status, "params": None, "left_s": 300 if status == "approved" else None}
+        return self.get(id)
 
-    async def deny(
-        self, reference: str, *, by: str, reason: str | None, answer: str | None = None
-    ) -> Approval | Refusal:
-        return self._decide(reference, "denied", by=by, reason=reason)
-
-    def _decide(self, reference: str, status: str, **decision: Any) -> Approval | Refusal:
-        one = self._maybe_find(reference)
-        if one is None:
-            return UNKNOWN
-        self.decided.append({"id": one["id"], "status": status, **decision})
-        one |= {"status": status, "params": None, "left_s": 300 if status == "approved" else None}
-        return msgspec.json.decode(msgspec.json.encode(one), type=Approval)
-
-    async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
-        for one in self.all:
-            yield msgspec.json.decode(msgspec.json.encode(one), type=ApprovalSummary)
+    def _find(self, reference: str) -> dict[str, Any]:
+        matches = [approval for approval in self.all if approval["id"].startswith(reference)]
+        if not matches:
+            raise NotFound("approval", reference)
+        if len(matches) > 1:
+            raise refused_as(AMBIGUOUS_ID, "several approvals have an id that begins like this; give more of it")
+        return matches[0]

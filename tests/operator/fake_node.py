@@ -32,7 +32,6 @@ from interlock.approvals.classification_api import (
     ClassProposals,
     SignClasses,
 )
-from interlock.approvals.operations.inbox import InboxOperations
 from interlock.catalog.api import (
     CLASSIFY_TOOL,
     GET_TOOL,
@@ -509,12 +508,11 @@ class FakeOperations:
         self.tokens = FakeTokens(self)
         self.keys = FakeKeys(self)
         self.approvals = FakeApprovals()
-        self.inbox = InboxOperations(self.approvals)  # type: ignore[arg-type]
 
     @property
     def handlers(self) -> Handlers:
         services = (self.node, self.links, self.consents, self.secrets, self.tools, self.classification, self.audit)
-        return handlers_of((*services, self.tokens, self.keys, self.inbox))
+        return handlers_of((*services, self.tokens, self.keys, self.approvals))
 
 
 class FakePublicDoor:

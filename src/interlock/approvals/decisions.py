@@ -12,6 +12,7 @@ import msgspec
 
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import (
+    UNKNOWN,
     Approval,
     Decision,
     Kind,
@@ -21,9 +22,10 @@ from interlock.approvals.protocol.approval import (
     Source,
     What,
     maybe_after,
+    refusal_of,
 )
 from interlock.approvals.protocol.digests import REVEAL, answers, signed_digest
-from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
+from interlock.approvals.trust.approval_proofs import ProofVerifier, stored_proof
 from interlock.core.clock import Clock
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.proofs import ProofQuestion, Verified, invalid
@@ -33,11 +35,6 @@ CODE_GONE: Final = ax_refusal(
     CONFIRMATION_VOID, "its code was made before the node was started; interlock agents unblock NAME orders a fresh one"
 )
 REDEFINED: Final = "the tool is defined otherwise than it was when the call was made"
-
-
-class Verifier(Protocol):
-    async def judge(self, question: ProofQuestion, proof: Presented) -> Verified | Refusal:
-        """Verify a proof and use it up: the same proof is never accepted again."""
 
 
 class Rulings(Protocol):
@@ -104,7 +101,7 @@ class DecisionService:
         clock: Clock,
         aggregator_id: str,
         *,
-        judge: Verifier | None = None,
+        judge: ProofVerifier | None = None,
         receivers: DecisionReceivers | None = None,
         code: Callable[[str], str | None] = lambda _: None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
@@ -157,7 +154,7 @@ class DecisionService:
             judged = await self._verify_proof(approval, answer, proof)
             if isinstance(judged, Refusal):
                 return judged
-            verified, stored = judged, _stored_proof(judged)
+            verified, stored = judged, stored_proof(judged)
         decision = Decision(
             what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason, answer=answer, proof=stored
         )
@@ -266,10 +263,6 @@ class DecisionService:
         settled = await rulings.settle(decided)
         # The decision stands even where remembering it failed: it is taken up again at the next start.
         return decided if isinstance(settled, Refusal) else settled
-
-
-def _stored_proof(verified: Verified) -> Proof:
-    return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
 
 
 def _needs(possible: tuple[str, ...]) -> str:

@@ -25,6 +25,9 @@ from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.protocol.approval import (
     ENDS,
     LIVE,
+    OF_ANOTHER_REPLICA,
+    UNAVAILABLE_NOW,
+    UNKNOWN,
     Approval,
     Decision,
     Kind,
@@ -33,8 +36,8 @@ from interlock.approvals.protocol.approval import (
     Status,
     What,
     maybe_after,
+    refusal_of,
 )
-from interlock.approvals.protocol.errors import OF_ANOTHER_REPLICA, UNAVAILABLE_NOW, UNKNOWN, refusal_of
 from interlock.ax.protocol.budget import Over, budget_exceeded
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.background import BackgroundTasks

@@ -1,7 +1,14 @@
-"""The notifier tells operators that something waits; a notice that cannot be sent is counted and logged.
+"""The notifier tells operators that something waits, and the channels that carry its notices.
 
-One task per channel takes notices from a bounded line, so that a slow channel holds up no other, and no call ever. The
-inbox is the truth; a notice is only the wish that somebody looks.
+Theory of operation. One task listens to the inbox and makes a notice of every approval that is raised. The notice goes
+into a bounded queue for each channel, from which the task of that channel sends it. So a slow channel holds up no other
+channel, and never a call; when its queue is full, the oldest notice is dropped and counted. A notice that cannot be
+sent is tried again, and the trouble is shown in the status. Nothing depends on a notice: the inbox is the truth.
+
+A channel is a notification on the desktop, a command, a webhook or mail. A notice says that something waits and where
+to look. It holds no argument and no text of the caller, and no secret except the verification code of an agent. That
+code is for operators alone: it goes by stdin or over TLS, never as an argument of a program. A channel raises
+ChannelFailed, and takes a bounded time.
 """
 
 import asyncio
@@ -10,11 +17,13 @@ import hashlib
 import hmac
 import logging
 import os
+import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final, Protocol
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -27,16 +36,12 @@ from interlock.net.fetch import Fetcher, FetchFailed
 from interlock.process.child import ChildStartFailed, child_environment, program
 from interlock.wire.jsontext.display import plain
 
-# The channels that notify operators: a notification on the desktop, a command, a webhook.
-#
-# In: a `Notice`, which says that something waits and where to look, and holds no argument and no text of the caller;
-# and
-# no secret but the verification code of an agent, which is for operators and goes by stdin or over TLS, never as an
-# argument of a program. Out: nothing, or ChannelFailed with what is wrong. Each takes a bounded time.
-
 COMMAND_S: Final = 10.0  # how long a command may take
 DIALOG_S: Final = 120  # how long a code stays on the desktop
 SIGNATURE: Final = "x-interlock-signature"
+MAIL_STEP_S: Final = 10.0  # for each step of the exchange with a mail server
+MAIL_PORTS: Final = {"smtp": 587, "smtps": 465}
+_LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 _DESKTOP: Final = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 _TITLE: Final = "Interlock: a decision waits"
@@ -95,27 +100,20 @@ class DesktopChannel:
 
     async def send(self, notice: Notice) -> None:
         if notice.code is None:
-            await _run(self._argv(notice), b"")
-        else:  # arguments are read by all who may list processes
-            await _run(self._dialog_argv(), self._dialog(notice, notice.code), DIALOG_S + COMMAND_S)
-
-    def _dialog_argv(self) -> list[str]:
+            text = plain(f"{notice.name}, asked by {notice.requested_by}: interlock approvals show {notice.id[:8]}")
+            argv = ["notify-send", "--app-name=Interlock", "--", _TITLE, escape(text, quote=False)]
+            if self.platform == "darwin":
+                argv = ["osascript", *(word for line in _APPLE_SCRIPT for word in ("-e", line)), _TITLE, text]
+            await _run(argv, b"")
+            return
+        # A code goes by stdin: every user who may list processes reads their arguments.
+        text = plain(f"{notice.name}, of {notice.requested_by}, waits for you. Code: {notice.code}")
+        argv = ["zenity", "--text-info", f"--title={_TITLE}", f"--timeout={DIALOG_S}", "--width=480"]
         if self.platform == "darwin":
-            return ["osascript", "-"]
-        return ["zenity", "--text-info", f"--title={_TITLE}", f"--timeout={DIALOG_S}", "--width=480"]
-
-    def _dialog(self, notice: Notice, code: str) -> bytes:
-        text = plain(f"{notice.name}, of {notice.requested_by}, waits for you. Code: {code}")
-        if self.platform != "darwin":
-            return text.encode()
-        quoted = text.replace("\\", "").replace('"', "")
-        return f'display dialog "{quoted}" buttons {{"OK"}} giving up after {DIALOG_S}\n'.encode()
-
-    def _argv(self, notice: Notice) -> list[str]:
-        text = plain(f"{notice.name}, asked by {notice.requested_by}: interlock approvals show {notice.id[:8]}")
-        if self.platform == "darwin":
-            return ["osascript", *(word for line in _APPLE_SCRIPT for word in ("-e", line)), _TITLE, text]
-        return ["notify-send", "--app-name=Interlock", "--", _TITLE, escape(text, quote=False)]
+            quoted = text.replace("\\", "").replace('"', "")
+            argv = ["osascript", "-"]
+            text = f'display dialog "{quoted}" buttons {{"OK"}} giving up after {DIALOG_S}\n'
+        await _run(argv, text.encode(), DIALOG_S + COMMAND_S)
 
     async def close(self) -> None:
         pass
@@ -149,6 +147,61 @@ class WebhookChannel:
 
     async def close(self) -> None:
         await self._fetcher.close()
+
+
+class MailChannel:
+    """Mail over SMTP. A mail may hold a verification code, so it leaves this machine over TLS alone."""
+
+    def __init__(self, url: str, sender: str, receivers: Sequence[str]) -> None:
+        """`url` is smtp://HOST[:PORT], with STARTTLS, or smtps://; with USER:PASSWORD@ if the server needs them."""
+        parts = urlsplit(url)
+        self._is_tls = parts.scheme == "smtps"
+        self._host = parts.hostname or ""
+        self._port = parts.port or MAIL_PORTS[parts.scheme]
+        self._login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+        self._sender = sender
+        self._receivers = tuple(receivers)
+
+    async def send(self, notice: Notice) -> None:
+        await asyncio.to_thread(self._deliver, notice)
+
+    def _deliver(self, notice: Notice) -> None:
+        """Send a notice. This blocks, and runs in a thread."""
+        import smtplib  # here, because most nodes send no mail
+        from email.message import EmailMessage
+        from email.utils import formatdate, make_msgid
+
+        mail = EmailMessage()
+        mail["Subject"] = _TITLE
+        mail["From"], mail["To"] = self._sender, ", ".join(self._receivers)
+        mail["Date"], mail["Message-ID"] = formatdate(), make_msgid(domain="interlock.invalid")
+        lines = [f"{notice.name}, asked by {notice.requested_by}, waits for a decision.", notice.url]
+        lines += [f"Until {notice.expires_at}."] if notice.expires_at is not None else []
+        lines += [f"Code: {notice.code}"] if notice.code is not None else []
+        mail.set_content("\n".join(plain(line) for line in lines) + "\n")
+        context = ssl.create_default_context()
+        try:
+            if self._is_tls:
+                server: smtplib.SMTP = smtplib.SMTP_SSL(self._host, self._port, timeout=MAIL_STEP_S, context=context)
+            else:
+                server = smtplib.SMTP(self._host, self._port, timeout=MAIL_STEP_S)
+            with server:
+                if not self._is_tls and self._host not in _LOOPBACK:
+                    server.starttls(context=context)
+                if self._login is not None:
+                    server.login(*self._login)
+                server.send_message(mail)
+        except (OSError, smtplib.SMTPException) as failed:
+            # The log must not repeat what the server quotes of the mail: only a code or the name of the failure.
+            why = type(failed).__name__.removeprefix("SMTP")
+            if isinstance(failed, smtplib.SMTPResponseException):
+                why = f"it answers {failed.smtp_code}"
+            elif failed.strerror:
+                why = failed.strerror
+            raise ChannelFailed(f"the mail server {self._host} does not take it: {why}") from None
+
+    async def close(self) -> None:
+        pass
 
 
 async def _run(command: Sequence[str], stdin: bytes, limit_s: float = COMMAND_S) -> None:
@@ -209,7 +262,7 @@ class Notifier:
         self._url = url
         self._node = node
         self._code = code
-        self._lines: dict[str, asyncio.Queue[Notice]] = {}
+        self._queues: dict[str, asyncio.Queue[Notice]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -221,9 +274,9 @@ class Notifier:
         if not self._channels:
             return
         loop = asyncio.get_running_loop()
-        self._lines = {name: asyncio.Queue(WAITING_MAX) for name in self._channels}
-        self._tasks = [loop.create_task(self._hear(self._inbox.listen(only_own=True)), name="notices")]
-        self._tasks += [loop.create_task(self._tell(name), name=f"notices {name}") for name in self._channels]
+        self._queues = {name: asyncio.Queue(WAITING_MAX) for name in self._channels}
+        self._tasks = [loop.create_task(self._queue_notices(self._inbox.listen(only_own=True)), name="notices")]
+        self._tasks += [loop.create_task(self._send_notices(name), name=f"notices {name}") for name in self._channels]
 
     async def replan(self, channels: Mapping[str, Channel]) -> None:
         await self.close()
@@ -239,24 +292,23 @@ class Notifier:
         for channel in self._channels.values():
             await channel.close()
 
-    async def _hear(self, listener: Listener) -> None:
+    async def _queue_notices(self, listener: Listener) -> None:
         try:
             async for approval in listener:
-                if approval.status is Status.PENDING and approval.kind not in NOT_IN_THE_INBOX:
-                    self._line_up(self._notice(approval))
+                if approval.status is not Status.PENDING or approval.kind in NOT_IN_THE_INBOX:
+                    continue
+                notice = self._notice(approval)
+                for queue in self._queues.values():
+                    if queue.full():
+                        queue.get_nowait()
+                        self.dropped += 1
+                    queue.put_nowait(notice)
         finally:
             listener.close()
 
-    def _line_up(self, notice: Notice) -> None:
-        for line in self._lines.values():
-            if line.full():
-                line.get_nowait()
-                self.dropped += 1
-            line.put_nowait(notice)
-
-    async def _tell(self, name: str) -> None:
+    async def _send_notices(self, name: str) -> None:
         while True:
-            notice = await self._lines[name].get()
+            notice = await self._queues[name].get()
             try:
                 await self._send(name, notice)
             except Exception:
@@ -302,7 +354,5 @@ def make_channels(plan: ApprovalsPlan, clock: Clock) -> dict[str, Channel]:
     if "webhook" in plan.channels and plan.webhook_url is not None and plan.webhook_secret is not None:
         channels["webhook"] = WebhookChannel(plan.webhook_url, plan.webhook_secret, clock)
     if "smtp" in plan.channels and plan.smtp_url is not None and plan.smtp_from is not None:
-        from interlock.approvals.mail_channel import MailChannel  # only where mail is sent
-
         channels["smtp"] = MailChannel(plan.smtp_url, plan.smtp_from, plan.smtp_to)
     return channels

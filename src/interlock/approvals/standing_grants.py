@@ -14,8 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from interlock.approvals.protocol.approval import Proof
-from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
+from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Proof
 from interlock.approvals.protocol.standing_grant import (
     KIND,
     BadRules,
@@ -25,12 +24,12 @@ from interlock.approvals.protocol.standing_grant import (
     grant_digest,
     maybe_violation,
 )
-from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier
+from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, stored_proof
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.proofs import ProofQuestion, Verified, invalid
+from interlock.gate.protocol.proofs import ProofQuestion, invalid
 from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
 from interlock.wire.refusal import CONFIRMATION_UNKNOWN, CONFIRMATION_VOID, INVALID_PARAMS, Refusal, ax_refusal
 
@@ -204,7 +203,7 @@ class StandingGrants:
             return verified
         if verified.type != PERSONAL:
             return invalid("kind", "a person's own key signs a standing grant")
-        stored = StoredGrant(grant=grant, token=proof.token, proof=_stored_proof(verified), signed_at=at, signed_by=by)
+        stored = StoredGrant(grant=grant, token=proof.token, proof=stored_proof(verified), signed_at=at, signed_by=by)
         try:
             await self._record(stored, "grants/sign", "signed", who=by)
             self._proved.add(grant.id)
@@ -346,10 +345,6 @@ def _end_of(stored: StoredGrant) -> tuple[float, float]:
     grant = stored.grant
     left = float("inf") if grant.calls is None else grant.calls - stored.used
     return float("inf") if grant.until is None else grant.until, left
-
-
-def _stored_proof(verified: Verified) -> Proof:
-    return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
 
 
 def _maybe_read(id: str, value: bytes) -> StoredGrant | None:

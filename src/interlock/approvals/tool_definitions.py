@@ -14,12 +14,12 @@ import contextlib
 import logging
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw
 
-from interlock.approvals.classifications import Ruling, Rulings, Says
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
@@ -28,8 +28,77 @@ from interlock.config.plan import ToolClass
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed
 from interlock.gate.protocol.policy import ToolClaims, claims_shown, is_looser
-from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
+from interlock.store.ports import Change, Conflict, Damaged, Entry, KeyValue, StoreError
 from interlock.wire.refusal import Refusal
+
+RULINGS: Final = "rulings"
+
+Says = Literal["read_only", "reversible", "irreversible", "accept", "denied"]
+
+
+class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+    tool: str
+    digest: str
+    says: Says
+    by: str
+    at: float
+
+
+@dataclass(eq=False)
+class Rulings:
+    """Decisions of operators about tools, in memory and on disk. A decision is on disk before it counts. Methods
+    raise StoreError.
+    """
+
+    kv: KeyValue
+    clock: Clock
+    _by_digest: dict[tuple[str, str], Ruling] = field(default_factory=dict, init=False)
+    _ruled: set[str] = field(default_factory=set, init=False)
+
+    async def open(self) -> None:
+        for entry in await self.kv.entries(RULINGS, self.clock.wall()):
+            try:
+                self._take(msgspec.json.decode(entry.value, type=Ruling))
+            except msgspec.DecodeError:
+                raise Damaged(
+                    f"the ruling {entry.key} cannot be read; put a backup of the store in its place"
+                ) from None
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        """Return the class that an operator gave a tool, or None."""
+        ruling = self._by_digest.get((tool, digest))
+        match ruling.says if ruling is not None else None:
+            case None | "accept" | "denied":
+                return None
+            case tool_class:
+                return tool_class
+
+    def maybe(self, tool: str, digest: str) -> Ruling | None:
+        return self._by_digest.get((tool, digest))
+
+    def knows(self, tool: str) -> bool:
+        """Return whether there is any decision about a tool. For most tools there is none, and their digest is not
+        needed.
+        """
+        return tool in self._ruled
+
+    async def put(self, ruling: Ruling) -> None:
+        key = f"{ruling.tool}/{ruling.digest}"
+        await self.kv.put(RULINGS, key, msgspec.json.encode(ruling), self.clock.wall())
+        self._take(ruling)
+
+    def take_change(self, change: Change) -> Ruling | None:
+        """Take over a decision that an operator made at another replica. A decision is replaced and never removed."""
+        if change.entry is None:
+            return None
+        ruling = msgspec.json.decode(change.entry.value, type=Ruling)
+        self._take(ruling)
+        return ruling
+
+    def _take(self, ruling: Ruling) -> None:
+        self._by_digest[ruling.tool, ruling.digest] = ruling
+        self._ruled.add(ruling.tool)
+
 
 log = logging.getLogger("interlock.approvals")
 

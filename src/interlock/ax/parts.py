@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from interlock.approvals.trust.authority_proofs import Proofs
-from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIdentity
 from interlock.ax.children import ChildSupervisor
 from interlock.ax.endpoint import AxEndpoint
 from interlock.ax.memberships import MembershipParts
@@ -43,7 +42,7 @@ class AxParts(CapabilityParts):
                 leases=Leases(stores.shared.kv, clock, own_id, plan.ax.tree) if stores.shared is not None else None,
             ),
             Owners(kv, clock),
-            Proofs(
+            AuthorityProofs(
                 kv,
                 clock,
                 node.approvals.anchors,

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.approvals.trust.authority_proofs import Proofs
+from interlock.approvals.trust.registrant import AuthorityProofs
 from interlock.ax.memberships import NAME as OWN_TOOL
 from interlock.ax.memberships import Members, MembershipParts, RegistrationSource
 from interlock.ax.ownership import Owners
@@ -67,7 +67,9 @@ VERSIONS_NOTED_MAX: Final = 100  # strange versions that are told apart in the l
 
 
 class Registrar(Members):
-    def __init__(self, plan: Plan, aggregator_id: str, parts: MembershipParts, owners: Owners, proofs: Proofs) -> None:
+    def __init__(
+        self, plan: Plan, aggregator_id: str, parts: MembershipParts, owners: Owners, proofs: AuthorityProofs
+    ) -> None:
         super().__init__(plan, aggregator_id, parts)
         self.owners = owners
         self._proofs = proofs

@@ -10,8 +10,8 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import asdict
 
 from interlock.approvals.api import Approval
+from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.tool_definitions import Definitions
-from interlock.approvals.views import ApprovalViews
 from interlock.aql.protocol.classification import CategoryVerdict
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.ax.protocol.capability import as_object
@@ -74,7 +74,7 @@ class ToolOperations:
         self,
         catalog: Catalog,
         definitions: Definitions,
-        approvals: ApprovalViews,
+        approvals: InboxOperations,
         contracts: LazyContracts,
         explain: Explain,
         classified: Callable[[Route], tuple[str, CategoryVerdict] | None],
@@ -160,10 +160,7 @@ class ToolOperations:
             raise NotFound("tool", name)
         if isinstance(raised, Refusal):
             raise Refused(raised.message, (raised.details or {}).get("detail", raised.message), raised.details)
-        approval = self._approvals.maybe_one(raised.id)
-        if approval is None:
-            raise NotFound("approval", raised.id)
-        return approval
+        return self._approvals.get(raised.id)
 
     def _find_by_original(self, name: str) -> Route | None:
         """Return the tool that has this name at its server, behind the segment, or None."""

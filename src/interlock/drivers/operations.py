@@ -6,9 +6,8 @@ The modules behind them are imported when the first operation is called: a node 
 import asyncio
 
 from interlock.approvals.api import PROOF_REQUIRED
-from interlock.approvals.protocol.approval import Kind, Status
+from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.trust.anchors import Anchors
-from interlock.approvals.views import ApprovalViews
 from interlock.core.operator_errors import refused_as
 from interlock.credentials.api import SetSecret
 from interlock.credentials.operations import SecretOperations
@@ -44,7 +43,9 @@ from interlock.operator.operation import handles
 class DriverOperations:
     """Operations on drivers."""
 
-    def __init__(self, drivers: Drivers, anchors: Anchors, approvals: ApprovalViews, secrets: SecretOperations) -> None:
+    def __init__(
+        self, drivers: Drivers, anchors: Anchors, approvals: InboxOperations, secrets: SecretOperations
+    ) -> None:
         self._secrets = secrets
         self._drivers = drivers
         self._anchors = anchors
@@ -108,7 +109,7 @@ class DriverOperations:
 
     def _find_question(self, tool: str) -> str | None:
         """Return the id of the approval that waits for a signature, or None if nothing waits."""
-        waiting = self._approvals.list_all(Kind.DEFINITION, frozenset((Status.PENDING,))).approvals
+        waiting = self._approvals.list_all("definition", "pending").approvals
         return next((approval.id for approval in waiting if approval.tool == tool), None)
 
     @handles(ALLOW_HOST)

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.decisions import DecisionService
-from interlock.approvals.protocol.approval import Approval, Kind, Status
-from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
+from interlock.approvals.protocol.approval import UNKNOWN, Approval, Kind, Status, refusal_of
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.routes import Route

@@ -16,9 +16,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status, What
+from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Approval, Decision, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import NAMES_REVIEW
-from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.core.clock import rfc3339
 from interlock.crypto.jose import BadKey, read_key_untrusted, thumbprint
 from interlock.names.protocol.criteria import (

@@ -13,11 +13,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.approvals.classifications import Rulings
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.approvals.protocol.digests import ACCEPT, SURFACE, surface_pair_digest
-from interlock.approvals.tool_definitions import NODE
+from interlock.approvals.tool_definitions import NODE, Rulings
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import Namespace
 from interlock.catalog.routes import Route

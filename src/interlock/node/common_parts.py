@@ -24,6 +24,7 @@ from interlock.approvals.enrolments import Enrolments, KeyRevocation
 from interlock.approvals.guard_changes import GuardChanges
 from interlock.approvals.inbox import ApprovalStore, Expiry, Inbox, rules_of
 from interlock.approvals.notifier import Notifier, make_channels
+from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.standing_grants import StandingGrants
 from interlock.approvals.tool_definitions import Definitions
@@ -31,7 +32,6 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import PasskeyService
-from interlock.approvals.views import ApprovalViews
 from interlock.aql.adapter import AqlAdapter, LoopAdapter
 from interlock.aql.client_lists import AqlLists
 from interlock.aql.loop_operations import LoopOperations
@@ -334,15 +334,14 @@ class CallParts:
         operation_names.lifted.changed.subscribe(lambda _: safety.loop.names.forget())
         self.task_updates = task_updates = TaskNews(dispatch.tasks, client_tasks)
         self.keepers = keepers
-        self.approvals = ApprovalViews(
+        self.approvals = InboxOperations(
             inbox,
             deciding,
             clock,
+            approvals.anchors,
+            passkeys,
+            approvals.operator_keys,
             aggregator_id=own_id,
-            url=passkeys.url,
-            passkeys=passkeys,
-            keys=approvals.operator_keys,
-            approver_names=approvals.anchors.approver_names,
             ways_out=find_ways_out,
         )
         self.link_events = NodeLinkEvents(

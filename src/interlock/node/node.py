@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.approvals import classifications, enrolments, inbox, standing_grants, tool_definitions
+from interlock.approvals import enrolments, inbox, standing_grants, tool_definitions
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.trust import approval_proofs
 from interlock.ax.parts import AxParts
@@ -75,7 +75,7 @@ def follow_replicas(node: NodeParts) -> None:
 
     buckets = {
         inbox.BUCKET: approvals.inbox.take_change,
-        classifications.BUCKET: approvals.definitions.take_ruling,
+        tool_definitions.RULINGS: approvals.definitions.take_ruling,
         tool_definitions.BUCKET: approvals.definitions.take_change,
         standing_grants.BUCKET: approvals.grants.take_change,
         enrolments.BUCKET: approvals.enrolments.take_change,

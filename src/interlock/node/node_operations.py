@@ -21,7 +21,6 @@ from interlock.approvals.api import ApprovalSummary
 from interlock.approvals.operations.approvers import ApproverOperations
 from interlock.approvals.operations.classification import ClassificationOperations
 from interlock.approvals.operations.grants import GrantOperations
-from interlock.approvals.operations.inbox import InboxOperations
 from interlock.ax.api import Parent
 from interlock.ax.parts import AxParts
 from interlock.catalog.api import CheckVerdict
@@ -196,7 +195,7 @@ class StatusOperations:
     async def follow(self) -> AsyncGenerator[NodeEvent[Raw], None]:
         """Yield the status and what waits, then what changes. Ends when the inbox is closed."""
         newest, quiet = b"", 0
-        async with contextlib.aclosing(self._parts.calls.approvals.changes()) as changes:
+        async with contextlib.aclosing(self._parts.calls.approvals.follow()) as changes:
             # Listen before the first event, so that no change after it is missed.
             upcoming: asyncio.Future[ApprovalSummary] | None = asyncio.ensure_future(anext(changes))
             try:
@@ -297,7 +296,7 @@ class Operations:
             aggregator_id=stores.identity.aggregator_id,
             approver_names=approvals.anchors.approver_names,
         )
-        self.inbox = InboxOperations(calls.approvals)
+        self.inbox = calls.approvals
         self.logins = LoginOperations(
             LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url)
         )

@@ -7,8 +7,7 @@ from typing import Final
 import msgspec
 
 from interlock.approvals.api import EDIT_PROPOSAL, Approval, EditProposal
-from interlock.approvals.operations.inbox import find_approval
-from interlock.approvals.views import ApprovalViews
+from interlock.approvals.operations.inbox import InboxOperations
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
@@ -62,7 +61,7 @@ class RoomOperations:
     """Operations on rooms, for operators."""
 
     rooms: RoomRegistry
-    approvals: ApprovalViews
+    approvals: InboxOperations
     audit: AuditReader
     recorder: Recorder
     clock: Clock
@@ -214,11 +213,11 @@ class RoomOperations:
         params = bytes(body.params)
         if params[:1] != b"{":
             raise refused_as(INVALID_BODY, "params is an object", {"member": "params"})
-        approval = find_approval(self.approvals, id)
+        approval = self.approvals.get(id)
         edited = await self.rooms.proposals.edit(approval.id, params, by)
         if isinstance(edited, EnvelopeRefusal):
             raise Refused(edited.code, edited.message)
-        return find_approval(self.approvals, edited.id)
+        return self.approvals.get(edited.id)
 
     @handles(DISCONNECT)
     async def disconnect(self, id: str, topic: str | None, by: str) -> Disconnected:

@@ -1,4 +1,4 @@
-"""Proofs of authority: judged by an anchor's key, used once (MCP-AX 4.2)."""
+"""AuthorityProofs of authority: judged by an anchor's key, used once (MCP-AX 4.2)."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from interlock.approvals.trust.anchors import Anchors
-from interlock.approvals.trust.authority_proofs import Proofs
+from interlock.approvals.trust.registrant import AuthorityProofs
 from interlock.ax.protocol.messages import Proof, Register
 from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock
@@ -41,7 +41,7 @@ def _request(key: Any = KEY, **claims: Any) -> Register:
     )
 
 
-async def _judge(proofs: Proofs, request: Register) -> Refusal | None:
+async def _judge(proofs: AuthorityProofs, request: Register) -> Refusal | None:
     proved = await proofs.judge(request)
     assert proved is not None
     return proved if isinstance(proved, Refusal) else await proofs.spend(proved)
@@ -53,7 +53,7 @@ async def test_a_proof_holds_once_and_only_under_an_anchor(tmp_path: Path, ancho
     await store.open()
     anchors = Anchors((_anchor(),) if anchored else (), Clock())
     anchors.load()
-    proofs = Proofs(store.kv, Clock(), anchors, audiences=lambda: (OWN_ID,))
+    proofs = AuthorityProofs(store.kv, Clock(), anchors, audiences=lambda: (OWN_ID,))
     try:
         request = _request()
         first, again = await _judge(proofs, request), await _judge(proofs, request)

@@ -17,12 +17,12 @@ from tests.approvals.mailbox import mailbox
 
 from interlock.approvals import notifier as notifier_module
 from interlock.approvals import notifier as notifying
-from interlock.approvals.mail_channel import MailChannel
 from interlock.approvals.notifier import (
     Channel,
     ChannelFailed,
     CommandChannel,
     DesktopChannel,
+    MailChannel,
     Notice,
     Notifier,
     WebhookChannel,

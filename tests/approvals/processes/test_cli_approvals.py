@@ -15,8 +15,7 @@ from tests.operator.fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN
 from tests.operator.fake_node import FakeOperations, FakePublicDoor, tool
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source
-from interlock.approvals.protocol.classification import ClassEntry, classification_digest
-from interlock.approvals.protocol.digests import signed_digest
+from interlock.approvals.protocol.digests import classification_digest, signed_digest
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.core.clock import Clock
 from interlock.crypto.jose import read_key_untrusted
@@ -391,8 +390,7 @@ def test_all_tools_are_classified_in_one_table_with_one_signature(
         **{"notes.tidy": expected[0], "notes.read": expected[1]},
         "notes.add": "read_only" if is_insisted else "irreversible",
     }
-    entries = [ClassEntry(tool=one.tool, digest=one.digest, tool_class=one.tool_class) for one in wanted.entries]
-    verified(proof, key, wanted.id, "notes.tidy", classification_digest(wanted.id, reversed(entries)))
+    verified(proof, key, wanted.id, "notes.tidy", classification_digest(wanted.id, reversed(wanted.entries)))
 
 
 def test_classes_can_be_signed_without_a_terminal(

@@ -206,11 +206,9 @@ def test_a_folder_that_cannot_be_written_is_said(inline: Inline, keys: Path) -> 
 
 
 def test_a_key_that_others_may_read_or_with_another_passphrase_is_not_used(inline: Inline, keys: Path) -> None:
-    from interlock.store.ports import StoreRefused
-
     inline("access", "key", "ada", "--no-passphrase")
     (keys / "ada.key").chmod(0o640)
-    with pytest.raises(StoreRefused, match="chmod 600"):
+    with pytest.raises(KeyExposed, match="chmod 600"):
         read_signing_key(keys / "ada.key")
     (keys / "ada.key").chmod(0o600)
     with pytest.raises(PassphraseWrong, match="has no passphrase"):
@@ -266,7 +264,7 @@ def test_init_adds_a_key_to_a_file_that_has_nobody_who_approves(inline: Inline, 
     path.write_text("# mine\n[servers.time]\npypi = 'mcp-server-time'")
     done = inline("init", "--key", "ada", "--no-passphrase")
     assert done.code == 0
-    assert "kept interlock.toml" in done.out
+    assert "added your key ada to interlock.toml" in done.out
     text = path.read_text()
     assert text.startswith("# mine\n[servers.time]\n")
     assert [anchor["name"] for anchor in tomllib.loads(text)["anchor"]] == ["ada"]

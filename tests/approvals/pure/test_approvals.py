@@ -18,8 +18,8 @@ from interlock.approvals.protocol.approval import (
     Status,
     What,
     maybe_after,
+    refusal_of,
 )
-from interlock.approvals.protocol.errors import refusal_of
 from interlock.wire.refusal import (
     CONFIRMATION_DENIED,
     CONFIRMATION_EXPIRED,

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from interlock.approvals.trust.anchors import Anchors
-from interlock.approvals.trust.authority_proofs import Proofs
-from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
 from interlock.ax.dial_back import DialBack
 from interlock.ax.memberships import MembershipParts
@@ -50,7 +49,7 @@ class _Quiet:
         return lambda *_: None
 
 
-class _Once(Proofs):
+class _Once(AuthorityProofs):
     """Every signature holds."""
 
     async def judge(self, request: Register) -> Proved | Refusal | None:

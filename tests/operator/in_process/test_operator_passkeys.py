@@ -20,8 +20,8 @@ from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyService
-from interlock.approvals.views import ApprovalViews
 from interlock.config.plan import AnchorPlan
 from interlock.crypto.webauthn import find_relying_party
 from interlock.operator.app import operator_app
@@ -78,10 +78,11 @@ async def passkeyed(folder: Path, *people: Authenticator, url: str = URL) -> Asy
         desk = PasskeyService(anchors, lines, clock, lambda: url)  # type: ignore[arg-type]
         judge = ProofVerifier(door.desk.store.kv, clock, anchors, lambda: find_relying_party(url))
         deciding = door.deciding = DecisionService(door.desk.inbox, clock, OWN_ID, judge=judge)
-        views = ApprovalViews(door.desk.inbox, deciding, clock, aggregator_id=OWN_ID, url=desk.url, passkeys=desk)
+        keys = OperatorKeyService(folder / "keys", anchors, clock)
+        inbox = InboxOperations(door.desk.inbox, deciding, clock, anchors, desk, keys, aggregator_id=OWN_ID)
         unused: Any = None
-        approvers = ApproverOperations(unused, anchors, unused, desk, unused, views)
-        door.app = operator_app(handlers_of([InboxOperations(views), approvers]), authenticate=authenticate)
+        approvers = ApproverOperations(unused, anchors, unused, desk, unused, inbox)
+        door.app = operator_app(handlers_of([inbox, approvers]), authenticate=authenticate)
         yield Passkeyed(door, desk, lines)
         await anchors.close()
 

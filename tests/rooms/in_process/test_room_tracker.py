@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from tests.approvals.inboxes import Desk, Hands, desk_at
 
-from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
-from interlock.approvals.protocol.errors import refusal_of
+from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, refusal_of
 from interlock.core.replicas import Replicas
 from interlock.rooms import proposal_records
 from interlock.rooms.participant_records import ParticipantRecords

@@ -3,9 +3,8 @@
 import pytest
 from msgspec import Raw
 
-from interlock.approvals.protocol.approval import TABLE, Approval, Kind, Move, Source, Status, maybe_after
+from interlock.approvals.protocol.approval import TABLE, Approval, Kind, Move, Source, Status, maybe_after, refusal_of
 from interlock.approvals.protocol.digests import proposal_digest
-from interlock.approvals.protocol.errors import refusal_of
 from interlock.rooms.protocol.proposals import (
     STATUS,
     Fulfilment,

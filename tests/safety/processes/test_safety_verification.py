@@ -6,6 +6,7 @@ import hmac
 import inspect
 import json
 import logging
+import os
 import random
 import sys
 from collections.abc import AsyncIterator
@@ -23,6 +24,7 @@ from tests.servers.minting import mint
 from tests.support.node_with_clock import AheadClock
 
 from interlock.approvals import inbox as inbox_module
+from interlock.approvals.api import RevealCode
 from interlock.approvals.notifier import DesktopChannel, Notice
 from interlock.approvals.protocol.approval import Status
 from interlock.approvals.protocol.digests import REVEAL, signed_digest
@@ -34,7 +36,7 @@ from interlock.safety.api import NameAgent
 from interlock.safety.parts import AgentParts
 from interlock.store.ports import Damaged
 from interlock.wire.jsonrpc.codec import Notification
-from interlock.wire.refusal import NotFound, Refusal
+from interlock.wire.refusal import NotFound, Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -594,17 +596,19 @@ async def test_concurrent_guesses_are_one_code_each(here: AgentsHere) -> None:
 @pytest.mark.req("AQL-X-1")
 async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:shown")
-    views = here.node.calls.approvals
-    refused = await views.reveal(id, Presented(token="no"), by="local")
-    assert isinstance(refused, Refusal) and refused.message == "proof_invalid"
-    refused = await views.reveal(id, await prove(here, id), by="local")  # the proof of an approval shows nothing
-    assert isinstance(refused, Refusal) and refused.message == "proof_invalid"
-    whole = views.maybe_one(id)
+    inbox = here.node.calls.approvals
+    # The proof of an approval shows nothing either.
+    for token in ("no", (await prove(here, id)).token):
+        with pytest.raises(Refused) as refused:
+            await inbox.reveal_code(id, RevealCode(proof=token), by="local")
+        assert refused.value.code == "proof_invalid"
+    whole = inbox.get(id)
     assert here.shown(id) not in str(whole) and here.shown(id) not in str(
         here.node.get(AgentParts).operations.list_all()
     )
-    shown = await views.reveal(id, await prove(here, id, REVEAL), by="local")
-    assert not isinstance(shown, Refusal) and shown.code == here.shown(id)
+    proof = await prove(here, id, REVEAL)
+    shown = await inbox.reveal_code(id, RevealCode(proof=proof.token), by="local")
+    assert shown.code == here.shown(id)
     records = [one for one in await here.audited("approvals/reveal") if one["approval"] == id]
     assert [(one["who"], one["anchor"]) for one in records] == [("local", "ada")]
     assert (await agent.verify(id, shown.code))["verified"] is True
@@ -626,7 +630,9 @@ async def test_operators_list_order_and_abort(here: AgentsHere) -> None:
         await operations.abort(gardener, "operator:ada")
 
 
-async def test_channels_bring_the_code_to_operators_and_not_in_arguments(tmp_path: Path) -> None:
+async def test_channels_bring_the_code_to_operators_and_not_in_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said, argv = tmp_path / "said", tmp_path / "argv"
     script = tmp_path / "tell"
     script.write_text(f'#!/bin/sh\necho "$@" > {argv}\ncat > {said}\n')
@@ -639,13 +645,16 @@ async def test_channels_bring_the_code_to_operators_and_not_in_arguments(tmp_pat
         assert (notice["id"], notice["kind"], notice["code"]) == (id, "verify", here.shown(id))
         assert notice["code"] not in argv.read_text()
         assert (await agent.verify(id, notice["code"]))["verified"] is True
-    desktop = DesktopChannel("linux")
-    told = Notice(
+    notice_with_code = Notice(
         event="x", id=id, kind="verify", tool="agent.x", name="agent.x", requested_by="y", created_at="",
         expires_at=None, url="", node="", code="12345-67890",
     )  # fmt: skip
-    assert "12345" not in " ".join(desktop._dialog_argv()) and b"12345-67890" in desktop._dialog(told, "12345-67890")
-    assert b"12345-67890" in DesktopChannel("darwin")._dialog(told, "12345-67890")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for platform, program in (("linux", "zenity"), ("darwin", "osascript")):
+        script.rename(tmp_path / program)
+        script = tmp_path / program
+        await DesktopChannel(platform).send(notice_with_code)
+        assert "12345" not in argv.read_text() and "12345-67890" in said.read_text()
 
 
 @pytest.mark.req("AQL-8.7.2-6")

@@ -550,8 +550,7 @@ def _arguments(approval: "Approval") -> "dict[str, Any]":
 
 
 def _settled(approval: "Approval") -> Refused:
-    from interlock.approvals.protocol.approval import Status
-    from interlock.approvals.protocol.errors import settled_refusal
+    from interlock.approvals.protocol.approval import Status, settled_refusal
 
     fault = settled_refusal(Status(approval.status))
     return Refused(fault.message, str((fault.details or {}).get("detail", fault.message)))

@@ -13,13 +13,18 @@ import typer
 from msgspec import Raw
 
 from interlock.approvals.api import Approval as ShownApproval
-from interlock.approvals.classification_api import ToolRuling
 from interlock.approvals.cli.grants import with_proposed
 from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_passphrase
 from interlock.approvals.grants_api import DraftGrant, Grant, GrantDraft, GrantRule, SignGrant
 from interlock.approvals.protocol.approval import Approval, Kind, Source
-from interlock.approvals.protocol.classification import ClassEntry, classification_digest
-from interlock.approvals.protocol.digests import enrolment_digest, proposal_digest, shown_digest, signed_digest
+from interlock.approvals.protocol.digests import (
+    ToolRuling,
+    classification_digest,
+    enrolment_digest,
+    proposal_digest,
+    shown_digest,
+    signed_digest,
+)
 from interlock.approvals.protocol.standing_grant import StandingGrant, grant_digest
 from interlock.cli.client.operator import Answer
 from interlock.cli.command import Invocation
@@ -66,10 +71,9 @@ def prove_classes(
     aggregator_id: str, id: str, entries: Sequence[ToolRuling], *, key: str | None, passphrase_fd: int | None
 ) -> Raw:
     """Sign the classes of several tools over the list that was shown."""
-    listed = [ClassEntry(tool=entry.tool, digest=entry.digest, tool_class=entry.tool_class) for entry in entries]
     question = ProofQuestion(
         confirmation_id=id,
-        call_digest=classification_digest(id, listed),
+        call_digest=classification_digest(id, entries),
         nonce="",
         tool=entries[0].tool,
         aggregator_id=aggregator_id,

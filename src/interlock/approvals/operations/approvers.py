@@ -31,12 +31,11 @@ from interlock.approvals.api import (
 from interlock.approvals.api import Approval as ApprovalView
 from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.enrolments import Enrolments, KeyRevocation
-from interlock.approvals.operations.inbox import find_approval
+from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import GONE, NO_PARTY, Invitation, PasskeyService, invitation_view
-from interlock.approvals.views import ApprovalViews
 from interlock.config.plan import AnchorPlan
 from interlock.core.operator_errors import refused_as
 from interlock.crypto.jose import decode_base64url
@@ -56,7 +55,7 @@ class ApproverOperations:
     keys: OperatorKeyService
     passkeys: PasskeyService
     revocation: KeyRevocation
-    approvals: ApprovalViews
+    approvals: InboxOperations
 
     @handles(LIST_APPROVERS)
     def list_all(self) -> Approvers:
@@ -158,7 +157,7 @@ class ApproverOperations:
         """Ask in the inbox whether an approver counts, and return the approval."""
         question = await self.enrolments.request(plan, by)
         if isinstance(question, Approval):
-            return find_approval(self.approvals, question.id)
+            return self.approvals.get(question.id)
         if question is None:
             raise refused_as(EXISTS, f"there is an approver {plan.name} already; choose another name")
         raise _refused(question)

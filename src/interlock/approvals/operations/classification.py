@@ -1,7 +1,14 @@
-"""Operations on the classification of tools: a table of proposals, and one signature for several tools."""
+"""Operations on the classification of tools: a table of proposals, and one signature for several tools.
+
+A signature is over the whole list. For each of its tools the definition must still be the one that was signed, and the
+signer must be entitled to approve that tool. The reply names the tools that the signature did not count for, and why;
+the others are classified all the same.
+"""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Final
 
 from interlock.approvals.api import PasskeyRequest, SignedProof
-from interlock.approvals.batch_classification import BatchClassification
 from interlock.approvals.classification_api import (
     ASK_CLASSES_PASSKEY,
     PROPOSE_CLASSES,
@@ -12,76 +19,85 @@ from interlock.approvals.classification_api import (
     ClassProposal,
     ClassProposals,
     SignClasses,
-    ToolRuling,
     UnclassifiedTool,
     UnlockForClasses,
 )
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.operations.inbox import check_attempts, signature_refused
-from interlock.approvals.protocol.classification import ClassEntry
-from interlock.approvals.tool_definitions import Definitions
-from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Approval, Decision, Proof, Status, What
+from interlock.approvals.protocol.digests import CLASSIFICATION, ToolRuling, answers, classification_digest
+from interlock.approvals.tool_definitions import Definitions, Ruling
+from interlock.approvals.trust.approval_proofs import ProofVerifier, stored_proof
 from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import Route
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.drivers.protocol.binding.effects import ProposedClass, contradicted, maybe_question, proposed_class
 from interlock.gate.protocol.held_call import read_proof_untrusted
+from interlock.gate.protocol.proofs import ProofQuestion
 from interlock.mcp.items import maybe_value
 from interlock.operator.operation import handles
-from interlock.wire.refusal import Refusal
+from interlock.store.ports import StoreError
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
+
+CHANGED: Final = "its definition changed since"
+PENDING_CHANGE: Final = "its server changed the definition, which is to be accepted first: interlock approvals"
+NOT_LISTED: Final = "no such tool is listed"
+NOT_ENTITLED: Final = "the signer may not approve it"
+NOT_OURS: Final = "the node below that lists it has said what it is"
 
 
+@dataclass(eq=False)
 class ClassificationOperations:
     """Operations on the classification of tools."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        definitions: Definitions,
-        inbox: Inbox,
-        judge: ProofVerifier,
-        passkeys: PasskeyService,
-        keys: OperatorKeyService,
-        recorder: Recorder,
-        clock: Clock,
-        *,
-        aggregator_id: str,
-    ) -> None:
-        self._catalog = catalog
-        self._passkeys = passkeys
-        self._keys = keys
-        self._own_id = aggregator_id
-        self._batch = BatchClassification(
-            definitions, inbox, judge, recorder, clock, self._maybe_route, aggregator_id=aggregator_id
-        )
-
-    def _maybe_route(self, tool: str) -> Route | None:
-        return self._catalog.namespace.view(EVERYTHING).find_tool(tool)
+    catalog: Catalog
+    definitions: Definitions
+    inbox: Inbox
+    judge: ProofVerifier
+    passkeys: PasskeyService
+    keys: OperatorKeyService
+    recorder: Recorder
+    clock: Clock
+    _: KW_ONLY
+    aggregator_id: str
 
     @handles(PROPOSE_CLASSES)
     def proposals(self) -> ClassProposals:
         """Propose a class for every unclassified tool, and for each tool that is declared read-only but has a name
         that suggests otherwise.
         """
-        proposals = (
-            _shown(route, proposed)
-            for items in self._catalog.namespace.link_items
-            if not items.offer.is_aggregator  # it has said it of every tool, in its own name
-            for route in items.tools
-            if (proposed := _maybe_proposed(route)) is not None
-        )
-        return ClassProposals(
-            aggregator_id=self._own_id, tools=tuple(sorted(proposals, key=lambda proposal: proposal.tool))
-        )
+        # An aggregator below has classified each of its tools in its own name.
+        namespace = self.catalog.namespace
+        routes = (route for items in namespace.link_items if not items.offer.is_aggregator for route in items.tools)
+        proposals = []
+        for route in routes:
+            proposed = _find_proposal(route)
+            if proposed is None:
+                continue
+            description = maybe_value(route.item, "description")
+            proposals.append(
+                ClassProposal(
+                    tool=route.qualified,
+                    digest=route.digest,
+                    tool_class=proposed.tool_class,
+                    by=proposed.by,
+                    question=proposed.question,
+                    doubt=maybe_question(route.original, "read_only"),
+                    is_open=route.is_open,
+                    description=description if isinstance(description, str) else None,
+                )
+            )
+        proposals.sort(key=lambda proposal: proposal.tool)
+        return ClassProposals(aggregator_id=self.aggregator_id, tools=tuple(proposals))
 
     @handles(ASK_CLASSES_PASSKEY)
     def passkey_request(self, body: ClassifyTools) -> PasskeyRequest:
         """Return what a browser asks a passkey, for it to sign the list. Raises Refused."""
-        question = self._batch.question(body.id, _entries(body))
-        request = question if isinstance(question, Refusal) else self._passkeys.request(question)
+        request = self.passkeys.request(self._question(body))
         if isinstance(request, Refusal):
             raise signature_refused(request)
         return request
@@ -89,10 +105,7 @@ class ClassificationOperations:
     @handles(PROVE_CLASSES)
     async def prove(self, body: UnlockForClasses, by: str) -> SignedProof:
         """Return a proof for the list by a key of this machine, unlocked by its passphrase. Raises Refused."""
-        question = self._batch.question(body.id, _entries(body))
-        if isinstance(question, Refusal):
-            raise signature_refused(question)
-        proof = await self._keys.sign(question, body.key, body.passphrase, by=by)
+        proof = await self.keys.sign(self._question(body), body.key, body.passphrase, by=by)
         if isinstance(proof, Refusal):
             raise signature_refused(proof)
         return SignedProof(proof=check_attempts(proof))
@@ -100,28 +113,95 @@ class ClassificationOperations:
     @handles(SIGN_CLASSES)
     async def sign(self, body: SignClasses, by: str) -> ClassifiedTools:
         """Classify the tools of a list, with the proof of an approver. Raises Refused."""
-        proof = read_proof_untrusted(body.proof)
-        if isinstance(proof, Refusal):
-            raise signature_refused(proof)
-        result = await self._batch.sign(body.id, _entries(body), proof, by=by)
-        if isinstance(result, Refusal):
-            raise signature_refused(result)
-        classified = {entry.tool for entry in result.classified}
-        return ClassifiedTools(
-            classified=tuple(entry for entry in body.entries if entry.tool in classified),
-            left_out=tuple(UnclassifiedTool(tool=entry.tool, why=entry.why) for entry in result.left_out),
+        presented = read_proof_untrusted(body.proof)
+        if isinstance(presented, Refusal):
+            raise signature_refused(presented)
+        tools = [ruling.tool for ruling in body.entries]
+        verified = await self.judge.judge_for_any(self._question(body), tools, presented)
+        if isinstance(verified, Refusal):
+            raise signature_refused(verified)
+        proof = stored_proof(verified)
+        classified: list[ToolRuling] = []
+        left_out: list[UnclassifiedTool] = []
+        segments: list[str] = []
+        try:
+            for ruling in body.entries:
+                route = self.catalog.namespace.view(EVERYTHING).find_tool(ruling.tool)
+                why = NOT_LISTED if route is None else self._find_obstacle(ruling, route, proof)
+                if why is not None or route is None:
+                    left_out.append(UnclassifiedTool(tool=ruling.tool, why=why or NOT_LISTED))
+                    continue
+                await self._classify(ruling, proof, body.id, by)
+                classified.append(ruling)
+                segments.append(route.link.segment)
+        except StoreError:
+            raise signature_refused(UNAVAILABLE_NOW) from None
+        finally:
+            for segment in dict.fromkeys(segments):
+                await self.definitions.publish(segment)
+        return ClassifiedTools(classified=tuple(classified), left_out=tuple(left_out))
+
+    def _question(self, body: ClassifyTools) -> ProofQuestion:
+        """Return what a proof must sign. The proof names the first tool; `sign` checks all of them. Raises Refused."""
+        tools = [ruling.tool for ruling in body.entries]
+        if len(set(tools)) < len(tools):
+            details = {"detail": "each tool is named once, and at least one is"}
+            raise signature_refused(Refusal(INVALID_PARAMS, "invalid_body", details))
+        return ProofQuestion(
+            confirmation_id=body.id,
+            call_digest=classification_digest(body.id, body.entries),
+            nonce="",
+            tool=tools[0],
+            aggregator_id=self.aggregator_id,
+        )
+
+    def _find_obstacle(self, ruling: ToolRuling, route: Route, proof: Proof) -> str | None:
+        """Return why a signature does not count for a tool, or None."""
+        if route.link.offer.is_aggregator:
+            return NOT_OURS
+        if route.digest != ruling.digest:
+            return CHANGED
+        waiting = self._find_waiting(ruling)
+        if waiting is not None and ruling.tool_class not in answers(waiting):
+            return PENDING_CHANGE
+        return None if self.judge.stands_behind(ruling.tool, proof) else NOT_ENTITLED
+
+    def _find_waiting(self, ruling: ToolRuling) -> Approval | None:
+        approval = self.inbox.find_definition(ruling.tool, ruling.digest)
+        return approval if approval is not None and approval.status is Status.PENDING else None
+
+    async def _classify(self, ruling: ToolRuling, proof: Proof, id: str, by: str) -> None:
+        """Store the class of one tool, and answer the question that waits for it. Raise StoreError."""
+        now, waiting = self.clock.wall(), self._find_waiting(ruling)
+        if waiting is not None:
+            decision = Decision(what=What.APPROVED, by=by, at=now, answer=ruling.tool_class, proof=proof)
+            decided = await self.inbox.decide(waiting.id, decision)
+            if not isinstance(decided, Refusal):
+                await self.definitions.settle(decided, is_published=False)
+                return
+        record = AuditRecord.event(
+            now,
+            by,
+            "approvals",
+            "approvals/classify",
+            ruling.tool,
+            verdict="approved",
+            outcome="decided",
+            kind=CLASSIFICATION,
+            batch=id,
+            answer=ruling.tool_class,
+            tool_digest=ruling.digest,
+            anchor=proof.anchor,
+            jti=proof.jti,
+            proof=proof.type,
+        )
+        await self.recorder.append_now(record)
+        await self.definitions.rulings.put(
+            Ruling(tool=ruling.tool, digest=ruling.digest, says=ruling.tool_class, by=by, at=now)
         )
 
 
-def _entries(wanted: ClassifyTools) -> tuple[ClassEntry, ...]:
-    return tuple(_entry(ruling) for ruling in wanted.entries)
-
-
-def _entry(ruling: ToolRuling) -> ClassEntry:
-    return ClassEntry(tool=ruling.tool, digest=ruling.digest, tool_class=ruling.tool_class)
-
-
-def _maybe_proposed(route: Route) -> ProposedClass | None:
+def _find_proposal(route: Route) -> ProposedClass | None:
     if route.is_open:
         members = ("annotations", "inputSchema")
         tool = {"name": route.original, **{member: maybe_value(route.item, member) for member in members}}
@@ -130,17 +210,3 @@ def _maybe_proposed(route: Route) -> ProposedClass | None:
         return None
     question = maybe_question(route.original, "read_only")
     return None if question is None else contradicted(route.original, question)
-
-
-def _shown(route: Route, proposed: ProposedClass) -> ClassProposal:
-    description = maybe_value(route.item, "description")
-    return ClassProposal(
-        tool=route.qualified,
-        digest=route.digest,
-        tool_class=proposed.tool_class,
-        by=proposed.by,
-        question=proposed.question,
-        doubt=maybe_question(route.original, "read_only"),
-        is_open=route.is_open,
-        description=description if isinstance(description, str) else None,
-    )

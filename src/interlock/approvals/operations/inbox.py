@@ -1,12 +1,18 @@
 """Operations on the inbox: what waits, one approval in full, every change, and the decision.
 
-To look takes any credential of an operator. To deny takes the role of an operator or an admin. To approve takes what
-the approval requires: mostly a proof, which only the decision service verifies; or the role of an operator.
+Every credential of an operator may look. The role of an operator or an admin may deny. To approve takes what the
+approval requires: mostly a proof, which only the decision service verifies, or the role of an operator.
+
+No credential is shown: an approval names the proof behind its decision and does not hold the token. The arguments of a
+held call are shown in full in the view of that one approval, and never in lists, events or notifications.
 """
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
+
+from msgspec import Raw
+from msgspec.structs import asdict
 
 from interlock.approvals.api import (
     AMBIGUOUS_ID,
@@ -18,19 +24,27 @@ from interlock.approvals.api import (
     REVEAL_CODE,
     SIGN_APPROVAL,
     TOO_OFTEN,
-    Approval,
     Approvals,
     ApprovalSummary,
     DecideApproval,
+    Decision,
     PasskeyRequest,
+    ProofFacts,
     RevealCode,
     RevealedCode,
     SignApproval,
     SignedProof,
 )
-from interlock.approvals.protocol.approval import Kind, Requires, Status
-from interlock.approvals.trust.operator_keys import TooOften
-from interlock.approvals.views import Ambiguous, ApprovalViews
+from interlock.approvals.api import Approval as ApprovalView
+from interlock.approvals.audit import subject_name
+from interlock.approvals.decisions import DecisionService
+from interlock.approvals.inbox import Inbox
+from interlock.approvals.protocol.approval import Approval, Kind, Requires, Status
+from interlock.approvals.protocol.digests import answers
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
+from interlock.approvals.trust.passkeys import PasskeyService
+from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import refused_as
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
 from interlock.operator.operation import INVALID_BODY, ROLE_REQUIRED, handles
@@ -45,6 +59,9 @@ from interlock.wire.refusal import (
     Refused,
 )
 
+LISTED_MAX: Final = 1000
+PREFIX_MIN: Final = 4  # characters of an id that may name it
+
 # Errors about the body of a decision that have a name of their own.
 _NAMED: Final = frozenset(["answer_needed", "reason_required", "self_approval", "not_returnable", "unknown_request"])
 _STATUSES: Final = {
@@ -58,62 +75,77 @@ _STATUSES: Final = {
 
 @dataclass(eq=False)
 class InboxOperations:
-    """Operations on the inbox."""
+    """Operations on the inbox. `ways_out` returns what a person can do to be asked less often."""
 
-    approvals: ApprovalViews
+    inbox: Inbox
+    decisions: DecisionService
+    clock: Clock
+    anchors: Anchors
+    passkeys: PasskeyService
+    keys: OperatorKeyService
+    _: KW_ONLY
+    aggregator_id: str
+    ways_out: Callable[[Approval], tuple[str, ...]] = lambda _: ()
 
     @handles(LIST_APPROVALS)
     def list_all(self, kind: str | None, status: str) -> Approvals:
+        """Return the newest approvals, as many as one answer holds."""
         statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
-        return self.approvals.list_all(None if kind is None else Kind(kind), statuses)
+        approvals = self.inbox.listed(statuses, None if kind is None else Kind(kind))
+        return Approvals(approvals=tuple(map(self._summary, approvals[-LISTED_MAX:])), total=len(approvals))
 
     @handles(FOLLOW_APPROVALS)
-    def follow(self) -> AsyncGenerator[ApprovalSummary, None]:
+    async def follow(self) -> AsyncGenerator[ApprovalSummary, None]:
         """Yield what waits now, then every change."""
-        return self.approvals.changes()
+        listener = self.inbox.listen()
+        try:
+            for approval in self.inbox.waiting()[-LISTED_MAX:]:
+                yield self._summary(approval)
+            async for approval in listener:
+                yield self._summary(approval)
+        finally:
+            listener.close()
 
     @handles(GET_APPROVAL)
-    def get(self, id: str) -> Approval:
+    def get(self, id: str) -> ApprovalView:
         """Return an approval by its id or the beginning of it. Raises NotFound, Refused."""
-        return find_approval(self.approvals, id)
+        return self._view(self._find(id))
 
     @handles(DECIDE_APPROVAL)
-    async def decide(self, id: str, body: DecideApproval, by: str, roles: frozenset[str]) -> Approval:
+    async def decide(self, id: str, body: DecideApproval, by: str, roles: frozenset[str]) -> ApprovalView:
         """Approve, deny or return what waits. Raises NotFound, Refused."""
         check_may_decide(roles)
-        approval = find_approval(self.approvals, id)
-        if body.decision == "approve" and approval.requires == Requires.ROLE.value and "operator" not in roles:
-            raise refused_as(ROLE_REQUIRED, "to approve this takes an operator's token")
-        decided = await self._record_decision(approval.id, body, by)
-        if isinstance(decided, Refusal):
-            raise decision_refused(decided, id)
-        return decided
-
-    async def _record_decision(self, id: str, body: DecideApproval, by: str) -> Approval | Refusal:
+        approval = self._find(id)
         if body.decision != "approve":
             answer = "return" if body.decision == "return" else None
-            return await self.approvals.deny(id, by=by, reason=body.reason, answer=answer)
-        proof = read_proof_untrusted(body.proof) if body.proof else None
-        if isinstance(proof, Refusal):
-            return proof
-        return await self.approvals.approve(
-            id, proof, by=by, reason=body.reason, answer=body.tool_class, code=body.code
-        )
+            decided = await self.decisions.deny(approval.id, by=by, reason=body.reason, answer=answer)
+        else:
+            if approval.requires is Requires.ROLE and "operator" not in roles:
+                raise refused_as(ROLE_REQUIRED, "to approve this takes an operator's token")
+            proof = read_proof_untrusted(body.proof) if body.proof else None
+            if isinstance(proof, Refusal):
+                raise decision_refused(proof, id)
+            decided = await self.decisions.approve(
+                approval.id, proof, by=by, reason=body.reason, answer=body.tool_class, code=body.code
+            )
+        if isinstance(decided, Refusal):
+            raise decision_refused(decided, id)
+        return self._view(decided)
 
     @handles(REVEAL_CODE)
     async def reveal_code(self, id: str, body: RevealCode, by: str) -> RevealedCode:
         """Return the code of a challenge, or the token of a start or step. Raises NotFound, Refused."""
-        find_approval(self.approvals, id)
-        revealed = await self.approvals.reveal(id, Presented(token=body.proof), by=by)
-        if isinstance(revealed, Refusal):
-            raise decision_refused(revealed, id)
-        return revealed
+        approval = self._find(id)
+        code = await self.decisions.reveal(approval.id, Presented(token=body.proof), by=by)
+        if isinstance(code, Refusal):
+            raise decision_refused(code, id)
+        return RevealedCode(approval_id=approval.id, code=code)
 
     @handles(ASK_PASSKEY)
     def ask_passkey(self, id: str, answer: str | None) -> PasskeyRequest:
         """Return what a browser asks a passkey, for it to approve this. Raises NotFound, Refused."""
-        find_approval(self.approvals, id)
-        request = self.approvals.passkey_request(id, answer)
+        question = self.decisions.question(self._find(id).id, answer)
+        request = question if isinstance(question, Refusal) else self.passkeys.request(question)
         if isinstance(request, Refusal):
             raise decision_refused(request, id)
         return request
@@ -121,22 +153,81 @@ class InboxOperations:
     @handles(SIGN_APPROVAL)
     async def sign(self, id: str, body: SignApproval, by: str) -> SignedProof:
         """Return a proof by an operator key of this machine. Raises NotFound, Refused."""
-        find_approval(self.approvals, id)
-        proof = await self.approvals.sign(id, body.answer, body.key, body.passphrase, by=by)
+        question = self.decisions.question(self._find(id).id, body.answer)
+        if isinstance(question, Refusal):
+            raise decision_refused(question, id)
+        proof = await self.keys.sign(question, body.key, body.passphrase, by=by)
         if isinstance(proof, Refusal):
             raise decision_refused(proof, id)
         return SignedProof(proof=check_attempts(proof))
 
+    def _find(self, reference: str) -> Approval:
+        exact = self.inbox.get(reference)
+        if exact is not None:
+            return exact
+        matches = self.inbox.find_by_prefix(reference.lower()) if len(reference) >= PREFIX_MIN else []
+        candidates = [approval for approval in matches if approval.is_live] or matches
+        if not candidates:
+            raise NotFound("approval", reference)
+        if len(candidates) > 1:
+            message = "several approvals have an id that begins like this; give more of it"
+            raise refused_as(AMBIGUOUS_ID, message, {"ids": [approval.id for approval in candidates[:10]]})
+        return candidates[0]
 
-def find_approval(approvals: ApprovalViews, id: str) -> Approval:
-    """Return an approval by its id or the beginning of it. Raises NotFound, Refused."""
-    try:
-        approval = approvals.maybe_one(id)
-    except Ambiguous as error:
-        raise refused_as(AMBIGUOUS_ID, f"{error}; give more of it", {"ids": error.ids}) from None
-    if approval is None:
-        raise NotFound("approval", id)
-    return approval
+    def _summary(self, approval: Approval) -> ApprovalSummary:
+        deadline, decision = approval.deadline, approval.decision
+        proof = None if decision is None else decision.proof
+        return ApprovalSummary(
+            id=approval.id,
+            kind=approval.kind.value,
+            source=approval.source.value,
+            status=approval.status.value,
+            requested_by=approval.requested_by,
+            agent=approval.agent,
+            room=approval.room,
+            tool=approval.tool,
+            name=subject_name(approval),
+            reason=approval.reason,
+            requires=approval.requires.value,
+            created_at=rfc3339(approval.created_at),
+            expires_at=None if approval.expires_at is None else rfc3339(approval.expires_at),
+            redeem_by=None if approval.redeem_by is None else rfc3339(approval.redeem_by),
+            left_s=None if deadline is None else max(0, round(deadline - self.clock.wall())),
+            decision=None
+            if decision is None
+            else Decision(
+                what=decision.what.value,
+                by=decision.by,
+                at=rfc3339(decision.at),
+                reason=decision.reason,
+                answer=decision.answer,
+                proof=None if proof is None else ProofFacts(type=proof.type, anchor=proof.anchor, jti=proof.jti),
+            ),
+            outcome=approval.outcome,
+            url=f"{self.passkeys.url()}/approvals/{approval.id}",
+        )
+
+    def _view(self, approval: Approval) -> ApprovalView:
+        return ApprovalView(
+            **asdict(self._summary(approval)),
+            proposal_id=approval.proposal_id,
+            target=approval.target,
+            method=approval.method,
+            params=approval.params if approval.params is not None else Raw(b"null"),
+            route=approval.route,
+            capability=approval.capability,
+            digest=approval.digest,
+            tool_digest=approval.tool_digest,
+            nonce=approval.nonce,
+            factors=approval.factors,
+            gating_link=approval.gating_link,
+            answers=answers(approval),
+            approvers=self.anchors.approver_names(approval.tool),
+            signing_keys=self.keys.names(),
+            aggregator_id=self.aggregator_id,
+            passkey_origin=self.passkeys.maybe_origin(approval.tool),
+            ways_out=self.ways_out(approval) if approval.status is Status.PENDING else (),
+        )
 
 
 def check_may_decide(roles: frozenset[str]) -> None:

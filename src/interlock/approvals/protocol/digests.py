@@ -5,10 +5,11 @@ be answered in several ways, so the answer is part of what is signed.
 """
 
 import hashlib
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final, Literal
 
-from msgspec import Raw
+import msgspec
+from msgspec import Meta, Raw, Struct, field
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, find_string
@@ -27,6 +28,17 @@ SURFACE: Final = "surface_undecided"  # whether a tool keeps to the specificatio
 UNTRUSTED: Final = "untrusted_driver"  # it is a driver's folder, not a tool
 DRIVER: Final = "driver"  # what the shown definition of a driver begins with
 VERSION: Final = 1
+CLASSIFICATION: Final = "classification"  # the kind of a signature over several tools
+
+ToolClass = Literal["read_only", "reversible", "irreversible"]
+
+
+class ToolRuling(Struct, frozen=True, kw_only=True):
+    """Class of one tool, as it is signed."""
+
+    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
+    digest: Annotated[str, Meta(description="The digest of its definition.")]
+    tool_class: Annotated[ToolClass, Meta(description="What it is.")] = field(name="class")
 
 
 def answers(approval: Approval) -> tuple[str, ...]:
@@ -40,7 +52,7 @@ def answers(approval: Approval) -> tuple[str, ...]:
 
 
 def signed_digest(approval: Approval, answer: str | None) -> str:
-    """SHA-256 in hex; what a proof has as its call_digest."""
+    """Return the call_digest of a proof, as SHA-256 in hex."""
     if approval.kind is Kind.CALL:
         return approval.digest
     text = canonical(
@@ -89,7 +101,10 @@ def shown_digest(params: Raw | bytes) -> str | None:
         return _surface_digest_shown(shown["surface"])
     definition = decode_object(shown.get("after", shown.get("definition", Raw(b"null"))))
     if definition is not None and DRIVER in definition and "name" not in definition:  # a tool has a name
-        return _folder_digest_shown(definition.get("files", Raw(b"null")))
+        try:
+            return folder_digest(msgspec.json.decode(definition.get("files", b"null"), type=dict[str, str]))
+        except msgspec.DecodeError:
+            return None
     name = find_string((definition or {}).get("name"))
     if definition is None or name is None:
         return None
@@ -110,24 +125,16 @@ def _surface_digest_shown(raw: Raw) -> str | None:
     try:
         shown = decode_value(raw)
         name, sides = shown["name"], [shown["registered"], shown["offered"]]
-        digests = [(schema_digest(side["argument"]), _maybe_digest(side.get("return"))) for side in sides]
+        digests = [
+            (
+                schema_digest(side["argument"]),
+                None if side.get("return") is None else schema_digest(side["return"]),
+            )
+            for side in sides
+        ]
     except (CodecError, KeyError, TypeError, AttributeError):
         return None
     return surface_pair_digest(name, digests[0], digests[1])
-
-
-def _maybe_digest(schema: object) -> str | None:
-    return None if schema is None else schema_digest(schema)
-
-
-def _folder_digest_shown(files: Raw) -> str | None:
-    try:
-        digests = decode_value(files)
-    except CodecError:
-        return None
-    if not isinstance(digests, dict) or not all(isinstance(each, str) for each in digests.values()):
-        return None
-    return folder_digest(digests)
 
 
 def folder_digest(files: Mapping[str, str]) -> str:
@@ -136,3 +143,10 @@ def folder_digest(files: Mapping[str, str]) -> str:
     for name in sorted(files):
         digest.update(f"{name}\0{files[name]}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def classification_digest(id: str, rulings: Iterable[ToolRuling]) -> str:
+    """Return the call_digest of a proof for several tools: SHA-256 in hex over the sorted canonical list."""
+    ordered = sorted(rulings, key=lambda ruling: (ruling.tool, ruling.digest, ruling.tool_class))
+    rows = [{"tool": ruling.tool, "digest": ruling.digest, "class": ruling.tool_class} for ruling in ordered]
+    return hashlib.sha256(canonical({"v": VERSION, "kind": CLASSIFICATION, "id": id, "entries": rows})).hexdigest()

@@ -6,14 +6,14 @@ the key proves nothing any more, and what was approved with it and not yet used 
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from interlock.approvals.protocol.approval import Approval, Proof
-from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
+from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Approval, Proof
 from interlock.approvals.trust.anchors import Anchors
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.core.audit_record import AuditRecord
@@ -39,6 +39,7 @@ USED: Final = "proofs-confirm"
 REVOKED: Final = "keys-revoked"
 COUNTERS: Final = "passkey-counters"  # thumbprint -> how often the passkey had signed when it was last believed
 ANCHOR_GONE: Final = "who approved it may no longer do so"
+_THUMBPRINT: Final = re.compile("[A-Za-z0-9_-]{43}")  # SHA-256 in base64url
 USED_MARGIN_S: Final = 3600.0  # a clock that is set back does not make an old proof good again
 
 
@@ -93,9 +94,19 @@ class ProofVerifier:
         )
 
     async def _use_up(self, judged: Verified) -> Verified | Refusal:
+        """Accept a proof once: remember its id on disk, and the counter of its passkey."""
         if judged.key in self._revoked:
             return invalid("revoked", "the key of the proof was revoked")
-        return await self._spend(judged) or await self._count(judged) or judged
+        now = self.clock.wall()
+        key = hashlib.sha256(f"{judged.anchor}/{judged.jti}".encode()).hexdigest()
+        try:
+            await self.kv.create(USED, key, b"", now, ttl_s=judged.expires_at - now + USED_MARGIN_S)
+        except Conflict:
+            return replay_refusal()
+        except StoreError as error:
+            log.error("a used proof cannot be written down: %s", error)
+            return UNAVAILABLE_NOW
+        return await self._count(judged) or judged
 
     def verify_again(self, question: ProofQuestion, proof: Presented, at: float) -> Verified | Refusal:
         """Verify a proof that was accepted and used up at the time `at`, with the personal keys that are valid now."""
@@ -112,7 +123,7 @@ class ProofVerifier:
         if is_assertion(proof.token):
             party = self.party()
             return judge_passkey(proof, question, anchors=anchors, party=party, now=now, verify=_verify_assertion)
-        return judge_confirmation(proof, question, anchors=anchors, now=now, verify=_verify)
+        return judge_confirmation(proof, question, anchors=anchors, now=now, verify=verify_token)
 
     def stands(self, approval: Approval) -> bool:
         """Return whether the approver may still approve. An approval without a proof stays valid."""
@@ -125,14 +136,14 @@ class ProofVerifier:
         For a key set the anchor is enough: the set may not have been fetched since the start, and a service renews its
         keys.
         """
-        return any(
-            anchor.name == proof.anchor and (anchor.source == "jwks" or self._has_key(anchor, proof.key))  # AX-11.3-9
-            for anchor in approvers(tool, self.anchors.known())
-        )
-
-    def _has_key(self, anchor: Anchor, signed_with: str | None) -> bool:
-        prints = {thumbprint(key) for key in anchor.keys} - self._revoked
-        return bool(prints) if signed_with is None else signed_with in prints
+        for anchor in approvers(tool, self.anchors.known()):
+            if anchor.name != proof.anchor:
+                continue
+            prints = {thumbprint(key) for key in anchor.keys} - self._revoked
+            has_key = bool(prints) if proof.key is None else proof.key in prints
+            if anchor.source == "jwks" or has_key:  # AX-11.3-9
+                return True
+        return False
 
     async def close(self) -> None:
         """Do nothing: this object holds no resources."""
@@ -146,23 +157,11 @@ class ProofVerifier:
         Raise StoreError.
         """
         keys = [key for anchor in self.anchors.known() for key in _own_keys(anchor) if name == anchor.name]
-        prints = tuple(map(thumbprint, keys)) or ((name,) if _is_thumbprint(name) else ())
+        prints = tuple(map(thumbprint, keys)) or ((name,) if _THUMBPRINT.fullmatch(name) else ())
         for key_print in prints:
             await self.kv.put(REVOKED, key_print, b"", self.clock.wall())
         self._revoked |= frozenset(prints)
         return prints
-
-    async def _spend(self, verified: Verified) -> Refusal | None:
-        now = self.clock.wall()
-        key = hashlib.sha256(f"{verified.anchor}/{verified.jti}".encode()).hexdigest()
-        try:
-            await self.kv.create(USED, key, b"", now, ttl_s=verified.expires_at - now + USED_MARGIN_S)
-        except Conflict:
-            return replay_refusal()
-        except StoreError as error:
-            log.error("a used proof cannot be written down: %s", error)
-            return UNAVAILABLE_NOW
-        return None
 
     async def _count(self, verified: Verified) -> Refusal | None:
         """Refuse a passkey whose counter decreases (WebAuthn 6.1.1): it was copied, and the copies cannot be
@@ -209,14 +208,13 @@ def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:
     return () if anchor.source == "jwks" else anchor.keys
 
 
-def _is_thumbprint(text: str) -> bool:
-    return len(text) == THUMBPRINT_CHARS and text.replace("-", "a").replace("_", "a").isalnum() and text.isascii()
+def stored_proof(verified: Verified) -> Proof:
+    """Return what is stored of an accepted proof."""
+    return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
 
 
-THUMBPRINT_CHARS: Final = 43  # SHA-256 in base64url
-
-
-def _verify(token: Jwt, key: Jwk) -> Invalid | None:
+def verify_token(token: Jwt, key: Jwk) -> Invalid | None:
+    """Return why the signature of a token does not hold, or None."""
     from interlock.crypto.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
 
     return check_signature(token, key)

@@ -1,21 +1,38 @@
-"""The identity of a registrant at /ax, and what that alone entitles it to (MCP-AX 4.2, 10.1, 10.4)."""
+"""Who registers at /ax, and what that entitles it to (MCP-AX 4.2, 10.1, 10.4).
 
+`RegistrantIdentity` is what the connection alone proves: a token, a client certificate or a user of this machine.
+`AuthorityProofs` judges the signed proof with which a registration may claim an authority, and uses each proof once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
 
 from interlock.access.tokens import find_access_rule, registrant_scope
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.approval_proofs import verify_token
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Register
-from interlock.ax.protocol.registration.authority import check_certificate, maybe_authority
+from interlock.ax.protocol.registration.authority import (
+    Proved,
+    check_certificate,
+    judge_proof,
+    maybe_authority,
+    replay_refusal,
+)
 from interlock.ax.protocol.registration.registrations import Peer
 from interlock.config.plan import AccessRule, Scope
+from interlock.core.clock import Clock
 from interlock.net.protocol.dns import maybe_dns_name
+from interlock.store.ports import Conflict, KeyValue
 from interlock.wire.refusal import Refusal
 
 TLS_1_3: Final = "TLSv1.3"
 CERTIFICATE: Final = "certificate:"  # the beginning of a principal that was admitted by a certificate
+USED: Final = "proofs-ax"
 USER: Final = "uid:"  # of one that is a user of this machine, at ax.socket
 
 
@@ -112,3 +129,43 @@ def may_register(principal: str, rules: tuple[AccessRule, ...]) -> bool:
     kind = principal.partition(":")[0] + ":"
     patterns = (who for rule in rules for who in rule.who)
     return any(who.startswith(kind) and fnmatchcase(principal, who) for who in patterns)
+
+
+@dataclass(eq=False)
+class AuthorityProofs:
+    """The judge of authority proofs. `audiences`: the URL (once it listens) and the id of this aggregator."""
+
+    kv: KeyValue
+    clock: Clock
+    anchors: Anchors
+    _: KW_ONLY
+    audiences: Callable[[], Sequence[str]]
+
+    async def judge(self, request: Register) -> Proved | Refusal | None:
+        """Verify the authority proof of a registration, or return None if it has none. The proof is valid only once
+        it is spent.
+        """
+        proof, authority = request.authority_proof, request.authority
+        if proof is None or authority is None:
+            return None
+        return await self.anchors.judge_signature(
+            lambda anchor: authority in anchor.speaks_for,
+            lambda anchors: judge_proof(
+                proof,
+                authority,
+                audiences=self.audiences(),
+                anchors=anchors,
+                now=self.clock.wall(),
+                verify=verify_token,
+            ),
+        )
+
+    async def spend(self, proved: Proved) -> Refusal | None:
+        """Mark a proof as used. Return a refusal if it was used before, or None. Raise StoreError."""
+        now = self.clock.wall()
+        key = f"{proved.anchor}/{proved.jti}"
+        try:
+            await self.kv.create(USED, key, b"", now, ttl_s=max(1.0, proved.expires_at - now))
+        except Conflict:
+            return replay_refusal()
+        return None
