@@ -1,8 +1,8 @@
 """The operator API about the classification of tools: what each tool may change."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from interlock.approvals.api import (
     ANCHOR_NAME,
@@ -13,8 +13,17 @@ from interlock.approvals.api import (
     PasskeyRequest,
     SignedProof,
 )
-from interlock.approvals.protocol.digests import ToolRuling
 from interlock.operator.operation import NOT_LOCAL, Operation, RequestBody
+
+ToolClass = Literal["read_only", "reversible", "irreversible"]
+
+
+class ToolRuling(Struct, frozen=True, kw_only=True):
+    """Class of one tool, as it is signed."""
+
+    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
+    digest: Annotated[str, Meta(description="The digest of its definition.")]
+    tool_class: Annotated[ToolClass, Meta(description="What it is.")] = field(name="class")
 
 
 class ClassProposal(ToolRuling, frozen=True, kw_only=True):

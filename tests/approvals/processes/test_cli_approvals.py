@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import astuple
 from tests.cli.program import PATIENCE_S, Inline, Interlock
 from tests.operator.fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, FakeApprovals
 from tests.operator.fake_node import FakeOperations, FakePublicDoor, tool
@@ -390,7 +391,9 @@ def test_all_tools_are_classified_in_one_table_with_one_signature(
         **{"notes.tidy": expected[0], "notes.read": expected[1]},
         "notes.add": "read_only" if is_insisted else "irreversible",
     }
-    verified(proof, key, wanted.id, "notes.tidy", classification_digest(wanted.id, reversed(wanted.entries)))
+    verified(
+        proof, key, wanted.id, "notes.tidy", classification_digest(wanted.id, map(astuple, reversed(wanted.entries)))
+    )
 
 
 def test_classes_can_be_signed_without_a_terminal(

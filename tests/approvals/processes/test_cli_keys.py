@@ -18,7 +18,7 @@ from tests.operator.fake_node import FakeOperations
 
 from interlock.crypto import signing as sealing
 from interlock.crypto.jose import read_key_untrusted, thumbprint
-from interlock.crypto.signing import PassphraseWrong, encrypt_pem, is_sealed, read_signing_key
+from interlock.crypto.signing import KeyExposed, PassphraseWrong, encrypt_pem, is_sealed, read_signing_key
 
 PASSPHRASE = "correct horse"
 

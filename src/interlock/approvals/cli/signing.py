@@ -11,14 +11,15 @@ from collections.abc import Sequence
 import msgspec
 import typer
 from msgspec import Raw
+from msgspec.structs import astuple
 
 from interlock.approvals.api import Approval as ShownApproval
+from interlock.approvals.classification_api import ToolRuling
 from interlock.approvals.cli.grants import with_proposed
 from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_passphrase
 from interlock.approvals.grants_api import DraftGrant, Grant, GrantDraft, GrantRule, SignGrant
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import (
-    ToolRuling,
     classification_digest,
     enrolment_digest,
     proposal_digest,
@@ -73,7 +74,7 @@ def prove_classes(
     """Sign the classes of several tools over the list that was shown."""
     question = ProofQuestion(
         confirmation_id=id,
-        call_digest=classification_digest(id, entries),
+        call_digest=classification_digest(id, map(astuple, entries)),
         nonce="",
         tool=entries[0].tool,
         aggregator_id=aggregator_id,

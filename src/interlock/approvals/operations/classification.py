@@ -8,6 +8,8 @@ the others are classified all the same.
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
+from msgspec.structs import astuple
+
 from interlock.approvals.api import PasskeyRequest, SignedProof
 from interlock.approvals.classification_api import (
     ASK_CLASSES_PASSKEY,
@@ -19,13 +21,14 @@ from interlock.approvals.classification_api import (
     ClassProposal,
     ClassProposals,
     SignClasses,
+    ToolRuling,
     UnclassifiedTool,
     UnlockForClasses,
 )
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.operations.inbox import check_attempts, signature_refused
 from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Approval, Decision, Proof, Status, What
-from interlock.approvals.protocol.digests import CLASSIFICATION, ToolRuling, answers, classification_digest
+from interlock.approvals.protocol.digests import CLASSIFICATION, answers, classification_digest
 from interlock.approvals.tool_definitions import Definitions, Ruling
 from interlock.approvals.trust.approval_proofs import ProofVerifier, stored_proof
 from interlock.approvals.trust.operator_keys import OperatorKeyService
@@ -149,7 +152,7 @@ class ClassificationOperations:
             raise signature_refused(Refusal(INVALID_PARAMS, "invalid_body", details))
         return ProofQuestion(
             confirmation_id=body.id,
-            call_digest=classification_digest(body.id, body.entries),
+            call_digest=classification_digest(body.id, map(astuple, body.entries)),
             nonce="",
             tool=tools[0],
             aggregator_id=self.aggregator_id,

@@ -6,10 +6,10 @@ be answered in several ways, so the answer is part of what is signed.
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final, Literal
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Raw
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, find_string
@@ -29,16 +29,6 @@ UNTRUSTED: Final = "untrusted_driver"  # it is a driver's folder, not a tool
 DRIVER: Final = "driver"  # what the shown definition of a driver begins with
 VERSION: Final = 1
 CLASSIFICATION: Final = "classification"  # the kind of a signature over several tools
-
-ToolClass = Literal["read_only", "reversible", "irreversible"]
-
-
-class ToolRuling(Struct, frozen=True, kw_only=True):
-    """Class of one tool, as it is signed."""
-
-    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
-    digest: Annotated[str, Meta(description="The digest of its definition.")]
-    tool_class: Annotated[ToolClass, Meta(description="What it is.")] = field(name="class")
 
 
 def answers(approval: Approval) -> tuple[str, ...]:
@@ -145,8 +135,10 @@ def folder_digest(files: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def classification_digest(id: str, rulings: Iterable[ToolRuling]) -> str:
-    """Return the call_digest of a proof for several tools: SHA-256 in hex over the sorted canonical list."""
-    ordered = sorted(rulings, key=lambda ruling: (ruling.tool, ruling.digest, ruling.tool_class))
-    rows = [{"tool": ruling.tool, "digest": ruling.digest, "class": ruling.tool_class} for ruling in ordered]
+def classification_digest(id: str, rulings: Iterable[tuple[Any, ...]]) -> str:
+    """Return the call_digest of a proof for several tools: SHA-256 in hex over the sorted canonical list.
+
+    A ruling is the name of a tool, the digest of its definition and its class.
+    """
+    rows = [{"tool": tool, "digest": digest, "class": tool_class} for tool, digest, tool_class in sorted(rulings)]
     return hashlib.sha256(canonical({"v": VERSION, "kind": CLASSIFICATION, "id": id, "entries": rows})).hexdigest()

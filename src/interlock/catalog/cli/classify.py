@@ -246,9 +246,9 @@ def _sign(
         SIGN_CLASSES,
         ClassifiedTools,
         SignClasses,
+        ToolRuling,
     )
     from interlock.approvals.cli.signing import prove_classes
-    from interlock.approvals.protocol.digests import ToolRuling
     from interlock.cli.terminal.text import count, one_line
 
     entries = tuple(
