@@ -13,7 +13,7 @@ from interlock.drivers.install.installation import LOCKS
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.identity import Manifest, keep, manifest_of, recall
 from interlock.drivers.protocol.model import Contract, Driver, SecretEntry, SecretInventory
-from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
+from interlock.drivers.protocol.problems import FileProblem, ParsedFile
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.workspace.scan import Root
 from interlock.store.ports import Entry, KeyValue
@@ -143,11 +143,8 @@ def _read(entry: Entry, shape: type[T]) -> T | None:
         return None
 
 
-NOWHERE = Places(file="")
-
-
-class Parsed(msgspec.Struct, frozen=True, kw_only=True):
-    """One folder as it was read, before anything else was looked at."""
+class ParsedFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver's folder as it was read, before its driver is compared with anything outside the folder."""
 
     root: Root
     path: Path
@@ -230,8 +227,3 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 def changed_keys(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
     """Return the names that differ between two states of what trust covers."""
     return {name for name in {**before, **now} if before.get(name) != now.get(name)}
-
-
-def same(contract: Contract, other: Contract) -> bool:
-    """Check whether two contracts are equal, wherever their files are."""
-    return msgspec.structs.replace(contract, places=NOWHERE) == msgspec.structs.replace(other, places=NOWHERE)

@@ -1,15 +1,24 @@
-"""The survey: turns folders and what the store holds of them into drivers, each with what bars its use. Blocking.
+"""The survey: turns folders and what the store holds of them into drivers, each with what prevents its use. Blocking.
 
-Contracts are read before drivers, drivers before anything is bound (AIP-30.load-1). A driver that cannot be used says
-so of itself and disturbs no other; what has not been accepted yet cannot keep what was accepted from working. Whatever
-did not change since the last time is not read again.
+`Surveyor.survey` gets what a scan has seen and works in this order (AIP-30.load-1):
+
+1. Every folder that changed is read: DRIVER.md, and the contracts and the inventory beside it (`ParsedFolder`).
+2. Contracts below .tools and inventories of the workspace are read, if they changed.
+3. Of drivers with the same id and major version one is left, or none (AIP-file-1).
+4. Each driver is bound to its contracts, and the files and the machine that it needs are checked (`Declared`).
+5. Drivers are compared: one text for each contract, one inventory of all secrets (AIP-19.file-3).
+6. The digest of everything that trust covers is made, and compared with what was accepted.
+
+A driver that cannot be used has the reasons among its problems and disturbs no other. What has not been accepted yet
+cannot keep what was accepted from working: in steps 5 and 6 trusted drivers come first. What did not change since the
+last survey is not read again.
 """
 
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +28,9 @@ from interlock.approvals.protocol.digests import folder_digest
 from interlock.config.plan import Plan
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.kinds.kind import DeclaredPath
+from interlock.drivers.protocol.binding.match import UNAVAILABLE, check_binding, unfit
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
-from interlock.drivers.protocol.files.driver import DRIVER_FILE, escapes, read_driver, runner_faults
+from interlock.drivers.protocol.files.driver import DRIVER_FILE, ENTRY, escapes, read_driver, runner_faults
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.inventory import (
     SECRETS_FILE,
@@ -34,8 +43,15 @@ from interlock.drivers.protocol.files.inventory import (
 from interlock.drivers.protocol.files.plaintext import USER_CONTEXT
 from interlock.drivers.protocol.files.server_block import SERVER_JSON
 from interlock.drivers.protocol.identity import UNMET, HostMachine, successor_problems, unmet, unverified_tags
-from interlock.drivers.protocol.model import Contract, Driver, NetworkAccess, SecretEntry, SecretInventory
-from interlock.drivers.protocol.problems import FileProblem, ParsedFile
+from interlock.drivers.protocol.model import (
+    Contract,
+    Driver,
+    NetworkAccess,
+    SecretEntry,
+    SecretInventory,
+    ToolBinding,
+)
+from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
 from interlock.drivers.protocol.secret_use import (
     UNDECLARED,
     UNGRANTED,
@@ -45,16 +61,46 @@ from interlock.drivers.protocol.secret_use import (
     lines_to_grant,
     maybe_granted_by,
 )
-from interlock.drivers.workspace.contract_lookup import CONFLICT, ContractLookup
-from interlock.drivers.workspace.declaration import Declaration, Declared, Parsed, Remembered, same
-from interlock.drivers.workspace.folder import Folder, FolderUnreadable, read_file, read_folder
-from interlock.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, inside
+from interlock.drivers.workspace.declaration import Declaration, Declared, ParsedFolder, Remembered
+from interlock.drivers.workspace.folder import FolderUnreadable, read_file, read_folder
+from interlock.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, inside, maybe_stat
 from interlock.process.sandbox.sandbox import link_roots
+from interlock.wire.jsontext.canonical import quoted
 
-# The secrets that a driver names and would not be given, whatever the store holds; judged by inventories alone.
+CONFLICT: Final = "contract_conflict"
+
+_SEVERITY: Final = {"error": 0, "warning": 1, "note": 2}
+_NOWHERE: Final = Places(file="")
+
+# This machine in the words of AIP-30 `requires`.
+_OS: Final = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
+_ARCH: Final = {
+    **{"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"},
+    **{"i386": "x86", "i686": "x86", "armv7l": "arm", "armv6l": "arm"},
+}
+_MB: Final = 1024 * 1024
+
+
+def this_machine(packages: Path) -> HostMachine:
+    """Return the properties of this machine. `packages` is the folder where servers are installed."""
+    while not packages.exists() and packages != packages.parent:
+        packages = packages.parent
+    disk_mb = memory_mb = None
+    try:
+        disk_mb = shutil.disk_usage(packages).free / _MB
+    except OSError:
+        pass
+    try:
+        memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _MB
+    except (AttributeError, ValueError, OSError):
+        pass
+    arch = _ARCH.get(platform.machine().lower())
+    return HostMachine(os=_OS.get(sys.platform), arch=arch, disk_mb=disk_mb, memory_mb=memory_mb)
 
 
 class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that a driver names and would not get, whatever the store holds."""
+
     slug: str
     problem: FileProblem
 
@@ -62,137 +108,125 @@ class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
 def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
     """Yield the secrets that no inventory describes for the driver or grants it.
 
-    The inventory must have been looked up. The server is not started while there is such a secret.
+    The secrets of the driver must have been looked up. The server is not started while there is such a secret. The
+    problem is a warning, because the driver itself is in order: it is listed, and waits for a credential.
     """
     driver = declared.driver
-    for name in driver.secret_names if driver is not None else ():
-        assert driver is not None  # noqa: S101  (without one there are no names)
+    if driver is None:
+        return
+    contracts = [contract.id for contract in declared.contracts.values()]
+    for name in driver.secret_names:
         entry = declared.secrets.get(name)
         if entry is None:
-            slug = default_slug(name)
+            slug, code = default_slug(name), UNDECLARED
             message = f"no inventory describes the secret {name}, and the node does not start the server until one does"
             hint = lines_to_describe(driver, name, slug)
-            yield UngrantedSecret(slug=slug, problem=_problem(driver, UNDECLARED, message, hint))
-        elif not _is_granted(declared, driver, entry):
-            message = f"no inventory grants the driver the secret {entry.slug}, and the node does not start the server"
+        else:
+            # A grant to a user is enough: it can hold for a process that only this user has.
+            if entry.access is not None and any(grant.kind == USER for grant in entry.access.bind):
+                continue
+            is_own = entry.slug in declared.bound_secrets
+            if maybe_granted_by(entry, driver, contracts, is_own=is_own) is not None:
+                continue
+            slug, code = entry.slug, UNGRANTED
+            message = f"no inventory grants the driver the secret {slug}, and the node does not start the server"
             is_beside = declared.own_secrets is not None and entry in declared.own_secrets.entries
             hint = lines_to_grant(driver, is_beside=is_beside, has_access=entry.access is not None)
-            yield UngrantedSecret(slug=entry.slug, problem=_problem(driver, UNGRANTED, message, hint))
-
-
-def _is_granted(declared: Declared, driver: Driver, entry: SecretEntry) -> bool:
-    if entry.access is not None and any(grant.kind == USER for grant in entry.access.bind):
-        return True  # to somebody's own process, at the least
-    contracts = [contract.id for contract in declared.contracts.values()]
-    return maybe_granted_by(entry, driver, contracts, is_own=entry.slug in declared.bound_secrets) is not None
-
-
-def _problem(driver: Driver, code: str, message: str, hint: str) -> FileProblem:
-    # Of the node's registry a warning: the driver is listed, and waits as one that lacks a credential.
-    return driver.places.problem("/server", code, message, hint, severity="warning")
-
-
-# Facts about this machine, in the words of AIP-30 `requires`.
-
-_OS: Final = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
-_ARCH: Final = {
-    "x86_64": "x64",
-    "amd64": "x64",
-    "aarch64": "arm64",
-    "arm64": "arm64",
-    "i386": "x86",
-    "i686": "x86",
-    "armv7l": "arm",
-    "armv6l": "arm",
-}
-_MB: Final = 1024 * 1024
-
-
-def this_machine(packages: Path) -> HostMachine:
-    """Return the facts of this machine. `packages`: the folder where servers are installed."""
-    return HostMachine(
-        os=_OS.get(sys.platform),
-        arch=_ARCH.get(platform.machine().lower()),
-        disk_mb=_disk_mb(packages),
-        memory_mb=_memory_mb(),
-    )
-
-
-def _disk_mb(path: Path) -> float | None:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    try:
-        return shutil.disk_usage(path).free / _MB
-    except OSError:
-        return None
-
-
-def _memory_mb() -> float | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _MB
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-_SEVERITY = {"error": 0, "warning": 1, "note": 2}
+        yield UngrantedSecret(
+            slug=slug, problem=driver.places.problem("/server", code, message, hint, severity="warning")
+        )
 
 
 class Surveyor:
+    """The survey of one workspace, with what it read the last time."""
+
     def __init__(self, plan: Plan, machine: HostMachine) -> None:
         self._plan = plan
         self._machine = machine
         self._roots = link_roots(plan)
-        self._library = ContractLookup(plan.workspace)
-        self._parsed: dict[Path, tuple[bytes | None, Parsed]] = {}
+        self._lookup = ContractLookup(plan.workspace)
+        self._parsed: dict[Path, tuple[bytes | None, ParsedFolder]] = {}
         self._inventories: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
 
-    def survey(self, sight: ScanResult, remembered: Remembered) -> Declaration:
-        parsed = [self._folder(folder) for folder in sight.folders]
+    def survey(self, scan: ScanResult, remembered: Remembered) -> Declaration:
+        parsed = [self._read_folder(folder) for folder in scan.folders]
         self._parsed = {each.path: self._parsed[each.path] for each in parsed}
-        self._library.take(sight.contracts)
-        shared, problems = self._workspace_inventories(sight)
-        drivers = [self._declaration(each, parsed, remembered) for each in _alone(parsed)]
+        self._lookup.refresh(scan.contracts)
+        readings = self._read_inventories(scan)
+        drivers = [self._declare(each, parsed, remembered) for each in _drop_repeated_drivers(parsed)]
         drivers = _agree_on_contracts(drivers, self._plan.workspace)
-        drivers, inventory, more = _merge_inventories(drivers, shared)
-        drivers = [_with_trust(each, remembered, self._plan) for each in drivers]
+        shared = [reading.value for reading in readings if reading.value is not None]
+        drivers, inventory, problems = _merge_inventories(drivers, shared)
+        trusted = []
+        for declared in drivers:
+            digest = folder_digest(declared.covered)
+            is_trusted = remembered.trusts(declared.folder, digest) or self._trusts_root(declared)
+            trusted.append(msgspec.structs.replace(declared, digest=digest, trusted=is_trusted))
         return Declaration(
-            drivers=tuple(sorted(drivers, key=lambda each: (each.key, str(each.folder)))),
+            drivers=tuple(sorted(trusted, key=lambda each: (each.key, str(each.folder)))),
             secrets=inventory,
-            problems=(*sight.problems, *problems, *more),
-            others=tuple(self._library.asked),
+            problems=(*scan.problems, *(each for reading in readings for each in reading.problems), *problems),
+            others=tuple(self._lookup.searched),
         )
 
-    def _folder(self, folder: FoundFolder) -> Parsed:
-        before = self._parsed.get(folder.path)
-        if before is not None and before[0] == folder.mark and folder.mark is not None:
+    def _trusts_root(self, declared: Declared) -> bool:
+        return self._plan.drivers.trust_workspace and declared.root.kind == "workspace"
+
+    def _read_folder(self, location: FoundFolder) -> ParsedFolder:
+        """Read the declaration files of a folder, or return the last reading if nothing in the folder changed."""
+        before = self._parsed.get(location.path)
+        if before is not None and before[0] == location.mark and location.mark is not None:
             return before[1]
-        parsed = parse(folder, read_folder(folder), self._plan)
-        self._parsed[folder.path] = (folder.mark, parsed)
+        path, folder = location.path, read_folder(location)
+        reading: ParsedFile[Driver] = ParsedFile()
+        if not folder.problems:
+            reading = read_driver(
+                folder.texts.get(DRIVER_FILE, b""),
+                str(path / DRIVER_FILE),
+                folder=path.name,
+                beside=folder.digests.keys(),
+                server_json=folder.texts.get(SERVER_JSON),
+                insecure_hosts=frozenset(host.strip("[]").lower() for host in self._plan.drivers.insecure_hosts),
+            )
+        secrets = None
+        if SECRETS_FILE in folder.texts:
+            secrets = read_secrets(folder.texts[SECRETS_FILE], str(path / SECRETS_FILE))
+        parsed = ParsedFolder(
+            root=location.root,
+            path=path,
+            reading=reading,
+            contracts={
+                name: read_contract(data, str(path / name))
+                for name, data in folder.texts.items()
+                if name.rpartition("/")[2] == TOOL_FILE
+            },
+            secrets=secrets,
+            digests=folder.digests,
+            problems=(*folder.problems, *(secrets.problems if secrets is not None else ())),
+        )
+        self._parsed[path] = (location.mark, parsed)
         return parsed
 
-    def _workspace_inventories(self, sight: ScanResult) -> tuple[list[SecretInventory], list[FileProblem]]:
-        """Return the inventories of the workspace itself, and their problems."""
-        read: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
-        for path, seen in sight.inventories:
+    def _read_inventories(self, scan: ScanResult) -> list[ParsedFile[SecretInventory]]:
+        """Read the inventories of the workspace itself, those that changed."""
+        readings: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
+        for path, status in scan.inventories:
             before = self._inventories.get(path)
-            if before is not None and before[0] == seen and seen is not None:
-                read[path] = before
+            if before is not None and before[0] == status and status is not None:
+                readings[path] = before
                 continue
             try:
-                read[path] = (seen, read_secrets(read_file(path)[0], str(path)))
+                readings[path] = (status, read_secrets(read_file(path)[0], str(path)))
             except FolderUnreadable as fault:
-                problem = FileProblem(
-                    file=str(path), code="file_unreadable", message=str(fault), hint="mend or remove it"
-                )
-                read[path] = (seen, ParsedFile(problems=(problem,)))
-        self._inventories = read
-        readings = [reading for _, reading in read.values()]
-        return (
-            [reading.value for reading in readings if reading.value is not None],
-            [problem for reading in readings for problem in reading.problems],
-        )
+                readings[path] = (status, ParsedFile(problems=(_unreadable(path, fault),)))
+        self._inventories = readings
+        return [reading for _, reading in readings.values()]
 
-    def _declaration(self, parsed: Parsed, everything: Sequence[Parsed], remembered: Remembered) -> Declared:
+    def _declare(self, parsed: ParsedFolder, folders: Sequence[ParsedFolder], remembered: Remembered) -> Declared:
+        """Bind a driver to its contracts and check what it needs.
+
+        At this point `trusted` is about the files alone. This decides whether the driver's inventory counts for others.
+        """
         driver = parsed.reading.value
         problems = [*parsed.problems, *parsed.reading.problems]
         declared = Declared(
@@ -202,41 +236,52 @@ class Surveyor:
             state=None,
             files=parsed.digests,
         )
-        if driver is None:
-            return _check_declaration(declared, problems, remembered, self._plan)
-        bindings = self._library.bind(driver, parsed, everything)
-        problems += (*bindings.problems, *self._around(driver, parsed), *unverified_tags(driver))
-        problems += unmet(driver, self._machine)
-        problems += self._history(driver, remembered)
-        hosts = remembered.allowed.get(driver.id, ())
-        opened = tuple(kind_of(driver.server).declared_paths(driver, parsed.path))
-        if self._plan.drivers.sandbox.get(driver.id) != "off":
-            problems += self._escapes(driver, opened)
-        declared = msgspec.structs.replace(
-            declared,
-            driver=_with_allowed_hosts(self._with_runner(driver, parsed), hosts),
-            contracts=bindings.contracts,
-            own_secrets=parsed.secrets.value if parsed.secrets is not None else None,
-            files={**parsed.digests, **bindings.outside, **self._runner_outside(driver, parsed)},
-            real_paths={each.path: each.real for each in opened},
-            resolved={
-                f"links://{each.path}": str(each.real)
-                for each in opened
-                if each.real != self._roots.plain_path(each.path)
-            },
-        )
-        return _check_declaration(declared, problems, remembered, self._plan)
+        if driver is not None:
+            contracts, outside, binding_problems = self._lookup.bind(driver, parsed, folders)
+            problems += binding_problems
+            runner: Any = driver.runner
+            if isinstance(runner, str):
+                problems += self._check_named_file(driver, parsed, "/runner", runner, "runner_missing")
+                # RUNNER.md sets limits, so trust covers it wherever it is.
+                name, (runner, runner_digests) = runner, self._read_runner(runner, parsed)
+                outside |= runner_digests
+                problems += (
+                    driver.places.problem("/runner", "schema_invalid", f"{name}: {message}", hint)
+                    for _, message, hint in runner_faults(runner)
+                )
+            problems += self._check_surroundings(driver, parsed)
+            problems += (*unverified_tags(driver), *unmet(driver, self._machine))
+            # AIP-identity-4: compared with what was last registered under the same id and major
+            problems += successor_problems(remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev)
+            opened = tuple(kind_of(driver.server).declared_paths(driver, parsed.path))
+            if self._plan.drivers.sandbox.get(driver.id) != "off":
+                for each in opened:
+                    if each.use != "deny" and not each.is_implied and self._roots.leaves(each.path):
+                        message, hint = f"{each.path} is a link to {each.real}", "write that path itself if it is meant"
+                        problems.append(driver.places.problem(each.place, "path_escape", message, hint))
+            network = driver.network
+            if hosts := remembered.allowed.get(driver.id, ()):
+                # Hosts that an operator allowed with `interlock drivers allow`.
+                network = network or NetworkAccess()
+                network = msgspec.structs.replace(network, egress=tuple(dict.fromkeys((*network.egress, *hosts))))
+            declared = msgspec.structs.replace(
+                declared,
+                driver=msgspec.structs.replace(driver, runner=runner, network=network),
+                contracts=contracts,
+                own_secrets=parsed.secrets.value if parsed.secrets is not None else None,
+                files={**parsed.digests, **outside},
+                real_paths={each.path: each.real for each in opened},
+                resolved={
+                    f"links://{each.path}": str(each.real)
+                    for each in opened
+                    if each.real != self._roots.plain_path(each.path)
+                },
+            )
+        is_trusted = remembered.trusts_files(declared.folder, declared.files) or self._trusts_root(declared)
+        return _with_problems(msgspec.structs.replace(declared, trusted=is_trusted), problems)
 
-    def _escapes(self, driver: Driver, opened: Sequence[DeclaredPath]) -> Iterator[FileProblem]:
-        """Yield a problem for each declared path that is a link out of its root."""
-        for each in opened:
-            if each.use != "deny" and not each.is_implied and self._roots.leaves(each.path):
-                message = f"{each.path} is a link to {each.real}"
-                hint = "write that path itself if it is meant"
-                yield driver.places.problem(each.place, "path_escape", message, hint)
-
-    def _around(self, driver: Driver, parsed: Parsed) -> Iterator[FileProblem]:
-        """Yield problems with the files that the driver names besides contracts."""
+    def _check_surroundings(self, driver: Driver, parsed: ParsedFolder) -> Iterator[FileProblem]:
+        """Yield problems with the files that the driver names besides contracts and the runner."""
         auth = driver.auth
         if auth is not None and auth.ref is not None and not escapes(auth.ref):
             path = Path(os.path.normpath(parsed.path / auth.ref))
@@ -244,173 +289,241 @@ class Surveyor:
                 message = f"there is no inventory {path}"
                 hint = f"write {SECRETS_FILE} beside {DRIVER_FILE}"
                 yield driver.places.problem("/auth/ref", "secrets_ref_missing", message, hint)
-        if isinstance(driver.runner, str) and not escapes(driver.runner):
-            yield from self._name_problems(driver, parsed, "/runner", driver.runner, "runner_missing")
-            for _, message, hint in runner_faults(self._runner(driver.runner, parsed)):
-                yield driver.places.problem("/runner", "schema_invalid", f"{driver.runner}: {message}", hint)
         for index, prompt in enumerate(driver.prompts):
             if prompt.skill_ref and not escapes(prompt.skill_ref):
-                place = f"/prompts/{index}/skill_ref"
-                yield from self._name_problems(driver, parsed, place, prompt.skill_ref, "skill_ref_invalid")
+                pointer = f"/prompts/{index}/skill_ref"
+                yield from self._check_named_file(driver, parsed, pointer, prompt.skill_ref, "skill_ref_invalid")
         program = driver.server.relative_program
-        if program is not None:
-            path = parsed.path / program
-            if not self._is_near(path, parsed):
-                hint = "write an absolute path, or one inside the workspace"
-                yield driver.places.problem("/server/path", "path_escape", "the program is outside", hint)
+        if program is not None and not self._is_near(parsed.path / program, parsed):
+            hint = "write an absolute path, or one inside the workspace"
+            yield driver.places.problem("/server/path", "path_escape", "the program is outside", hint)
 
-    def _name_problems(
-        self, driver: Driver, parsed: Parsed, place: str, written: str, code: str
+    def _check_named_file(
+        self, driver: Driver, parsed: ParsedFolder, pointer: str, name: str, code: str
     ) -> Iterator[FileProblem]:
-        looked = [parsed.path / written, self._plan.workspace / written]
-        near = [path for path in looked if self._is_near(path, parsed)]
-        if not any(path.is_file() for path in near):
-            message = f"there is no file {' or '.join(os.path.normpath(path) for path in looked)}"
-            yield driver.places.problem(place, code, message, "write it, or correct the path")
+        if self._find_file(name, parsed) is None:
+            paths = [os.path.normpath(folder / name) for folder in (parsed.path, self._plan.workspace)]
+            message = f"there is no file {' or '.join(paths)}"
+            yield driver.places.problem(pointer, code, message, "write it, or correct the path")
 
-    def _with_runner(self, driver: Driver, parsed: Parsed) -> Driver:
-        """Return the driver with the content of its RUNNER.md in place of the file's name."""
-        if not isinstance(driver.runner, str):
-            return driver
-        return msgspec.structs.replace(driver, runner=self._runner(driver.runner, parsed))
+    def _find_file(self, name: str, parsed: ParsedFolder) -> Path | None:
+        """Return the file of this name in the driver's folder or in the workspace, or None."""
+        paths = (parsed.path / name, self._plan.workspace / name)
+        return next((path for path in paths if self._is_near(path, parsed) and path.is_file()), None)
 
-    def _runner(self, written: str, parsed: Parsed) -> dict[str, Any]:
-        """AIP-17: the block that a RUNNER.md holds."""
-        path = self._runner_file(written, parsed)
-        try:
-            read = None if path is None else read_frontmatter(read_file(path)[0], str(path)).value
-        except FolderUnreadable:
-            return {}
-        return {} if read is None else read.data
-
-    def _runner_file(self, written: str, parsed: Parsed) -> Path | None:
-        for path in (parsed.path / written, self._plan.workspace / written):
-            if self._is_near(path, parsed) and path.is_file():
-                return Path(os.path.realpath(path))
-        return None
-
-    def _runner_outside(self, driver: Driver, parsed: Parsed) -> dict[str, str]:
-        """Return the digest of a RUNNER.md outside the folder; it sets limits, so trust covers it."""
-        path = self._runner_file(driver.runner, parsed) if isinstance(driver.runner, str) else None
-        if path is None or path.is_relative_to(os.path.realpath(parsed.path)):
-            return {}
-        self._library.asked.add(path)
-        try:
-            return {str(path): read_file(path)[1]}
-        except FolderUnreadable:
-            return {}
-
-    def _is_near(self, path: Path, parsed: Parsed) -> bool:
+    def _is_near(self, path: Path, parsed: ParsedFolder) -> bool:
         return inside(path, self._plan.workspace) or inside(path, parsed.root.path)
 
-    def _history(self, driver: Driver, remembered: Remembered) -> tuple[FileProblem, ...]:
-        """AIP-identity-4: compared with what was last registered under the same id and major."""
-        return successor_problems(remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev)
+    def _read_runner(self, name: str, parsed: ParsedFolder) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the block of a RUNNER.md (AIP-17), and its path and digest if it is outside the driver's folder."""
+        path = self._find_file(name, parsed)
+        if path is None:
+            return {}, {}
+        path = Path(os.path.realpath(path))
+        is_outside = not path.is_relative_to(os.path.realpath(parsed.path))
+        if is_outside:
+            self._lookup.searched.add(path)
+        try:
+            data, digest = read_file(path)
+        except FolderUnreadable:
+            return {}, {}
+        front = read_frontmatter(data, str(path)).value
+        return ({} if front is None else front.data), ({str(path): digest} if is_outside else {})
 
 
-def parse(location: FoundFolder, folder: Folder, plan: Plan) -> Parsed:
-    text = folder.texts.get(DRIVER_FILE, b"")
-    server_json = folder.texts.get(SERVER_JSON)
-    reading: ParsedFile[Driver] = ParsedFile()
-    if not folder.problems:
-        hosts = frozenset(host.strip("[]").lower() for host in plan.drivers.insecure_hosts)
-        reading = read_driver(
-            text,
-            str(location.path / DRIVER_FILE),
-            folder=location.path.name,
-            beside=folder.digests.keys(),
-            server_json=server_json,
-            insecure_hosts=hosts,
+class ContractFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A TOOL.md as it was read. `digest` is set if it is outside the folder of the driver that binds it."""
+
+    path: Path
+    reading: ParsedFile[Contract]
+    digest: str | None = None
+
+
+class ContractLookup:
+    """The lookup of the TOOL.md that implements[].tool means.
+
+    A path is looked for in the driver's folder, then in the workspace, then in .tools/<folder name>/. An id is looked
+    for in the driver's folder, then below .tools, then in the folders of other drivers (AIP-30.implements-2). Nothing
+    outside the workspace and the driver's own root is read, wherever links lead. A file is read once per change.
+    """
+
+    def __init__(self, workspace: Path) -> None:
+        self._workspace = workspace
+        self._readings: dict[Path, tuple[Stat, ContractFile]] = {}
+        self._below_tools: tuple[ContractFile, ...] = ()
+        # Files that drivers name outside their folders, whether they exist or not. The next scan watches them.
+        self.searched: set[Path] = set()
+
+    def refresh(self, contracts: Sequence[tuple[Path, Stat | None]]) -> None:
+        """Read the contracts below .tools, and forget files that are gone or no longer needed."""
+        paths = {path for path, _ in contracts} | self.searched
+        self._readings = {path: reading for path, reading in self._readings.items() if path in paths}
+        self.searched = set()
+        files = (self._find_file(path) for path, _ in contracts if inside(path, self._workspace))
+        self._below_tools = tuple(file for file in files if file is not None)
+
+    def bind(
+        self, driver: Driver, parsed: ParsedFolder, folders: Sequence[ParsedFolder]
+    ) -> tuple[dict[int, Contract], dict[str, str], list[FileProblem]]:
+        """Find and check the contract of every binding.
+
+        Return the contracts by the index of the binding, the digests of bound files outside the folder, and problems.
+        """
+        contracts: dict[int, Contract] = {}
+        outside: dict[str, str] = {}
+        problems: list[FileProblem] = []
+        # Which transforms a driver.py has is known when it is loaded.
+        skipped = {"transform_missing"} if ENTRY in parsed.digests else set()
+        others = [folder for folder in folders if folder is not parsed]
+        for binding in driver.implements:
+            if "/" in binding.tool or binding.tool.endswith(".md"):
+                match = self._find_by_path(driver, binding, parsed)
+            else:
+                match = self._find_by_id(driver, binding, parsed, others)
+            if isinstance(match, FileProblem):
+                problems.append(match)
+                continue
+            if match.digest is not None:
+                outside[str(match.path)] = match.digest
+            contract = match.reading.value
+            problems += match.reading.problems
+            if contract is None:
+                continue
+            twin = next((index for index, bound in contracts.items() if bound.id == contract.id), None)
+            if twin is not None:
+                message = f"entries {twin} and {binding.index} bind the same contract"
+                pointer = f"{binding.pointer}/tool"
+                problems.append(driver.places.problem(pointer, "duplicate_binding", message, "keep one of the two"))
+            problems += unfit(driver, binding, contract)
+            problems += (each for each in check_binding(driver, binding, contract) if each.code not in skipped)
+            contracts[binding.index] = contract
+        return contracts, outside, problems
+
+    def _find_file(self, path: Path) -> ContractFile | None:
+        """Return the contract in a file, or None if there is no such file."""
+        status = maybe_stat(path)
+        if status is None:
+            return None
+        before = self._readings.get(path)
+        if before is not None and before[0] == status:
+            return before[1]
+        try:
+            data, digest = read_file(Path(os.path.realpath(path)))
+            file = ContractFile(path=path, reading=read_contract(data, str(path)), digest=digest)
+        except FolderUnreadable as fault:
+            file = ContractFile(path=path, reading=ParsedFile(problems=(_unreadable(path, fault),)))
+        self._readings[path] = (status, file)
+        return file
+
+    def _find_by_id(
+        self, driver: Driver, binding: ToolBinding, parsed: ParsedFolder, others: Sequence[ParsedFolder]
+    ) -> ContractFile | FileProblem:
+        levels = (
+            _contract_files(parsed, is_outside=False),
+            self._below_tools,
+            (file for other in others for file in _contract_files(other, is_outside=True)),
         )
-    contracts = {
-        name: read_contract(data, str(location.path / name))
-        for name, data in folder.texts.items()
-        if name.rpartition("/")[2] == TOOL_FILE
-    }
-    secrets = None
-    if SECRETS_FILE in folder.texts:
-        secrets = read_secrets(folder.texts[SECRETS_FILE], str(location.path / SECRETS_FILE))
-    return Parsed(
-        root=location.root,
-        path=location.path,
-        reading=reading,
-        contracts=contracts,
-        secrets=secrets,
-        digests=folder.digests,
-        problems=(*folder.problems, *(secrets.problems if secrets is not None else ())),
-    )
+        for level in levels:
+            matches = [
+                (file, contract)
+                for file in level
+                if (contract := file.reading.value) is not None and contract.id == binding.tool
+            ]
+            if not matches:
+                continue
+            if any(not _is_same(matches[0][1], contract) for _, contract in matches[1:]):
+                files = " and ".join(str(file.path) for file, _ in matches[:2])
+                message = f"{quoted(binding.tool)} is described differently in {files}"
+                return _binding_problem(driver, binding, CONFLICT, message)
+            return matches[0][0]
+        return _no_contract(driver, binding, [parsed.path, self._workspace / TOOLS, *(other.path for other in others)])
+
+    def _find_by_path(self, driver: Driver, binding: ToolBinding, parsed: ParsedFolder) -> ContractFile | FileProblem:
+        written = binding.tool
+        relative = written if written.endswith(".md") else f"{written.rstrip('/')}/{TOOL_FILE}"
+        paths = [Path(os.path.normpath(folder / relative)) for folder in (parsed.path, self._workspace)]
+        folder_name = Path(os.path.normpath(relative)).parent.name
+        if folder_name not in ("", ".."):
+            paths.append(self._workspace / TOOLS / folder_name / TOOL_FILE)
+        has_escaped = False
+        for path in paths:
+            if path.is_relative_to(parsed.path):
+                name = path.relative_to(parsed.path).as_posix()
+                if name in parsed.contracts:
+                    return ContractFile(path=path, reading=parsed.contracts[name])
+            elif not (inside(path, self._workspace) or inside(path, parsed.root.path)):
+                has_escaped = True
+            else:
+                self.searched.add(path)
+                file = self._find_file(path)
+                if file is not None:
+                    return file
+        if has_escaped:
+            return _binding_problem(driver, binding, "path_escape", "the contract's path leaves the workspace")
+        return _no_contract(driver, binding, paths)
 
 
-def _alone(parsed: Sequence[Parsed]) -> Iterator[Parsed]:
+def _contract_files(parsed: ParsedFolder, *, is_outside: bool) -> Iterator[ContractFile]:
+    for name, reading in parsed.contracts.items():
+        yield ContractFile(
+            path=parsed.path / name, reading=reading, digest=parsed.digests.get(name) if is_outside else None
+        )
+
+
+def _no_contract(driver: Driver, binding: ToolBinding, paths: Sequence[Path]) -> FileProblem:
+    places = ", ".join(map(str, paths))
+    message = f"there is no contract {quoted(binding.tool)}; looked in {places}"
+    return _binding_problem(driver, binding, UNAVAILABLE, message)
+
+
+def _binding_problem(driver: Driver, binding: ToolBinding, code: str, message: str) -> FileProblem:
+    hint = "write the path of a TOOL.md in the folder or the workspace, or the id of a contract below .tools"
+    return driver.places.problem(f"{binding.pointer}/tool", code, message, hint)
+
+
+def _unreadable(path: Path, fault: FolderUnreadable) -> FileProblem:
+    return FileProblem(file=str(path), code="file_unreadable", message=str(fault), hint="repair or remove it")
+
+
+def _is_same(contract: Contract, other: Contract) -> bool:
+    """Return whether two contracts are equal, wherever their files are."""
+    return msgspec.structs.replace(contract, places=_NOWHERE) == msgspec.structs.replace(other, places=_NOWHERE)
+
+
+def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFolder]:
     """Yield each driver once (AIP-file-1).
 
     If two roots have the same driver, the earlier root is used. If one root has it twice, both are refused.
     """
-    by_key: dict[str, list[Parsed]] = {}
-    for candidate in parsed:
+    by_key: dict[str, list[tuple[ParsedFolder, Driver]]] = {}
+    for candidate in folders:
         driver = candidate.reading.value
         if driver is None:
             yield candidate
         else:
-            by_key.setdefault(driver.key, []).append(candidate)
-    for key, all_of_it in by_key.items():
-        rank = min(candidate.root.rank for candidate in all_of_it)
-        first = [candidate for candidate in all_of_it if candidate.root.rank == rank]
-        if len(first) > 1:  # AIP-file-1
-            files = " and ".join(sorted(candidate.file for candidate in first))
-            for candidate in first:
-                yield _with(
-                    candidate, "/id", "duplicate_id", f"{key} is in {files}", "give one of them another id", "error"
+            by_key.setdefault(driver.key, []).append((candidate, driver))
+    for key, candidates in by_key.items():
+        rank = min(candidate.root.rank for candidate, _ in candidates)
+        first = [(candidate, driver) for candidate, driver in candidates if candidate.root.rank == rank]
+        files = sorted(candidate.file for candidate, _ in first)
+        hidden = sorted(candidate.file for candidate, _ in candidates if candidate.root.rank != rank)
+        for candidate, driver in first:
+            if len(first) > 1:  # AIP-file-1
+                message, hint = f"{key} is in {' and '.join(files)}", "give one of them another id"
+                problem = driver.places.problem("/id", "duplicate_id", message, hint)
+            elif hidden:  # AIP-file-1
+                message = f"{files[0]} is used, and {' and '.join(hidden)} with the same id and major version is not"
+                problem = driver.places.problem(
+                    "/id", "driver_shadowed", message, "remove one of them", severity="warning"
                 )
-            continue
-        hidden = sorted(candidate.file for candidate in all_of_it if candidate.root.rank != rank)
-        if hidden:  # AIP-file-1
-            message = f"{first[0].file} is used, and {' and '.join(hidden)} with the same id and major version is not"
-            yield _with(first[0], "/id", "driver_shadowed", message, "remove one of them", "warning")
-        else:
-            yield first[0]
+            else:
+                yield candidate
+                continue
+            yield msgspec.structs.replace(candidate, problems=(*candidate.problems, problem))
 
 
-def _with(parsed: Parsed, place: str, code: str, message: str, hint: str, severity: str) -> Parsed:
-    driver = parsed.reading.value
-    assert driver is not None  # noqa: S101  (only drivers that were read are compared)
-    problem = driver.places.problem(place, code, message, hint)
-    problem = msgspec.structs.replace(problem, severity=severity)
-    return msgspec.structs.replace(parsed, problems=(*parsed.problems, problem))
-
-
-def _with_allowed_hosts(driver: Driver, hosts: tuple[str, ...]) -> Driver:
-    """Return the driver with the additional hosts that an operator allowed (`interlock drivers allow`)."""
-    if not hosts:
-        return driver
-    network = driver.network or NetworkAccess()
-    egress = tuple(dict.fromkeys((*network.egress, *hosts)))
-    return msgspec.structs.replace(driver, network=msgspec.structs.replace(network, egress=egress))
-
-
-def _check_declaration(
-    declared: Declared, problems: Sequence[FileProblem], remembered: Remembered, plan: Plan
-) -> Declared:
-    """Set the first state of a driver.
-
-    At this point `trusted` is about its files only, which decide whether its inventory counts for other drivers.
-    """
-    trusted = remembered.trusts_files(declared.folder, declared.files) or _is_trusted_by_plan(declared, plan)
-    return _with_state(msgspec.structs.replace(declared, trusted=trusted), problems)
-
-
-def _with_trust(declared: Declared, remembered: Remembered, plan: Plan) -> Declared:
-    """Return the driver with the digest of everything that trust covers, and whether exactly this was accepted."""
-    digest = folder_digest(declared.covered)
-    trusted = remembered.trusts(declared.folder, digest) or _is_trusted_by_plan(declared, plan)
-    return msgspec.structs.replace(declared, digest=digest, trusted=trusted)
-
-
-def _is_trusted_by_plan(declared: Declared, plan: Plan) -> bool:
-    return plan.drivers.trust_workspace and declared.root.kind == "workspace"
-
-
-def _with_state(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
+def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
+    """Return the driver with these problems, errors first, and the state that follows from them."""
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
     codes = {each.code for each in ordered if each.severity == "error"}
     if not codes:
@@ -430,44 +543,37 @@ def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[De
     The text below .tools wins, then the text of a trusted driver.
     """
     texts: dict[str, list[tuple[int, Contract]]] = {}
-    for each in drivers:
-        for contract in each.contracts.values() if each.is_fit else ():
-            rank = 2 if not each.trusted else (0 if _is_below_tools(contract, workspace) else 1)
+    for declared in drivers:
+        for contract in declared.contracts.values() if declared.is_fit else ():
+            is_below_tools = Path(contract.places.file).is_relative_to(workspace / TOOLS)
+            rank = 2 if not declared.trusted else 0 if is_below_tools else 1
             texts.setdefault(contract.id, []).append((rank, contract))
     settled: dict[str, Contract | None] = {}
     for name, candidates in texts.items():
-        best = [contract for rank, contract in candidates if rank == min(rank for rank, _ in candidates)]
-        settled[name] = best[0] if all(same(best[0], each) for each in best) else None
-    return [_agree_on_contract(each, settled) for each in drivers]
-
-
-def _agree_on_contract(declared: Declared, settled: Mapping[str, Contract | None]) -> Declared:
-    problems: list[FileProblem] = []
-    for index, contract in declared.contracts.items() if declared.is_fit else ():
-        used = settled[contract.id]
-        if (used is None or not same(used, contract)) and declared.driver is not None:
-            where = "other drivers bring another" if used is None else f"{used.places.file} is used"
-            problems.append(
-                declared.driver.places.problem(
-                    f"/implements/{index}/tool",
-                    CONFLICT,
-                    f"{contract.places.file} describes {contract.id} differently: {where}",
-                    "keep one text of it, best below .tools",
-                )
-            )
-    return _with_state(declared, (*declared.problems, *problems)) if problems else declared
-
-
-def _is_below_tools(contract: Contract, workspace: Path) -> bool:
-    return Path(contract.places.file).is_relative_to(workspace / TOOLS)
+        best_rank = min(rank for rank, _ in candidates)
+        best = [contract for rank, contract in candidates if rank == best_rank]
+        settled[name] = best[0] if all(_is_same(best[0], each) for each in best) else None
+    agreed = []
+    for declared in drivers:
+        problems: list[FileProblem] = []
+        for index, contract in declared.contracts.items() if declared.is_fit else ():
+            used = settled[contract.id]
+            if declared.driver is not None and (used is None or not _is_same(used, contract)):
+                where = "other drivers bring another" if used is None else f"{used.places.file} is used"
+                message = f"{contract.places.file} describes {contract.id} differently: {where}"
+                hint = "keep one text of it, best below .tools"
+                problems.append(declared.driver.places.problem(f"/implements/{index}/tool", CONFLICT, message, hint))
+        agreed.append(_with_problems(declared, (*declared.problems, *problems)) if problems else declared)
+    return agreed
 
 
 def _merge_inventories(
     drivers: Sequence[Declared], shared: Sequence[SecretInventory]
 ) -> tuple[list[Declared], tuple[SecretEntry, ...], tuple[FileProblem, ...]]:
-    """Merge all inventories into one (AIP-19.file-3).
+    """Merge all inventories into one and look up the secrets of every driver in it (AIP-19.file-3).
 
-    The inventory of a driver that is not trusted cannot take a slug from an accepted one.
+    The inventory of a driver that is not trusted cannot take a slug from an accepted one. Return the drivers, the
+    merged inventory, and the problems that belong to no driver.
     """
     counted = [
         *shared,
@@ -485,12 +591,13 @@ def _merge_inventories(
         elif own is not None:
             clashes = tuple(each for each in merge_inventories((*counted, own))[1] if each.message not in messages)
         declared = _with_secrets(declared, inventory)
-        merged.append(_with_state(declared, (*declared.problems, *clashes)) if clashes else declared)
+        merged.append(_with_problems(declared, (*declared.problems, *clashes)) if clashes else declared)
     owned = {declared.own_secrets.places.file for declared in merged if declared.own_secrets is not None}
     return merged, inventory, tuple(each for each in problems if each.file in files - owned)
 
 
 def _with_secrets(declared: Declared, inventory: tuple[SecretEntry, ...]) -> Declared:
+    """Return the driver with the entries that describe its secrets, and problems for those it would not get."""
     driver = declared.driver
     if driver is None:
         return declared
@@ -501,24 +608,17 @@ def _with_secrets(declared: Declared, inventory: tuple[SecretEntry, ...]) -> Dec
     elsewhere = {f"secrets://{name}": entry_text(secret) for name, secret in described.items() if secret not in own}
     declared = msgspec.structs.replace(declared, secrets=described, resolved={**declared.resolved, **elsewhere})
     problems = [*declared.problems, *(each.problem for each in ungranted_secrets(declared))]
-    for name in wanted:
-        if secrets[name] is None and name not in driver.secret_names:
+    is_shared = driver.interlock.isolation == "driver"
+    for name, secret in secrets.items():
+        if secret is None and name not in driver.secret_names:
             message = f"no inventory describes the secret {name}"
             hint = f"add it to {SECRETS_FILE} beside {DRIVER_FILE}"
             problems.append(driver.places.problem("/auth/state/env", UNDECLARED, message, hint, severity="warning"))
-    problems += (_of_users(driver, name) for name in driver.secret_names if _is_misplaced(driver, described.get(name)))
-    return _with_state(declared, problems)
-
-
-def _is_misplaced(driver: Driver, secret: SecretEntry | None) -> bool:
-    """Check whether a user's own secret would reach every user (AIP-security-8)."""
-    return secret is not None and driver.interlock.isolation == "driver" and is_for_users_alone(secret)
-
-
-def _of_users(driver: Driver, name: str) -> FileProblem:
-    return driver.places.problem(
-        "/server",
-        USER_CONTEXT,
-        f"the secret {name} is for single users, and all callers share the server",
-        "write metadata.interlock.isolation: user, or let the driver have it with access.bind: [{tool: its id}]",
-    )
+        # AIP-security-8: a user's own secret would be available to every user
+        elif secret is not None and name in driver.secret_names and is_shared and is_for_users_alone(secret):
+            message = f"the secret {name} is for single users, and all callers share the server"
+            hint = (
+                "write metadata.interlock.isolation: user, or let the driver have it with access.bind: [{tool: its id}]"
+            )
+            problems.append(driver.places.problem("/server", USER_CONTEXT, message, hint))
+    return _with_problems(declared, problems)
