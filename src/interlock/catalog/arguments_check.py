@@ -18,7 +18,7 @@ from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refused
-from interlock.drivers.protocol.binding.client_results import error_result
+from interlock.drivers.protocol.binding.results import error_result
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import Era

@@ -48,7 +48,7 @@ from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.shipped import with_shipped
 from interlock.drivers.trial import Say, TrialResult, TrialRunner, advice
 from interlock.drivers.workspace.declaration import Declared, Memory
-from interlock.drivers.workspace.imported_folder import read_folder
+from interlock.drivers.workspace.folder import read_imported_folder
 from interlock.drivers.workspace.scan import (
     DRAFT_FILE,
     DRIVERS,
@@ -214,7 +214,7 @@ class ServerAdder:
 
     def read_draft(self, path: Path) -> DriverRequest:
         """Return the driver that a draft of the workspace describes. Raises NotAdded."""
-        folder = read_folder(path)
+        folder = read_imported_folder(path)
         if not folder.data:
             raise NotAdded("bad_draft", f"{path} cannot be read", "interlock import writes it again")
         return DriverRequest(

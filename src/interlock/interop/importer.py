@@ -17,11 +17,11 @@ from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
 from interlock.drivers.protocol.kinds import SERVERS
-from interlock.drivers.workspace.imported_folder import (
+from interlock.drivers.workspace.folder import (
     RECORD_FILE,
-    Folder,
-    Record,
-    read_folders,
+    ImportedFolder,
+    ImportRecord,
+    read_imported_folders,
     record_text,
     write_files,
 )
@@ -130,7 +130,7 @@ def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: Impor
         env_files=env_files(files, request.machine),
         folder=next((str(file.bundle.target) for file in files if file.bundle is not None), None),
     )
-    folders = read_folders(request.workspace)
+    folders = read_imported_folders(request.workspace)
     return batch(
         entries,
         [folder.standing for folder in folders.values()],
@@ -148,7 +148,7 @@ def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | N
     `keep` stores a secret unless another value is stored already. If it is None, nothing is stored or written, and the
     report says what would be.
     """
-    folders = read_folders(request.workspace)
+    folders = read_imported_folders(request.workspace)
     drivers = []
     for planned in planned_batch.planned:
         folder = folders.get(planned.draft.id)
@@ -163,7 +163,7 @@ def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | N
 class _DriverImport:
     """Files that the import of a driver writes."""
 
-    def __init__(self, planned: Planned, folder: Folder | None, path: Path) -> None:
+    def __init__(self, planned: Planned, folder: ImportedFolder | None, path: Path) -> None:
         self._planned = planned
         self._path = path
         self.files: list[tuple[Path, str]] = []
@@ -181,13 +181,13 @@ class _DriverImport:
     def _write_new(self) -> None:
         draft = self._planned.draft
         self.status = "new"
-        record = Record(sources=self._planned.sources, base=fingerprint_values(draft.data), hints=draft.hints)
+        record = ImportRecord(sources=self._planned.sources, base=fingerprint_values(draft.data), hints=draft.hints)
         if draft.secrets:
             self.files.append((self._path / SECRETS_FILE, secrets_text(draft.secrets)))
         self.files.append((self._path / RECORD_FILE, record_text(record)))
         self.files.append((self._path / DRAFT_FILE, frontmatter_text(draft.written, _body(self._planned))))
 
-    def _update(self, folder: Folder, record: Record) -> None:
+    def _update(self, folder: ImportedFolder, record: ImportRecord) -> None:
         draft = self._planned.draft
         before = recall_values(record.base, draft.data, folder.data)
         result = merge(before, folder.data, draft.data)
@@ -201,7 +201,7 @@ class _DriverImport:
             self.files.append((self._path / SECRETS_FILE, text))
         sources = tuple(dict.fromkeys([*record.sources, *self._planned.sources]))
         base = with_old(draft.data, before, result.conflicts)  # so that a conflict is told again next time
-        record = Record(sources=sources, base=fingerprint_values(base), hints=draft.hints)
+        record = ImportRecord(sources=sources, base=fingerprint_values(base), hints=draft.hints)
         self.files.append((self._path / RECORD_FILE, record_text(record)))
         if result.changed:
             data = {**result.data, "version": next_version(folder.data, result.data)}

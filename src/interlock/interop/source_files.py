@@ -15,7 +15,7 @@ import msgspec
 from interlock.config.folders import home_folder
 from interlock.core.bounded_file import read_bounded
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
-from interlock.drivers.workspace.imported_folder import write_whole
+from interlock.drivers.workspace.folder import write_whole
 from interlock.interop.bundles import BadBundle, Bundle, look_into
 from interlock.interop.protocol.client_files import read_client_file
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS, Base, ClientProgram, ConfigPlace, System

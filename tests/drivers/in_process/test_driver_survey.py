@@ -12,7 +12,7 @@ from tests.drivers.driver_workspace import MACHINE, Workspace, binding, codes, c
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.files.driver import RunnerLimits, runner_limits
 from interlock.drivers.workspace.declaration import Remembered
-from interlock.drivers.workspace.folder import Folder, read_folder
+from interlock.drivers.workspace.folder import DriverFolder, read_folder
 from interlock.drivers.workspace.scan import FoundFolder, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
 
@@ -685,7 +685,7 @@ def test_what_did_not_change_is_not_read_again(workspace: Workspace, monkeypatch
     before = workspace.declared()
     read: list[Path] = []
 
-    def watched(found: FoundFolder) -> Folder:
+    def watched(found: FoundFolder) -> DriverFolder:
         read.append(found.path)
         return read_folder(found)
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.drivers.driver_stage import Stage, alive, staged, until
 from tests.servers.caging import needs_sandbox
 
-from interlock.drivers.protocol.binding.hook_entry import HookEntry
+from interlock.drivers.protocol.binding.match import HookEntry
 from interlock.drivers.provider import hooks
 from interlock.drivers.provider.hooks import HookFailed, HookPlan, HookProcess
 from interlock.drivers.workspace.folder import digest_of

@@ -8,7 +8,7 @@ from tests.drivers.driver_texts import as_driver, binding, driver, told
 
 from interlock import define_driver
 from interlock.drivers.hooks import DriverHandle, DriverRefused, defineDriver
-from interlock.drivers.protocol.binding.hook_entry import (
+from interlock.drivers.protocol.binding.match import (
     STANDARD,
     HookEntry,
     HookInvalid,

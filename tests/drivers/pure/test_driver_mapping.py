@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.drivers.driver_bindings import GIT_STATUS, STRING, bound, checked, entry, files, giving, promising, takes
 from tests.drivers.driver_texts import as_contract, as_driver, contract, driver
 
-from interlock.drivers.protocol.binding.hook_entry import HookEntry
-from interlock.drivers.protocol.binding.match import Bound, check_binding, unfit
+from interlock.drivers.protocol.binding.match import Bound, HookEntry, check_binding, unfit
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 

@@ -23,8 +23,7 @@ from tests.drivers.driver_bindings import (
 )
 from tests.drivers.driver_texts import contract
 
-from interlock.drivers.protocol.binding.hook_entry import HookEntry
-from interlock.drivers.protocol.binding.match import Bound, digest_of, match
+from interlock.drivers.protocol.binding.match import Bound, HookEntry, digest_of, match
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.schemas.validators import compile_schema
 

@@ -13,7 +13,7 @@ from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
-from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
+from interlock.drivers.workspace.folder import WorkspaceUnusable
 from interlock.interop.importer import ImportReport, ImportRequest, carry_out, collect_sources, connect, plan
 from interlock.interop.protocol.clients import BY_NAME
 from interlock.interop.protocol.drafts import PENDING, ImportChoices

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.program import Inline, Interlock
 
 from interlock.cli.codes import codes_for, every_code, every_key
-from interlock.drivers.protocol.binding.hook_entry import STANDARD
+from interlock.drivers.protocol.binding.match import STANDARD
 from interlock.operator import operation
 from interlock.operator.operation import ErrorCase
 from interlock.operator.table import OPERATIONS

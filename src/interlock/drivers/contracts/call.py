@@ -34,7 +34,7 @@ from interlock.drivers.contracts.leased_call import (
     unreachable,
 )
 from interlock.drivers.interfaces import Hooks, Provider
-from interlock.drivers.protocol.binding.client_results import (
+from interlock.drivers.protocol.binding.results import (
     error_result,
     open_state_untrusted,
     seal_state,

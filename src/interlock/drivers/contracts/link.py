@@ -26,7 +26,7 @@ from interlock.drivers.contracts.contract import CompiledContract
 from interlock.drivers.contracts.leased_call import UNREACHABLE, LeasedCall, unreachable
 from interlock.drivers.contracts.unbound_items import ExposedItems
 from interlock.drivers.interfaces import Provider
-from interlock.drivers.protocol.binding.client_results import error_result
+from interlock.drivers.protocol.binding.results import error_result
 from interlock.drivers.protocol.binding.uri_access import (
     REFERENCE_PREFIX,
     ResourceKind,

@@ -11,8 +11,7 @@ from interlock.config.problems import nearest
 from interlock.core.clock import Clock
 from interlock.drivers.install.installation import Installed
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.binding.hook_entry import HookEntry
-from interlock.drivers.protocol.binding.match import Bound, match
+from interlock.drivers.protocol.binding.match import Bound, HookEntry, match
 from interlock.drivers.protocol.model import Contract, Driver, ToolBinding
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.links.link import ServerFacts

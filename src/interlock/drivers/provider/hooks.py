@@ -18,8 +18,7 @@ import interlock.drivers.hooks
 from interlock.config.plan import SandboxPlan
 from interlock.core.background import BackgroundTasks
 from interlock.drivers.kinds.kind import HOMES
-from interlock.drivers.protocol.binding.hook_entry import HookEntry, HookInvalid, check_entry, read_driver_result
-from interlock.drivers.protocol.binding.match import Bound
+from interlock.drivers.protocol.binding.match import Bound, HookEntry, HookInvalid, check_entry, read_driver_result
 from interlock.drivers.protocol.binding.results import upstream_error
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, ENTRY
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter

@@ -17,8 +17,8 @@ from interlock.core.calls.caller import ClientRequest, Principal
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import DriverExamples, ExampleOutcome
 from interlock.drivers.contracts.lazy import LazyContracts
-from interlock.drivers.protocol.binding.client_results import ERROR_KEY, pin
 from interlock.drivers.protocol.binding.effects import qualified_name
+from interlock.drivers.protocol.binding.results import ERROR_KEY, pin
 from interlock.drivers.protocol.model import Contract, ContractExample
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.workspace.declaration import Declared

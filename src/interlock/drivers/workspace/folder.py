@@ -1,7 +1,17 @@
-"""Reads one driver's folder: the bytes of its declaration files, and a digest of every file. Blocking.
+"""One driver's folder on disk: read, compared with what was trusted, and written. Blocking.
 
-A folder is refused, not cut, where it is larger than the limits or a link leads out of it: what is trusted is all of
-it. A pipe, a device or a file that is swapped for a link while it is read is never waited for.
+`read_folder` returns the bytes of the declaration files and a digest of every file. Trust covers the whole folder, so a
+folder that is too large, or from which a link leads out, is refused and not cut. Reading never waits for a pipe or a
+device, and does not follow a link that replaces a file in the meantime.
+
+`TamperCheck` compares the folder of a running driver with the files that were trusted, before and after each start
+(AIP-security-13). Between two scans files may be changed and put back; a program started in between would not be the
+accepted one. Every change shows in the marks of the files, which cannot be put back.
+
+`read_imported_folder` and `write_files` are for imports. .drivers/ID/ holds DRIVER.md, or DRIVER.draft.md while the
+server's tools are not known; SECRETS.md if it has secrets; and import.json, which records what the source said, so that
+a later import can tell the person's edits from the source's changes. Each file is written whole or not at all, and
+nothing is written through a link that leads out of the workspace.
 """
 
 import asyncio
@@ -9,16 +19,20 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.files.frontmatter import FILE_BYTES_MAX
+from interlock.core.bounded_file import read_bounded
+from interlock.drivers.protocol.files.frontmatter import FILE_BYTES_MAX, read_frontmatter
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.workspace.scan import (
+    DRAFT_FILE,
     DRIVER_FILE,
+    DRIVERS,
     FILES_MAX,
     SECRETS_FILE,
     TOOL_FILE,
@@ -28,6 +42,7 @@ from interlock.drivers.workspace.scan import (
     mark_of,
     walk,
 )
+from interlock.interop.protocol.drafts import ExistingDriver
 
 FOLDER_BYTES_MAX: Final = 512 * 1024 * 1024
 TEXT_BYTES_MAX: Final = 256 * 1024  # of a further file kept to show a difference
@@ -37,29 +52,31 @@ _NOT_OURS: Final = "node_modules/"  # packages may hold files of these names; th
 _CHUNK: Final = 1024 * 1024
 
 
-class Folder(msgspec.Struct, frozen=True, kw_only=True):
-    """`texts`: what declares the driver, and further short files, by their path in the folder. `digests`: of all."""
+class DriverFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder with the files that declare a driver."""
 
     path: Path
-    texts: Mapping[str, bytes] = {}
-    digests: Mapping[str, str] = {}
+    texts: Mapping[str, bytes] = {}  # declaration files and further short texts, by their path in the folder
+    digests: Mapping[str, str] = {}  # of every file
     problems: tuple[FileProblem, ...] = ()
 
 
 class FolderUnreadable(Exception):
-    """A folder cannot be read; the text gives a person the reason, without the path."""
+    """Error for a folder or file that cannot be read. The text is the reason, without the path."""
 
 
-def read_folder(location: FoundFolder) -> Folder:
+def read_folder(location: FoundFolder) -> DriverFolder:
     path = location.path
     if location.mark is None:
-        return Folder(path=path, problems=(_problem(path, "path_escape", "the folder is a link", "copy it here"),))
+        return DriverFolder(
+            path=path, problems=(_problem(path, "path_escape", "the folder is a link", "copy it here"),)
+        )
     texts: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     problems: list[FileProblem] = []
-    room, text_room = FOLDER_BYTES_MAX, TEXTS_BYTES_MAX
-    for name, seen in walk(path):
-        if len(digests) == FILES_MAX or seen.st_size > room:
+    bytes_left, text_bytes_left = FOLDER_BYTES_MAX, TEXTS_BYTES_MAX
+    for name, status in walk(path):
+        if len(digests) == FILES_MAX or status.st_size > bytes_left:
             message = f"the folder has more than {FILES_MAX} files or {FOLDER_BYTES_MAX >> 20} MiB"
             problems.append(_problem(path, "folder_too_large", message, "install what it brings from elsewhere"))
             break
@@ -68,22 +85,32 @@ def read_folder(location: FoundFolder) -> Folder:
             problems.append(_problem(path, "name_invalid", message, "rename it"))
             continue
         try:
-            if stat.S_ISLNK(seen.st_mode):
-                digests[name] = _link(path, name)
+            if stat.S_ISLNK(status.st_mode):
+                if not Path(os.path.realpath(path / name)).is_relative_to(os.path.realpath(path)):
+                    raise FolderUnreadable("it is a link out of the folder")
+                # The target as it is written.
+                digests[name] = f"link:{os.readlink(path / name)}"  # noqa: PTH115
                 continue
-            limit = _limit(name, seen.st_size, text_room)
-            data, digests[name] = _read(path / name, limit, room)
-        except FolderUnreadable as fault:
-            problems.append(_problem(path / name, "file_unreadable", str(fault), "mend or remove it"))
+            # How many bytes of the file are kept: all of a declaration, and of another text if it is short.
+            limit = FILE_BYTES_MAX
+            if not is_declaration(name):
+                is_kept = name.endswith(_TEXTS) and _NOT_OURS not in name
+                limit = status.st_size if is_kept and status.st_size <= min(TEXT_BYTES_MAX, text_bytes_left) else 0
+            data, digests[name] = _read(path / name, limit, bytes_left)
+        except OSError as error:
+            problems.append(_problem(path / name, "file_unreadable", _describe(error), "repair or remove it"))
             continue
-        room -= seen.st_size
+        except FolderUnreadable as fault:
+            problems.append(_problem(path / name, "file_unreadable", str(fault), "repair or remove it"))
+            continue
+        bytes_left -= status.st_size
         if data is None and is_declaration(name):
             message = f"the file is longer than {FILE_BYTES_MAX >> 20} MiB"
             problems.append(_problem(path / name, "frontmatter_invalid", message, "shorten it"))
         elif data is not None:
             texts[name] = data
-            text_room -= 0 if is_declaration(name) else len(data)
-    return Folder(path=path, texts=texts, digests=digests, problems=tuple(problems))
+            text_bytes_left -= 0 if is_declaration(name) else len(data)
+    return DriverFolder(path=path, texts=texts, digests=digests, problems=tuple(problems))
 
 
 def is_declaration(name: str) -> bool:
@@ -103,39 +130,21 @@ def digest_of(path: Path) -> str:
     return _read(path, 0, FOLDER_BYTES_MAX)[1]
 
 
-def _limit(name: str, size: int, remaining: int) -> int:
-    """Return how many bytes of a file to keep in memory, or 0 for none. `remaining`: the bytes left for further
-    texts.
-    """
-    if is_declaration(name):
-        return FILE_BYTES_MAX
-    return size if name.endswith(_TEXTS) and size <= min(TEXT_BYTES_MAX, remaining) and _NOT_OURS not in name else 0
-
-
-def _link(folder: Path, name: str) -> str:
-    try:
-        target = os.readlink(folder / name)  # noqa: PTH115  (as it is written)
-    except OSError as error:
-        raise FolderUnreadable(_words(error)) from None
-    if not Path(os.path.realpath(folder / name)).is_relative_to(os.path.realpath(folder)):
-        raise FolderUnreadable("it is a link out of the folder")
-    return f"link:{target}"
-
-
-def _read(path: Path, limit: int, room: int) -> tuple[bytes | None, str]:
+def _read(path: Path, limit: int, bytes_max: int) -> tuple[bytes | None, str]:
     """Return the bytes of a file, or None if there are more than `limit`, and the digest of all of them.
 
-    `room`: the size at which reading fails.
+    Raises FolderUnreadable, also for a file of more than `bytes_max` bytes.
     """
     try:
-        # Without waiting for somebody to write into a pipe, and not through a link that came after the look.
+        # Without waiting for a writer of a pipe, and not through a link that replaced the file after it was listed.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise FolderUnreadable(_words(error)) from None
+        raise FolderUnreadable(_describe(error)) from None
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FolderUnreadable("it is not a regular file")
+        # A file that becomes executable is another file.
         digest = hashlib.sha256(b"x" if status.st_mode & 0o111 else b"-")
         chunks: list[bytes] | None = []
         length = 0
@@ -143,16 +152,16 @@ def _read(path: Path, limit: int, room: int) -> tuple[bytes | None, str]:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
                 length += len(chunk)
-                if length > room:
+                if length > bytes_max:
                     raise FolderUnreadable("it grew beyond what a folder may hold")
                 if chunks is not None:
                     chunks = [*chunks, chunk] if length <= limit else None
         except OSError as error:
-            raise FolderUnreadable(_words(error)) from None
+            raise FolderUnreadable(_describe(error)) from None
     return None if chunks is None else b"".join(chunks), digest.hexdigest()
 
 
-def _words(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     return "it is a link" if error.errno == errno.ELOOP else (error.strerror or "it cannot be read").lower()
 
 
@@ -160,16 +169,13 @@ def _problem(path: Path, code: str, message: str, hint: str) -> FileProblem:
     return FileProblem(file=str(path), code=code, message=message, hint=hint)
 
 
-# The tamper check: is a driver's folder still the trusted one? Before and after each start (AIP-security-13).
-#
-# Between two looks of the registry files may change, and be put back; a program that was started meanwhile would be
-# another than the one accepted. Whatever touched a file since shows by its marks, which cannot be put back.
-
 BROKEN: Final = "untrusted"
 WORDS: Final = "the files of the driver are not those that were trusted"
 
 
 class TamperCheck:
+    """A check whether the folder of a driver is still the one that was trusted."""
+
     def __init__(self, root: Root, folder: Path, files: Mapping[str, str]) -> None:
         """Prepare to check a folder. `files`: what trust covers; only files in the folder are checked."""
         self._root = root
@@ -189,8 +195,118 @@ class TamperCheck:
         mark = mark_of(self._folder)
         if mark == self._good:
             return mark
-        read = read_folder(FoundFolder(root=self._root, path=self._folder, mark=mark))
-        if read.problems or dict(read.digests) != self._files or mark_of(self._folder) != mark:
+        folder = read_folder(FoundFolder(root=self._root, path=self._folder, mark=mark))
+        if folder.problems or dict(folder.digests) != self._files or mark_of(self._folder) != mark:
             return None
         self._good = mark
         return mark
+
+
+RECORD_FILE: Final = "import.json"
+
+
+class WorkspaceUnusable(Exception):
+    """Error for a workspace that cannot be read or written. The text says why."""
+
+
+class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import wrote and from which sources, as import.json keeps it."""
+
+    sources: tuple[str, ...]
+    base: Mapping[str, Any]
+    hints: Mapping[str, Any] = {}
+
+
+class ImportedFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of .drivers as an import finds it."""
+
+    path: Path
+    file: str | None = None  # DRIVER.md or DRIVER.draft.md
+    text: str = ""
+    data: Mapping[str, Any] = {}
+    record: ImportRecord | None = None
+    secrets_text: str = ""
+    slugs: frozenset[str] = frozenset()
+
+    @property
+    def standing(self) -> ExistingDriver:
+        sources = self.record.sources if self.record is not None else ()
+        return ExistingDriver(id=self.path.name, sources=sources, data=self.data)
+
+
+def read_imported_folders(workspace: Path) -> dict[str, ImportedFolder]:
+    try:
+        paths = sorted(each for each in (workspace / DRIVERS).iterdir() if each.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise WorkspaceUnusable(f"{workspace / DRIVERS} cannot be read ({error.strerror})") from None
+    return {path.name: read_imported_folder(path) for path in paths}
+
+
+def read_imported_folder(path: Path) -> ImportedFolder:
+    """Read the files of an import. What is missing or cannot be read is left empty."""
+    folder = ImportedFolder(path=path)
+    for name in (DRIVER_FILE, DRAFT_FILE):
+        if isinstance(data := read_bounded(path / name, FILE_BYTES_MAX), bytes):
+            front = read_frontmatter(data, name).value
+            folder = msgspec.structs.replace(
+                folder, file=name, text=data.decode("utf-8", "replace"), data=front.data if front is not None else {}
+            )
+            break
+    if isinstance(data := read_bounded(path / RECORD_FILE, FILE_BYTES_MAX), bytes):
+        try:
+            folder = msgspec.structs.replace(folder, record=msgspec.json.decode(data, type=ImportRecord))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # Then it is a folder like any other.
+            pass
+    if isinstance(data := read_bounded(path / SECRETS_FILE, FILE_BYTES_MAX), bytes):
+        front = read_frontmatter(data, SECRETS_FILE).value
+        entries = front.data.get("secrets") if front is not None else None
+        slugs = [each.get("slug") for each in entries if isinstance(each, Mapping)] if isinstance(entries, list) else []
+        folder = msgspec.structs.replace(
+            folder,
+            secrets_text=data.decode("utf-8", "replace"),
+            slugs=frozenset(slug for slug in slugs if isinstance(slug, str)),
+        )
+    return folder
+
+
+def record_text(record: ImportRecord) -> str:
+    return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
+
+
+def write_files(workspace: Path, files: Sequence[tuple[Path, str]]) -> None:
+    """Write files below the workspace; each replaces its predecessor atomically. Raises WorkspaceUnusable."""
+    root = workspace.resolve()
+    for path, text in files:
+        if not path.parent.resolve().is_relative_to(root):
+            raise WorkspaceUnusable(f"{path.parent} leads out of the workspace")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text.encode())
+        except OSError as error:
+            raise WorkspaceUnusable(f"{path} cannot be written ({error.strerror})") from None
+
+
+def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a file that replaces its predecessor atomically, with its mode if none is given."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is None:
+            try:
+                mode = path.stat().st_mode & 0o777
+            except OSError:
+                # The mode that a new file would get. The mask can only be read by setting it.
+                mask = os.umask(0)
+                os.umask(mask)
+                mode = 0o666 & ~mask
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

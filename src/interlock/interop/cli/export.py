@@ -283,13 +283,13 @@ def _give(invocation: Invocation, client: "ClientProgram", name: str, entry: dic
 def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str, Any], SecretInventory | None]":
     from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
     from interlock.drivers.protocol.files.inventory import SECRETS_FILE, read_secrets
-    from interlock.drivers.workspace.imported_folder import read_folder
+    from interlock.drivers.workspace.folder import read_imported_folder
     from interlock.drivers.workspace.scan import DRAFT_FILE, maybe_folder
 
     path = maybe_folder(invocation.loaded.plan.workspace, identifier, DRIVER_FILE, DRAFT_FILE)
     if path is None:
         raise Refused("not_found", f"there is no driver {identifier}", hint="interlock drivers list shows them")
-    folder = read_folder(path)
+    folder = read_imported_folder(path)
     if folder.file != DRIVER_FILE:
         raise Refused("not_ready", f"{identifier} is a draft", hint=f"interlock add {identifier} asks its server first")
     plan = invocation.loaded.plan

@@ -370,7 +370,7 @@ def _one_file(path: Path, as_client: str | None, machine: "ClientMachine", packa
 def _carry_out(
     invocation: Invocation, files: "list[SourceFile]", request: "ImportRequest", *, dry_run: bool
 ) -> "ImportReport":
-    from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
+    from interlock.drivers.workspace.folder import WorkspaceUnusable
     from interlock.interop.bundles import BadBundle, unpack
     from interlock.interop.importer import carry_out, collect_sources, plan
 

@@ -1,12 +1,20 @@
 """The match of a binding with its contract and the tool that its server lists (AIP-tools-2, -4 to -8, -11).
 
-The result is a `Bound`, which makes arguments and reads results, or every difference as a problem. What two JSON
-Schemas cannot decide in advance is a warning, contract_unverified, and is checked at each call: arguments against the
-server's inputSchema before anything is sent, values against the contract's outputs before they are returned.
+There are three stages. `check_binding` and `unfit` compare the two files, before any server is asked. `match` compares
+the contract with the definition that the server lists, and returns a `Bound`, which makes arguments and reads results,
+or every difference as a problem. What two JSON Schemas cannot decide in advance is a warning, contract_unverified, and
+is checked at each call: arguments against the server's inputSchema before anything is sent, values against the
+contract's outputs before they are returned.
+
+A driver.py takes part in each stage. `HookEntry` describes what it has. `check_entry` compares it with the DRIVER.md
+beside it, which wins wherever both say something (AIP-define-4). What its hooks return is not compared in advance but
+at each call: `read_driver_result` checks its form, and the binding its content.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -18,12 +26,11 @@ from interlock.drivers.protocol.binding.arguments import (
     check_mapping,
     declared_names,
 )
-from interlock.drivers.protocol.binding.hook_entry import HookEntry
 from interlock.drivers.protocol.binding.outputs import UNLISTED, settle
 from interlock.drivers.protocol.binding.results import Mode, ResultReader
-from interlock.drivers.protocol.files.driver import check_reading
+from interlock.drivers.protocol.files.driver import ENTRY, check_reading
 from interlock.drivers.protocol.files.versions import satisfies
-from interlock.drivers.protocol.model import Contract, Driver, JsonObject, ToolBinding
+from interlock.drivers.protocol.model import Contract, Driver, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem, Severity
 from interlock.drivers.protocol.result_path import RecordPattern, ResultPath, read_path, read_pattern
 from interlock.wire.jsontext.canonical import pointer_step, quoted
@@ -31,106 +38,27 @@ from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict,
 from interlock.wire.schemas.shapes import Shape, Side
 from interlock.wire.schemas.validators import Compiled, compile_schema
 
-# What the two files say about each other, before any server is asked: the contract has a version in the range of the
-# binding, narrowing drops only optional fields, and a timeout is never lengthened (AIP-30.implements-3 to -5).
-
-UNAVAILABLE = "tool_unavailable"
-NARROWING = "narrowing_invalid"  # AIP-30.implements-4
-WIDENED = "timeout_widened"  # AIP-30.implements-5
-
-
-def unfit(driver: Driver, binding: ToolBinding, contract: Contract) -> tuple[FileProblem, ...]:
-    return (
-        *_version(driver, binding, contract),
-        *_narrowing_problems(driver, binding, contract),
-        *_timeout(driver, binding, contract),
-    )
-
-
-def _version(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterator[FileProblem]:
-    if satisfies(contract.version, binding.version) is False:  # AIP-30.implements-3
-        yield driver.places.problem(
-            f"{binding.pointer}/version",
-            UNAVAILABLE,
-            f"the contract {contract.id} is {contract.version}, which is not in {quoted(binding.version)}",
-            "name a range that holds it, once the driver serves that version",
-        )
-
-
-def _narrowing_problems(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterator[FileProblem]:
-    narrowing = binding.schema_narrowing
-    for key, dropped, schema in (
-        ("drop_inputs", narrowing.drop_inputs, contract.inputs),
-        ("drop_outputs", narrowing.drop_outputs, contract.outputs),
-    ):
-        for index, name in enumerate(dropped):
-            fault = _not_droppable(name, schema)
-            if fault is not None:
-                yield driver.places.problem(
-                    f"{binding.pointer}/schema_narrowing/{key}/{index}",
-                    NARROWING,
-                    f"{quoted(name)} of {contract.id} {fault}",
-                    "drop only what the contract has and does not require",
-                )
-
-
-def _not_droppable(name: str, schema: JsonObject) -> str | None:
-    side = Side(schema)
-    shape = side.shape(schema)
-    if name not in declared_names(side, shape):  # AIP-30.implements-4
-        return "does not exist"
-    return "is required" if name in shape.required() else None  # AIP-30.implements-4
-
-
-def _timeout(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterator[FileProblem]:
-    """Yield a problem if the timeout override is longer than the contract's time.
-
-    The override of the binding takes precedence over the driver's.
-    """
-    own = binding.timeout_ms is not None
-    wanted = binding.timeout_ms if own else driver.timeout_ms
-    if wanted is not None and wanted > contract.timeout_ms:  # AIP-30.implements-5
-        yield driver.places.problem(
-            f"{binding.pointer}/timeout_override_ms" if own else "/timeout_override_ms",
-            WIDENED,
-            f"this is longer than the {contract.timeout_ms} ms that the contract {contract.id} allows",
-            "shorten it; a driver never lengthens a contract's time",
-        )
-
-
-# Faults in the `metadata` of a binding: its mapping against the contract, and result_extract and result_parse in
-# themselves (AIP-map-3 and -4, AIP-extract-3 and -8).
-
-
-def check_binding(
-    driver: Driver, binding: ToolBinding, contract: Contract, *, transforms: Collection[str] | None = None
-) -> tuple[FileProblem, ...]:
-    """Return the problems of a binding. `transforms` are those of driver.py, or None if there is no driver.py."""
-    return (*check_reading(driver.places, binding), *check_mapping(driver, binding, contract, transforms))
-
-
-def maybe_pattern(binding: ToolBinding) -> RecordPattern | None:
-    parse = binding.result_parse
-    if parse is None or parse.pattern is None:
-        return None
-    read = read_pattern(parse.pattern)
-    return read if isinstance(read, RecordPattern) else None
-
-
+UNAVAILABLE: Final = "tool_unavailable"
+NARROWING: Final = "narrowing_invalid"  # AIP-30.implements-4
+WIDENED: Final = "timeout_widened"  # AIP-30.implements-5
 MISMATCH: Final = "contract_mismatch"  # AIP-tools-2
 UNVERIFIED: Final = "contract_unverified"
-ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool that says nothing
+ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool without inputSchema
+MESSAGE_CHARS_MAX: Final = 4096  # of an error that a hook returns
+# fmt: off
+STANDARD: Final = frozenset((  # AIP-30.errors-1
+    "auth_required", "auth_failed", "version_mismatch", "install_failed", "tool_unavailable",
+    "execute_binding_mismatch", "input_unsupported", "policy_violation", "region_mismatch",
+    "pinned_provider_unavailable", "output_parse_failed", "cancelled", "timeout", "internal",
+))
+# fmt: on
 
-_NO_ENTRY: Final = HookEntry()
+_CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "if", "not")
+# Keywords about the object as a whole. Property by property, nothing shows whether an input satisfies them.
 _ROOT_DOUBTS: Final = (
     *_ALTERNATIVES,
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
-    "minProperties",
-    "maxProperties",
-    "propertyNames",
+    *("dependencies", "dependentRequired", "dependentSchemas", "minProperties", "maxProperties", "propertyNames"),
     "unevaluatedProperties",
 )
 _HINTS: Final = {
@@ -140,13 +68,27 @@ _HINTS: Final = {
 }
 
 
+class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver.py as it was loaded."""
+
+    manifest: dict[str, Any] = {}  # the fields of DRIVER.md that it passes to define_driver
+    builds: bool = False  # it has build_arguments
+    parses: bool = False  # it has parse_tool_result
+    execute: tuple[str, ...] | None = None  # the contracts that have a function of their own
+    transforms: frozenset[str] = frozenset()
+
+
+class HookInvalid(Exception):
+    """Error for a hook that returned a value of the wrong form. The message completes "parse_tool_result ..."."""
+
+
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked binding. `arguments` and `value` are what a call needs of it."""
+    """A checked binding. A call uses `arguments` and `value` of it."""
 
     contract: Contract
     binding: ToolBinding
     tool_name: str
-    tool_digest: str  # of the listed definition: another one is another tool
+    tool_digest: str  # of the listed definition; a tool with another digest has to be matched again
     mode: Mode
     warnings: tuple[FileProblem, ...] = ()
     feeding: ArgumentRules
@@ -180,6 +122,54 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
         return self.reader.satisfying(value)
 
 
+def check_binding(
+    driver: Driver, binding: ToolBinding, contract: Contract, *, transforms: Collection[str] | None = None
+) -> tuple[FileProblem, ...]:
+    """Return the faults in the metadata of a binding (AIP-map-3 and -4, AIP-extract-3 and -8).
+
+    `transforms` are those of driver.py, or None if there is no driver.py.
+    """
+    return (*check_reading(driver.places, binding), *check_mapping(driver, binding, contract, transforms))
+
+
+def unfit(driver: Driver, binding: ToolBinding, contract: Contract) -> tuple[FileProblem, ...]:
+    """Return why the two files do not fit each other, before any server is asked (AIP-30.implements-3 to -5).
+
+    The contract's version must be in the range of the binding, narrowing may drop only optional fields, and a timeout
+    may not be longer than the contract's.
+    """
+    places = driver.places
+    problems = []
+    if satisfies(contract.version, binding.version) is False:  # AIP-30.implements-3
+        message = f"the contract {contract.id} is {contract.version}, which is not in {quoted(binding.version)}"
+        hint = "name a range that holds it, once the driver serves that version"
+        problems.append(places.problem(f"{binding.pointer}/version", UNAVAILABLE, message, hint))
+    narrowing = binding.schema_narrowing
+    for key, dropped, schema in (
+        ("drop_inputs", narrowing.drop_inputs, contract.inputs),
+        ("drop_outputs", narrowing.drop_outputs, contract.outputs),
+    ):
+        side = Side(schema)
+        shape = side.shape(schema)
+        for index, name in enumerate(dropped):
+            fault = "is required" if name in shape.required() else ""  # AIP-30.implements-4
+            if name not in declared_names(side, shape):  # AIP-30.implements-4
+                fault = "does not exist"
+            if fault:
+                pointer = f"{binding.pointer}/schema_narrowing/{key}/{index}"
+                hint = "drop only what the contract has and does not require"
+                problems.append(places.problem(pointer, NARROWING, f"{quoted(name)} of {contract.id} {fault}", hint))
+    # The timeout of the binding takes precedence over the driver's.
+    is_own = binding.timeout_ms is not None
+    timeout_ms = binding.timeout_ms if is_own else driver.timeout_ms
+    if timeout_ms is not None and timeout_ms > contract.timeout_ms:  # AIP-30.implements-5
+        message = f"this is longer than the {contract.timeout_ms} ms that the contract {contract.id} allows"
+        pointer = f"{binding.pointer}/timeout_override_ms" if is_own else "/timeout_override_ms"
+        hint = "shorten it; a driver never lengthens a contract's time"
+        problems.append(places.problem(pointer, WIDENED, message, hint))
+    return tuple(problems)
+
+
 def match(
     driver: Driver,
     binding: ToolBinding,
@@ -195,141 +185,132 @@ def match(
     compared in advance. `strict` refuses results that would be read as text because the named member is missing.
     """
     transforms = None if entry is None else entry.transforms
-    problems = (*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract))
+    problems = [*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract)]
     if any(each.severity == "error" for each in problems):
-        return problems
-    return _Matching(driver, binding, contract, tool, strict, entry or _NO_ENTRY).outcome(problems)
+        return tuple(problems)
+    comparison = _Comparison(driver, binding, contract, tool, entry or HookEntry(), problems)
+    return comparison.bind(strict=strict) or tuple(problems)
 
 
 def digest_of(tool: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(tool, order="deterministic")).hexdigest()
 
 
-class _Matching:
-    def __init__(
-        self,
-        driver: Driver,
-        binding: ToolBinding,
-        contract: Contract,
-        tool: Mapping[str, Any],
-        strict: bool,
-        entry: HookEntry,
-    ) -> None:
-        self._entry = entry
-        self._driver, self._binding, self._contract, self._tool, self._strict = driver, binding, contract, tool, strict
-        self._found: list[FileProblem] = []
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """The comparison of a contract with a listed tool. It adds what it finds to `problems`."""
 
-    def outcome(self, before: tuple[FileProblem, ...]) -> Bound | tuple[FileProblem, ...]:
-        schema = self._tool.get("inputSchema", ANY_ARGUMENTS)
+    driver: Driver
+    binding: ToolBinding
+    contract: Contract
+    tool: Mapping[str, Any]
+    entry: HookEntry
+    problems: list[FileProblem] = field(default_factory=list)
+
+    def bind(self, *, strict: bool) -> Bound | None:
+        """Return the binding, or None if there is an error among the problems."""
+        schema = self.tool.get("inputSchema", ANY_ARGUMENTS)
         accepted = self._compile(schema, "input")
-        offered = self._tool.get("outputSchema")
-        if offered is not None:
-            self._compile(offered, "output")
-        outputs = compile_schema(self._contract.outputs)
+        listed_outputs = self.tool.get("outputSchema")
+        if listed_outputs is not None:
+            self._compile(listed_outputs, "output")
+        outputs = compile_schema(self.contract.outputs)
         if outputs is None:
-            self._mismatch("output", "", "a schema that does not compile", "whatever it has")
+            self._refuse("output", "", "a schema that does not compile", "whatever it has")
         if accepted is None or outputs is None or self._is_refused():
-            return (*before, *self._found)
-        fed = self._input(schema)
-        self._effect()
-        reader = self._output(offered, outputs)
+            return None
+        rules = self._compare_inputs(schema)
+        # Hints count only if they are written and restrict (AIP-tools-7).
+        hints = self.tool.get("annotations")
+        if isinstance(hints, Mapping) and not self.contract.mutates:
+            if hints.get("readOnlyHint") is False:  # AIP-tools-7
+                self._refuse("effect", "", "mutates nothing", "readOnlyHint false")
+            elif hints.get("destructiveHint") is True and hints.get("readOnlyHint") is not True:
+                self._refuse("effect", "", "mutates nothing", "destructiveHint true")
+        reader = self._compare_outputs(listed_outputs, outputs, strict=strict)
         if reader is None or self._is_refused():
-            return (*before, *self._found)
+            return None
         return Bound(
-            contract=self._contract,
-            binding=self._binding,
-            tool_name=self._binding.tool_name,
-            tool_digest=digest_of(self._tool),
+            contract=self.contract,
+            binding=self.binding,
+            tool_name=self.binding.tool_name,
+            tool_digest=digest_of(self.tool),
             mode=reader.mode,
-            warnings=(*before, *self._found),
-            feeding=fed,
+            warnings=tuple(self.problems),
+            feeding=rules,
             reader=reader,
             accepted=accepted,
         )
 
     def _is_refused(self) -> bool:
-        return any(each.severity == "error" for each in self._found)
+        return any(each.severity == "error" for each in self.problems)
 
-    def _input(self, schema: Any) -> ArgumentRules:
+    def _compile(self, schema: Any, side: str) -> Compiled | None:
+        compiled = compile_schema(schema)
+        if compiled is None:
+            self._refuse(side, "", "a schema" if side == "input" else "outputs", "a schema that does not compile")
+        elif not compiled.is_whole:  # AIP-tools-11
+            self._note_unverified(side, "", "its schema", "a reference to another place, which is not fetched")
+        return compiled
+
+    def _compare_inputs(self, schema: Any) -> ArgumentRules:
         """Compare the contract's inputs with the server's inputSchema (AIP-tools-4 and -5)."""
-        ours, theirs = Side(self._contract.inputs), Side(schema)
-        inputs, accepted = ours.shape(self._contract.inputs), theirs.shape(schema)
-        required = accepted.required()
-        fed = argument_feeds(self._binding, self._contract, required)
-        mine, always = inputs.names(), set(inputs.required())
-        outcomes = [self._check_supply(name, fed, always) for name in required]
-        for each in fed.inputs.values():
-            if each.argument not in fed.context:
-                outcomes.append(_goes(each, mine.get(each.input, ()), ours, theirs, accepted))
-        for name, value in fed.defaults.items():
-            outcomes.append(_constant(name, value, theirs, accepted))
-        outcomes += [_place(name, "a context argument", accepted) for name in fed.context]
+        ours, theirs = Side(self.contract.inputs), Side(schema)
+        inputs, accepted = ours.shape(self.contract.inputs), theirs.shape(schema)
+        rules = argument_feeds(self.binding, self.contract, accepted.required())
+        names, always = inputs.names(), set(inputs.required())
+        outcomes = [_check_supply(argument, rules, always) for argument in accepted.required()]
+        for source in rules.inputs.values():
+            if source.argument not in rules.context:
+                outcomes.append(_compare_input(source, names.get(source.input, ()), ours, theirs, accepted))
+        for name, value in rules.defaults.items():
+            outcome = _find_argument(name, "a constant", accepted)
+            schemas = accepted.names().get(name, ())
+            if outcome.verdict is InclusionVerdict.ACCEPTS and theirs.accepts(value, *schemas) is False:
+                pointer = f"/{pointer_step(name)}"
+                outcome = differs(InclusionVerdict.REJECTS, pointer, "a constant", "another kind of value")
+            outcomes.append(outcome)
+        outcomes += [_find_argument(name, "a context argument", accepted) for name in rules.context]
         if "object" not in accepted.types:
             outcomes.append(differs(InclusionVerdict.REJECTS, "", "an object", "no object"))
-        for key in _ROOT_DOUBTS:
-            if accepted.all_of(key) or (inputs.all_of(key) and key in _ALTERNATIVES):
-                outcomes.append(differs(InclusionVerdict.UNDECIDED, "", "the input as a whole", key))
+        doubts = [key for key in _ROOT_DOUBTS if accepted.all_of(key) or (inputs.all_of(key) and key in _ALTERNATIVES)]
         if not (inputs.is_followed and accepted.is_followed):
-            outcomes.append(
-                differs(InclusionVerdict.UNDECIDED, "", "the input as a whole", "a reference that is not followed")
-            )
-        self._tell("input", together(outcomes))
-        return fed
+            doubts.append("a reference that is not followed")
+        outcomes += [differs(InclusionVerdict.UNDECIDED, "", "the input as a whole", doubt) for doubt in doubts]
+        outcome = together(outcomes)
+        for each in outcome.differences:
+            # AIP-tools-2, AIP-tools-5, AIP-tools-8
+            if outcome.verdict is InclusionVerdict.REJECTS and not self.entry.builds:
+                self._refuse("input", each.path, each.narrow, each.wide)  # AIP-tools-2
+            else:
+                self._note_unverified("input", each.path, each.narrow, each.wide)  # AIP-tools-8
+        return rules
 
-    @staticmethod
-    def _check_supply(name: str, fed: ArgumentRules, always: set[str]) -> InclusionOutcome:
-        """Check that a required argument always receives a value."""
-        if name in fed.defaults or name in fed.context:  # AIP-tools-4: filled by argument_defaults
-            return InclusionOutcome()
-        place = f"/{pointer_step(name)}"
-        feeds = next((each for each in fed.inputs.values() if each.argument == name), None)
-        if feeds is None:  # AIP-tools-4: fed by no input
-            return differs(InclusionVerdict.REJECTS, place, "no input for it", "required")
-        if feeds.input in always or feeds.default is not msgspec.UNSET:  # AIP-tools-4
-            return InclusionOutcome()
-        return differs(
-            InclusionVerdict.REJECTS, place, f"the optional input {quoted(feeds.input)} without default", "required"
-        )
-
-    def _effect(self) -> None:
-        """Compare the effects with the tool's hints, which count only if they are written and restrict
-        (AIP-tools-7).
-        """
-        hints = self._tool.get("annotations")
-        if not isinstance(hints, Mapping) or self._contract.mutates:
-            return
-        if hints.get("readOnlyHint") is False:  # AIP-tools-7
-            self._mismatch("effect", "", "mutates nothing", "readOnlyHint false")
-        elif hints.get("destructiveHint") is True and hints.get("readOnlyHint") is not True:
-            self._mismatch("effect", "", "mutates nothing", "destructiveHint true")
-
-    def _output(self, offered: Any, outputs: Compiled) -> ResultReader | None:
+    def _compare_outputs(self, listed: Any, outputs: Compiled, *, strict: bool) -> ResultReader | None:
         """Compare the server's outputSchema with the contract's outputs (AIP-tools-6)."""
-        binding = self._binding
+        binding = self.binding
         path = read_path(binding.result_extract)
-        pattern = maybe_pattern(binding)
         if not isinstance(path, ResultPath):
             return None
-        settled = settle(binding, path, self._contract, offered, pattern, strict=self._strict)
+        parse = binding.result_parse
+        pattern = None if parse is None or parse.pattern is None else read_pattern(parse.pattern)
+        pattern = pattern if isinstance(pattern, RecordPattern) else None
+        settled = settle(binding, path, self.contract, listed, pattern, strict=strict)
         for each in settled.refusals:
-            if self._entry.parses:
+            if self.entry.parses:
                 self._note_unverified("output", each.path, each.wide, each.narrow)
             else:
-                self._mismatch("output", each.path, each.wide, each.narrow, settled.hint)
+                self._refuse("output", each.path, each.wide, each.narrow, settled.hint)
         for each in settled.doubts:
             self._note_unverified("output", each.path, each.wide, each.narrow)
-        if settled.falls_back and not self._entry.parses:  # AIP-extract-7
-            self._say(
-                "extract_text_fallback",
-                f"{self._describe('output')}: the server has no {quoted(path.only_name or '')}, so its text is taken",
-                "write $.content, or set text_fallback: false to have this refused",
-                "warning",
-                "/metadata/mcp/result_extract",
-            )
+        if settled.falls_back and not self.entry.parses:  # AIP-extract-7
+            message = f"the server has no {quoted(path.only_name or '')}, so its text is taken"
+            hint = "write $.content, or set text_fallback: false to have this refused"
+            self._add("extract_text_fallback", "output", "", message, hint, "warning", "/metadata/mcp/result_extract")
         return ResultReader(
             mode=settled.mode,
             path=path,
-            parse=binding.result_parse,
+            parse=parse,
             pattern=pattern,
             falls_back=settled.falls_back,
             wrap=binding.result_wrap,
@@ -337,72 +318,66 @@ class _Matching:
             outputs=outputs,
         )
 
-    def _compile(self, schema: Any, side: str) -> Compiled | None:
-        compiled = compile_schema(schema)
-        if compiled is None:
-            contract = "a schema" if side == "input" else "outputs"
-            self._mismatch(side, "", contract, "a schema that does not compile")
-        elif not compiled.is_whole:  # AIP-tools-11
-            self._note_unverified(side, "", "its schema", "a reference to another place, which is not fetched")
-        return compiled
-
-    def _tell(self, side: str, outcome: InclusionOutcome) -> None:
-        for each in outcome.differences:
-            # AIP-tools-2, AIP-tools-5, AIP-tools-8
-            if outcome.verdict is InclusionVerdict.REJECTS and not self._entry.builds:
-                self._mismatch(side, each.path, each.narrow, each.wide)  # AIP-tools-2
-            else:
-                self._note_unverified(side, each.path, each.narrow, each.wide)  # AIP-tools-8
-
-    def _describe(self, side: str, path: str = "") -> str:
-        binding = self._binding
-        place = f", {path}" if path else ""
-        return f"binding {binding.index} ({self._contract.id} to {quoted(binding.tool_name)}), {side}{place}"
-
-    def _mismatch(self, side: str, path: str, contract: str, server: str, hint: str = "") -> None:
-        message = f"{self._describe(side, path)}: the contract has {contract}, the server has {server}"
-        self._say(MISMATCH, message, hint or _HINTS[side])  # AIP-tools-2
+    def _refuse(self, side: str, path: str, contract: str, server: str, hint: str = "") -> None:
+        message = f"the contract has {contract}, the server has {server}"
+        self._add(MISMATCH, side, path, message, hint or _HINTS[side])  # AIP-tools-2
 
     def _note_unverified(self, side: str, path: str, contract: str, server: str) -> None:
-        message = f"{self._describe(side, path)}: the contract has {contract}, the server has {server}"
-        # A server that says nothing of its results makes no mistake: it is recorded (AIP-tools-6), no more.
+        message = f"the contract has {contract}, the server has {server}"
+        # A server that does not describe its results makes no mistake, so this is only a note (AIP-tools-6).
         severity: Severity = "note" if server == UNLISTED else "warning"  # AIP-tools-6
-        self._say(UNVERIFIED, message, "nothing to do: it is checked at every call", severity)
+        self._add(UNVERIFIED, side, path, message, "nothing to do: it is checked at every call", severity)
 
-    def _say(self, code: str, message: str, hint: str, severity: Severity = "error", field: str = "") -> None:
-        pointer = f"{self._binding.pointer}{field}"
-        self._found.append(self._driver.places.problem(pointer, code, message, hint, severity=severity))
+    def _add(
+        self,
+        code: str,
+        side: str,
+        path: str,
+        message: str,
+        hint: str,
+        severity: Severity = "error",
+        pointer: str = "",
+    ) -> None:
+        binding = self.binding
+        place = f"{side}, {path}" if path else side
+        message = f"binding {binding.index} ({self.contract.id} to {quoted(binding.tool_name)}), {place}: {message}"
+        pointer = f"{binding.pointer}{pointer}"
+        self.problems.append(self.driver.places.problem(pointer, code, message, hint, severity=severity))
 
 
-def _goes(
-    each: ArgumentSource, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape
+def _check_supply(argument: str, rules: ArgumentRules, always: set[str]) -> InclusionOutcome:
+    """Check that a required argument always receives a value. `always` holds the inputs that every call has."""
+    if argument in rules.defaults or argument in rules.context:  # AIP-tools-4: filled by argument_defaults
+        return InclusionOutcome()
+    pointer = f"/{pointer_step(argument)}"
+    source = next((each for each in rules.inputs.values() if each.argument == argument), None)
+    if source is None:  # AIP-tools-4: fed by no input
+        return differs(InclusionVerdict.REJECTS, pointer, "no input for it", "required")
+    if source.input in always or source.default is not msgspec.UNSET:  # AIP-tools-4
+        return InclusionOutcome()
+    narrow = f"the optional input {quoted(source.input)} without default"
+    return differs(InclusionVerdict.REJECTS, pointer, narrow, "required")
+
+
+def _compare_input(
+    source: ArgumentSource, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape
 ) -> InclusionOutcome:
     """Check that the server has an argument for an input and accepts the input's values there."""
-    wide = accepted.names().get(each.argument)
-    place = _place(each.argument, f"the input {quoted(each.input)}", accepted)
-    if place.verdict is not InclusionVerdict.ACCEPTS:
-        return place
+    outcome = _find_argument(source.argument, f"the input {quoted(source.input)}", accepted)
+    if outcome.verdict is not InclusionVerdict.ACCEPTS:
+        return outcome
+    wide = accepted.names().get(source.argument)
     if wide is None:
         wide = tuple(schema for schema in accepted.all_of("additionalProperties") if isinstance(schema, Mapping))
-    path = f"/{pointer_step(each.argument)}"
-    if each.transform is not None or not schemas:
-        return (
-            differs(InclusionVerdict.UNDECIDED, path, "a value made at the call", "its own schema")
-            if wide
-            else InclusionOutcome()
-        )
-    return includes(theirs, {"allOf": list(wide)}, ours, *schemas, path=path)
+    pointer = f"/{pointer_step(source.argument)}"
+    if source.transform is None and schemas:
+        return includes(theirs, {"allOf": list(wide)}, ours, *schemas, path=pointer)
+    if not wide:
+        return InclusionOutcome()
+    return differs(InclusionVerdict.UNDECIDED, pointer, "a value made at the call", "its own schema")
 
 
-def _constant(name: str, value: Any, theirs: Side, accepted: Shape) -> InclusionOutcome:
-    place = _place(name, "a constant", accepted)
-    schemas = accepted.names().get(name, ())
-    if place.verdict is InclusionVerdict.ACCEPTS and theirs.accepts(value, *schemas) is False:
-        return differs(InclusionVerdict.REJECTS, f"/{pointer_step(name)}", "a constant", "another kind of value")
-    return place
-
-
-def _place(name: str, source: str, accepted: Shape) -> InclusionOutcome:
+def _find_argument(name: str, source: str, accepted: Shape) -> InclusionOutcome:
     """Check that the server has an argument called `name`. `source` describes what would fill it.
 
     A missing additionalProperties counts as closed: most servers omit it and ignore unknown arguments, so that an input
@@ -410,10 +385,59 @@ def _place(name: str, source: str, accepted: Shape) -> InclusionOutcome:
     """
     if name in accepted.names():
         return InclusionOutcome()
-    path = f"/{pointer_step(name)}"
+    pointer = f"/{pointer_step(name)}"
     if accepted.all_of("patternProperties"):
-        return differs(InclusionVerdict.UNDECIDED, path, source, "patternProperties")
+        return differs(InclusionVerdict.UNDECIDED, pointer, source, "patternProperties")
     more = accepted.all_of("additionalProperties")
     if more and all(each is True or isinstance(each, Mapping) for each in more):  # AIP-tools-4
         return InclusionOutcome()
-    return differs(InclusionVerdict.REJECTS, path, source, "no argument of this name")
+    return differs(InclusionVerdict.REJECTS, pointer, source, "no argument of this name")
+
+
+def check_entry(
+    driver: Driver, entry: HookEntry, written: Mapping[str, Any], contracts: Collection[str]
+) -> tuple[FileProblem, ...]:
+    """Check driver.py against the driver file.
+
+    `written` is the frontmatter as written in the file, and `contracts` are the ids of the contracts that it binds.
+    """
+    problems = []
+    for name, value in entry.manifest.items():
+        if written.get(name) == value:
+            continue
+        message = f"{ENTRY} gives {name}, which this file does not have, and it is not used"
+        if name in written:
+            message = f"{ENTRY} gives another {name} than this file, whose own is used"
+        hint = f"remove {name} from define_driver, or write the same in both"
+        # AIP-define-4
+        problems.append(driver.places.problem(f"/{name}", "entry_conflict", message, hint, severity="warning"))
+    bound = set(contracts)
+    named = {each.tool for each in driver.implements}
+    if entry.execute is not None and set(entry.execute) not in (bound, named):  # AIP-define-1
+        in_entry, in_file = (", ".join(map(quoted, sorted(each)[:10])) or "nothing" for each in (entry.execute, bound))
+        message = f"execute of {ENTRY} names {in_entry}, and this file binds {in_file}"
+        hint = "name the same contracts in both"
+        problems.append(driver.places.problem("/implements", "execute_binding_mismatch", message, hint))
+    return tuple(problems)
+
+
+def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
+    """Return the value of {ok: true, value}, or the DriverRefusal of {ok: false, error} (AIP-define-3).
+
+    Raise HookInvalid for anything else.
+    """
+    if returned.get("ok") is True:  # AIP-define-3
+        if "value" not in returned:
+            raise HookInvalid("returns ok without a value")
+        return returned["value"]
+    error = returned.get("error")
+    if returned.get("ok") is not False or not isinstance(error, Mapping):  # AIP-define-3
+        raise HookInvalid('returns neither {"ok": true, "value"} nor {"ok": false, "error"}')
+    code, message, retryable = error.get("code"), error.get("message"), error.get("retryable", False)
+    if not isinstance(code, str) or _CODE.fullmatch(code) is None:
+        raise HookInvalid("returns an error without a code of letters, digits and _.:-")
+    if not isinstance(message, str) or not isinstance(retryable, bool):
+        raise HookInvalid("returns an error whose message is no text or whose retryable is neither true nor false")
+    if ":" not in code and code not in STANDARD:  # AIP-define-3
+        code = f"{driver.id}:{code}"
+    return DriverRefusal(code=code, message=message[:MESSAGE_CHARS_MAX], retryable=retryable)

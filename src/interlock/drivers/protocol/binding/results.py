@@ -1,23 +1,30 @@
-"""The value of a contract in the tools/call result of a server.
+"""Results of a tools/call: the contract's value in the result of a server, and the result that the client gets.
 
-`ResultReader` takes the content of a result (AIP-extract-4), reads its text (-5, -8), extracts the value (-6, -7) and
-checks it against the contract's outputs (AIP-tools-13 and -14). How text is read is decided when the binding is
-matched; nothing in a result can change it.
+`ResultReader` takes the content of a server's result (AIP-extract-4), reads its text (-5, -8), extracts the value
+(-6, -7) and checks it against the contract's outputs (AIP-tools-13 and -14). How text is read is decided when the
+binding is matched; nothing in a result can change it.
+
+`value_result`, `with_structured` and `error_result` write what the client gets, as tools/call results of MCP
+2026-07-28. The front converts them to the era of the client, as it does with every result. If the server asks the
+client something, `seal_state` marks its request state with the driver that asked, and the retry goes to no other
+(AIP-proto-7). The mark is no secret and gives no right: every call is resolved to a driver in the same way, and the
+mark can only limit the choice to the driver that it names.
 
 `read_literal` reads a Python literal of plain data, as `repr` writes it. Nothing is evaluated, and the time is linear
 in the length of the text (AIP-extract-8).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import Raw
 
 from interlock.drivers.protocol.model import ResultParse
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.protocol.result_path import Miss, RecordPattern, ResultPath
-from interlock.wire.jsonrpc.codec import CodecError, decode_value
+from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 from interlock.wire.schemas.validators import Compiled
 
 DEPTH_MAX: Final = 100
@@ -42,7 +49,7 @@ _CLOSING: Final = {"[": "]", "(": ")", "{": "}"}
 
 
 class NotPlain(ValueError):
-    """The text is not a literal of plain data."""
+    """Error for a text that is not a literal of plain data."""
 
 
 def read_literal(text: str) -> Any:
@@ -59,6 +66,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
+    """Return the value that begins at `at`, and the position after it."""
     if depth > DEPTH_MAX or at >= len(text):
         raise NotPlain
     if text[at] in _CLOSING:
@@ -78,10 +86,11 @@ def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
             if len(atom["int"]) > DIGITS_MAX:
                 raise NotPlain
             return int(atom["int"]), atom.end()
-    return _unescape(atom[atom.lastgroup or ""]), atom.end()
+    return _ESCAPE.sub(_unescape, atom[atom.lastgroup or ""]), atom.end()
 
 
 def _container(text: str, at: int, depth: int) -> tuple[Any, int]:
+    """Return a list, tuple or dict of text keys as JSON has it, and the position after it. A set is refused."""
     opening = text[at]
     closing = _CLOSING[opening]
     items: list[Any] = []
@@ -105,18 +114,14 @@ def _container(text: str, at: int, depth: int) -> tuple[Any, int]:
             raise NotPlain
     if opening == "{":
         return members, at + 1
+    # (1) is 1 in parentheses, (1,) is a tuple.
     if opening == "(" and len(items) == 1 and not commas:
         return items[0], at + 1
     return items, at + 1
 
 
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    return _ESCAPE.sub(_letter, text)
-
-
-def _letter(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
+    """Return the character that an escape stands for. Raise NotPlain for half a character or an unknown escape."""
     number = escape[1] or escape[2] or escape[3]
     if number is not None:
         code = int(number, 16)
@@ -151,12 +156,18 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         """Return the contract's value from a result, or a DriverRefusal."""
         if result.get("isError") is True:  # AIP-tools-13
             return upstream_error(result)
-        base = self._base(result)
+        base = self._base(result) if self.parse is None else self._parse(result, self.parse)
         if isinstance(base, DriverRefusal):
             return base
         extracted = self.path.find(base)
         if isinstance(extracted, Miss):  # AIP-extract-6
-            text = _only_text(result) if self.falls_back else None
+            text = None
+            if self.falls_back:
+                # AIP-extract-7: the text is the value only if the result is nothing but this text.
+                blocks = _blocks(result)
+                text = _text(blocks[0]) if len(blocks) == 1 else None
+                if "structuredContent" in result and text != _member_text(result["structuredContent"]):
+                    text = None
             if text is None:
                 return _failure(f"result_extract {self.path}: {extracted}", step=str(extracted.step))
             extracted = text
@@ -174,13 +185,12 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         return _failure(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)  # AIP-tools-14
 
     def _base(self, result: Mapping[str, Any]) -> Any:
-        if self.parse is not None:
-            return self._parse(result, self.parse)
+        """Return what result_extract starts from in a binding without result_parse."""
         if "structuredContent" in result:  # AIP-extract-4
             return result["structuredContent"]
         blocks = _blocks(result)
         texts = [_text(block) for block in blocks]
-        # With the fallback the text may be anything, a file's content for one: it is not looked into.
+        # With the fallback the text may be anything, such as the content of a file, so it is not read as JSON.
         if len(texts) == 1 and texts[0] is not None:  # AIP-extract-5
             return _json(texts[0]) if self.mode != "text" and not self.falls_back else {"content": texts[0]}
         if all(text is not None for text in texts):
@@ -188,17 +198,14 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         return {"content": blocks}
 
     def _parse(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
+        """Return what result_extract starts from in a binding with result_parse (AIP-extract-8)."""
         value = _source(result, parse)
-        if isinstance(value, DriverRefusal):
-            return value
-        if parse.form is not None:
+        if parse.form is not None and not isinstance(value, DriverRefusal):
             text = value if isinstance(value, str) else _member_text(value)
             if text is None:
-                return _failure(f"result_parse reads text, and {parse.source} of the result is none")
+                return _failure(f"result_parse reads text, and {parse.source} of the result is no text")
             value = self._read(text, parse.form)
-            if isinstance(value, DriverRefusal):
-                return value
-        return value if parse.into is None else {parse.into: value}
+        return value if isinstance(value, DriverRefusal) or parse.into is None else {parse.into: value}
 
     def _read(self, text: str, form: str) -> Any:
         match form:
@@ -210,21 +217,24 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
                 except NotPlain:
                     return _failure("the text is not a Python literal of plain data")
             case "lines" | "records":
-                lines = _lines(text)
+                # Only a line feed ends a line. What else Unicode calls a line end may be part of a name.
+                lines = [line.removesuffix("\r") for line in text.split("\n")]
+                if not lines[-1]:
+                    lines.pop()
                 if len(lines) > LINES_MAX:
                     return _failure(f"the text has more than {LINES_MAX} lines")
-                return lines if form == "lines" else self._records(lines)
+                if form == "lines":
+                    return lines
+                assert self.pattern is not None, "records are not registered without their pattern"  # noqa: S101
+                records = []
+                for number, line in enumerate(lines, 1):
+                    record = self.pattern.record(line)
+                    if record is None:  # AIP-extract-8
+                        message = f"line {number} of the text is not like the pattern of result_parse"
+                        return _failure(message, line=number)
+                    records.append(record)
+                return records
         return text
-
-    def _records(self, lines: list[str]) -> Any:
-        assert self.pattern is not None, "records are not registered without their pattern"  # noqa: S101
-        records = []
-        for number, line in enumerate(lines, 1):
-            record = self.pattern.record(line)
-            if record is None:  # AIP-extract-8
-                return _failure(f"line {number} of the text is not like the pattern of result_parse", line=number)
-            records.append(record)
-        return records
 
 
 def upstream_error(result: Mapping[str, Any]) -> DriverRefusal:
@@ -244,13 +254,8 @@ def _json(text: str) -> Any:
         return _failure("the text of the result is not JSON")
 
 
-def _lines(text: str) -> list[str]:
-    """Ended by a line feed, with or without a carriage return; what else Unicode calls a line end may be in a name."""
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    return lines[:-1] if not lines[-1] else lines
-
-
 def _source(result: Mapping[str, Any], parse: ResultParse) -> Any:
+    """Return the member of the result that result_parse reads, or a DriverRefusal if it is missing."""
     match parse.source:
         case "result":
             return dict(result)
@@ -276,15 +281,6 @@ def _member_text(value: Any) -> str | None:
     return None
 
 
-def _only_text(result: Mapping[str, Any]) -> str | None:
-    """Return the text of a text-shaped result, or None for any other result (AIP-extract-7)."""
-    blocks = _blocks(result)
-    text = _text(blocks[0]) if len(blocks) == 1 else None
-    if text is None or "structuredContent" not in result:
-        return text
-    return text if _member_text(result["structuredContent"]) == text else None
-
-
 def _blocks(result: Mapping[str, Any]) -> list[Any]:
     content = result.get("content")
     return content if isinstance(content, list) else []
@@ -295,3 +291,74 @@ def _text(block: Any) -> str | None:
         text = block.get("text")
         return text if isinstance(text, str) else None
     return None
+
+
+ERROR_KEY: Final = "dev.interlock/error"
+_HEAD: Final = b'{"resultType":"complete",'
+
+
+def value_result(value: Any) -> bytes:
+    """Return a result with the value as structured content, and as text for clients that read only text."""
+    structured = encode_value(value)
+    text = value if isinstance(value, str) else structured.decode()
+    content = encode_value([{"type": "text", "text": text}])
+    return _HEAD + b'"content":%b,"structuredContent":%b,"isError":false}' % (content, structured)
+
+
+def with_structured(result: Raw, value: Any) -> bytes:
+    """Return the server's result with the value as its structured content; all other members keep their bytes."""
+    written = bytes(result)
+    # Only the opening brace is replaced, so that the other members need not be decoded.
+    if written.startswith(b'{"'):
+        return b'{"structuredContent":%b,%b' % (encode_value(value), written[1:])
+    return encode_value({**(decode_object(result) or {}), "structuredContent": value})
+
+
+def error_result(error: DriverRefusal, ref: str, content: Sequence[Raw] = ()) -> bytes:
+    """Return the result of a failed call; its text begins with the error's code (AIP-tools-13).
+
+    `content` are the blocks of a server that reports the error itself. They are passed on, but the first text block
+    moves to the front and receives the code, so that nothing is repeated. The error's cause is not sent.
+    """
+    first = next((block for block in content if _raw_text(block) is not None), None)
+    members = decode_object(first) if first is not None else None
+    text = error.message if first is None else _raw_text(first)
+    head = {"type": "text", **(members or {}), "text": f"{error.code}: {text}"}  # AIP-tools-13
+    blocks = [head, *(block for block in content if block is not first)]
+    meta: Mapping[str, Any] = {ERROR_KEY: {"code": error.code, "retryable": error.retryable, "ref": ref}}
+    return _HEAD + b'"content":%b,"isError":true,"_meta":%b}' % (encode_value(blocks), encode_value(meta))
+
+
+def _raw_text(block: Raw) -> str | None:
+    members = decode_object(block) or {}
+    return find_string(members.get("text")) if find_string(members.get("type")) == "text" else None
+
+
+PREFIX: Final = "ild1."
+_END: Final = " "  # in no driver's key
+
+
+def seal_state(result: Raw, driver: str) -> Raw:
+    """Return an input_required result whose requestState names the driver that asked, in front of the driver's own
+    state.
+    """
+    members: dict[str, Any] = decode_object(result) or {}
+    state = find_string(members.get("requestState"))
+    members["requestState"] = f"{PREFIX}{driver}{_END}{'' if state is None else '=' + state}"
+    return Raw(encode_value(members))
+
+
+def pin(driver: str) -> str:
+    """Return a request state that sends a call to this driver or to none, without a question before it."""
+    return f"{PREFIX}{driver}{_END}"
+
+
+def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
+    """Return the driver that asked and its state, or None if `raw` is not a state that this node sealed."""
+    text = find_string(raw)
+    if text is None or not text.startswith(PREFIX):
+        return None
+    driver, end, state = text.removeprefix(PREFIX).partition(_END)
+    if not driver or not end or (state and not state.startswith("=")):
+        return None
+    return driver, Raw(encode_value(state[1:])) if state else None
