@@ -133,7 +133,7 @@ class DeviceLink(Link):
     def cancel(self, pending: Pending, reason: str) -> None:
         request = self._calls.pop(pending, None) if isinstance(pending, Call) else None
         if request is not None:
-            self.device.abandon(request)
+            self.device.requests.abandon(request)
 
     def fail_all(self, reason: str) -> None:
         """End every call, because the device is gone."""
@@ -313,7 +313,7 @@ def find_frames(link: Link, after: int) -> Frames | None:
         return None
     session = link.device
     texts = MessageTexts(session.description, {tool.tool.id: tool.tool for tool in session.tools.values()})
-    messages = [(seen, texts.text(seen.data)) for seen in session.traffic.since(after - EARLIER, session.now)]
+    messages = [(seen, texts.text(seen.data)) for seen in session.traffic.since(after - EARLIER)]
     frames = tuple(
         Frame(
             number=seen.number,

@@ -1,14 +1,26 @@
 """The requests to one device: calls and heartbeats that wait, are in flight, are sent again, and end.
 
+Theory of operation. A request waits in the queue, is sent, and ends exactly once, with one of four outcomes:
+
+    Succeeded      the device answered, and the answer is what its tool declares
+    DeviceFailure  the device reported a failure, its answer is unusable, or the arguments cannot be encoded
+    AnswerLost     no answer came; `was_sent` says whether the device may have acted
+    Busy           the queue was full
+
 One request is in flight at a time unless the description allows more, heartbeats included, so that a stub with one
-buffer is never overrun. After an unanswered call, no further call is sent before the device has shown a sign of life.
-Whether the device is present, and what its answers mean, is decided by its session.
+buffer is never overrun. A request without an answer is sent again only if that has the same effect as sending it once,
+and only on a transport that may lose messages (AX-B.4-6). After an unanswered call, no further call is sent before the
+device has shown a sign of life: a heartbeat is sent first, if the device answers heartbeats.
+
+The session of the device decides whether the device is present and what its answers mean. It calls `answer` for each
+answer, `note_life` for each valid message and `end_all` when the device is gone.
 """
 
 import asyncio
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -51,54 +63,40 @@ class Busy(msgspec.Struct, frozen=True):
 CallOutcome = Succeeded | DeviceFailure | AnswerLost | Busy
 
 
+@dataclass(slots=True)
 class DeviceCounters:
     """Counters of a device's session, for operators."""
 
-    def __init__(self) -> None:
-        self.sent = 0  # messages
-        self.received = 0
-        self.retries = 0
-        self.unplugged = 0  # times that it was there and went
-        self.discarded: Counter[str] = Counter()  # by reason
-        self.seen = -inf  # when a valid message last came, in the time of the node's clock
-        self.seen_wall: float | None = None
-
-    def count_sent(self) -> None:
-        self.sent += 1
-
-    def count_received(self) -> None:
-        self.received += 1
-
-    def count_retry(self) -> None:
-        self.retries += 1
-
-    def count_unplugged(self) -> None:
-        self.unplugged += 1
-
-    def note_life(self, now: float, wall: float) -> None:
-        self.seen, self.seen_wall = now, wall
+    sent: int = 0  # messages
+    received: int = 0
+    retries: int = 0
+    unplugged: int = 0  # how often a present device has become absent
+    discarded: Counter[str] = field(default_factory=Counter)  # messages by the reason why they were dropped
+    seen: float = -inf  # when the last valid message came, by the node's monotonic clock
+    seen_wall: float | None = None  # the same time of day
 
 
-QUEUE_MAX: Final = 16  # AX-B.1-8
-BATCH_S: Final = 3600.0  # of a tool whose caller manages the time
+QUEUE_MAX: Final = 16  # calls that wait for one device (AX-B.1-8)
+BATCH_S: Final = 3600.0  # for one attempt of a tool whose caller manages the time
 
 OnDone = Callable[[CallOutcome], None]
 
 
+@dataclass(slots=True, eq=False)
 class DeviceRequest:
-    """A call, or a heartbeat where `tool` is None."""
+    """A call, or a heartbeat if `tool` is None."""
 
-    __slots__ = ("arguments", "attempts", "id", "message", "on_done", "timer", "tool", "tries")
+    tool: DeviceTool | None
+    arguments: Mapping[str, Any]
+    tries: int  # attempts in all
+    on_done: OnDone | None  # None: no call waits for the outcome
+    attempts: int = field(init=False)  # attempts that are left
+    id: int = 0
+    message: bytes = b""
+    timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, tool: DeviceTool | None, arguments: Mapping[str, Any], attempts: int, on_done: OnDone | None):
-        self.tool = tool
-        self.arguments = arguments
-        self.attempts = attempts  # that are left,
-        self.tries = attempts  # ... of all
-        self.on_done = on_done  # None: no call waits for it
-        self.id = 0
-        self.message = b""
-        self.timer: asyncio.TimerHandle | None = None
+    def __post_init__(self) -> None:
+        self.attempts = self.tries
 
     def end(self, outcome: CallOutcome) -> None:
         if self.timer is not None:
@@ -129,8 +127,9 @@ class RequestQueue:
         self._timeout_s = link.timeout_ms / 1000
         self._queue: deque[DeviceRequest] = deque()
         self._in_flight: dict[int, DeviceRequest] = {}
-        self._last_id = secrets.randbelow(codec.id_max)  # a late answer to another process is none to this one
-        self._is_unanswered = False  # a call had no answer since the device was last heard
+        # Ids start at random: a late answer to a process that ran before must not answer a request of this one.
+        self._last_id = secrets.randbelow(codec.id_max)
+        self._is_unanswered = False  # whether a call has had no answer since the last sign of life
 
     @property
     def waiting(self) -> int:
@@ -170,7 +169,8 @@ class RequestQueue:
         del self._in_flight[request.id]
         request.end(outcome)
         if request.attempts < request.tries - 1:
-            self._withdraw(request)  # sent again, and answered before that went out
+            # An answer to an earlier attempt has come before the last attempt left this machine.
+            self._withdraw(request)
 
     def abandon(self, request: DeviceRequest) -> None:
         """Drop a request whose caller has left. If it was sent, it holds its place until it is answered or times
@@ -195,7 +195,9 @@ class RequestQueue:
             request.end(AnswerLost(reason, was_sent=False))
 
     def send_next(self) -> None:
+        """Send requests from the queue while the link allows more in flight."""
         while self._queue and len(self._in_flight) < self._link.in_flight and self._sender.is_open:
+            # After an unanswered call, a heartbeat finds out whether the device still answers. The call waits for it.
             if self._is_unanswered and self._has_heartbeats and self._queue[0].tool is not None:
                 if all(request.tool is not None for request in self._in_flight.values()):
                     self._send_first(DeviceRequest(None, {}, 1, None))
@@ -211,7 +213,11 @@ class RequestQueue:
             self._sender.withdraw(request.message)
 
     def _send_first(self, request: DeviceRequest) -> None:
-        request.id = self._next_id()
+        while True:
+            self._last_id = self._last_id % self._codec.id_max + 1
+            if self._last_id not in self._in_flight:
+                break
+        request.id = self._last_id
         try:
             if request.tool is None:
                 request.message = self._codec.encode_heartbeat(request.id)
@@ -224,15 +230,9 @@ class RequestQueue:
         self._in_flight[request.id] = request
         try:
             self._send_attempt(request)
-        except ValueError as error:  # the framing takes no message of that length
+        except ValueError as error:  # the message is longer than the framing allows
             self._in_flight.pop(request.id, None)
             request.end(DeviceFailure("too_large", str(error)))
-
-    def _next_id(self) -> int:
-        while True:
-            self._last_id = self._last_id % self._codec.id_max + 1
-            if self._last_id not in self._in_flight:
-                return self._last_id
 
     def _send_attempt(self, request: DeviceRequest) -> None:
         request.attempts -= 1
@@ -253,16 +253,15 @@ class RequestQueue:
         if whole_s is None:  # batch: the caller manages the time
             return BATCH_S
         share_s = whole_s / request.tries
-        if self._timeout_s >= whole_s:  # one such attempt would leave no time for another
-            return share_s
-        return max(self._timeout_s, share_s)
+        # An attempt with the timeout of the link would leave no time for another one.
+        return share_s if self._timeout_s >= whole_s else max(self._timeout_s, share_s)
 
     def _on_timeout(self, request: DeviceRequest) -> None:
         request.timer = None
         if self._in_flight.get(request.id) is not request:
             return
         if request.attempts > 0:
-            self._counters.count_retry()
+            self._counters.retries += 1
             self._send_attempt(request)
             return
         del self._in_flight[request.id]

@@ -1,22 +1,30 @@
-"""The session with one device: it holds the transport open, watches the device's presence, sends calls.
+"""The session with one device: it holds the transport open, watches the device's presence and sends calls.
 
-Theory of operation. A session has one task, which opens the transport, waits until it is lost, and opens it again;
-everything else happens in callbacks of the loop. A device is absent or present:
+Theory of operation. A session has one task, which opens the transport, waits until it is lost, and opens it again.
+Everything else happens in callbacks of the event loop. A device is in one of two states:
 
-absent no transport, or no sign of life: polled (heartbeats, or {1:"r"} for one that describes itself) present its tools
-are known, and a valid message arrived within three intervals
+    absent    There is no transport, or no sign of life. The device is polled: with heartbeats, or with {1: "r"} if it
+              describes itself.
+    present   Its tools are known, and a valid message arrived within the last three intervals.
+
+A device of Profile A can signal its presence on a line (CTS or a GPIO) instead of answering heartbeats (AX-B.3-1), or
+be assumed to be present. A device of Profile B becomes present with its announcement, which lists its tools.
 
 A request is queued, then in flight until its answer, its last timeout or the end of the transport (`requests`). While a
-call is in flight, the device is not polled: it may be at work. If a device stays silent, its transport is opened again,
-so that nothing of abandoned calls remains on the line.
+call is in flight, the device is not polled, because it may be at work. If a device stays silent, its transport is
+opened again, so that nothing of abandoned calls remains on the line.
 
-Nothing that arrives is trusted: a message that cannot be decoded, answers no request, or names another tool is counted
-and dropped, and the request goes on waiting.
+Nothing that arrives is trusted. A message that cannot be decoded, answers no request, or names another tool is counted
+and dropped, and the request goes on waiting. Announcements and events are limited in number, because they would
+otherwise let a device occupy the node.
+
+The owner of a session is the keeper of the device's link. It is told of four things: the device has become present or
+absent, its tools have changed, an event has arrived.
 """
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -59,47 +67,47 @@ from interlock.store.ports import StoreError
 if TYPE_CHECKING:
     from interlock.devices.device_link import DeviceKeeper
 
-FRAMES_MAX: Final = 1000  # kept
-WATCHED_S: Final = 30.0  # after it was last asked for
-BYTES_MAX: Final = 256  # of one message, that are kept
+FRAMES_MAX: Final = 1000  # messages in the record
+WATCHED_S: Final = 30.0  # after an operator last asked for messages, the recording ends
+BYTES_MAX: Final = 256  # of one message in the record
 
 
 class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in the record of an operator who watches a device."""
+
     number: int
     wall: float
     is_sent: bool
     data: bytes
-    verdict: str | None = None  # why what came was dropped
+    verdict: str | None = None  # why a received message was dropped
 
 
 class Traffic:
-    """The messages between the node and a device, recorded while an operator watches."""
+    """The messages between the node and a device, recorded while an operator watches.
 
-    def __init__(self) -> None:
-        self._kept: deque[SeenMessage] = deque(maxlen=FRAMES_MAX)
-        self._number = 0
-        self._until = 0.0
+    Each question for messages (`since`) keeps the recording on for `WATCHED_S`. Afterwards nothing is stored, because
+    messages contain the arguments and results of everybody's calls.
+    """
 
-    def since(self, number: int, now: float) -> list[SeenMessage]:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._messages: deque[SeenMessage] = deque(maxlen=FRAMES_MAX)
+        self._watched_until = 0.0
+        self.last = 0  # the number of the last message
+
+    def since(self, number: int) -> list[SeenMessage]:
         """Return the messages after a number, and record all messages for a while from now on."""
-        self._until = now + WATCHED_S
-        return [message for message in self._kept if message.number > number]
+        self._watched_until = self._clock.now() + WATCHED_S
+        return [message for message in self._messages if message.number > number]
 
-    @property
-    def last(self) -> int:
-        return self._number
-
-    def is_watched(self, now: float) -> bool:
-        if now < self._until:
-            return True
-        self._kept.clear()
-        return False
-
-    def add(self, wall: float, data: bytes, *, is_sent: bool, verdict: str | None = None) -> None:
-        self._number += 1
-        self._kept.append(
-            SeenMessage(number=self._number, wall=wall, is_sent=is_sent, data=data[:BYTES_MAX], verdict=verdict)
-        )
+    def add(self, data: bytes, *, is_sent: bool, verdict: str | None = None) -> None:
+        """Record a message if an operator watches, and forget earlier ones otherwise."""
+        if self._clock.now() >= self._watched_until:
+            self._messages.clear()
+            return
+        self.last += 1
+        wall, data = self._clock.wall(), data[:BYTES_MAX]
+        self._messages.append(SeenMessage(number=self.last, wall=wall, is_sent=is_sent, data=data, verdict=verdict))
 
 
 log = logging.getLogger("interlock.devices")
@@ -112,7 +120,11 @@ EVENTS_PER_S: Final = 20  # that are passed on; the others are counted
 
 
 class DeviceSession:
-    """The session with one device. See the module docstring."""
+    """The session with one device. See the module docstring.
+
+    `is_present`, `tools`, `reason` and `loss` are what the keeper and operators read. `open` and `close` are called
+    once each; `reopen` may be called at any time.
+    """
 
     def __init__(
         self,
@@ -127,11 +139,11 @@ class DeviceSession:
         self.description = description
         self.counters = DeviceCounters()
         self.tools: dict[str, DeviceTool] = {}
-        self.loss: LossReason = "connection_lost"  # how it last went
-        self.reason: str | None = None  # why it is absent; None: it is there, or it is not known yet
+        self.loss: LossReason = "connection_lost"  # why the device last became absent
+        self.reason: str | None = None  # the same for people; None: it is present, or was never present
         self.is_present = False
-        self.missing: tuple[str, ...] = ()  # described tools that it did not announce
-        self.traffic = Traffic()
+        self.missing: tuple[str, ...] = ()  # described tools that the device did not announce
+        self.traffic = Traffic(clock)
         self._clock = clock
         self._owner = owner
         self._connections = connections
@@ -144,23 +156,23 @@ class DeviceSession:
         self._announcements = Announcements(segment, description)
         self._events = {event.id: event.name for event in description.events}
         self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
-        self._requests = RequestQueue(link, self._codec, self.counters, self, has_heartbeats=self._presence == "poll")
+        self.requests = RequestQueue(link, self._codec, self.counters, self, has_heartbeats=self._presence == "poll")
         self._discarded = 0
         self._last_discarded = ""
-        self._asked = -inf  # for its registration
-        self._asks_open = 0
+        self._asked = -inf  # when the device was last asked for its registration
+        self._asks_open = 0  # such questions without an answer
         self._answered_ask = -inf
         self._transport: Transport | None = None
-        self._discarded_before: dict[str, int] = {}  # by transports that are closed
+        self._discarded_before: Counter[str] = Counter()  # by transports that are closed
         self._lost: asyncio.Future[str] | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._reopen = asyncio.Event()
         self._rest_s = 0.0  # before the transport is opened again
-        self._settled = asyncio.Event()  # it is known whether it is there
+        self._settled = asyncio.Event()  # set once it is known whether the device is present
 
-    # Life
+    # Life cycle
 
     def open(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"device {self.segment}")
@@ -186,26 +198,15 @@ class DeviceSession:
     @property
     def discarded(self) -> dict[str, int]:
         """Return how many frames and messages were dropped, by reason."""
-        now = self._transport.discarded if self._transport is not None else {}
-        counts = dict(self.counters.discarded)
-        for counted in (self._discarded_before, now):
-            for reason, count in counted.items():
-                counts[reason] = counts.get(reason, 0) + count
-        return counts
-
-    @property
-    def now(self) -> float:
-        return self._clock.now()
-
-    @property
-    def waiting(self) -> int:
-        return self._requests.waiting
+        counts = self.counters.discarded + self._discarded_before
+        counts.update(self._transport.discarded if self._transport is not None else {})
+        return dict(counts)
 
     async def _run(self) -> None:
         while True:
             try:
                 reason = await self._hold_transport()
-            except Exception as error:  # of a library below: it is tried again all the same
+            except Exception as error:  # of a library below: the transport is opened again all the same
                 reason = f"its transport failed: {str(error) or type(error).__name__}"
                 if reason != self.reason:
                     log.exception("device %s: its transport failed", self.segment)
@@ -223,7 +224,8 @@ class DeviceSession:
         self._lost = asyncio.get_running_loop().create_future()
         transport: Transport | None = None
         try:
-            self._codec.encode_registration_request()  # loads what the codec needs
+            # Encode once, so that a missing library of the codec is found here, and not in the middle of a call.
+            self._codec.encode_registration_request()
             transport = make_transport(self.segment, await self._revealed(), self, self._connections)
             await transport.open()
         except ImportError as missing:
@@ -251,8 +253,7 @@ class DeviceSession:
             self._transport = None
             if self._tick is not None:
                 self._tick.cancel()
-            for reason, count in transport.discarded.items():
-                self._discarded_before[reason] = self._discarded_before.get(reason, 0) + count
+            self._discarded_before.update(transport.discarded)
             await transport.close()
 
     async def _revealed(self) -> DeviceDescription:
@@ -273,23 +274,18 @@ class DeviceSession:
         if not self.is_present and self._asks_registration:
             period_s = min(period_s, ASK_S)
         self._tick = loop.call_later(period_s, self._look)
-        now = self._clock.now()
+        now, silent_s = self._clock.now(), INTERVALS_MAX * self._interval_s
         if self._presence in ("cts", "gpio"):
             if self._looking is None or self._looking.done():
                 self._looking = loop.create_task(self._look_at_signal())
-        elif (
-            self.is_present
-            and is_polled
-            and (not self._requests.is_at_work and now - self.counters.seen > INTERVALS_MAX * self._interval_s)
-        ):
-            silent_s = INTERVALS_MAX * self._interval_s
+        elif self.is_present and is_polled and not self.requests.is_at_work and now - self.counters.seen > silent_s:
             self._reopen.set()
             self._lose_transport(f"no sign of life for {silent_s:g} s", "heartbeat_timeout")
             return
         if not self.is_present and self._asks_registration:
             self._ask_registration()
         elif is_polled:
-            self._requests.ask_for_life(self.description.link.retries if self.is_present else 0)
+            self.requests.ask_for_life(self.description.link.retries if self.is_present else 0)
 
     async def _look_at_signal(self) -> None:
         transport = self._transport
@@ -322,7 +318,7 @@ class DeviceSession:
             tools = (device_tool(self.segment, self.description, tool) for tool in self.description.tools)
             self.tools = {named_tool.tool.name: named_tool for named_tool in tools}
         self.is_present, self.reason = True, None
-        self._requests.note_life()
+        self.requests.note_life()
         self._settled.set()
         self._owner.on_present()
 
@@ -332,9 +328,9 @@ class DeviceSession:
         self.reason = reason
         if was_present:
             self.loss = loss
-            self.counters.count_unplugged()
+            self.counters.unplugged += 1
         self._settled.set()
-        self._requests.end_all(reason)
+        self.requests.end_all(reason)
         if was_present:
             self._settled.clear()
         self._owner.on_absent(reason)
@@ -351,13 +347,9 @@ class DeviceSession:
         if not self.is_present:
             on_done(AnswerLost(self.reason or "it is not there", was_sent=False))
             return None
-        return self._requests.call(tool, arguments, on_done)
+        return self.requests.call(tool, arguments, on_done)
 
-    def abandon(self, request: DeviceRequest) -> None:
-        """Drop a request whose caller has left."""
-        self._requests.abandon(request)
-
-    # What the queue of requests needs
+    # The sender for the queue of requests
 
     @property
     def is_open(self) -> bool:
@@ -373,12 +365,11 @@ class DeviceSession:
 
     def send(self, message: bytes) -> None:
         if self._transport is not None:
-            self.counters.count_sent()
-            if self.traffic.is_watched(self._clock.now()):
-                self.traffic.add(self._clock.wall(), message, is_sent=True)
+            self.counters.sent += 1
+            self.traffic.add(message, is_sent=True)
             self._transport.send(message)
 
-    # What the transport says (TransportOwner)
+    # Reports of the transport (TransportOwner)
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
         """Do nothing: operators watch whole messages, not bytes."""
@@ -393,7 +384,7 @@ class DeviceSession:
             self._leave(reason, loss)
 
     def on_message(self, message: bytes) -> None:
-        self.counters.count_received()
+        self.counters.received += 1
         before = self._discarded
         try:
             received = self._codec.decode_untrusted(message)
@@ -410,10 +401,9 @@ class DeviceSession:
             self._discard(fault.code)
             if isinstance(fault, AnnouncementFault):
                 self._note_refused(fault)
-        if self.traffic.is_watched(self._clock.now()):
-            verdict = self._last_discarded if self._discarded > before else None
-            self.traffic.add(self._clock.wall(), message, is_sent=False, verdict=verdict)
-        self._requests.send_next()
+        verdict = self._last_discarded if self._discarded > before else None
+        self.traffic.add(message, is_sent=False, verdict=verdict)
+        self.requests.send_next()
 
     def _discard(self, reason: str) -> None:
         self._discarded += 1
@@ -421,13 +411,13 @@ class DeviceSession:
         self.counters.discarded[reason] += 1
 
     def _note_life(self) -> None:
-        self.counters.note_life(self._clock.now(), self._clock.wall())
-        self._requests.note_life()
+        self.counters.seen, self.counters.seen_wall = self._clock.now(), self._clock.wall()
+        self.requests.note_life()
 
     def _on_answer(self, answer: DeviceAnswer) -> None:
-        request = self._requests.find_in_flight(answer.request_id)
-        if request is None:
-            self._discard("no_request")  # a duplicate, a late one, or one of another's
+        request = self.requests.find_in_flight(answer.request_id)
+        if request is None:  # a duplicate, a late answer, or an answer to a request of another gateway
+            self._discard("no_request")
             return
         tool_id = None if request.tool is None else request.tool.tool.id
         if answer.tool_id is not None and answer.tool_id != tool_id:
@@ -438,9 +428,9 @@ class DeviceSession:
             return
         self._note_life()
         if request.tool is not None:
-            self._requests.answer(request, self._outcome(request.tool, answer))
+            self.requests.answer(request, self._outcome(request.tool, answer))
             return
-        self._requests.answer(request, Succeeded({}))
+        self.requests.answer(request, Succeeded({}))
         if not self._asks_registration and self._presence == "poll":
             self._arrive()
 
@@ -453,7 +443,7 @@ class DeviceSession:
             wrong = None if tool.output is None else tool.output.maybe_fault(content)
         except DeviceFault as fault:
             return DeviceFailure("response_invalid", fault.detail, path=fault.path)
-        except Exception:  # no answer may leave its call without an end
+        except Exception:  # whatever the answer was, the call has to end
             log.exception("device %s: an answer of %s", self.segment, tool.tool.name)
             return DeviceFailure("response_invalid", "it cannot be read")
         if wrong is not None:  # AX-10.4-3
@@ -473,21 +463,22 @@ class DeviceSession:
             self._discard(fault.code)
             self._note_refused(fault)
             if now - self._asked > SETTLE_S:
-                self._ask_registration()  # a part of it was lost
+                self._ask_registration()  # a frame of the announcement was lost
             return
         self._note_life()
-        if tools is None:
-            return  # more of it follows
+        if tools is None:  # further frames follow
+            return
         former, is_asked = self.tools, self._asks_open > 0
         is_changed = {name: entry.tool for name, entry in tools.items()} != {n: o.tool for n, o in former.items()}
-        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and self._requests.are_in_flight
+        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and self.requests.are_in_flight
         if is_asked:
             self._asks_open, self._answered_ask = 0, now
         self.missing = self._announcements.missing
         if is_changed:
             self.tools = tools
-        if is_changed or is_reset:  # a number may mean another tool now
-            self._requests.end_all("it was reset")  # AX-B.3-3
+        # The number of a tool may mean another tool now, so no request in flight can be answered (AX-B.3-3).
+        if is_changed or is_reset:
+            self.requests.end_all("it was reset")
         if not self.is_present:
             self._arrive()
         elif {name: entry.item for name, entry in tools.items()} != {n: o.item for n, o in former.items()}:

@@ -319,7 +319,7 @@ def _device(link: Link) -> Device | None:
         retries=counters.retries,
         discarded=dict(sorted(session.discarded.items())),
         unplugged=counters.unplugged,
-        waiting=session.waiting,
+        waiting=session.requests.waiting,
         seen=None if counters.seen_wall is None else rfc3339(counters.seen_wall),
         missing=session.missing,
     )

@@ -176,8 +176,8 @@ async def test_a_caller_that_leaves_is_not_sent_again_and_its_place_is_kept(memo
     second = session.call(session.tools["read"], {}, heard.append)
     assert first is not None
     assert second is not None
-    session.abandon(second)  # it waits: never sent
-    session.abandon(first)  # it is on the line: not sent again
+    session.requests.abandon(second)  # it waits: never sent
+    session.requests.abandon(first)  # it is on the line: not sent again
     await asyncio.sleep(0.08)
     assert len(memory.calls) == 1
     assert heard == []
@@ -310,7 +310,7 @@ async def test_a_heartbeat_answers_no_call_and_a_result_that_cannot_be_read_ends
 
 def test_the_first_id_of_a_process_is_not_that_of_every_process() -> None:
     sessions = [DeviceSession("board", described(TEXT), Clock(), Owner(), SharedConnections()) for _ in range(8)]
-    assert len({session._requests._next_id() for session in sessions}) > 1
+    assert len({session.requests._next_id() for session in sessions}) > 1
 
 
 @pytest.mark.parametrize("kind", ["codec", "framing"])
@@ -332,7 +332,7 @@ async def test_a_call_that_no_frame_holds_is_too_large(
     (outcome,) = outcomes
     assert isinstance(outcome, DeviceFailure)
     assert outcome.fault == "too_large"
-    assert session.waiting == 0
+    assert session.requests.waiting == 0
     await session.close()
 
 
@@ -347,7 +347,7 @@ async def test_an_attempt_has_its_part_of_the_time_of_the_class(
     session = await opened(Owner(), text.replace("timeout_ms = 20", "timeout_ms = 1000"))
     request = session.call(session.tools["read"], {}, lambda outcome: None)
     assert request is not None
-    assert session._requests.attempt_s(request) == pytest.approx(attempt_s)
+    assert session.requests.attempt_s(request) == pytest.approx(attempt_s)
     await session.close()
 
 
