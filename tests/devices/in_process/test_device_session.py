@@ -308,9 +308,14 @@ async def test_a_heartbeat_answers_no_call_and_a_result_that_cannot_be_read_ends
     await session.close()
 
 
-def test_the_first_id_of_a_process_is_not_that_of_every_process() -> None:
-    sessions = [DeviceSession("board", described(TEXT), Clock(), Owner(), SharedConnections()) for _ in range(8)]
-    assert len({session.requests._next_id() for session in sessions}) > 1
+async def test_the_first_id_of_a_process_is_not_that_of_every_process(memory: Memory) -> None:
+    first_ids = set()
+    for _ in range(8):
+        memory.heard.clear()
+        session = await opened(Owner())
+        first_ids.add(memory.heard[0][2])  # SEQ of the frame
+        await session.close()
+    assert len(first_ids) > 1
 
 
 @pytest.mark.parametrize("kind", ["codec", "framing"])
