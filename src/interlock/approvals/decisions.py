@@ -48,10 +48,10 @@ class EnrolmentRulings(Rulings, Protocol):
 
 
 class ProposalRulings(Rulings, Protocol):
-    def maybe_unready(self, approval: Approval) -> Refusal | None:
+    def find_obstacle(self, approval: Approval) -> Refusal | None:
         """Return why a proposal cannot be carried out now, or None."""
 
-    def maybe_barred(self, approval: Approval, decision: Decision) -> Refusal | None:
+    def find_bar(self, approval: Approval, decision: Decision) -> Refusal | None:
         """Return why this approver may not decide, or None: it is the proposer itself or has a lower privilege."""
 
 
@@ -142,7 +142,7 @@ class DecisionService:
             voided = await self._inbox.void(id, REDEFINED)
             return voided if isinstance(voided, Refusal) else refusal_of(voided)
         proposals = self._receivers.proposals if approval.kind is Kind.PROPOSAL else None
-        if proposals is not None and (unready := proposals.maybe_unready(approval)) is not None:
+        if proposals is not None and (unready := proposals.find_obstacle(approval)) is not None:
             return unready
         verified, stored = None, None
         if code is not None and approval.kind is Kind.ENROLMENT and self._receivers.enrolments is not None:
@@ -158,7 +158,7 @@ class DecisionService:
         decision = Decision(
             what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason, answer=answer, proof=stored
         )
-        if proposals is not None and (barred := proposals.maybe_barred(approval, decision)) is not None:
+        if proposals is not None and (barred := proposals.find_bar(approval, decision)) is not None:
             return barred
         if approval.kind is Kind.REQUEST and self._receivers.names is not None:
             key = verified.key if verified is not None else None

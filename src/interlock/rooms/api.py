@@ -181,12 +181,7 @@ TOPIC: Final = TextParameter(name="topic", description="Which room, where the pa
 # Operations
 
 LIST_ROOMS: Final = Operation(
-    name="list_rooms",
-    noun="rooms",
-    method="GET",
-    path="/admin/rooms",
-    summary="Every room.",
-    output=Rooms,
+    name="list_rooms", noun="rooms", method="GET", path="/admin/rooms", summary="Every room.", output=Rooms
 )
 CREATE_ROOM: Final = Operation(
     name="create_room",
@@ -198,10 +193,7 @@ CREATE_ROOM: Final = Operation(
     input=CreateRoom,
     output=Room,
     status=201,
-    errors=(
-        BAD_TOPIC,
-        ROOM_EXISTS,
-    ),
+    errors=(BAD_TOPIC, ROOM_EXISTS),
 )
 LIST_CONNECTIONS: Final = Operation(
     name="list_connections",
@@ -250,12 +242,7 @@ PROMOTE: Final = Operation(
     input=ChangePrivilege,
     output=Promoted,
     query=(TOPIC,),
-    errors=(
-        NOT_FOUND,
-        TOPIC_REQUIRED,
-        SELF_PROMOTION,
-        PARTICIPANT_REMOVED,
-    ),
+    errors=(NOT_FOUND, TOPIC_REQUIRED, SELF_PROMOTION, PARTICIPANT_REMOVED),
 )
 DEMOTE: Final = Operation(
     name="demote",
@@ -267,11 +254,7 @@ DEMOTE: Final = Operation(
     input=ChangePrivilege,
     output=Demoted,
     query=(TOPIC,),
-    errors=(
-        NOT_FOUND,
-        TOPIC_REQUIRED,
-        PARTICIPANT_REMOVED,
-    ),
+    errors=(NOT_FOUND, TOPIC_REQUIRED, PARTICIPANT_REMOVED),
 )
 DISCONNECT: Final = Operation(
     name="disconnect",
@@ -282,10 +265,7 @@ DISCONNECT: Final = Operation(
     role="admin",
     output=Disconnected,
     query=(TOPIC,),
-    errors=(
-        NOT_FOUND,
-        TOPIC_REQUIRED,
-    ),
+    errors=(NOT_FOUND, TOPIC_REQUIRED),
 )
 
 OPERATIONS: Final[tuple[Operation[Any], ...]] = (

@@ -6,8 +6,6 @@ CAPABILITY = Capability(
     name="rooms",
     sections=("rooms", "room"),
     operations=("interlock.rooms.api:OPERATIONS",),
-    commands={
-        "rooms": Command("interlock.rooms.cli:app", "room"),
-    },
+    commands={"rooms": Command("interlock.rooms.cli:app", "room")},
     parts="interlock.rooms.parts:RoomParts",
 )

@@ -139,7 +139,15 @@ class ParticipantConnection:
         if seat is None:
             return
         who = seat.participant  # X-5.1-5, X-7.1-1: as it is now
-        refusal = self._room.receive(envelope, who, self.principal, lambda failed: self._settle(envelope, failed))
+
+        def settle(failure: EnvelopeRefusal | None) -> None:
+            if failure is not None:
+                self._refuse(failure)
+                return
+            for notice in self._room.notices(envelope, self.participant):
+                self._say(notice)
+
+        refusal = self._room.receive(envelope, who, self.principal, settle)
         if refusal is not None:
             self._refuse(refusal)  # X-3.2-2
 
@@ -154,13 +162,6 @@ class ParticipantConnection:
         if self._catching_up is not None:
             self._catching_up.cancel()
         self._room.leave(self, self.participant)
-
-    def _settle(self, envelope: Envelope, failed: EnvelopeRefusal | None) -> None:
-        if failed is not None:
-            self._refuse(failed)
-            return
-        for notice in self._room.notices(envelope, self.participant):
-            self._say(notice)
 
     def _refuse(self, refusal: EnvelopeRefusal) -> None:
         self._say(gateway_messages.refusal(self._room.stamp(), self.participant, refusal))

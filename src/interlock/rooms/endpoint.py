@@ -49,14 +49,7 @@ from interlock.rooms.protocol.participants import (
 )
 from interlock.rooms.protocol.proposals import STATUS, read_reason
 from interlock.rooms.room import REMOVED, Room
-from interlock.rooms.rooms import (
-    CREDENTIAL_ENDED,
-    CREDENTIAL_WHY,
-    REMOVED_HINT,
-    REMOVED_WHY,
-    SHUTDOWN,
-    RoomRegistry,
-)
+from interlock.rooms.rooms import CREDENTIAL_ENDED, CREDENTIAL_WHY, REMOVED_HINT, REMOVED_WHY, SHUTDOWN, RoomRegistry
 from interlock.rooms.timeline import StoredEnvelope, limit_bytes
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import HttpRefusal
@@ -437,12 +430,7 @@ class RoomsEndpoint:
             await _say(send, 202, {"id": stamped.id, "status": "accepted", "ts": stamped.ts})
 
     async def _turn_away(
-        self,
-        scope: Scope,
-        send: Send,
-        refusal: HttpRefusal,
-        caller: RoomCaller | None = None,
-        topic: str | None = None,
+        self, scope: Scope, send: Send, refusal: HttpRefusal, caller: RoomCaller | None = None, topic: str | None = None
     ) -> None:
         if refusal.status in (401, 403, 421):
             method = str(scope.get("method", "GET"))[:20]

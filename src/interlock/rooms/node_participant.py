@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.catalog.catalog import View
 from interlock.catalog.routes import Route
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, ViewKey
 from interlock.core.calls.check import NOT_FOUND
@@ -100,14 +99,19 @@ class NodeParticipant:
             self._on_cancelled(message, envelope, delivery.principal)
 
     def _on_request(self, request: Request, envelope: Envelope, principal: str) -> None:
-        sink = _RoomReply(self._room, envelope, self._recipients(envelope))
+        # The reply goes to the requester, and for a fulfilment also to the proposer (X-4.2.1-4).
+        sender = envelope.sender or ""
+        proposal = self._proposals.index.find(self._room.topic, envelope.correlation_id or "")
+        proposer = None if proposal is None else proposal.agent
+        to = (sender,) if proposer is None or proposer == sender else (sender, proposer)
+        sink = _RoomReply(self._room, envelope, to)
         params = decode_object(request.params) if request.params else {}
         if params is None:
             sink.refusal(request.id, Refusal(INVALID_PARAMS, "params must be an object"))
         elif request.method == TOOLS_CALL:
-            self._call(request.id, params, sink, self._caller(envelope.sender or "", principal))
+            self._call(request.id, params, sink, self._caller(sender, principal))
         elif request.method == TOOLS_LIST:
-            self._list(request.id, params, sink, self._caller(envelope.sender or "", principal))
+            self._list(request.id, params, sink, self._caller(sender, principal))
         elif request.method == INITIALIZE:
             version = negotiate_legacy(find_string(params.get("protocolVersion")) or "")
             result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": OUR_INFO}
@@ -116,13 +120,6 @@ class NodeParticipant:
             sink.answer(encode_result(request.id, b"{}"))
         else:
             sink.refusal(request.id, Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
-
-    def _recipients(self, envelope: Envelope) -> tuple[str, ...]:
-        """Return who receives the reply: the requester, and for a fulfilment also the proposer (X-4.2.1-4)."""
-        requester = envelope.sender or ""
-        proposal = self._proposals.index.find(self._room.topic, envelope.correlation_id or "")
-        proposer = None if proposal is None else proposal.agent
-        return (requester,) if proposer is None or proposer == requester else (requester, proposer)
 
     def _caller(self, sender: str, name: str) -> Caller:
         principal, listed = self._principal(name), self._room.settings.interlock_tools
@@ -146,7 +143,7 @@ class NodeParticipant:
             sink.refusal(id, Refusal(INVALID_PARAMS, "params._meta must be an object"))
             return
         name = find_string(params.get("name"))
-        route = self._view(caller).find_tool(name) if name is not None else None
+        route = self._dispatch.view(caller.key).find_tool(name) if name is not None else None
         if route is not None and not _may_use(caller.principal, route):
             sink.refusal(id, NOT_FOUND)
             return
@@ -154,15 +151,15 @@ class NodeParticipant:
         request = ClientRequest(caller, id, TOOLS_CALL, params, meta, sink)
         self._dispatch.call_tool(request, released_by=released)
 
-    def _view(self, caller: Caller) -> View:
-        return self._dispatch.view(caller.key)
-
     def _list(self, id: bytes, params: dict[str, Raw], sink: "_RoomReply", caller: Caller) -> None:
-        after = _decode_cursor(params)
+        try:
+            after = decode_cursor_untrusted(decode_string(params["cursor"])) if "cursor" in params else ""
+        except CodecError:
+            after = None
         if after is None:
             sink.refusal(id, Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
             return
-        view, size, last, more = self._view(caller), 0, "", b""
+        view, size, last, more = self._dispatch.view(caller.key), 0, "", b""
         page: list[bytes] = []
         most = self._room.settings.max_envelope_bytes // 2
         for route in view.tool_routes:
@@ -213,11 +210,14 @@ class _RoomReply:
         envelope = self._room.compose(MCP, OWN, self._to, message, self.request.id)
         if isinstance(envelope, EnvelopeRefusal):
             return envelope
-        return self._room.receive(envelope, NODE, OWN, self._settle)
 
-    def _settle(self, failed: EnvelopeRefusal | None) -> None:
-        if failed is not None:
-            log.warning("room %s: the answer to %s was lost: %s", self._room.topic, self.request.id, failed.message)
+        def settle(failure: EnvelopeRefusal | None) -> None:
+            if failure is not None:
+                log.warning(
+                    "room %s: the answer to %s was lost: %s", self._room.topic, self.request.id, failure.message
+                )
+
+        return self._room.receive(envelope, NODE, OWN, settle)
 
 
 def _may_use(principal: Principal, route: Route) -> bool:
@@ -225,16 +225,6 @@ def _may_use(principal: Principal, route: Route) -> bool:
     if route.link.members is not None:
         return False
     return principal.tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in principal.tools)
-
-
-def _decode_cursor(params: dict[str, Raw]) -> str | None:
-    """Return the name after which a page begins, or None if the cursor is not from this node."""
-    if "cursor" not in params:
-        return ""
-    try:
-        return decode_cursor_untrusted(decode_string(params["cursor"]))
-    except CodecError:
-        return None
 
 
 class NodeParticipants:

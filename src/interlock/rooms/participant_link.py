@@ -145,8 +145,11 @@ class ProposedCalls:
             return _UNTRACKED
         if STATUS[settled.approval.status] not in _UNDER_WAY:
             self._known.pop(key, None)
-        response = _decode_response(settled)
-        if response is None:
+        try:
+            response = decode_untrusted(settled.answer.payload) if settled.answer is not None else None
+        except CodecError:
+            response = None
+        if not isinstance(response, Response):
             call.reason = "confirmation_required"
             return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, _result(call, hold, settled))
         call.on_response(response, Era.LEGACY)
@@ -171,14 +174,6 @@ class ProposedCalls:
             self._known.pop(key, None)
             return refusal
         return envelope.id
-
-
-def _decode_response(settled: SettledProposal) -> Response | None:
-    try:
-        message = decode_untrusted(settled.answer.payload) if settled.answer is not None else None
-    except CodecError:
-        return None
-    return message if isinstance(message, Response) else None
 
 
 def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:
@@ -277,7 +272,12 @@ class ParticipantLink(ConnectedLink):
         try:
             message = decode_untrusted(envelope.payload)
         except CodecError as error:
-            self._on_unreadable(envelope, error)
+            request = envelope.correlation_id
+            self.noise.count_garbage()
+            for call in list(self.in_flight.values()):
+                if request is not None and call.handle == request:
+                    self.on_undelivered(call, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
+                    break
             return
         if isinstance(message, Response):
             self._on_response(message, envelope)
@@ -294,24 +294,12 @@ class ParticipantLink(ConnectedLink):
         self.waiting.pop(uid)
         pending.on_response(response, self.era)
 
-    def _on_unreadable(self, envelope: Envelope, error: CodecError) -> None:
-        request = envelope.correlation_id
-        pending = next(
-            (call for call in self.in_flight.values() if request is not None and call.handle == request), None
-        )
-        self.noise.count_garbage()
-        if pending is not None:
-            self.on_undelivered(pending, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
-
     def on_refused(self, origin: Pending | None, refused: EnvelopeRefusal) -> None:
         """Fail the call whose envelope the room did not publish."""
         if origin is None:
             self.failed.count_undelivered(Undelivered(Trouble.REFUSED, refused.message))
         elif self.waiting.pop(origin.upstream_id) is not None:
             origin.on_failed(refusal_for(refused), Outcome.REFUSED)
-
-
-Speaker = tuple[Participant, str]  # as whom something is said, and the principal behind it
 
 
 class RoomPipe:
@@ -337,7 +325,12 @@ class RoomPipe:
     def _publish(
         self, message: bytes, origin: Pending | None, correlation_id: str | None, as_of: Pending | None = None
     ) -> str:
-        who, principal = self._who(as_of if origin is None else origin)
+        asking = as_of if origin is None else origin
+        if isinstance(asking, Call):
+            principal = asking.caller.principal.name
+            who = self._speaker(principal)
+        else:
+            who, principal = NODE, OWN
         envelope = self._room.compose(MCP, who.id, (self._participant,), message, correlation_id)
         if isinstance(envelope, EnvelopeRefusal):
             self._owner.on_refused(origin, envelope)
@@ -351,12 +344,6 @@ class RoomPipe:
         if refused is not None:
             self._owner.on_refused(origin, refused)
         return envelope.id
-
-    def _who(self, asking: Pending | None) -> Speaker:
-        if isinstance(asking, Call):
-            principal = asking.caller.principal.name
-            return self._speaker(principal), principal
-        return NODE, OWN
 
     def abort(self, handle: object) -> bool:
         return False

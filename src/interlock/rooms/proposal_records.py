@@ -7,9 +7,7 @@ proposal.
 
 import asyncio
 import logging
-import secrets
 from bisect import bisect_left
-from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Final
 
@@ -17,15 +15,13 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status
-from interlock.approvals.protocol.digests import proposal_digest
-from interlock.catalog.routes import Route
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Status
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.clock import rfc3339
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.envelope import MCP, Envelope, EnvelopeRefusal
-from interlock.rooms.protocol.participants import OWN, Participant, participant_of
-from interlock.rooms.protocol.proposals import STATUS, ProposalStatus, Proposed
+from interlock.rooms.protocol.participants import Participant, participant_of
+from interlock.rooms.protocol.proposals import STATUS, ProposalStatus
 from interlock.rooms.room import Room
 from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED, UNAVAILABLE, Refusal
 
@@ -282,50 +278,6 @@ def decider(decision: Decision) -> str:
     return decision.by if decision.proof is None else f"operator:{decision.proof.anchor}"
 
 
-NONCE_BYTES: Final = 24
-
-
-class ProposalDrafts:
-    def __init__(self, inbox: Inbox, clock: Clock, tool: Callable[[str], Route | None]) -> None:
-        """Create the drafts. `tool` finds a tool of this node by its name."""
-        self._inbox = inbox
-        self._clock = clock
-        self._tool = tool
-
-    def make(
-        self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float | None
-    ) -> Approval:
-        to = envelope.to or ()
-        target = to[0] if len(to) == 1 else None
-        name, params = proposed.tool, proposed.params
-        own = self._tool(name) if target == OWN and name is not None else None
-        place = f"rooms.{room.topic}.{target or '*'}"
-        began = self._clock.wall() if received_at is None else received_at
-        shown = b"null" if params is None else bytes(params)
-        return self._inbox.draft(
-            Kind.PROPOSAL,
-            Source.ROOMS,
-            requested_by=principal,
-            tool=own.qualified if own is not None else f"{place}.{name}" if name is not None else place,
-            digest=proposal_digest(room.topic, envelope.id, envelope.sender, target, proposed.method, shown),
-            agent=envelope.sender,
-            room=room.topic,
-            proposal_id=envelope.id,
-            target=target,
-            method=proposed.method,
-            params=params,
-            tool_digest=own.digest if own is not None else None,
-            nonce=secrets.token_urlsafe(NONCE_BYTES),
-            reason=proposed.reason,
-            expires_at=began + room.settings.proposal_ttl_s,
-        )
-
-    def is_held(self, approval: Approval) -> bool:
-        """Return whether the proposed call is a call of this node's tools that the gate holds."""
-        tool = self._tool(approval.tool) if approval.target == OWN else None
-        return tool is not None and tool.is_held
-
-
 ANSWER_S: Final = 300.0  # how long the answer of a target may take; then it is not known what happened
 
 
@@ -338,12 +290,12 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class FulfilmentOutcome(msgspec.Struct, frozen=True):
-    """The outcome of a fulfilment."""
+    """The outcome of a fulfilment, by the reply of its target."""
 
     approval_id: str
     end: Move
-    outcome: str
-    is_gated: bool  # which is told the end itself
+    text: str
+    is_gated: bool  # the gate finishes the approval itself
 
 
 class Fulfilments:

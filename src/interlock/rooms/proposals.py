@@ -13,6 +13,7 @@ the same decision: one item, one action (X-10.2-3).
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,7 +21,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Status, What
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, Status, What
+from interlock.approvals.protocol.digests import proposal_digest
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
@@ -30,7 +32,6 @@ from interlock.core.replicas import LEASE_S, Replicas
 from interlock.rooms.proposal_records import (
     Fulfilments,
     Key,
-    ProposalDrafts,
     ProposalIndex,
     Tracked,
     approval_refusal,
@@ -44,8 +45,8 @@ from interlock.rooms.proposal_records import (
 )
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.envelope import MCP, PROPOSAL, REJECT, WITHDRAW, Envelope, EnvelopeRefusal
-from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
-from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus
+from interlock.rooms.protocol.participants import OWN, Participant, Privilege, participant_of
+from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus, Proposed
 from interlock.rooms.room import Room, RoomAudit
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import BUDGET_EXCEEDED, Refusal
@@ -55,6 +56,7 @@ log = logging.getLogger("interlock.rooms")
 LISTED_MAX: Final = 100  # proposals in one answer, the newest
 ADOPTED_S: Final = 5.0  # a proposal that its own replica did not put into the inbox until then is put there here
 CARRIED_OUT_MAX: Final = 10_000  # requests of other replicas whose answer is awaited; some are never answered
+NONCE_BYTES: Final = 24
 IN_THE_ROOM: Final = "carried out in the room"
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
 
@@ -83,7 +85,7 @@ class ProposalTracker:
         self._inbox = inbox
         self._audit = RoomAudit(recorder, clock)
         self._clock = clock
-        self._drafts = ProposalDrafts(inbox, clock, tool)
+        self._find_tool = tool
         self._rooms: dict[str, Room] = {}
         self._fulfilments = Fulfilments(inbox)
         self._expected: set[str] = set()  # fulfilments that are yet to be looked at
@@ -213,21 +215,24 @@ class ProposalTracker:
         while True:
             room, envelope, principal, received_at = await self._published.get()
             try:
-                await self._take(room, envelope, principal, received_at)
+                if envelope.kind == PROPOSAL:
+                    await self._raise(room, envelope, principal, received_at)
+                elif envelope.kind in (REJECT, WITHDRAW):
+                    # The room has published a rejection or withdrawal, whose sender may have left meanwhile.
+                    id = envelope.sender or ""
+                    seat, privilege = room.seats.get(id), room.find_recorded_privilege(id) or Privilege.RESTRICTED
+                    who = Participant(id=id, privilege=privilege) if seat is None else seat.participant
+                    refusal = await self.decide(room, envelope, who, principal)
+                    if refusal is not None:
+                        room.tell(id, refusal)
+                elif envelope.correlation_id in self._fulfilments:
+                    await self._take_answer(envelope)
+                else:
+                    await self._take_fulfilment(room, envelope, principal)
             except Exception:
                 log.exception("room %s: the tracker failed over the envelope %s", room.topic, envelope.id)
             finally:
                 self._expected.discard(envelope.id)
-
-    async def _take(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
-        if envelope.kind == PROPOSAL:
-            await self._raise(room, envelope, principal, received_at)
-        elif envelope.kind in (REJECT, WITHDRAW):
-            await self._take_decision(room, envelope, principal)
-        elif envelope.correlation_id in self._fulfilments:
-            await self._take_answer(envelope)
-        else:
-            await self._take_fulfilment(room, envelope, principal)
 
     async def _raise(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
         proposer, proposed = envelope.sender or "", rules.read_proposed(envelope.payload)
@@ -237,7 +242,7 @@ class ProposalTracker:
         elif not await self._is_first(room, envelope, principal, received_at):
             return
         else:
-            raised = await self._inbox.raise_(self._drafts.make(room, envelope, proposed, principal, received_at))
+            raised = await self._inbox.raise_(self._draft(room, envelope, proposed, principal, received_at))
             if isinstance(raised, Approval):
                 self.index.add((room.topic, envelope.id), Tracked(raised.id, proposer))
                 self.judged.publish((room.topic, proposer, raised.method or "", ProposalStatus.PENDING))
@@ -246,6 +251,40 @@ class ProposalTracker:
             refusal = EnvelopeRefusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
         self.index.release(room.topic, proposer, envelope.id)
         room.tell(proposer, refusal)
+
+    def _draft(
+        self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float | None
+    ) -> Approval:
+        """Return the approval of a proposal, to be raised in the inbox."""
+        to = envelope.to or ()
+        target = to[0] if len(to) == 1 else None
+        name, params = proposed.tool, proposed.params
+        own = self._find_tool(name) if target == OWN and name is not None else None
+        place = f"rooms.{room.topic}.{target or '*'}"
+        began = self._clock.wall() if received_at is None else received_at
+        visible_params = b"null" if params is None else bytes(params)
+        return self._inbox.draft(
+            Kind.PROPOSAL,
+            Source.ROOMS,
+            requested_by=principal,
+            tool=own.qualified if own is not None else f"{place}.{name}" if name is not None else place,
+            digest=proposal_digest(room.topic, envelope.id, envelope.sender, target, proposed.method, visible_params),
+            agent=envelope.sender,
+            room=room.topic,
+            proposal_id=envelope.id,
+            target=target,
+            method=proposed.method,
+            params=params,
+            tool_digest=own.digest if own is not None else None,
+            nonce=secrets.token_urlsafe(NONCE_BYTES),
+            reason=proposed.reason,
+            expires_at=began + room.settings.proposal_ttl_s,
+        )
+
+    def _is_held(self, approval: Approval) -> bool:
+        """Return whether the proposed call is a call of this node's tools that the gate holds."""
+        tool = self._find_tool(approval.tool) if approval.target == OWN else None
+        return tool is not None and tool.is_held
 
     async def _is_first(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> bool:
         """Return whether this replica, and no other, puts the proposal into the inbox."""
@@ -275,7 +314,11 @@ class ProposalTracker:
             return
         refusal = refuse_own(approval, sender, principal, envelope.id) or refuse_over(approval, envelope.id)
         if refusal is None:
-            refusal = await self._claim(approval, sender, principal, envelope.id)
+            # Of several attempts to claim a proposal exactly one succeeds.
+            claimed = await self._decide(approval, What.APPROVED, sender, principal, IN_THE_ROOM)
+            if not isinstance(claimed, Refusal):
+                claimed = await self._inbox.use(approval.id)
+            refusal = envelope_refusal(claimed, envelope.id) if isinstance(claimed, Refusal) else None
         if refusal is not None:
             outcomes = {"proposal_expired": "late_fulfilment", "already_claimed": "duplicate_fulfilment"}
             outcome = outcomes.get(refusal.code, refusal.code)
@@ -304,33 +347,27 @@ class ProposalTracker:
         ]
         return matches[0] if len(matches) == 1 else None
 
-    async def _claim(self, approval: Approval, by: str, principal: str, answers: str) -> EnvelopeRefusal | None:
-        """Claim a proposal. Of several attempts exactly one succeeds."""
-        decided = await self._decide(approval, What.APPROVED, by, principal, IN_THE_ROOM)
-        used = decided if isinstance(decided, Refusal) else await self._inbox.use(approval.id)
-        return envelope_refusal(used, answers) if isinstance(used, Refusal) else None
-
     async def _take_answer(self, envelope: Envelope) -> None:
-        answered = self._fulfilments.take_reply(envelope)
-        if answered is None:
+        outcome = self._fulfilments.take_reply(envelope)
+        if outcome is None:
             return
-        approval = self._inbox.get(answered.approval_id)
+        approval = self._inbox.get(outcome.approval_id)
         tracked = None if approval is None else self.index.find_tracked(key_of(approval))
         if tracked is not None:
             tracked.answer = envelope
-        if not answered.is_gated:
-            await self._inbox.finish(answered.approval_id, answered.end, answered.outcome)
+        if not outcome.is_gated:
+            await self._inbox.finish(outcome.approval_id, outcome.end, outcome.text)
         elif approval is not None and approval.status is Status.APPROVED:  # a check before the gate refused the call
-            await self._inbox.void(answered.approval_id, "refused before it was sent")
+            await self._inbox.void(outcome.approval_id, "refused before it was sent")
 
     # What people decide in the inbox
 
-    def maybe_unready(self, approval: Approval) -> Refusal | None:
+    def find_obstacle(self, approval: Approval) -> Refusal | None:
         """Return why a proposal cannot be carried out now, or None."""
-        refusal = self._unready(approval)
+        refusal = self._find_obstacle(approval)
         return None if refusal is None else approval_refusal(refusal)
 
-    def maybe_barred(self, approval: Approval, decision: Decision) -> Refusal | None:
+    def find_bar(self, approval: Approval, decision: Decision) -> Refusal | None:
         """Return why this approver may not decide, or None."""
         room, principal = self._rooms.get(approval.room or ""), decider(decision)
         participant = participant_of(principal)
@@ -354,16 +391,14 @@ class ProposalTracker:
         self, topic: str, proposal_id: str, who: Participant, principal: str
     ) -> Approval | EnvelopeRefusal:
         """Carry out a proposal on behalf of a full participant."""
-        approval = await self.find(topic, proposal_id)
-        if approval is None:
-            return unknown(proposal_id)
-        if who.privilege is not Privilege.FULL:
-            return restricted(proposal_id)
+        approval = await self._find_decidable(topic, proposal_id, who)
+        if isinstance(approval, EnvelopeRefusal):
+            return approval
         refusal = refuse_own(approval, who.id, principal, proposal_id) or refuse_over(approval, proposal_id)
-        if refusal is None and self._drafts.is_held(approval):
+        if refusal is None and self._is_held(approval):
             message = "a person has to approve it in the inbox, with a proof"
             refusal = EnvelopeRefusal("kind_not_allowed", message, id=proposal_id)
-        refusal = refusal or self._unready(approval)
+        refusal = refusal or self._find_obstacle(approval)
         if refusal is not None:
             return refusal
         decided = await self._decide(approval, What.APPROVED, who.id, principal, IN_THE_ROOM)
@@ -375,11 +410,9 @@ class ProposalTracker:
     async def reject(
         self, topic: str, proposal_id: str, who: Participant, principal: str, reason: str | None
     ) -> Approval | EnvelopeRefusal:
-        approval = await self.find(topic, proposal_id)
-        if approval is None:
-            return unknown(proposal_id)
-        if who.privilege is not Privilege.FULL:
-            return restricted(proposal_id)
+        approval = await self._find_decidable(topic, proposal_id, who)
+        if isinstance(approval, EnvelopeRefusal):
+            return approval
         decided = await self._decide(approval, What.DENIED, who.id, principal, reason)
         return envelope_refusal(decided, proposal_id) if isinstance(decided, Refusal) else decided
 
@@ -422,7 +455,7 @@ class ProposalTracker:
         envelope = Envelope(
             id=id, kind=PROPOSAL, sender=old.agent, to=(old.target,) if old.target else None, payload=payload
         )
-        draft = self._drafts.make(room, envelope, proposed, old.requested_by, None)
+        draft = self._draft(room, envelope, proposed, old.requested_by, None)
         draft = msgspec.structs.replace(draft, reason=old.reason, expires_at=old.expires_at)
         tracked.approval_id = draft.id  # what becomes of the old one is no news of the proposal
         voided = await self._inbox.void(old.id, f"edited: {draft.id}")
@@ -441,14 +474,12 @@ class ProposalTracker:
         await self.index.wait_until_tracked((topic, proposal_id))
         return self.index.find(topic, proposal_id)
 
-    async def _take_decision(self, room: Room, envelope: Envelope, principal: str) -> None:
-        """Apply a rejection or withdrawal that the room has published."""
-        id = envelope.sender or ""
-        seat, privilege = room.seats.get(id), room.find_recorded_privilege(id) or Privilege.RESTRICTED
-        who = Participant(id=id, privilege=privilege) if seat is None else seat.participant
-        refusal = await self.decide(room, envelope, who, principal)
-        if refusal is not None:
-            room.tell(id, refusal)
+    async def _find_decidable(self, topic: str, proposal_id: str, who: Participant) -> Approval | EnvelopeRefusal:
+        """Return the approval of a proposal, or why this participant cannot decide on it."""
+        approval = await self.find(topic, proposal_id)
+        if approval is None:
+            return unknown(proposal_id)
+        return approval if who.privilege is Privilege.FULL else restricted(proposal_id)
 
     async def _decide(
         self, approval: Approval, what: What, by: str, principal: str, reason: str | None
@@ -459,7 +490,7 @@ class ProposalTracker:
 
     # Sending
 
-    def _unready(self, approval: Approval) -> EnvelopeRefusal | None:
+    def _find_obstacle(self, approval: Approval) -> EnvelopeRefusal | None:
         room, id = self._rooms.get(approval.room or ""), approval.proposal_id
         if room is None:
             return EnvelopeRefusal("unavailable", "its room is no more; deny it", id=id)
@@ -472,12 +503,12 @@ class ProposalTracker:
         return EnvelopeRefusal("target_absent", message, id=id)
 
     async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal | EnvelopeRefusal:
-        refusal, room = self._unready(approval), self._rooms.get(approval.room or "")
+        refusal, room = self._find_obstacle(approval), self._rooms.get(approval.room or "")
         if refusal is not None or room is None:  # since it was decided
             refusal = refusal or EnvelopeRefusal("unavailable", "its room is no more", id=approval.proposal_id)
             await self._inbox.void(approval.id, refusal.code)
             return refusal
-        sent = await self._fulfilments.send(room, approval, who, principal, is_gated=self._drafts.is_held(approval))
+        sent = await self._fulfilments.send(room, approval, who, principal, is_gated=self._is_held(approval))
         if not isinstance(sent, Envelope):
             return sent
         tracked = self.index.find_tracked(key_of(approval))

@@ -565,10 +565,7 @@ class Room:
             self._tracker.on_lost(self, envelope)
 
 
-_COUNTED: Final[dict[str, tuple[What, ...]]] = {
-    PROPOSAL: ("proposals", "envelopes"),
-    CHAT: ("chat", "envelopes"),
-}
+_COUNTED: Final[dict[str, tuple[What, ...]]] = {PROPOSAL: ("proposals", "envelopes"), CHAT: ("chat", "envelopes")}
 
 
 def _counted(envelope: Envelope) -> tuple[What, ...]:

@@ -5,7 +5,7 @@ no participant is asked for its tools. Segments are topics and participant ids i
 would be spelled alike carry a hash, whoever came first.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -195,15 +195,16 @@ class RoomLinks:
                 if seat is None or not self._may_have_link(room, seat):
                     self._leave(room, participant)
             self._name_all(room)
-        self._restocking.begin(self._restock(), "tools of rooms")
-        self._catalog.readmit()
 
-    async def _restock(self) -> None:
-        """List all tools again by the current settings."""
-        for keeper in [keeper for keepers in self._by_room.values() for keeper in keepers.values()]:
-            self._catalog.reconsider(keeper.link.segment)
-            if keeper.listing is not None:
-                await self._catalog.stock_again(keeper.link, keeper.listing)
+        async def list_again() -> None:
+            for keeper in [keeper for keepers in self._by_room.values() for keeper in keepers.values()]:
+                self._catalog.reconsider(keeper.link.segment)
+                if keeper.listing is not None:
+                    await self._catalog.stock_again(keeper.link, keeper.listing)
+
+        # All tools are listed again by the current settings.
+        self._restocking.begin(list_again(), "tools of rooms")
+        self._catalog.readmit()
 
     # Links
 
@@ -233,7 +234,7 @@ class RoomLinks:
         topic = resolve_locals([*self._rooms.by_topic]).local_names.get(room.topic)
         if topic is None:
             return
-        for participant, local in self._locals(seats):
+        for participant, local in resolve_locals([*seats]).local_names.items():
             path = (ROOMS, topic, local)
             keeper = self._by_room.get(room, {}).get(participant)
             if keeper is not None and keeper.link.path == path:
@@ -242,9 +243,6 @@ class RoomLinks:
                 self._leave(room, participant)
             if seats[participant].connections:
                 self._join(room, seats[participant], path)
-
-    def _locals(self, ids: Iterable[str]) -> list[tuple[str, str]]:
-        return list(resolve_locals([*ids]).local_names.items())
 
     def _join(self, room: Room, seat: Seat, path: tuple[str, ...]) -> None:
         participant, members = seat.participant, RoomMembers(self._rooms, room)

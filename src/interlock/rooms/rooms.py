@@ -7,7 +7,7 @@ without entry: promoting or demoting the participant lifts it (X-5.1-6).
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -53,8 +53,6 @@ CREDENTIAL_ENDED: Final = 4401
 CREDENTIAL_WHY: Final = "your credential counts no more"
 REMOVED_WHY: Final = "an admin removed you from the room"
 REMOVED_HINT: Final = f"{REMOVED_WHY}; one lets you in again by interlock rooms demote ID, or promote ID"
-
-Stands = Callable[[str], bool]
 
 
 class PrivilegeGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -443,16 +441,13 @@ class RoomRegistry:
 
     def _decide(self, key: str, grant: PrivilegeGrant) -> None:
         earlier = self._grants.get(key)
-        self._keep(key, grant)
-        if any(decision is not None and (decision.is_removal or decision.admits) for decision in (earlier, grant)):
-            self.changed.publish(None)  # the namespace shows a room to those who may join it
-
-    def _keep(self, key: str, grant: PrivilegeGrant) -> None:
         self._grants[key] = grant
         timer = self._ends.pop(key, None)
         if timer is not None:
             timer.cancel()
         self._schedule_end(key, grant)
+        if any(decision is not None and (decision.is_removal or decision.admits) for decision in (earlier, grant)):
+            self.changed.publish(None)  # the namespace shows a room to those who may join it
 
     def _schedule_end(self, key: str, grant: PrivilegeGrant) -> None:
         """Schedule the end of a grant that has one, also if its time is already over.
@@ -498,11 +493,11 @@ class RoomRegistry:
         self.audit.add("disconnect", room.topic, by, "ok", participant=participant)
         return closed
 
-    def dismiss(self, stands: Stands) -> None:
-        """Close the connections whose credential is no longer valid."""
+    def dismiss(self, is_valid: Callable[[str], bool]) -> None:
+        """Close the connections whose credential is no longer valid. `is_valid` takes a principal."""
         for room in self.by_topic.values():
             for participant, seat in list(room.seats.items()):
-                if not stands(seat.principal):
+                if not is_valid(seat.principal):
                     room.disconnect(participant, CREDENTIAL_ENDED, CREDENTIAL_WHY)
 
 
@@ -513,10 +508,18 @@ def _warn_if_open(room: Room) -> None:
 
 
 def define_room_metrics(metrics: Metrics, rooms: RoomRegistry) -> None:
+    """Define the metrics of rooms. All of them have the label `room`."""
     index = rooms.proposals.index
 
-    def count_connections(topic: str) -> list[int]:
-        return [len(seat.connections) for seat in rooms.by_topic[topic].seats.values() if seat.connections]
+    def per_room(measure: Callable[[Room], int]) -> Callable[[], list[Sample]]:
+        return lambda: [Sample(measure(room), {"room": topic}) for topic, room in rooms.by_topic.items()]
+
+    def per_label(label: str, count: Callable[[Room], Mapping[str, int]]) -> Callable[[], list[Sample]]:
+        return lambda: [
+            Sample(number, {"room": topic, label: value})
+            for topic, room in rooms.by_topic.items()
+            for value, number in count(room).items()
+        ]
 
     def read_decision_times() -> Iterator[Sample]:
         for topic, waits in index.waits.items():
@@ -530,47 +533,37 @@ def define_room_metrics(metrics: Metrics, rooms: RoomRegistry) -> None:
     metrics.gauge(
         "interlock_room_participants",
         "Participants that are connected.",
-        lambda: [Sample(len(count_connections(topic)), {"room": topic}) for topic in rooms.by_topic],
+        per_room(lambda room: sum(bool(seat.connections) for seat in room.seats.values())),
     )
     metrics.gauge(
         "interlock_room_connections",
         "Connections of participants.",
-        lambda: [Sample(sum(count_connections(topic)), {"room": topic}) for topic in rooms.by_topic],
+        per_room(lambda room: sum(len(seat.connections) for seat in room.seats.values())),
     )
     metrics.read_counter(
         "interlock_room_envelopes_total",
         "Envelopes that were accepted, by kind.",
-        lambda: [
-            Sample(count, {"room": topic, "kind": kind})
-            for topic, room in rooms.by_topic.items()
-            for kind, count in room.accepted.items()
-        ],
+        per_label("kind", lambda room: room.accepted),
     )
     metrics.read_counter(
         "interlock_room_refusals_total",
         "Envelopes that were refused, by code.",
-        lambda: [
-            Sample(count, {"room": topic, "code": code})
-            for topic, room in rooms.by_topic.items()
-            for code, count in room.refused.items()
-        ],
+        per_label("code", lambda room: room.refused),
     )
     metrics.read_counter(
         "interlock_room_violations_total",
         "MCP messages of restricted participants, which were refused.",
-        lambda: [
-            Sample(room.refused["privilege_violation"], {"room": topic}) for topic, room in rooms.by_topic.items()
-        ],
+        per_room(lambda room: room.refused["privilege_violation"]),
     )
     metrics.read_counter(
         "interlock_room_proposals_total",
-        "ProposalTracker that reached a status, by status.",
+        "Proposals that reached a status, by status.",
         lambda: [Sample(count, {"room": topic, "status": status}) for (topic, status), count in index.counts.items()],
     )
     metrics.gauge(
         "interlock_room_proposals_pending",
-        "ProposalTracker that wait.",
-        lambda: [Sample(len(index.pending(topic)), {"room": topic}) for topic in rooms.by_topic],
+        "Proposals that wait.",
+        per_room(lambda room: len(index.pending(room.topic))),
     )
     metrics.histogram(
         "interlock_room_proposal_decision_seconds",

@@ -295,7 +295,7 @@ class Timeline:
         return True
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
-        count, most = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
+        count, per_turn = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
         for delivery in batch:
             if delivery.sequence:
                 self.delivered = delivery.sequence
@@ -303,7 +303,7 @@ class Timeline:
             for connection in self._room.recipients(delivery):
                 connection.deliver(delivery)
                 count += 1
-                if count == most:
+                if count == per_turn:
                     count = 0
                     await asyncio.sleep(0)
             if delivery.settle is not None:
@@ -311,7 +311,14 @@ class Timeline:
             self._room.on_delivered(delivery)
         self._news.set()
         self._news = asyncio.Event()
-        await self._trim()
+        # Envelopes beyond the number that is kept are deleted, a tenth of it at a time.
+        most = self._room.settings.history_max
+        if self.delivered - self._oldest - most > max(most // 10, 1):
+            self._oldest = self.delivered - most
+            try:
+                await self.history.trim(self._oldest)
+            except StoreError as away:
+                log.warning("room %s: old envelopes could not be removed: %s", self._room.topic, away)
 
     async def _follow(self, published: Following[Record]) -> None:
         """Deliver in the one order that every replica reads (X-10.1-2)."""
@@ -337,18 +344,15 @@ class Timeline:
         if delivery is not None and heard.by == self.history.own and delivery.data == heard.data:
             del self._awaited[envelope.id]
         else:
-            delivery = self._hear(envelope, heard)
+            # It is of another replica, or of this one whose storing was not confirmed here.
+            self._room.on_replicated(envelope, heard.received_at)
+            self.known.add(envelope, envelope.sender or "", heard.sequence)
+            self.numbered += 1
+            delivery = Delivery(envelope, heard.data, self.numbered, received_at=heard.received_at, is_stored=True)
             if awaited is not None:  # another replica was first with an id that was sent here
                 self._refuse_taken(awaited)
         delivery.sequence = heard.sequence
         await self._deliver_all([delivery])
-
-    def _hear(self, envelope: Envelope, heard: StoredEnvelope) -> Delivery:
-        """Return the delivery of an envelope of another replica, or of one whose storing was not confirmed here."""
-        self._room.on_replicated(envelope, heard.received_at)
-        self.known.add(envelope, envelope.sender or "", heard.sequence)
-        self.numbered += 1
-        return Delivery(envelope, heard.data, self.numbered, received_at=heard.received_at, is_stored=True)
 
     def _refuse_taken(self, delivery: Delivery) -> None:
         """Refuse an envelope whose id another envelope of the room has."""
@@ -365,16 +369,6 @@ class Timeline:
             self._room.on_lost(delivery.envelope)
             if delivery.settle is not None:
                 delivery.settle(msgspec.structs.replace(why, id=delivery.envelope.id))
-
-    async def _trim(self) -> None:
-        """Delete envelopes beyond the number that is kept, a tenth of it at a time."""
-        excess = self.delivered - self._oldest - self._room.settings.history_max
-        if excess > max(self._room.settings.history_max // 10, 1):
-            self._oldest = self.delivered - self._room.settings.history_max
-            try:
-                await self.history.trim(self._oldest)
-            except StoreError as away:
-                log.warning("room %s: old envelopes could not be removed: %s", self._room.topic, away)
 
     async def forget_old(self) -> None:
         """Delete envelopes older than `history_days`. Raises StoreError."""

@@ -54,11 +54,7 @@ AFTER: Final = IntegerParameter(
     name="after", description="Records above this sequence.", default=0, minimum=0, maximum=SEQUENCE_MAX
 )
 LIMIT: Final = IntegerParameter(
-    name="limit",
-    description="At most so many; a reader goes on with after.",
-    default=100,
-    minimum=1,
-    maximum=1_000,
+    name="limit", description="At most so many; a reader goes on with after.", default=100, minimum=1, maximum=1_000
 )
 
 
@@ -71,10 +67,7 @@ READ_AUDIT: Final = Operation(
     path="/admin/audit",
     summary="A page of the audit log.",
     output=AuditPage[AuditRecord],
-    query=(
-        AFTER,
-        LIMIT,
-    ),
+    query=(AFTER, LIMIT),
 )
 
 OPERATIONS: Final[tuple[Operation[Any], ...]] = (READ_AUDIT,)

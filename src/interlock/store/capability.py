@@ -6,7 +6,5 @@ CAPABILITY = Capability(
     name="store",
     sections=("store",),
     operations=("interlock.store.api:OPERATIONS",),
-    commands={
-        "audit": Command("interlock.store.cli:app", "audits"),
-    },
+    commands={"audit": Command("interlock.store.cli:app", "audits")},
 )

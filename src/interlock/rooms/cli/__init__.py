@@ -28,8 +28,7 @@ app = verb_app(
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")]
 ParticipantId = Annotated[str, typer.Argument(metavar="PARTICIPANT", help="Its id in the room.")]
 InRoom = Annotated[
-    str | None,
-    typer.Option("--topic", metavar="TOPIC", help="Which room, where it is in several.", show_default=False),
+    str | None, typer.Option("--topic", metavar="TOPIC", help="Which room, where it is in several.", show_default=False)
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)]
 
@@ -160,8 +159,7 @@ def join(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")],
     *,
     name: Annotated[
-        str | None,
-        typer.Option("--as", metavar="PARTICIPANT", help="Your id in the room; by default your login name."),
+        str | None, typer.Option("--as", metavar="PARTICIPANT", help="Your id in the room; by default your login name.")
     ] = None,
     restricted: Annotated[
         bool, typer.Option("--restricted", help="Come in without the right to decide.", show_default=False)

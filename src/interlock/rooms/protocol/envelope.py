@@ -98,7 +98,7 @@ _FRACTION: Final = re.compile(r"\.\d+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Two for what opens, nothing for what closes: the running sum less the number of brackets is the depth.
 _DEPTHS: Final = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
-_NO_BRACKETS: Final = bytes(one for one in range(256) if one not in b"[]{}")
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_string = msgspec.json.Decoder(str, strict=True).decode
@@ -149,24 +149,59 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
     members = _members_untrusted(data)
     if isinstance(members, EnvelopeRefusal):
         return members
-    fields = _Fields(members)
-    try:
-        id = fields.id()
-        kind = fields.required("kind")
-        envelope = Envelope(
-            id=id,
-            kind=fields.kind(kind),
-            payload=fields.payload(),
-            protocol=fields.protocol(),
-            sender=fields.find_string("from"),
-            to=fields.recipients(),
-            ts=fields.stamp(),
-            correlation_id=fields.correlation_id(),
-            extra=b"".join(b",%b:%b" % (_encode(key), value) for key, value in members.items() if key not in _KNOWN),
-        )
-    except _Wrong as wrong:
-        return wrong.refusal
-    return envelope
+    wrong: str | None
+    id = _decode_text(members["id"]) if "id" in members else None
+    if id is None or not 0 < len(id) <= ID_CHARS_MAX or _CONTROL.search(id) is not None:  # X-4-3
+        wrong = f"'id' is a string of 1 to {ID_CHARS_MAX} characters without control characters"
+        return EnvelopeRefusal("invalid_envelope", wrong if "id" in members else "the member 'id' is missing")
+    if "kind" not in members:
+        return EnvelopeRefusal("invalid_envelope", "the member 'kind' is missing", id=id)
+    kind = _decode_text(members["kind"])
+    if kind is None or len(kind) > KIND_CHARS_MAX:
+        return EnvelopeRefusal("unknown_kind", f"'kind' is a string of at most {KIND_CHARS_MAX} characters", id=id)
+    payload = bytes(members.get("payload", b""))  # X-4.1-1: as it came
+    if payload[:1] != b"{":
+        wrong = "'payload' is an object" if payload else "the member 'payload' is missing"
+        return EnvelopeRefusal("invalid_envelope", wrong, id=id)
+    recipients: tuple[str, ...] | None = None
+    texts: dict[str, str] = {}
+    for name in ("from", "to", "ts", "correlation_id"):
+        raw = members.get(name)
+        if raw is None or (name == "to" and bytes(raw) == b"null"):
+            continue
+        text = None if name == "to" else _decode_text(raw)
+        wrong = None
+        if name == "to":
+            try:
+                recipients = tuple(_decode_ids(raw))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                wrong = "'to' is an array of participant ids"
+            else:
+                if len(recipients) > RECIPIENTS_MAX or max(map(len, recipients), default=0) > ID_CHARS_MAX:
+                    wrong = f"'to' names at most {RECIPIENTS_MAX} participants, each by its id"
+        elif text is None:
+            wrong = f"{name!r} is a string"
+        elif name == "ts" and (_STAMP.fullmatch(text) is None or not _is_date(text)):
+            wrong = "'ts' is an RFC 3339 time with its zone, such as 2025-08-26T14:00:00Z"
+        elif name == "correlation_id" and len(text) > ID_CHARS_MAX:
+            wrong = f"'correlation_id' has at most {ID_CHARS_MAX} characters"
+        else:
+            texts[name] = text
+        if wrong is not None:
+            return EnvelopeRefusal("invalid_envelope", wrong, id=id)
+    protocol = members.get("protocol")
+    return Envelope(
+        id=id,
+        kind=kind,
+        payload=payload,
+        # A value that is no string becomes "". Enforcement refuses it later, as it does an unknown protocol.
+        protocol=None if protocol is None else _decode_text(protocol) or "",
+        sender=texts.get("from"),
+        to=recipients,
+        ts=texts.get("ts"),
+        correlation_id=texts.get("correlation_id"),
+        extra=b"".join(b",%b:%b" % (_encode(key), value) for key, value in members.items() if key not in _KNOWN),
+    )
 
 
 def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
@@ -181,9 +216,14 @@ def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
         return EnvelopeRefusal("invalid_json", "an envelope is JSON, one object in each message")
     if data.count(b"{") + data.count(b"[") > BRACKETS_MAX:
         return EnvelopeRefusal("invalid_json", f"an envelope holds at most {BRACKETS_MAX} arrays and objects")
-    if _is_deeper(data, NESTING_MAX):
+    brackets = b""
+    if data.count(b"{") + data.count(b"[") > NESTING_MAX:
+        brackets = _STRING.sub(b"", data).translate(_DEPTHS, _NO_BRACKETS)
+    if max(map(sub, accumulate(brackets), count(1)), default=0) > NESTING_MAX:
         return EnvelopeRefusal("invalid_json", f"an envelope is nested at most {NESTING_MAX} levels deep")
-    doubled = _find_duplicate_member(members, data) or _find_case_variant(members)
+    # Readers who ignore case take a member such as "KIND" for a member of MCPx.
+    variant = next((key for key in members if key not in _KNOWN and key.casefold() in _KNOWN), None)
+    doubled = _find_duplicate_member(members, data) or variant
     if doubled is not None:
         return EnvelopeRefusal(
             "invalid_envelope", f"the member {doubled[:100]!r} stands twice; readers may take either"
@@ -203,13 +243,6 @@ def _members(data: bytes) -> dict[str, Raw]:
         return {key: hidden.show(value) for key, value in _decode_members(hidden.data).items()}
 
 
-def _is_deeper(data: bytes, limit: int) -> bool:
-    if data.count(b"{") + data.count(b"[") <= limit:
-        return False
-    brackets = _STRING.sub(b"", data).translate(_DEPTHS, _NO_BRACKETS)
-    return max(map(sub, accumulate(brackets), count(1)), default=0) > limit
-
-
 def _find_duplicate_member(members: dict[str, Raw], data: bytes) -> str | None:
     """Return a top-level member that occurs twice, or None. Compact JSON without duplicates is recognised by its
     length.
@@ -225,93 +258,6 @@ def _find_duplicate_member(members: dict[str, Raw], data: bytes) -> str | None:
 
     json.loads(data, object_pairs_hook=look, parse_int=str, parse_float=str)
     return doubled[0] if doubled else None
-
-
-def _find_case_variant(members: dict[str, Raw]) -> str | None:
-    """Return a member that readers who ignore case take for a member of MCPx, or None."""
-    return next((key for key in members if key not in _KNOWN and key.casefold() in _KNOWN), None)
-
-
-class _Wrong(Exception):
-    def __init__(self, refusal: EnvelopeRefusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-
-
-class _Fields:
-    """The members of one envelope, each read as what it has to be."""
-
-    def __init__(self, members: dict[str, Raw]) -> None:
-        self._members = members
-        self._id: str | None = None
-
-    def required(self, name: str) -> Raw:
-        raw = self._members.get(name)
-        if raw is None:
-            raise self._wrong(f"the member {name!r} is missing")
-        return raw
-
-    def id(self) -> str:
-        id = _decode_text(self.required("id"))
-        if id is None or not 0 < len(id) <= ID_CHARS_MAX or _CONTROL.search(id) is not None:  # X-4-3
-            raise self._wrong(f"'id' is a string of 1 to {ID_CHARS_MAX} characters without control characters")
-        self._id = id
-        return id
-
-    def kind(self, raw: Raw) -> str:
-        kind = _decode_text(raw)
-        if kind is None or len(kind) > KIND_CHARS_MAX:
-            raise self._wrong(f"'kind' is a string of at most {KIND_CHARS_MAX} characters", "unknown_kind")
-        return kind
-
-    def protocol(self) -> str | None:
-        """Return the protocol, or "" for a value that is no string. Enforcement refuses it later."""
-        raw = self._members.get("protocol")
-        return None if raw is None else _decode_text(raw) or ""
-
-    def payload(self) -> bytes:
-        payload = bytes(self.required("payload"))  # X-4.1-1: as it came
-        if payload[:1] != b"{":
-            raise self._wrong("'payload' is an object")
-        return payload
-
-    def find_string(self, name: str) -> str | None:
-        raw = self._members.get(name)
-        if raw is None:
-            return None
-        text = _decode_text(raw)
-        if text is None:
-            raise self._wrong(f"{name!r} is a string")
-        return text
-
-    def correlation_id(self) -> str | None:
-        text = self.find_string("correlation_id")
-        if text is not None and len(text) > ID_CHARS_MAX:
-            raise self._wrong(f"'correlation_id' has at most {ID_CHARS_MAX} characters")
-        return text
-
-    def recipients(self) -> tuple[str, ...] | None:
-        raw = self._members.get("to")
-        if raw is None or bytes(raw) == b"null":
-            return None
-        try:
-            ids = _decode_ids(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise self._wrong("'to' is an array of participant ids") from None
-        if len(ids) > RECIPIENTS_MAX or max(map(len, ids), default=0) > ID_CHARS_MAX:
-            raise self._wrong(f"'to' names at most {RECIPIENTS_MAX} participants, each by its id")
-        return tuple(ids)
-
-    def stamp(self) -> str | None:
-        text = self.find_string("ts")
-        if text is None:
-            return None
-        if _STAMP.fullmatch(text) is None or not _is_date(text):
-            raise self._wrong("'ts' is an RFC 3339 time with its zone, such as 2025-08-26T14:00:00Z")
-        return text
-
-    def _wrong(self, message: str, code: Code = "invalid_envelope") -> _Wrong:
-        return _Wrong(EnvelopeRefusal(code, message, id=self._id))
 
 
 def _decode_text(raw: Raw) -> str | None:
@@ -368,29 +314,22 @@ def read_v0(envelope: Envelope) -> Envelope:
 def encode_v0(envelope: Envelope) -> bytes:
     """Return the bytes that a v0 connection receives."""
     payload, kind, sender = envelope.payload, envelope.kind, envelope.sender
+    event: dict[str, Any]
     if kind == CHAT:
         kind, payload = MCP, b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (CHAT_METHOD.encode(), payload)
     elif kind == PROPOSAL:
         event = {"event": "proposal", "type": "proposal", "proposer": sender, "proposal": Raw(payload)}
         kind, payload, sender = SYSTEM, _encode(event), GATEWAY
     elif kind == SYSTEM:
-        payload = _as_v0_event(payload)
+        # Only events that the gateway itself wrote are read: others may hold what participants sent.
+        if payload.startswith((b'{"event":"welcome"', b'{"event":"error"')):
+            # v0 and its published client use names for members of an event that differ from ours (X-6.3-4).
+            event = msgspec.json.decode(payload)
+            event["type"] = event["event"]
+            if event["event"] == "welcome":
+                event |= {"participant_id": event["participant"]["id"], "protocol": V0, "history": []}
+            payload = _encode(event)
     elif kind not in (MCP, "presence"):
         event = {"event": "message", "type": "message", "kind": kind, "sender": sender, "payload": Raw(payload)}
         kind, payload, sender = SYSTEM, _encode(event), GATEWAY
     return encode(msgspec.structs.replace(envelope, kind=kind, payload=payload, sender=sender), V0)
-
-
-def _as_v0_event(payload: bytes) -> bytes:
-    """Add the names that v0 and its published client use for members of an event, which differ from each other
-    (X-6.3-4).
-    """
-    if not payload.startswith((b'{"event":"welcome"', b'{"event":"error"')):
-        return payload  # as it is: what others sent may stand in it
-    event: dict[str, Any] = msgspec.json.decode(payload)
-    event["type"] = event["event"]
-    if event["event"] == "welcome":
-        event["participant_id"] = event["participant"]["id"]
-        event["protocol"] = V0
-        event["history"] = []
-    return _encode(event)

@@ -40,13 +40,7 @@ def system_event(
 
 
 def welcome(
-    stamp: Stamp,
-    topic: str,
-    who: Participant,
-    others: Iterable[Participant],
-    *,
-    keeps_history: bool,
-    last: int,
+    stamp: Stamp, topic: str, who: Participant, others: Iterable[Participant], *, keeps_history: bool, last: int
 ) -> Envelope:
     """Return the first message to a connection, for it alone (X-4.4.1-1). `last`: the last sequence before it."""
     return system_event(
