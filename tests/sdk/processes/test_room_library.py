@@ -27,7 +27,7 @@ from interlock.sdk.rooms import (
     ToolFailed,
 )
 from interlock.sdk.rooms import conversation as listening
-from interlock.sdk.rooms.proposals import FollowedProposals
+from interlock.sdk.rooms.conversation import FollowedProposals
 
 LARGE = 24  # messages, more than the gateway and the system hold for a reader
 ROOMS = """

@@ -129,7 +129,14 @@ class GatewayConnection:
             async with asyncio.timeout(WELCOME_S):
                 await self._welcomed
         except DialFailed as failed:
-            raise _meaning(failed) from None
+            try:
+                body = msgspec.json.decode(failed.body, type=dict[str, Any])
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                body = {}
+            code, message = str(body.get("error", "refused")), str(body.get("message", failed.reason))
+            if failed.status in _NO_ROOM and code not in PASSING:
+                raise RoomRefused(code, message) from None
+            raise RoomUnreachable(message if body else failed.reason) from None
         except TimeoutError:
             if self._pipe is not None:
                 self._pipe.abort()
@@ -151,7 +158,9 @@ class GatewayConnection:
             log.info("the connection to room %s was lost (%s %s)", self._place.topic, code, reason)
             while self._pipe is None:
                 failures += 1
-                await asyncio.sleep(_retry_in_s(failures))
+                # The delay is random, from a wider range after more failures.
+                widest_s = min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** min(failures, 20))
+                await asyncio.sleep(random.uniform(RETRY_MIN_S, widest_s))  # noqa: S311 - jitter, no secret
                 await self._readable.wait()
                 try:
                     await self.open()
@@ -205,27 +214,24 @@ class GatewayConnection:
                 self._pipe.resume_reading()
 
     def on_message(self, data: bytes) -> None:
+        """Handle a frame. The number of an envelope follows in a frame of its own."""
         envelope = decode_untrusted(data, FRAME_BYTES_MAX)
         try:
-            self._hear(envelope)
+            if isinstance(envelope, EnvelopeRefusal):
+                log.warning("room %s: the gateway sent what is no envelope: %s", self._place.topic, envelope.message)
+            elif envelope.sender != GATEWAY:
+                self._unnumbered = envelope
+            elif envelope.kind == "system":
+                self._on_system(envelope)
+            else:
+                if envelope.kind == "mcp" and envelope.correlation_id is not None:
+                    error = decode_value(envelope.payload).get("error", {})
+                    self._refused(envelope.correlation_id, "privilege_violation", error)
+                self._reader.on_event(envelope)
         except (CodecError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
             log.exception("room %s: the gateway sent what cannot be understood", self._place.topic)
             if self._pipe is not None:
                 self._pipe.abort()
-
-    def _hear(self, envelope: Envelope | EnvelopeRefusal) -> None:
-        """Handle a frame. The number of an envelope follows in a frame of its own."""
-        if isinstance(envelope, EnvelopeRefusal):
-            log.warning("room %s: the gateway sent what is no envelope: %s", self._place.topic, envelope.message)
-        elif envelope.sender != GATEWAY:
-            self._unnumbered = envelope
-        elif envelope.kind == "system":
-            self._on_system(envelope)
-        else:
-            if envelope.kind == "mcp" and envelope.correlation_id is not None:
-                error = decode_value(envelope.payload).get("error", {})
-                self._refused(envelope.correlation_id, "privilege_violation", error)
-            self._reader.on_event(envelope)
 
     def _on_system(self, envelope: Envelope) -> None:
         """Handle a system message of the gateway. A `sequence` message numbers the envelope before it."""
@@ -354,24 +360,6 @@ class _History(msgspec.Struct):
     envelopes: list[msgspec.Raw]
     sequences: list[int]
     more: bool = False
-
-
-def _meaning(failed: DialFailed) -> RoomRefused | RoomUnreachable:
-    """Return whether a failed connect is final or may succeed later, by the answer of the gateway."""
-    try:
-        body = msgspec.json.decode(failed.body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        body = {}
-    code, message = str(body.get("error", "refused")), str(body.get("message", failed.reason))
-    if failed.status in _NO_ROOM and code not in PASSING:
-        return RoomRefused(code, message)
-    return RoomUnreachable(message if body else failed.reason)
-
-
-def _retry_in_s(failures: int) -> float:
-    """Return a random delay, from a wider range after more failures."""
-    widest = min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** min(failures, 20))
-    return random.uniform(RETRY_MIN_S, widest)  # noqa: S311 - jitter, no secret
 
 
 ANSWER_S: Final = 30.0

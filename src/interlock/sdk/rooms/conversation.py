@@ -6,6 +6,10 @@ also go to the proposer (X-1-2, X-4.2.1-4).
 
 A `Listener` that is not read holds the connection back. The gateway then closes the connection, and it is resumed where
 it stopped as soon as the listener can take more: nothing is left out, and nothing piles up (X-5.2-6).
+
+Proposals are followed from published envelopes alone (MCPx 10.2). A proposal is fulfilled by an `mcp` request that
+names it in `correlation_id`, and done when its target has answered that request. Events of the gateway report proposals
+that were rejected, withdrawn, or have expired.
 """
 
 import asyncio
@@ -15,7 +19,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 import msgspec
 from msgspec import Raw
@@ -23,8 +27,17 @@ from msgspec import Raw
 from interlock.mcp.methods import CANCELLED, INITIALIZE, INITIALIZED, LATEST_LEGACY
 from interlock.rooms.protocol.envelope import MCP, PRESENCE, PROPOSAL, Envelope, encode
 from interlock.sdk.rooms.connection import GatewayConnection, RoomAddress
-from interlock.sdk.rooms.model import Answer, CallFailed, Heard, NoAnswer, Peer, RoomError
-from interlock.sdk.rooms.proposals import FollowedProposals
+from interlock.sdk.rooms.model import (
+    Answer,
+    CallFailed,
+    Heard,
+    NoAnswer,
+    Peer,
+    Proposal,
+    ProposalEnded,
+    RoomError,
+    Status,
+)
 from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer
 from interlock.wire.jsonrpc.codec import (
     CodecError,
@@ -37,6 +50,145 @@ from interlock.wire.jsonrpc.codec import (
     encode_notification,
     encode_value,
 )
+
+KEPT_MAX: Final = 1000  # proposals; the oldest are forgotten
+ANSWERS_MAX: Final = 100  # answers of which the gateway may still say that they fulfil a proposal
+EVENT: Final = "proposal_"
+STATUSES: Final[frozenset[str]] = frozenset(get_args(Status))
+WITHOUT_ANSWER: Final = frozenset(("rejected", "withdrawn", "expired", "void", "unknown"))
+
+
+class ListedProposal(msgspec.Struct, frozen=True, rename="camel"):
+    """A proposal in the list of the gateway (MCPx 10.2)."""
+
+    proposal_id: str
+    proposer: str
+    method: str
+    status: Status
+    created_at: str
+    target: str | None = None
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+    reason: str | None = None
+    expires_at: str | None = None
+
+
+class FollowedProposals:
+    """The proposals of a room as this participant has seen them, and the outcomes that it waits for."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Proposal] = {}
+        self._fulfilments: dict[str, tuple[str, tuple[str, ...]]] = {}  # a request -> its proposal, and who is asked
+        self._outcomes: dict[str, asyncio.Future[tuple[str, Response]]] = {}  # that we wait for
+        self._answers: dict[str, tuple[str, Response]] = {}  # the newest, by the request's envelope
+
+    def pending(self) -> list[Proposal]:
+        return [proposal for proposal in self._by_id.values() if proposal.status == "pending"]
+
+    def find(self, id: str | None) -> Proposal | None:
+        return None if id is None else self._by_id.get(id)
+
+    def on_proposal(self, envelope: Envelope) -> None:
+        """Take over a published proposal."""
+        members = envelope.members()
+        to = envelope.to or ()
+        self._by_id[envelope.id] = Proposal(
+            id=envelope.id,
+            proposer=envelope.sender or "",
+            target=to[0] if len(to) == 1 else None,
+            method=msgspec.json.decode(members["method"], type=str),
+            params=bytes(members.get("params", msgspec.Raw(b"{}"))),
+            reason=msgspec.json.decode(members["reason"], type=str) if "reason" in members else None,
+            ts=envelope.ts or "",
+        )
+        while len(self._by_id) > KEPT_MAX:
+            oldest = next(iter(self._by_id))
+            del self._by_id[oldest]
+            self._outcomes.pop(oldest, None)
+            self._fulfilments = {
+                request: fulfilled for request, fulfilled in self._fulfilments.items() if fulfilled[0] != oldest
+            }
+
+    def on_listed(self, listed: list[ListedProposal]) -> None:
+        """Take over the gateway's list, which has proposals from before we joined and the status of each."""
+        for entry in reversed(listed):  # the newest comes first
+            proposal = self._by_id.get(entry.proposal_id) or Proposal(
+                id=entry.proposal_id,
+                proposer=entry.proposer,
+                target=entry.target,
+                method=entry.method,
+                params=bytes(entry.params) if entry.params != b"null" else b"{}",
+                reason=entry.reason,
+                ts=entry.created_at,
+            )
+            self._by_id[proposal.id] = msgspec.structs.replace(
+                proposal, status=entry.status, expires_at=entry.expires_at
+            )
+
+    def on_request(self, envelope: Envelope) -> None:
+        """Handle a request that may fulfil a proposal."""
+        proposal = self.find(envelope.correlation_id)
+        if proposal is not None and proposal.status == "pending":
+            self._fulfilments[envelope.id] = proposal.id, envelope.to or ()
+            self._set(proposal, "claimed")
+
+    def on_answer(self, envelope: Envelope, response: Response) -> None:
+        """Handle an answer, which may be the outcome of a proposal."""
+        request, sender = envelope.correlation_id or "", envelope.sender or ""
+        id, recipients = self._fulfilments.get(request, (None, ()))
+        proposal = self.find(id)
+        if proposal is None:
+            self._answers[request] = sender, response
+            while len(self._answers) > ANSWERS_MAX:
+                del self._answers[next(iter(self._answers))]
+        elif sender in recipients:
+            del self._fulfilments[request]
+            self._set(proposal, "failed" if response.error else "fulfilled")
+            self._settle(proposal.id, (sender, response))
+
+    def on_event(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+        """Handle an event about a proposal. The gateway also knows fulfilments that do not name their proposal."""
+        status = str(payload.get("event")).removeprefix(EVENT)
+        proposal = self.find(envelope.correlation_id)
+        if status not in STATUSES or proposal is None:
+            return
+        self._set(proposal, cast(Status, status))
+        if status in WITHOUT_ANSWER:
+            self._settle(proposal.id, ProposalEnded(status, payload.get("by"), payload.get("reason")))
+        elif (answer := self._answers.get(str(payload.get("fulfilment")))) is not None:
+            self._settle(proposal.id, answer)
+
+    def _settle(self, id: str, how: tuple[str, Response] | ProposalEnded) -> None:
+        waiting = self._outcomes.get(id)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(how, ProposalEnded):
+            _fail(waiting, how)
+        else:
+            waiting.set_result(how)
+
+    def outcome(self, id: str) -> "asyncio.Future[tuple[str, Response]]":
+        """Return the future answer to a proposal of ours: who answered, and what. It may raise ProposalEnded.
+
+        It is created before the proposal is sent, so that no answer comes too early, and kept as long as the proposal.
+        """
+        waiting = self._outcomes.setdefault(id, asyncio.get_running_loop().create_future())
+        proposal = self.find(id)
+        if proposal is not None and proposal.status in WITHOUT_ANSWER:
+            self._settle(id, ProposalEnded(proposal.status))
+        return waiting
+
+    def forget(self, id: str) -> None:
+        """Forget a proposal that was not sent."""
+        self._outcomes.pop(id, None)
+
+    def fail(self, why: Exception) -> None:
+        for waiting in self._outcomes.values():
+            _fail(waiting, why)
+        self._outcomes.clear()
+
+    def _set(self, proposal: Proposal, status: Status) -> None:
+        self._by_id[proposal.id] = msgspec.structs.replace(proposal, status=status)
+
 
 HEARD_MAX: Final = 1000  # envelopes that wait to be read, before the connection is held back
 
@@ -249,7 +401,7 @@ class Conversation:
 
     def _reply(self, request: Envelope, payload: bytes) -> bool:
         """Send a reply, again after a loss, without waiting until it is published."""
-        proposal = self.proposals.maybe(request.correlation_id)
+        proposal = self.proposals.find(request.correlation_id)
         to: tuple[str, ...] = (request.sender or "",)
         if proposal is not None and proposal.proposer not in to:
             to += (proposal.proposer,)
@@ -295,9 +447,19 @@ class Conversation:
 
     async def _meet(self, peer: str, timeout_s: float) -> None:
         """Perform the handshake of MCP, once while the peer is present (X-1-2)."""
+
+        async def greet() -> None:
+            params = {"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": self._offer.info}
+            try:
+                await self.request(peer, INITIALIZE, encode_value(params), timeout_s)
+            except CallFailed as failed:
+                log.info("%s answers initialize with %s; it is asked anyway", peer, failed)
+            await self.publish(MCP, encode_notification(INITIALIZED.encode(), b""), to=(peer,))
+
         if peer not in self._met:
-            greeting = asyncio.get_running_loop().create_task(self._greet(peer, timeout_s), name=f"meet {peer}")
-            greeting.add_done_callback(_retrieve)
+            greeting = asyncio.get_running_loop().create_task(greet(), name=f"meet {peer}")
+            # Whoever awaits the task gets its exception; asyncio need not log it.
+            greeting.add_done_callback(lambda task: None if task.cancelled() else task.exception())
             self._met[peer] = greeting
         meeting = self._met[peer]
         try:
@@ -306,14 +468,6 @@ class Conversation:
             if self._met.get(peer) is meeting:
                 del self._met[peer]
             raise
-
-    async def _greet(self, peer: str, timeout_s: float) -> None:
-        params = {"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": self._offer.info}
-        try:
-            await self.request(peer, INITIALIZE, encode_value(params), timeout_s)
-        except CallFailed as failed:
-            log.info("%s answers initialize with %s; it is asked anyway", peer, failed)
-        await self.publish(MCP, encode_notification(INITIALIZED.encode(), b""), to=(peer,))
 
     # Hearing
 
@@ -351,7 +505,9 @@ class Conversation:
                     self._serve(envelope, message)
             case Notification():
                 if is_ours and message.method == CANCELLED:
-                    self._forget_missed(envelope, message)
+                    params = (decode_object(message.params) if message.params else None) or {}
+                    cancelled = (envelope.sender, bytes(params.get("requestId", b"")))
+                    self._missed = [entry for entry in self._missed if (entry[0].sender, entry[1].id) != cancelled]
                     self._service.hear(envelope, message)
 
     def _on_answer(self, envelope: Envelope, response: Response) -> None:
@@ -370,11 +526,6 @@ class Conversation:
             return
         self._service.serve(envelope, request)
 
-    def _forget_missed(self, envelope: Envelope, notification: Notification) -> None:
-        params = (decode_object(notification.params) if notification.params else None) or {}
-        id = bytes(params.get("requestId", b""))
-        self._missed = [missed for missed in self._missed if (missed[0].sender, missed[1].id) != (envelope.sender, id)]
-
     def on_caught_up(self, away_s: float | None) -> None:
         """Serve the requests that were missed, unless we were away too long. None: it is the first connection."""
         missed, self._missed = self._missed, []
@@ -388,9 +539,18 @@ class Conversation:
         payload = decode_value(envelope.payload)
         event = payload.get("event")
         if envelope.kind == PRESENCE:
-            self._on_presence(event, msgspec.convert(payload["participant"], Peer))
+            peer = msgspec.convert(payload["participant"], Peer)
+            if event == "leave":
+                self.peers.pop(peer.id, None)
+                self._forget_absent()
+            else:
+                self.peers[peer.id] = peer
         elif event == "privilege_changed":
-            self._on_privilege(msgspec.convert(payload["participant"], Peer))
+            peer = msgspec.convert(payload["participant"], Peer)
+            if peer.id == self.id:
+                self.privilege = peer.privilege
+            elif peer.id in self.peers:
+                self.peers[peer.id] = msgspec.structs.replace(self.peers[peer.id], privilege=peer.privilege)
         elif event in ("recipient_absent", "recipient_cannot_answer"):
             pending = self._pending.get(envelope.correlation_id or "")
             if pending is not None:
@@ -399,19 +559,6 @@ class Conversation:
         else:
             self.proposals.on_event(envelope, payload)
         self._tell(Heard(envelope=envelope, is_old=is_old))
-
-    def _on_presence(self, event: str, peer: Peer) -> None:
-        if event == "leave":
-            self.peers.pop(peer.id, None)
-            self._forget_absent()
-        else:
-            self.peers[peer.id] = peer
-
-    def _on_privilege(self, peer: Peer) -> None:
-        if peer.id == self.id:
-            self.privilege = peer.privilege
-        elif peer.id in self.peers:
-            self.peers[peer.id] = msgspec.structs.replace(self.peers[peer.id], privilege=peer.privilege)
 
     def _forget_absent(self) -> None:
         for gone in [peer for peer in self._met if peer not in self.peers and self._met[peer].done()]:
@@ -441,11 +588,6 @@ def _fail(future: "asyncio.Future[Any]", why: Exception) -> None:
     if not future.done():
         future.set_exception(why)
         future.exception()  # asyncio would log an exception that is never retrieved
-
-
-def _retrieve(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled():
-        task.exception()  # the one who awaits the task gets it; asyncio need not log it
 
 
 def _log_refused(taken: "asyncio.Future[None]") -> None:

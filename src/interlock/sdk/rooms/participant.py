@@ -17,7 +17,7 @@ from interlock.net.protocol.address_scope import is_loopback
 from interlock.rooms.protocol.envelope import CHAT, ENVELOPE_BYTES_MAX, MCP
 from interlock.rooms.protocol.participants import is_topic
 from interlock.sdk.rooms.connection import RoomAddress, Ticket, get_json, post_json
-from interlock.sdk.rooms.conversation import Conversation, Listener, read_answer
+from interlock.sdk.rooms.conversation import Conversation, ListedProposal, Listener, read_answer
 from interlock.sdk.rooms.model import (
     Answer,
     EnvelopeRefused,
@@ -28,7 +28,6 @@ from interlock.sdk.rooms.model import (
     RoomRefused,
     RoomUnreachable,
 )
-from interlock.sdk.rooms.proposals import Listed
 from interlock.sdk.subserver.mcp_server import ToolOffer
 from interlock.sdk.subserver.tools import OfferedTools
 from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
@@ -77,8 +76,9 @@ class Participant(OfferedTools):
             raise RoomInvalid(f"{topic!r} is not the name of a room")
         if token is not None and (not token.isascii() or not token.isprintable()):
             raise RoomInvalid("a token is printable ASCII; was a line break copied along?")
-        place = self._place = RoomAddress(
-            address=_checked(address, secure_by),
+        self.topic = topic
+        self._place = RoomAddress(
+            address=_check_address(address, secure_by),
             topic=topic,
             token=token,
             ticket=ticket,
@@ -86,18 +86,16 @@ class Participant(OfferedTools):
             name=name,
             kind=kind,
         )
-        self.topic = topic
         super().__init__()
-        offer = ToolOffer(
+        self._offer = ToolOffer(
             name=name or "participant",
             version=version,
             instructions=instructions,
             max_bytes=ENVELOPE_BYTES_MAX,
             tools=self._tools,
         )
-        self._offer = offer
         self._conversation = Conversation(
-            place, offer, history=history, after=after, answers_while_restricted=restricted_replies
+            self._place, self._offer, history=history, after=after, answers_while_restricted=restricted_replies
         )
         self._keeping: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -140,8 +138,16 @@ class Participant(OfferedTools):
 
     def run(self) -> None:
         """Serve the tools until the program is asked to end. A node that does not run yet is waited for."""
+
+        async def serve_until_signal() -> None:
+            loop = asyncio.get_running_loop()
+            if os.name != "nt":
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    loop.add_signal_handler(number, self.stop)
+            await self.serve()
+
         try:
-            asyncio.run(self._run())
+            asyncio.run(serve_until_signal())
         except RoomRefused as refused:
             log.error("room %s: %s", self.topic, refused)
             sys.exit(1)
@@ -178,13 +184,6 @@ class Participant(OfferedTools):
             loop.call_soon_threadsafe(stopping.set)
         except RuntimeError:
             pass  # it has ended meanwhile
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        if os.name != "nt":
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self.stop)
-        await self.serve()
 
     # Who is here
 
@@ -274,7 +273,7 @@ class Participant(OfferedTools):
         self, peer: str, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = CALL_S
     ) -> Answer:
         """Send any MCP request to one participant (X-4.1-3)."""
-        _check_one(peer)
+        _check_recipient(peer)
         return await self._conversation.request(peer, method, encode_value(params or {}), timeout_s)
 
     # Proposals
@@ -294,7 +293,7 @@ class Participant(OfferedTools):
         self, peer: str, tool: str, arguments: Mapping[str, Any] | None = None, *, reason: str | None = None
     ) -> str:
         """Propose the call of a tool and return the proposal's id. Everyone in the room sees its arguments."""
-        _check_one(peer)
+        _check_recipient(peer)
         payload: dict[str, Any] = {"method": TOOLS_CALL, "params": _tool_call(tool, arguments)}
         if reason is not None:
             payload["reason"] = reason
@@ -322,7 +321,7 @@ class Participant(OfferedTools):
         already_claimed. `peer` is required if the proposal names no participant. `arguments` replace those of a
         proposed tool.
         """
-        entry = self._conversation.proposals.maybe(proposal)
+        entry = self._conversation.proposals.find(proposal)
         if entry is None:
             raise RoomInvalid(f"no proposal {proposal} was heard here")
         target = peer or entry.target
@@ -331,7 +330,7 @@ class Participant(OfferedTools):
         if arguments is None and peer is None:
             self._conversation.proposals.outcome(proposal)  # before deciding, so that no answer is missed
             try:
-                await self._decide(proposal, "fulfil", {})
+                await post_json(self._place, "proposals", proposal, "fulfil", body={})
             except EnvelopeRefused as refused:
                 # A gateway that tracks no proposals does not know it; then it is fulfilled by a plain request.
                 if refused.code != "unknown_proposal":
@@ -346,32 +345,29 @@ class Participant(OfferedTools):
     async def reject(self, proposal: str, *, reason: str | None = None) -> None:
         """Reject a proposal; needs full privilege."""
         body = {} if reason is None else {"reason": reason}
-        await self._decide(proposal, "reject", body)
+        await post_json(self._place, "proposals", proposal, "reject", body=body)
 
     async def withdraw(self, proposal: str) -> None:
         """Withdraw a proposal of ours."""
-        await self._decide(proposal, "withdraw", {})
-
-    async def _decide(self, proposal: str, how: str, body: dict[str, Any]) -> None:
-        await post_json(self._place, "proposals", proposal, how, body=body)
+        await post_json(self._place, "proposals", proposal, "withdraw", body={})
 
 
 class _Proposals(msgspec.Struct):
     """The gateway's list of proposals."""
 
-    proposals: list[Listed]
+    proposals: list[ListedProposal]
 
 
 def _tool_call(tool: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"name": tool, "arguments": dict(arguments or {})}
 
 
-def _check_one(peer: str) -> None:
+def _check_recipient(peer: str) -> None:
     if not isinstance(peer, str) or not peer:
         raise RoomInvalid("a request goes to one participant (one_recipient)")
 
 
-def _checked(address: str, secure_by: str | None) -> str:
+def _check_address(address: str, secure_by: str | None) -> str:
     """Return the address of a node without its path. Raises RoomInvalid if it is no address, or insecure."""
     parts = urlsplit(address)
     if parts.scheme not in SCHEMES or not parts.hostname or parts.path.rstrip("/") or parts.query:

@@ -1,4 +1,6 @@
-"""The MCP server of a leaf on one link: it takes requests of the parent and sends replies and notifications.
+"""The MCP server of a leaf on one link, and the uplink that has one while it is registered with a parent.
+
+The server takes requests of the parent and sends replies and notifications.
 
 Both eras are served; each request says to which it belongs. A tool's failure is a result with isError; problems of
 routing (route, method, size, too many calls) are JSON-RPC errors. Replies of calls that outlive their link are dropped.
@@ -7,13 +9,16 @@ routing (route, method, size, too many calls) are JSON-RPC errors. Replies of ca
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol import route
+from interlock.ax.protocol.messages import Proof, Register
+from interlock.ax.protocol.registration.registrant import Joined
+from interlock.ax.uplink import Opener, Uplink
 from interlock.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
@@ -53,6 +58,7 @@ log = logging.getLogger("interlock.subserver")
 CALLS_MAX: Final = 64  # at once; each may occupy a thread
 LISTENS_MAX: Final = 16  # subscriptions of a client; a parent needs one
 RETRY_AFTER_MS: Final = 1000
+CAPABILITIES: Final[Mapping[str, Any]] = {"tools": {"listChanged": True}}
 
 _BUSY: Final = Refusal(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "retry_after_ms": RETRY_AFTER_MS})
 
@@ -70,6 +76,11 @@ class ToolOffer(msgspec.Struct, kw_only=True):
     @property
     def info(self) -> dict[str, str]:
         return {"name": self.name, "version": self.version}
+
+    @property
+    def instruction_members(self) -> dict[str, str]:
+        """The member `instructions` of the first reply to a client, if there are any."""
+        return {} if self.instructions is None else {"instructions": self.instructions}
 
 
 class McpServer:
@@ -128,35 +139,18 @@ class McpServer:
         elif validated.method == TOOLS_LIST:
             self._answer(validated, {"tools": [tool.listed for tool in self._offer.tools.values()]}, cached=True)
         elif validated.method == DISCOVER and _is_modern(validated):
-            self._answer(validated, self._discover_result(), cached=True)
+            members = {"supportedVersions": list(MODERN_VERSIONS), "capabilities": CAPABILITIES}
+            self._answer(validated, members | self._offer.instruction_members, cached=True)
         elif validated.method == LISTEN and _is_modern(validated):
             self._listen(validated)
         elif validated.method == INITIALIZE and not _is_modern(validated):
-            self._answer(validated, self._initialize_result(validated))
+            self.agreed = negotiate_legacy(find_string(validated.params.get("protocolVersion")) or "")
+            members = {"protocolVersion": self.agreed, "capabilities": CAPABILITIES, "serverInfo": self._offer.info}
+            self._answer(validated, members | self._offer.instruction_members)
         elif validated.method == PING and not _is_modern(validated):
             self._answer(validated, {})
         else:
             self._refuse(request.id, Refusal(METHOD_NOT_FOUND, "Method not found"))
-
-    def _revision(self, validated: ValidatedRequest) -> str:
-        version = validated.meta.get(META_VERSION)
-        return self.agreed if version is None else find_string(version) or MODERN_VERSIONS[0]
-
-    def _discover_result(self) -> dict[str, Any]:
-        members: dict[str, Any] = {
-            "supportedVersions": list(MODERN_VERSIONS),
-            "capabilities": {"tools": {"listChanged": True}},
-        }
-        return members if self._offer.instructions is None else {**members, "instructions": self._offer.instructions}
-
-    def _initialize_result(self, validated: ValidatedRequest) -> dict[str, Any]:
-        self.agreed = negotiate_legacy(find_string(validated.params.get("protocolVersion")) or "")
-        members: dict[str, Any] = {
-            "protocolVersion": self.agreed,
-            "capabilities": {"tools": {"listChanged": True}},
-            "serverInfo": self._offer.info,
-        }
-        return members if self._offer.instructions is None else {**members, "instructions": self._offer.instructions}
 
     def _listen(self, validated: ValidatedRequest) -> None:
         """Begin a subscription of a modern client, which lasts until it is cancelled or the link ends."""
@@ -204,32 +198,28 @@ class McpServer:
         task.add_done_callback(self._offer.calls.discard)
 
     async def _work(self, validated: ValidatedRequest, tool: ServedTool, context: Context) -> None:
+        """Run a tool and answer. A failure becomes a result with isError; only ToolFailed reveals its message."""
+        version = validated.meta.get(META_VERSION)
+        revision = self.agreed if version is None else find_string(version) or MODERN_VERSIONS[0]
         try:
-            done = await self._outcome(validated, tool, context)
+            members = await tool.answer(validated.params.get("arguments", Raw(b"{}")), context, revision=revision)
+            # The other half of a message is for what surrounds the result, such as escapes.
+            if len(encode_value(members)) > self._offer.max_bytes // 2:
+                raise ToolFailed("the result is larger than a message may be; ask for less at a time")
         except asyncio.CancelledError:
             context.cancel()
             return
+        except ToolFailed as failed:
+            members = failure(str(failed))
+        except Exception:
+            ref = secrets.token_hex(4)
+            log.exception("the tool %s failed (ref %s)", tool.name, ref)
+            members = failure(f"the tool failed; its log has the reason (ref {ref})")
         finally:
             if self._running.get(validated.id, (None, None))[1] is context:
                 del self._running[validated.id]
         if not context.cancelled:  # a cancelled request gets no answer
-            self._answer(validated, done)
-
-    async def _outcome(self, validated: ValidatedRequest, tool: ServedTool, context: Context) -> dict[str, Any]:
-        """Run a tool. A failure becomes a result with isError; only ToolFailed reveals its message."""
-        try:
-            arguments = validated.params.get("arguments", Raw(b"{}"))
-            done = await tool.answer(arguments, context, revision=self._revision(validated))
-            # The other half of a message is for what surrounds the result, such as escapes.
-            if len(encode_value(done)) > self._offer.max_bytes // 2:
-                raise ToolFailed("the result is larger than a message may be; ask for less at a time")
-        except ToolFailed as failed:
-            return failure(str(failed))
-        except Exception:
-            ref = secrets.token_hex(4)
-            log.exception("the tool %s failed (ref %s)", tool.name, ref)
-            return failure(f"the tool failed; its log has the reason (ref {ref})")
-        return done
+            self._answer(validated, members)
 
     def _reporter(self, meta: Mapping[str, Raw]) -> Callable[[float, float | None, str | None], None] | None:
         """Return a function that reports progress from any thread, or None if the caller wants no progress."""
@@ -260,6 +250,41 @@ class McpServer:
     def _refuse(self, message_id: bytes, refusal: Refusal) -> None:
         if self._open:
             self._send(encode_refusal(message_id, refusal, draft=True))
+
+
+class LeafUplink(Uplink):
+    """The uplink of a leaf. It proves the authority again at each registration, because a proof is for one parent."""
+
+    def __init__(
+        self,
+        register: Register,
+        parents: Sequence[tuple[str, Opener]],
+        offer: ToolOffer,
+        *,
+        once: bool = False,
+        on_joined: Callable[[], None] | None = None,
+        prove: Callable[[int], Proof | None] | None = None,
+    ) -> None:
+        """Create the uplink. `prove` returns the proof of authority for a registration with a parent."""
+        super().__init__(register, parents, log, once=once)
+        self._offer = offer
+        self._on_joined = on_joined
+        self._prove = prove
+
+    @property
+    def server(self) -> McpServer | None:
+        """Return the server while registered, otherwise None."""
+        return self._tenant if isinstance(self._tenant, McpServer) else None
+
+    def _register_message(self, parent: int, register: Register) -> Register:
+        if self._prove is None:
+            return register
+        return msgspec.structs.replace(register, authority_proof=self._prove(parent))
+
+    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> McpServer:
+        if self._on_joined is not None:
+            self._on_joined()
+        return McpServer(self._offer, send, step.registered.assigned_segment)
 
 
 def _read(request: Request) -> ValidatedRequest | Refusal:

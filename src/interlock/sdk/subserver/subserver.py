@@ -32,8 +32,7 @@ from interlock.sdk.subserver.tools import OfferedTools, RegistrationRefused, Sub
 if TYPE_CHECKING:
     from interlock.ax.uplink import Opener
     from interlock.crypto.signing import SigningKey
-    from interlock.sdk.subserver.mcp_server import ToolOffer
-    from interlock.sdk.subserver.uplink import LeafUplink
+    from interlock.sdk.subserver.mcp_server import LeafUplink
 
 FILE_BYTES_MAX = 4096  # of the file that contains the subserver_id
 
@@ -48,16 +47,11 @@ def subserver_id(path: Path) -> str:
     """Return the stored subserver_id, and create it on the first start. Raises SubserverInvalid."""
     try:
         with path.open("rb") as file:
-            return _read(path, file.read(FILE_BYTES_MAX + 1))
+            return str(uuid.UUID(json.loads(file.read(FILE_BYTES_MAX + 1))["subserver_id"]))
     except FileNotFoundError:
         return _create(path)
     except OSError as error:
         raise SubserverInvalid(f"{path} cannot be read: {error.strerror}; make it readable or give state=") from error
-
-
-def _read(path: Path, text: bytes) -> str:
-    try:
-        return str(uuid.UUID(json.loads(text)["subserver_id"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise SubserverInvalid(
             f"{path} holds no subserver_id; restore it, or remove it to become a new subserver"
@@ -141,7 +135,7 @@ class Subserver(OfferedTools):
         self._parents = [
             _check_parent(Parent(url=parent, token=token) if isinstance(parent, str) else parent) for parent in parents
         ]
-        self._authority = _authority(authority)
+        self._authority = _read_authority(authority)
         self._proof = Proof(type="jwt", token=authority_proof) if authority_proof is not None else None
         self._key = _signing_key(authority_key, self._authority) if authority_key is not None else None
         try:
@@ -176,18 +170,33 @@ class Subserver(OfferedTools):
         if not method.startswith("notifications/") or any(char in '"\\' or ord(char) < 32 for char in method):
             raise SubserverInvalid(f'a notification\'s method begins with "notifications/", and {method!r} does not')
         encoded = msgspec.json.encode(params) if params is not None else b""
-        self._on_loop(lambda: self._notify(method, encoded))
+
+        def send() -> None:
+            server = self._uplink.server if self._uplink is not None else None
+            if server is None or not server.notify(method, encoded):
+                log.debug("%s was dropped: there is no parent to tell", method)
+
+        self._on_loop(send)
 
     def run(self, *, stdio: bool = False) -> None:
         """Serve until SIGTERM or SIGINT. `stdio`: the aggregator started this program and speaks through its pipes."""
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        asyncio.run(self._run(stdio))
+
+        async def serve_until_signal() -> None:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self.stop)
+            try:
+                await self.serve(stdio=stdio)
+            except RegistrationRefused:  # the log has said why
+                sys.exit(1)
+
+        asyncio.run(serve_until_signal())
 
     async def serve(self, *, stdio: bool = False) -> None:
         """Do what `run` does, for a program that has an event loop. Cancelling it, or `stop`, ends it."""
-        from interlock.sdk.subserver.mcp_server import ToolOffer
-        from interlock.sdk.subserver.uplink import LeafUplink
+        from interlock.sdk.subserver.mcp_server import LeafUplink, ToolOffer
 
         stdio = stdio or os.environ.get(STARTED_BY_AGGREGATOR) == "stdio"
         if not self._parents and not stdio:
@@ -202,7 +211,7 @@ class Subserver(OfferedTools):
             tools=self._tools,
         )
         self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
+        self._stopping = stopping = asyncio.Event()
         uplink = LeafUplink(
             self._register(),
             self._openers(stdio),
@@ -212,14 +221,22 @@ class Subserver(OfferedTools):
             prove=None if stdio else self._prove,
         )
         self._uplink = uplink
+
+        async def end_when_stopped() -> None:
+            await stopping.wait()
+            log.info("ending")
+            if offer.calls:
+                await asyncio.wait(offer.calls, timeout=GRACE_S)
+            uplink.stop()
+
         running = self._loop.create_task(uplink.run())
-        stopping = self._loop.create_task(self._stop(uplink, offer))
+        ending = self._loop.create_task(end_when_stopped())
         try:
             await running
             if uplink.refusal is not None:
                 raise RegistrationRefused(uplink.refusal)
         finally:
-            stopping.cancel()
+            ending.cancel()
             running.cancel()
             self._uplink = self._loop = self._stopping = None
 
@@ -228,24 +245,6 @@ class Subserver(OfferedTools):
         stopping = self._stopping
         if stopping is not None:
             self._on_loop(stopping.set)
-
-    async def _run(self, stdio: bool) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
-        try:
-            await self.serve(stdio=stdio)
-        except RegistrationRefused:  # the log has said why
-            sys.exit(1)
-
-    async def _stop(self, uplink: "LeafUplink", offer: "ToolOffer") -> None:
-        if self._stopping is None:
-            return
-        await self._stopping.wait()
-        log.info("ending")
-        if offer.calls:
-            await asyncio.wait(offer.calls, timeout=GRACE_S)
-        uplink.stop()
 
     def _register(self) -> Register:
         """Return the registration message, without the proof of authority, which is for one parent."""
@@ -289,11 +288,6 @@ class Subserver(OfferedTools):
             )
 
         return opened
-
-    def _notify(self, method: str, params: bytes) -> None:
-        server = self._uplink.server if self._uplink is not None else None
-        if server is None or not server.notify(method, params):
-            log.debug("%s was dropped: there is no parent to tell", method)
 
     def _tools_changed(self) -> None:
         if self._uplink is not None and self._uplink.server is not None:
@@ -346,7 +340,7 @@ def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "Signin
         raise SubserverInvalid(str(refused)) from None
 
 
-def _authority(name: str | None) -> str | None:
+def _read_authority(name: str | None) -> str | None:
     if name is None:
         return None
     from interlock.ax.protocol.registration.authority import maybe_authority

@@ -155,9 +155,14 @@ def make_tool(
     fields, context = _parameters(local, function)
     try:
         arguments = msgspec.defstruct(local.replace("-", "_"), fields, kw_only=True, forbid_unknown_fields=True)
-        schema = _schema(arguments)
+        (root,), components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
     except (TypeError, NameError, ValueError) as error:
         raise ToolInvalid(f"the signature of {local} cannot be written as JSON Schema: {error}") from error
+    # The root of the schema must be an object (MCP), not a reference to one.
+    schema = components.pop(root["$ref"].removeprefix("#/$defs/"))
+    schema.pop("title", None)
+    if components:
+        schema["$defs"] = components
     listed: dict[str, Any] = {"name": local}
     if title is not None:
         listed["title"] = title
@@ -223,14 +228,6 @@ def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str
         else:
             fields.append((parameter.name, kind, parameter.default))
     return fields, context
-
-
-def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the schema of the arguments. Its root must be an object (MCP), not a reference to one."""
-    (root,), components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
-    own = components.pop(root["$ref"].removeprefix("#/$defs/"))
-    own.pop("title", None)
-    return {**own, "$defs": components} if components else own
 
 
 async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
