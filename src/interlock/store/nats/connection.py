@@ -58,6 +58,8 @@ class ApiError(Exception):
 
 
 class Connection:
+    """The connection of a store. It is kept in the background from `open` until `close`."""
+
     def __init__(self, servers: NatsServers, what: str) -> None:
         self._servers = servers
         self._what = what  # how messages call the store
@@ -143,11 +145,7 @@ class Connection:
         """Send a request and return its answer within the time limit. "No responders" (503) is an answer too."""
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
 
-        def answered(message: Msg) -> None:
-            if not answer.done():
-                answer.set_result(message)
-
-        with self.inbox(answered) as reply:
+        with self.inbox(settle_with_message(answer)) as reply:
             await self.send(subject, data, headers, reply=reply)
             await self.wait(answer, len(data) if size is None else size)
             return answer.result()
@@ -266,7 +264,10 @@ class Connection:
         """Connect to the first server, in random order, that accepts this node."""
         urls = list(self._servers.urls)
         random.shuffle(urls)
-        options = await self._options()
+        secret = await self._servers.secret() if self._servers.secret is not None else None
+        options = connect_options(secret or "")
+        if any(urlsplit(url).scheme == "tls" for url in self._servers.urls):
+            options["tls"] = ssl.create_default_context(cafile=self._servers.ca_file)
         failures: list[Exception] = []
         for url in urls:
             try:
@@ -349,13 +350,6 @@ class Connection:
                     answer.set_exception(self._unavailable())
         return client
 
-    async def _options(self) -> dict[str, Any]:
-        secret = await self._servers.secret() if self._servers.secret is not None else None
-        options = connect_options(secret or "")
-        if any(urlsplit(url).scheme == "tls" for url in self._servers.urls):
-            options["tls"] = ssl.create_default_context(cafile=self._servers.ca_file)
-        return options
-
     def _refusal(self, url: str, failed: BaseException, errors: list[str]) -> Exception:
         messages = " ".join([*errors, str(failed)])
         if "uthorization" in messages or "uthentication" in messages:
@@ -370,7 +364,7 @@ class Connection:
 
 
 class _Client(Client):
-    """Says who it is over TLS alone where that was asked for, whatever the server offers."""
+    """A client that sends its credentials over TLS only, if TLS was requested, whatever the server offers."""
 
     def __init__(self, *, is_tls: bool, public_nkey: str | None) -> None:
         super().__init__()
@@ -385,6 +379,16 @@ class _Client(Client):
 
 def _words(error: BaseException) -> str:
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+
+
+def settle_with_message(answer: "asyncio.Future[Msg]") -> Answered:
+    """Return a function that settles `answer` with the first message."""
+
+    def settle(message: Msg) -> None:
+        if not answer.done():
+            answer.set_result(message)
+
+    return settle
 
 
 async def _close(client: Client) -> None:
@@ -428,7 +432,10 @@ def connect_options(secret: str) -> dict[str, Any]:
         return {"user_jwt_cb": lambda: bytearray(token), "signature_cb": _signer(_key(seed[0]))}
     if seed is not None and seed[0] == secret:
         key = _key(secret)
-        return {"signature_cb": _signer(key), "public_nkey": _public(key)}
+        raw = bytes([_USER_PREFIX]) + key.public_key().public_bytes_raw()
+        checksum = binascii.crc_hqx(raw, 0).to_bytes(2, "little")
+        public_key = base64.b32encode(raw + checksum).decode().rstrip("=")
+        return {"signature_cb": _signer(key), "public_nkey": public_key}
     if ":" in secret:
         user, _, password = secret.partition(":")
         return {"user": user, "password": password}
@@ -444,8 +451,3 @@ def _key(seed: str) -> Ed25519PrivateKey:
 
 def _signer(key: Ed25519PrivateKey) -> Callable[[str], bytes]:
     return lambda nonce: base64.b64encode(key.sign(nonce.encode()))
-
-
-def _public(key: Ed25519PrivateKey) -> str:
-    raw = bytes([_USER_PREFIX]) + key.public_key().public_bytes_raw()
-    return base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")

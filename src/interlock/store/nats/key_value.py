@@ -31,7 +31,7 @@ from interlock.store.nats.jetstream import (
     text_of,
     token,
 )
-from interlock.store.nats.reader import Reader, RunningReader
+from interlock.store.nats.reader import Reader
 from interlock.store.ports import Change, Conflict, Damaged, Entry, StoreError, StoreRefused, Unavailable, expiry
 
 T = TypeVar("T")
@@ -132,9 +132,8 @@ class NatsKeyValue:
         raise Unavailable(f"{bucket}/{key} is written too often to be read")
 
     async def entries(self, bucket: str, now: float) -> list[Entry]:
-        messages = await self._jetstream.await_request(
-            self._stream, self._jetstream.all_of(self._stream, f"{self._names.entries}.{token(bucket)}.*")
-        )
+        subjects = f"{self._names.entries}.{token(bucket)}.*"
+        messages = await self._await_request(self._jetstream.all_of(self._stream, subjects))
         entries: dict[str, Entry] = {}  # a key that was written meanwhile may come twice: the later one stands
         for message in messages:
             try:
@@ -210,9 +209,7 @@ class NatsKeyValue:
             return None
 
     async def _find(self, bucket: str, key: str) -> _Content:
-        message = await self._jetstream.await_request(
-            self._stream, self._jetstream.last(self._stream, self._names.entry(bucket, key))
-        )
+        message = await self._await_request(self._jetstream.last(self._stream, self._names.entry(bucket, key)))
         return _NOTHING if message is None else _read_content(message)
 
     async def _join_parts(self, entry: Entry, content: _Content) -> Entry:
@@ -269,9 +266,7 @@ class NatsKeyValue:
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         with self.own.write(subject) as write:
-            write.sequence = await self._jetstream.await_request(
-                self._stream, self._jetstream.publish(self._stream, subject, data, headers)
-            )
+            write.sequence = await self._await_request(self._jetstream.publish(self._stream, subject, data, headers))
         return write.sequence
 
     async def _clear_parts(self, bucket: str, key: str, content: _Content, before: int) -> None:
@@ -336,7 +331,7 @@ class Watches:
         self._held: dict[str, Stored] = {}  # by subject: the last message
         self._own: dict[str, int] = {}  # by subject: a sequence that the reader has yet to come to
         kv.own.on_end(self._on_own)
-        self._reader: RunningReader | None = None
+        self._reader: Reader | None = None
         self._failure: StoreRefused | None = None
 
     async def open(self) -> None:
@@ -350,30 +345,35 @@ class Watches:
             last,
             self._take,
             prepare=self._prepare,
+            on_end=self._on_end,
         )
         self._failure = None
-        self._reader = RunningReader(reader, self._ended)
-        self._jetstream.connection.on_change(reader.doubt)
+        self._reader = reader
+        reader.start()
 
     async def close(self) -> None:
-        running, self._reader = self._reader, None
-        if running is not None:
-            self._jetstream.connection.forget(running.reader.doubt)
-            await running.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
 
     def watch(self, bucket: str) -> "NatsWatch":
         if self._reader is None:
             raise Unavailable("the store is not open")
         # What this process has written before is not news to it, even where the reader has yet to come there.
-        after = max(self._reader.reader.position, self._kv.own.last)
-        watch = NatsWatch(self._jetstream, self._kv, bucket, after, self._remove)
+        after = max(self._reader.position, self._kv.own.last)
+
+        def forget(watch: NatsWatch) -> None:
+            with contextlib.suppress(ValueError):
+                self._watches[token(bucket)].remove(watch)
+
+        watch = NatsWatch(self._jetstream, self._kv, after, forget)
         self._watches.setdefault(token(bucket), []).append(watch)
         if self._failure is not None:
             watch.end(self._failure)
         return watch
 
     async def _prepare(self) -> None:
-        read = 0 if self._reader is None else self._reader.reader.position
+        read = 0 if self._reader is None else self._reader.position
         await self._jetstream.confirm(self._names.kv_stream, read)
 
     def _take(self, message: Msg, sequence: int) -> None:
@@ -393,7 +393,7 @@ class Watches:
 
     def _on_own(self, subject: str, sequence: int) -> None:
         if sequence:
-            if self._reader is not None and sequence > self._reader.reader.position:
+            if self._reader is not None and sequence > self._reader.position:
                 self._own[subject] = max(sequence, self._own.get(subject, 0))
             for watch in self._watches.get(self._bucket(subject), ()):
                 watch.drop(subject, sequence)
@@ -405,7 +405,7 @@ class Watches:
     def _bucket(self, subject: str) -> str:
         return subject.removeprefix(f"{self._names.entries}.").partition(".")[0]
 
-    def _ended(self, failure: StoreRefused | None) -> None:
+    def _on_end(self, failure: StoreRefused | None) -> None:
         self._failure = failure
         if failure is not None:
             self._jetstream.connection.fail(failure)  # what this process has in memory is of another stream
@@ -413,24 +413,17 @@ class Watches:
             for watch in list(watches):
                 watch.end(failure)
 
-    def _remove(self, bucket: str, watch: "NatsWatch") -> None:
-        watches = self._watches.get(token(bucket), [])
-        if watch in watches:
-            watches.remove(watch)
-
 
 class NatsWatch:
     def __init__(
         self,
         jetstream: JetStream,
         kv: NatsKeyValue,
-        bucket: str,
         after: int,
-        forget: Callable[[str, "NatsWatch"], None],
+        forget: Callable[["NatsWatch"], None],
     ) -> None:
         self._connection = jetstream.connection
         self._kv = kv
-        self._bucket = bucket
         self._after = after
         self._forget = forget
         self._waiting: dict[str, Stored] = {}  # by subject, in order of sequence
@@ -457,7 +450,7 @@ class NatsWatch:
         self._changed.set()
 
     def close(self) -> None:
-        self._forget(self._bucket, self)
+        self._forget(self)
         self.end(None)
 
     def __aiter__(self) -> Self:

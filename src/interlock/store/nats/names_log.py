@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Self
 
 import msgspec
-from nats.aio.msg import Msg
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
 from interlock.store.nats.connection import Connection, Headers
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Names, Stored, WrongSequence, token
-from interlock.store.nats.reader import Reader, RunningReader
+from interlock.store.nats.reader import Reader
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Conflict, Damaged, NamedRecord, StoreRefused
 
@@ -30,7 +29,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     hash: bytes
 
 
-class _Run(msgspec.Struct, frozen=True, array_like=True):
+class _NamesRun(msgspec.Struct, frozen=True, array_like=True):
     first: int  # the sequence of its first record
     rows: tuple[_Row, ...]
 
@@ -66,7 +65,7 @@ class NatsNamesLog:
         start = known_message if known_record <= after else 0
         records: list[ChainedRecord] = []
         for message in await self._messages(f"{self._subject}.*", start):
-            run = _run(message)
+            run = _decode_run(message)
             records += [record for record, _ in _records(run) if record.sequence > after]
             if len(records) <= limit:
                 self._known = (run.last.sequence, message.sequence)
@@ -77,7 +76,7 @@ class NatsNamesLog:
         messages = await self._messages(f"{self._subject}.{token(name)}")
         messages += await self._messages(f"{self._subject}.{SEVERAL}")
         records = [
-            record for message in messages for record, about in _records(_run(message)) if name and about == name
+            record for message in messages for record, about in _records(_decode_run(message)) if name and about == name
         ]
         return sorted(records, key=lambda record: record.sequence)[-limit:] if limit > 0 else []
 
@@ -88,7 +87,7 @@ class NatsNamesLog:
         last = await self._jetstream.await_request(
             self._stream, self._jetstream.last(self._stream, f"{self._subject}.*")
         )
-        if (ORIGIN if last is None else _run(last).last) != after:
+        if (ORIGIN if last is None else _decode_run(last).last) != after:
             raise Conflict("another replica has changed the registry")
         if not records:
             return after
@@ -97,7 +96,7 @@ class NatsNamesLog:
         runs = self._runs(after.sequence + 1, rows)
         expected: Headers = {EXPECTED_LAST: str(0 if last is None else last.sequence)}
         messages = [
-            (f"{self._subject}.{_about(run)}", msgspec.msgpack.encode(run), {} if number else expected)
+            (f"{self._subject}.{_subject_token(run)}", msgspec.msgpack.encode(run), {} if number else expected)
             for number, run in enumerate(runs)
         ]
         try:
@@ -112,7 +111,7 @@ class NatsNamesLog:
         self._watches.append(watch)
         return watch
 
-    def _runs(self, first: int, rows: Sequence[_Row]) -> list[_Run]:
+    def _runs(self, first: int, rows: Sequence[_Row]) -> list[_NamesRun]:
         """Group the rows into runs that each fit into one message of the server."""
         payload_max = self._connection.payload_max - HEADERS_MAX
         runs: list[list[_Row]] = []
@@ -131,9 +130,9 @@ class NatsNamesLog:
             size += record_size
         if len(runs) > BATCH_MAX:
             raise StoreRefused(f"{len(rows)} records cannot be appended to the registry at once.")
-        messages: list[_Run] = []
+        messages: list[_NamesRun] = []
         for run in runs:
-            messages.append(_Run(first, tuple(run)))
+            messages.append(_NamesRun(first, tuple(run)))
             first += len(run)
         return messages
 
@@ -141,14 +140,14 @@ class NatsNamesLog:
         return await self._jetstream.await_request(self._stream, self._jetstream.all_of(self._stream, subject, after))
 
 
-def _about(run: _Run) -> str:
+def _subject_token(run: _NamesRun) -> str:
     names = {row.name for row in run.rows}
     return token(names.pop()) if len(names) == 1 and "" not in names else SEVERAL
 
 
-def _run(message: Stored) -> _Run:
+def _decode_run(message: Stored) -> _NamesRun:
     try:
-        run = msgspec.msgpack.decode(message.data, type=_Run)
+        run = msgspec.msgpack.decode(message.data, type=_NamesRun)
     except msgspec.DecodeError:
         run = None
     if run is None or not run.rows:
@@ -156,13 +155,12 @@ def _run(message: Stored) -> _Run:
     return run
 
 
-def _records(run: _Run) -> list[tuple[ChainedRecord, str]]:
+def _records(run: _NamesRun) -> list[tuple[ChainedRecord, str]]:
     return [(ChainedRecord(run.first + number, row.data, row.hash), row.name) for number, row in enumerate(run.rows)]
 
 
 class NamesWatch:
     def __init__(self, connection: Connection, jetstream: JetStream, stream: str, subject: str, after: int) -> None:
-        self._connection = connection
         self._changed = asyncio.Event()
         self._is_closed = False
         self._failure: StoreRefused | None = None
@@ -170,10 +168,16 @@ class NamesWatch:
         async def confirm() -> None:
             await jetstream.confirm(stream)
 
-        self._running = RunningReader(
-            Reader(connection, stream, subject, after, self._take, prepare=confirm), self._ended
+        self._reader = Reader(
+            connection,
+            stream,
+            subject,
+            after,
+            lambda message, sequence: self._changed.set(),
+            prepare=confirm,
+            on_end=self._on_end,
         )
-        connection.on_change(self._running.reader.doubt)
+        self._reader.start()
 
     def __aiter__(self) -> Self:
         return self
@@ -187,13 +191,9 @@ class NamesWatch:
         self._changed.clear()
 
     def close(self) -> None:
-        self._connection.forget(self._running.reader.doubt)
-        self._running.stop()
-        self._ended(None)
+        self._reader.stop()
+        self._on_end(None)
 
-    def _take(self, message: Msg, sequence: int) -> None:
-        self._changed.set()
-
-    def _ended(self, failure: StoreRefused | None) -> None:
+    def _on_end(self, failure: StoreRefused | None) -> None:
         self._failure, self._is_closed = failure, True
         self._changed.set()

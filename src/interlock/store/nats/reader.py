@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 
 class Reader:
+    """A task that reads a stream from `start` until `stop`, and passes each message to `take`."""
+
     def __init__(
         self,
         connection: Connection,
@@ -39,15 +41,23 @@ class Reader:
         take: Callable[[Msg, int], None],
         *,
         prepare: Callable[[], Awaitable[None]],
-        room: Callable[[], Awaitable[None]] | None = None,
+        on_end: Callable[[StoreRefused | None], None],
+        wait_for_taker: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """Create a reader of the messages after a sequence.
+
+        `prepare` is called before every new consumer. `wait_for_taker` is called before more messages are requested.
+        `on_end` is called when reading has ended: with the reason, or with None after `stop`.
+        """
         self.position = after  # the last sequence that was given
         self._connection = connection
         self._stream = stream
         self._subject = subject
         self._take = take
-        self._prepare = prepare  # done before every new consumer
-        self._room = room  # waited for before more is asked for
+        self._prepare = prepare
+        self._wait_for_taker = wait_for_taker
+        self._on_end = on_end
+        self._task: asyncio.Task[None] | None = None
         self._arrived: deque[Msg] = deque()
         self._changed = asyncio.Event()
         self._is_doubtful = False
@@ -57,7 +67,31 @@ class Reader:
         self._is_doubtful = True
         self._changed.set()
 
-    async def run(self) -> None:
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="nats reader")
+        self._task.add_done_callback(self._on_done)
+        self._connection.on_change(self.doubt)
+
+    def stop(self) -> None:
+        self._connection.forget(self.doubt)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Stop, and wait until reading has ended."""
+        self.stop()
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            _log.error("reading a stream has ended: %s", failure, exc_info=failure)
+        if failure is not None and not isinstance(failure, StoreRefused):
+            failure = StoreRefused("The store on NATS can no longer be read; the log of this node says why.")
+        self._on_end(failure)
+
+    async def _run(self) -> None:
         """Read until the connection is closed for good. Raise Damaged if the stream was replaced."""
         while True:
             try:
@@ -102,8 +136,8 @@ class Reader:
             async with self._connection.subscription(self._on_message) as reply:
                 delivered = 0
                 while not self._is_doubtful:
-                    if self._room is not None:
-                        await self._room()
+                    if self._wait_for_taker is not None:
+                        await self._wait_for_taker()
                     delivered = await self._poll(consumer, reply, delivered)
         finally:
             with contextlib.suppress(StoreError):
@@ -181,28 +215,3 @@ def _numbers(message: Msg) -> tuple[int, int]:
 
 def _description(message: Msg) -> str:
     return str((message.headers or {}).get("Description", ""))
-
-
-class RunningReader:
-    """A reader with its task; `ended` is told once it stops, and why if it was not asked to."""
-
-    def __init__(self, reader: Reader, ended: Callable[[StoreRefused | None], None]) -> None:
-        self.reader = reader
-        self._ended = ended
-        self._task = asyncio.create_task(reader.run(), name="nats reader")
-        self._task.add_done_callback(self._on_done)
-
-    def stop(self) -> None:
-        self._task.cancel()
-
-    async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait((self._task,))
-
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        failure = None if task.cancelled() else task.exception()
-        if failure is not None:
-            _log.error("reading a stream has ended: %s", failure, exc_info=failure)
-        if failure is not None and not isinstance(failure, StoreRefused):
-            failure = StoreRefused("The store on NATS can no longer be read; the log of this node says why.")
-        self._ended(failure)

@@ -12,10 +12,10 @@ from typing import Self, TypeVar
 
 from nats.aio.msg import Msg
 
-from interlock.store.nats.connection import Connection
+from interlock.store.nats.connection import Connection, settle_with_message
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Names, NoStream
 from interlock.store.nats.key_value import NatsKeyValue, NatsWatch, Watches
-from interlock.store.nats.reader import Reader, RunningReader
+from interlock.store.nats.reader import Reader
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Record, StoreRefused
 
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 
 class NatsStreams:
+    """The append-only streams of a store: one JetStream stream each, created with the first record."""
+
     def __init__(self, jetstream: JetStream, names: Names) -> None:
         self._jetstream = jetstream
         self._names = names
@@ -40,18 +42,16 @@ class NatsStreams:
         self._check(records)
         subject = self._names.records(stream)
         async with self._order(stream):
-            return await self._create_and_write(
-                stream,
-                lambda: self._jetstream.publish_batch(
-                    self._names.stream(stream), [(subject, record, {}) for record in records]
-                ),
-            )
+            await self.ensure(stream)
+            name = self._names.stream(stream)
+            messages = [(subject, record, dict[str, str]()) for record in records]
+            return await self._jetstream.await_request(name, self._jetstream.publish_batch(name, messages))
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
         self._check([data for _, data in records])
         async with self._order(stream):
             await self.ensure(stream)
-            return await self._create_and_write(stream, lambda: self._publish_each(stream, records))
+            return await self._jetstream.await_request(self._names.stream(stream), self._publish_each(stream, records))
 
     async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]:
         if limit <= 0 or after >= SEQUENCE_MAX:
@@ -91,17 +91,12 @@ class NatsStreams:
         answers: list[asyncio.Future[Msg]] = [loop.create_future() for _ in records]
         with contextlib.ExitStack() as inboxes:
             for (id, data), answer in zip(records, answers, strict=True):
-                reply = inboxes.enter_context(connection.inbox(_settle(answer)))
+                reply = inboxes.enter_context(connection.inbox(settle_with_message(answer)))
                 await connection.send(subject, data, {"Nats-Msg-Id": id}, reply=reply)
             size = sum(len(data) for _, data in records)
             for answer in answers:
                 await connection.wait(answer, size)
             return [self._jetstream.acknowledged(name, answer.result()) for answer in answers]
-
-    async def _create_and_write(self, stream: str, write: Callable[[], Awaitable[T]]) -> T:
-        """Create the stream if necessary, then write to it."""
-        await self.ensure(stream)
-        return await self._jetstream.await_request(self._names.stream(stream), write())
 
     async def _read_or_default(self, stream: str, request: Awaitable[T], default: T) -> T:
         name = self._names.stream(stream)
@@ -124,14 +119,6 @@ class NatsStreams:
                 )
 
 
-def _settle(answer: "asyncio.Future[Msg]") -> Callable[[Msg], None]:
-    def settle(message: Msg) -> None:
-        if not answer.done():
-            answer.set_result(message)
-
-    return settle
-
-
 class NatsFollowing:
     """The records of one stream, as they come."""
 
@@ -146,19 +133,17 @@ class NatsFollowing:
         self._taken = asyncio.Event()
         self.is_closed = False
         self._failure: StoreRefused | None = None
-        self._reader = RunningReader(
-            Reader(
-                jetstream.connection,
-                self._name,
-                names.records(stream),
-                max(after, 0),
-                self._take,
-                prepare=self._prepare,
-                room=self._room,
-            ),
-            self._ended,
+        self._reader = Reader(
+            jetstream.connection,
+            self._name,
+            names.records(stream),
+            max(after, 0),
+            self._take,
+            prepare=self._prepare,
+            on_end=self._on_end,
+            wait_for_taker=self._wait_for_taker,
         )
-        jetstream.connection.on_change(self._reader.reader.doubt)
+        self._reader.start()
 
     def __aiter__(self) -> Self:
         return self
@@ -176,15 +161,14 @@ class NatsFollowing:
 
     def close(self) -> None:
         self.is_closed = True
-        self._jetstream.connection.forget(self._reader.reader.doubt)
         self._reader.stop()
         self._changed.set()
 
     async def _prepare(self) -> None:
         await self._ensure()
-        await self._jetstream.confirm(self._name, self._reader.reader.position)
+        await self._jetstream.confirm(self._name, self._reader.position)
 
-    async def _room(self) -> None:
+    async def _wait_for_taker(self) -> None:
         while len(self._waiting) >= FOLLOWED_MAX:
             self._taken.clear()
             await self._taken.wait()
@@ -193,7 +177,7 @@ class NatsFollowing:
         self._waiting.append(Record(sequence, message.data))
         self._changed.set()
 
-    def _ended(self, failure: StoreRefused | None) -> None:
+    def _on_end(self, failure: StoreRefused | None) -> None:
         self._failure = failure
         self.is_closed = True
         self._changed.set()

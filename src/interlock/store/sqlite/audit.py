@@ -10,7 +10,6 @@ like a removal. An append that finds the log shorter than its head goes on after
 """
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -18,16 +17,15 @@ from typing import ClassVar
 import msgspec
 
 from interlock.store.audit_chain import HASH_BYTES, ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict, chain
-from interlock.store.ports import StoreError, Unavailable
+from interlock.store.ports import StoreError
 from interlock.store.sqlite.file import (
     BUSY_TIMEOUT_S,
     INTEGER_MIN,
     Schema,
+    SqliteFile,
     SqliteThread,
     errors_of,
     int64,
-    open_database,
-    open_for_reading,
     roll_back,
     write_transaction,
 )
@@ -57,7 +55,7 @@ _ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WH
 
 
 class SqliteAuditReader:
-    """Looks, and leaves both files as they are: a missing head stays a finding."""
+    """Read access that changes neither file: a missing head stays missing, so that `verify` reports it."""
 
     read_only: ClassVar[bool] = True
 
@@ -82,11 +80,15 @@ class SqliteAuditReader:
         # The head is read before the records: what others append meanwhile can only lie beyond it.
         start, head = await self._thread.run(self._log.marks)
         check = ChainCheck(start, head)
+
+        def add_all(records: list[ChainedRecord]) -> bool:
+            return all(check.add(record) for record in records)
+
         # Before a start that was moved there may be leftovers of a retention that was interrupted: given up, not read.
         after = INTEGER_MIN if start == ORIGIN else start.sequence
         while page := await self._thread.run(self._log.read, after, VERIFY_PAGE):
             after = page[-1].sequence
-            if not await self._thread.run(_add_all, check, page):
+            if not await self._thread.run(add_all, page):
                 break
             if progress is not None:
                 progress(check.records)
@@ -109,40 +111,33 @@ class SqliteAudit(SqliteAuditReader):
         return await self._thread.run(self._log.give_up, int64(sequence))
 
 
-def _add_all(check: ChainCheck, page: list[ChainedRecord]) -> bool:
-    return all(check.add(record) for record in page)
-
-
 class _Log:
     """The log's connection with that of its head; both live on one thread."""
 
     def __init__(self, data: Path, busy_timeout_s: float, *, read_only: bool) -> None:
-        self._path = data / AUDIT_FILE
-        self._busy_timeout_s = busy_timeout_s
         self._read_only = read_only
-        self._head = _Head(data / STORE_FILE, busy_timeout_s)
-        self._db: sqlite3.Connection | None = None
+        self._file = SqliteFile(data / AUDIT_FILE, AUDIT_SCHEMA, busy_timeout_s)
+        self._head = _Head(data / STORE_FILE, STORE_SCHEMA, busy_timeout_s, "NORMAL")
 
     def open(self) -> None:
-        if self._db is not None:
+        if self._file.is_open:
             return
         if self._read_only:
-            self._db = open_for_reading(self._path, AUDIT_SCHEMA, self._busy_timeout_s)
-            self._head.open_for_reading()
+            self._file.open_for_reading()
+            if self._head.path.exists():
+                self._head.open_for_reading()
             return
         self._head.open()
-        self._db = open_database(self._path, AUDIT_SCHEMA, "FULL", self._busy_timeout_s)
+        self._file.open()
         if self.tip() == ORIGIN:
             self._head.begin()
 
     def close(self) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            db.close()
+        self._file.close()
         self._head.close()
 
     def append(self, records: Sequence[bytes]) -> int:
-        db = self._connection()
+        db = self._file.db
         if not records:
             return self.tip().sequence
         self._head.lock()  # first, so that a store that cannot take the head stops the append
@@ -157,7 +152,7 @@ class _Log:
                     row = (mark.sequence + 1, b"\n".join(run), b"".join(hashes))
                     db.execute("INSERT INTO record (seq, data, hash) VALUES (?, ?, ?)", row)
                     mark = Mark(mark.sequence + len(run), hashes[-1])
-                self._head.move(mark)
+                self._head.put(HEAD_KEY, mark)
             # The records stand: an error now would make the caller write them twice. The next append moves the head.
             with contextlib.suppress(StoreError):
                 self._head.commit()
@@ -166,11 +161,11 @@ class _Log:
         return mark.sequence
 
     def give_up(self, sequence: int) -> int:
-        """Whole rows, up to the last that ends at or before `sequence`, and never the last row of the log.
+        """Remove whole rows, up to the last that ends at or before `sequence`, and never the last row of the log.
 
         The mark of where the log now begins is on disk before anything is deleted.
         """
-        db = self._connection()
+        db = self._file.db
         self._head.lock()
         try:
             start = self._head.get(START_KEY) or ORIGIN
@@ -184,7 +179,7 @@ class _Log:
                     last, row = Mark(end.sequence, end.hash), following
             if last == start:
                 return 0
-            self._head.begin_after(last)
+            self._head.put(START_KEY, last)
             self._head.commit()
         finally:
             self._head.unlock()
@@ -195,7 +190,7 @@ class _Log:
     def read(self, after: int, limit: int) -> list[ChainedRecord]:
         """Return up to `limit` records after that sequence, starting with the row that contains it."""
         records: list[ChainedRecord] = []
-        with contextlib.closing(self._connection().execute(_ROWS_FROM, (after,))) as rows:
+        with contextlib.closing(self._file.db.execute(_ROWS_FROM, (after,))) as rows:
             for row in rows:
                 records += [record for record in _records(*row) if record.sequence > after]
                 if len(records) >= limit:
@@ -203,7 +198,7 @@ class _Log:
         return records[:limit]
 
     def tip(self) -> Mark:
-        row = self._connection().execute(_LAST_ROW).fetchone()
+        row = self._file.db.execute(_LAST_ROW).fetchone()
         if row is None:
             return ORIGIN
         last = _records(*row)[-1]
@@ -213,11 +208,6 @@ class _Log:
         if not self._head.is_open:
             return ORIGIN, None
         return self._head.get(START_KEY) or ORIGIN, self._head.get(HEAD_KEY)
-
-    def _connection(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise Unavailable(f"{self._path.name} is not open")
-        return self._db
 
 
 def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -247,67 +237,39 @@ def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
     ]
 
 
-class _Head:
-    """The marks that store.db keeps for the log, on a connection of their own."""
+class _Head(SqliteFile):
+    """The marks that store.db keeps for the log, on a connection that no other part of the store uses.
 
-    def __init__(self, path: Path, busy_timeout_s: float) -> None:
-        self._path = path
-        self._busy_timeout_s = busy_timeout_s
-        self._db: sqlite3.Connection | None = None
-
-    def open(self) -> None:
-        if self._db is None:
-            self._db = open_database(self._path, STORE_SCHEMA, "NORMAL", self._busy_timeout_s)
-
-    def open_for_reading(self) -> None:
-        if self._db is None and self._path.exists():
-            self._db = open_for_reading(self._path, STORE_SCHEMA, self._busy_timeout_s)
-
-    @property
-    def is_open(self) -> bool:
-        return self._db is not None
-
-    def close(self) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            db.close()
+    Errors are raised as those of store.db: the thread would take them for errors of the log.
+    """
 
     def begin(self) -> None:
         """Write a head for an empty log, so that a missing head is always an error."""
-        with errors_of(self._path), write_transaction(self._connection()):
+        with errors_of(self.path), write_transaction(self.db):
             if self.get(HEAD_KEY) is None:
-                self.move(ORIGIN)
+                self.put(HEAD_KEY, ORIGIN)
 
     def lock(self) -> None:
-        with errors_of(self._path):
-            self._connection().execute("BEGIN IMMEDIATE")
+        with errors_of(self.path):
+            self.db.execute("BEGIN IMMEDIATE")
 
-    def move(self, head: Mark) -> None:
-        with errors_of(self._path):
-            put_value(self._connection(), HEAD_BUCKET, HEAD_KEY, msgspec.json.encode(head))
-
-    def begin_after(self, start: Mark) -> None:
-        with errors_of(self._path):
-            put_value(self._connection(), HEAD_BUCKET, START_KEY, msgspec.json.encode(start))
+    def put(self, key: str, mark: Mark) -> None:
+        with errors_of(self.path):
+            put_value(self.db, HEAD_BUCKET, key, msgspec.json.encode(mark))
 
     def commit(self) -> None:
-        with errors_of(self._path):
-            self._connection().execute("COMMIT")
+        with errors_of(self.path):
+            self.db.execute("COMMIT")
 
     def unlock(self) -> None:
-        roll_back(self._connection())
+        roll_back(self.db)
 
     def get(self, key: str) -> Mark | None:
-        with errors_of(self._path):
-            entry = get_entry(self._connection(), HEAD_BUCKET, key, 0.0)
+        with errors_of(self.path):
+            entry = get_entry(self.db, HEAD_BUCKET, key, 0.0)
         if entry is None:
             return None
         try:
             return msgspec.json.decode(entry.value, type=Mark)
         except msgspec.DecodeError:
             return None  # as good as missing, which `verify` reports
-
-    def _connection(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise Unavailable(f"{self._path.name} is not open")
-        return self._db

@@ -17,7 +17,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, StoreError, StoreRefused, Unavailable
+from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, StoreRefused, Unavailable
 
 BUSY_TIMEOUT_S = 5.0  # another process may hold the write lock for the time of an fsync; minutes mean it hangs
 _WAL_SWITCH_TRIES = 5
@@ -76,6 +76,44 @@ class SqliteThread:
             return await asyncio.get_running_loop().run_in_executor(pool, job)
 
 
+class SqliteFile:
+    """A connection to one file, which is open from `open` until `close`. Use it on one SqliteThread only."""
+
+    def __init__(
+        self, path: Path, schema: Schema, busy_timeout_s: float, synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    ) -> None:
+        self.path = path
+        self._schema = schema
+        self._busy_timeout_s = busy_timeout_s
+        self._synchronous = synchronous
+        self._db: sqlite3.Connection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._db is not None
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The open connection. Raise Unavailable if there is none."""
+        if self._db is None:
+            raise Unavailable(f"{self.path.name} is not open")
+        return self._db
+
+    def open(self) -> None:
+        """Open the file, and create or migrate it if necessary."""
+        if self._db is None:
+            self._db = open_database(self.path, self._schema, self._synchronous, self._busy_timeout_s)
+
+    def open_for_reading(self) -> None:
+        if self._db is None:
+            self._db = open_for_reading(self.path, self._schema, self._busy_timeout_s)
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+
 def int64(number: int) -> int:
     """Clamp a sequence or limit to the range of SQLite's integers."""
     return min(max(number, 0), INTEGER_MAX)
@@ -101,25 +139,22 @@ def roll_back(db: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Translate SQLite errors about this file into StoreError."""
+    """Raise the StoreError that an SQLite error about this file stands for."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
         if code is None:  # not from SQLite but from Python's module: a mistake of ours
             raise
-        raise _store_error(error, code & 0xFF, path) from error  # the low byte is the primary code
-
-
-def _store_error(error: sqlite3.Error, code: int, path: Path) -> StoreError:
-    if code in _DAMAGE:
-        return _damage(path, str(error))
-    if code in _NO_ENTRY:
-        return FolderUnusable(
-            f"{path} cannot be written ({error}). "
-            "Give the node's user write access to the folder, or choose another with `data`."
-        )
-    return Unavailable(f"{path.name}: {error}")
+        code &= 0xFF  # the primary code
+        if code in _DAMAGE:
+            raise _damage(path, str(error)) from error
+        if code in _NO_ENTRY:
+            raise FolderUnusable(
+                f"{path} cannot be written ({error}). "
+                "Give the node's user write access to the folder, or choose another with `data`."
+            ) from error
+        raise Unavailable(f"{path.name}: {error}") from error
 
 
 def _damage(path: Path, what: str) -> Damaged:
@@ -132,7 +167,7 @@ def _damage(path: Path, what: str) -> Damaged:
 def open_database(
     path: Path, schema: Schema, synchronous: Literal["FULL", "NORMAL"], busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> sqlite3.Connection:
-    """Blocks: call it on a SqliteThread."""
+    """Open a file of ours, and create or migrate it if necessary. This blocks: call it on a SqliteThread."""
     with errors_of(path):
         with _making:
             _make_private(path)
@@ -145,7 +180,13 @@ def open_database(
             db.execute(f"PRAGMA synchronous={synchronous}")
             db.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, not only unlinked
             if version < schema.version:
-                _migrate(db, schema, path)
+                with write_transaction(db):
+                    # Asked again under the lock: another process may have migrated in between.
+                    for step in schema.migrations[_version(db, schema, path) :]:
+                        for statement in step:
+                            db.execute(statement)
+                    db.execute(f"PRAGMA application_id={schema.application_id}")
+                    db.execute(f"PRAGMA user_version={schema.version}")
         except BaseException:
             db.close()
             raise
@@ -222,13 +263,3 @@ def _switch_to_wal(db: sqlite3.Connection, path: Path) -> None:
             "Choose a folder on a local disk with `data`."
         )
     raise Unavailable(f"{path.name} is locked by another process")
-
-
-def _migrate(db: sqlite3.Connection, schema: Schema, path: Path) -> None:
-    with write_transaction(db):
-        # Asked again under the lock: another process may have migrated in between.
-        for step in schema.migrations[_version(db, schema, path) :]:
-            for statement in step:
-                db.execute(statement)
-        db.execute(f"PRAGMA application_id={schema.application_id}")
-        db.execute(f"PRAGMA user_version={schema.version}")

@@ -9,12 +9,11 @@ Expired entries are never shown, and each write clears some of them away.
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
-from interlock.store.ports import Conflict, Entry, Record, Replication, Unavailable, expiry
-from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteThread, int64, open_database, write_transaction
+from interlock.store.ports import Conflict, Entry, Record, Replication, expiry
+from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteFile, SqliteThread, int64, write_transaction
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 STORE_FILE = "store.db"
@@ -36,6 +35,8 @@ PURGED_PER_WRITE_MAX = 100  # each write adds at most one entry, so this keeps u
 
 
 class SqliteStore:
+    """A store in one SQLite file. Each call is one job on the thread of that file."""
+
     def __init__(
         self,
         data: Path,
@@ -44,106 +45,145 @@ class SqliteStore:
         schema: Schema = STORE_SCHEMA,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
-        self._file = _StoreFile(data / file, schema, busy_timeout_s)
-        self.kv = SqliteKeyValue(self._file)
-        self.streams = SqliteStreams(self._file)
+        self._jobs = _Jobs(SqliteFile(data / file, schema, busy_timeout_s))
+        self.kv = SqliteKeyValue(self._jobs)
+        self.streams = SqliteStreams(self._jobs)
         self.replication: Replication | None = None  # each node has a file of its own
 
     async def open(self) -> None:
-        await self._file.open()
+        self._jobs.thread.start()
+        await self._jobs.thread.run(self._jobs.file.open)
 
     async def close(self) -> None:
-        await self._file.close()
+        await self._jobs.thread.stop(self._jobs.file.close)
 
 
-class _StoreFile:
-    """The connection to a file and the thread that it lives on."""
+class _Jobs:
+    """The reads and writes of a file, on its thread."""
 
-    def __init__(self, path: Path, schema: Schema, busy_timeout_s: float) -> None:
-        self._path = path
-        self._schema = schema
-        self._busy_timeout_s = busy_timeout_s
-        self._thread = SqliteThread(path)
-        self._db: sqlite3.Connection | None = None
+    def __init__(self, file: SqliteFile) -> None:
+        self.file = file
+        self.thread = SqliteThread(file.path)
 
-    async def open(self) -> None:
-        self._thread.start()
-        await self._thread.run(self._open)
+    async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        return await self.thread.run(lambda: job(self.file.db))
 
-    async def close(self) -> None:
-        await self._thread.stop(self._close)
-
-    async def read(self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        def reading() -> T:
-            return job(self._connection(), *args, **kwargs)
-
-        return await self._thread.run(reading)
-
-    async def write(self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
         def transaction() -> T:
-            db = self._connection()
+            db = self.file.db
             with write_transaction(db):
-                return job(db, *args, **kwargs)
+                return job(db)
 
-        return await self._thread.run(transaction)
-
-    def _connection(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise Unavailable(f"{self._path.name} is not open")
-        return self._db
-
-    def _open(self) -> None:
-        if self._db is None:
-            self._db = open_database(self._path, self._schema, "FULL", self._busy_timeout_s)
-
-    def _close(self) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            db.close()
+        return await self.thread.run(transaction)
 
 
 class SqliteKeyValue:
-    def __init__(self, file: _StoreFile) -> None:
-        self._file = file
+    """The key-value part of a store: the table `kv`, and the table `revision` with the last revision."""
+
+    def __init__(self, jobs: _Jobs) -> None:
+        self._jobs = jobs
 
     async def get(self, bucket: str, key: str, now: float) -> Entry | None:
-        return await self._file.read(get_entry, bucket, key, now)
+        return await self._jobs.read(lambda db: get_entry(db, bucket, key, now))
 
     async def entries(self, bucket: str, now: float) -> list[Entry]:
-        return await self._file.read(_entries, bucket, now)
+        def read(db: sqlite3.Connection) -> list[Entry]:
+            rows = db.execute(
+                "SELECT key, value, revision, expires_at FROM kv"
+                " WHERE bucket = ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key",
+                (bucket, now),
+            )
+            return [Entry(*row) for row in rows]
+
+        return await self._jobs.read(read)
 
     async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        return await self._file.write(_put, bucket, key, value, now, expires_at=expiry(now, ttl_s))
+        return await self._write(bucket, key, value, now, ttl_s, None)
 
     async def create(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        return await self._file.write(_create, bucket, key, value, now, expires_at=expiry(now, ttl_s))
+        def check(current: Entry | None) -> None:
+            if current is not None:
+                raise Conflict(f"{bucket}/{key} exists")
+
+        return await self._write(bucket, key, value, now, ttl_s, check)
 
     async def update(
         self, bucket: str, key: str, value: bytes, revision: int, now: float, *, ttl_s: float | None = None
     ) -> int:
-        return await self._file.write(
-            _update, bucket, key, value, now, revision=revision, expires_at=expiry(now, ttl_s)
-        )
+        def check(current: Entry | None) -> None:
+            if current is None:
+                raise Conflict(f"{bucket}/{key} is gone")
+            if current.revision != revision:
+                raise Conflict(f"{bucket}/{key} has revision {current.revision}, not {revision}")
+
+        return await self._write(bucket, key, value, now, ttl_s, check)
 
     async def delete(self, bucket: str, key: str) -> bool:
-        return await self._file.write(_delete, bucket, key)
+        return await self._jobs.write(
+            lambda db: db.execute("DELETE FROM kv WHERE bucket = ? AND key = ?", (bucket, key)).rowcount > 0
+        )
+
+    async def _write(
+        self,
+        bucket: str,
+        key: str,
+        value: bytes,
+        now: float,
+        ttl_s: float | None,
+        check: Callable[[Entry | None], None] | None,
+    ) -> int:
+        """Write a value unless `check` raises Conflict about the live entry, which it reads under the write lock."""
+        expires_at = expiry(now, ttl_s)
+
+        def write(db: sqlite3.Connection) -> int:
+            if check is not None:
+                check(get_entry(db, bucket, key, now))
+            db.execute(
+                "DELETE FROM kv WHERE rowid IN (SELECT rowid FROM kv WHERE expires_at <= ? LIMIT ?)",
+                (now, PURGED_PER_WRITE_MAX),
+            )
+            return put_value(db, bucket, key, value, expires_at)
+
+        return await self._jobs.write(write)
 
 
 class SqliteStreams:
-    def __init__(self, file: _StoreFile) -> None:
-        self._file = file
+    """The append-only streams of a store: the table `stream`."""
+
+    def __init__(self, jobs: _Jobs) -> None:
+        self._jobs = jobs
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
-        return await self._file.write(_append, stream, records)
+        def write(db: sqlite3.Connection) -> int:
+            last = _last(db, stream)
+            db.executemany(
+                "INSERT INTO stream (stream, sequence, data) VALUES (?, ?, ?)",
+                ((stream, sequence, data) for sequence, data in enumerate(records, last + 1)),
+            )
+            return last + len(records)
+
+        return await self._jobs.write(write)
 
     async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]:
-        return await self._file.read(_read, stream, int64(after), int64(limit))
+        def read(db: sqlite3.Connection) -> list[Record]:
+            rows = db.execute(
+                "SELECT sequence, data FROM stream WHERE stream = ? AND sequence > ? ORDER BY sequence LIMIT ?",
+                (stream, int64(after), int64(limit)),
+            )
+            return [Record(*row) for row in rows]
+
+        return await self._jobs.read(read)
 
     async def last(self, stream: str) -> int:
-        return await self._file.read(_last, stream)
+        return await self._jobs.read(lambda db: _last(db, stream))
 
     async def trim(self, stream: str, upto: int) -> None:
-        await self._file.write(_trim, stream, int64(upto))
+        def write(db: sqlite3.Connection) -> None:
+            # The last record stays, so that no sequence is used twice.
+            end = min(int64(upto), _last(db, stream) - 1)
+            db.execute("DELETE FROM stream WHERE stream = ? AND sequence <= ?", (stream, end))
+
+        await self._jobs.write(write)
 
 
 def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> Entry | None:
@@ -156,6 +196,7 @@ def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> Entr
 
 
 def put_value(db: sqlite3.Connection, bucket: str, key: str, value: bytes, expires_at: float | None = None) -> int:
+    """Write a value in the transaction of the caller, and return its revision."""
     db.execute("UPDATE revision SET last = last + 1")
     (revision,) = db.execute("SELECT last FROM revision").fetchone()
     db.execute(
@@ -167,71 +208,6 @@ def put_value(db: sqlite3.Connection, bucket: str, key: str, value: bytes, expir
     return int(revision)
 
 
-def _entries(db: sqlite3.Connection, bucket: str, now: float) -> list[Entry]:
-    rows = db.execute(
-        "SELECT key, value, revision, expires_at FROM kv"
-        " WHERE bucket = ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key",
-        (bucket, now),
-    )
-    return [Entry(*row) for row in rows]
-
-
-def _put(db: sqlite3.Connection, bucket: str, key: str, value: bytes, now: float, *, expires_at: float | None) -> int:
-    _purge(db, now)
-    return put_value(db, bucket, key, value, expires_at)
-
-
-def _create(
-    db: sqlite3.Connection, bucket: str, key: str, value: bytes, now: float, *, expires_at: float | None
-) -> int:
-    if get_entry(db, bucket, key, now) is not None:
-        raise Conflict(f"{bucket}/{key} exists")
-    return _put(db, bucket, key, value, now, expires_at=expires_at)
-
-
-def _update(
-    db: sqlite3.Connection, bucket: str, key: str, value: bytes, now: float, *, revision: int, expires_at: float | None
-) -> int:
-    current = get_entry(db, bucket, key, now)
-    if current is None:
-        raise Conflict(f"{bucket}/{key} is gone")
-    if current.revision != revision:
-        raise Conflict(f"{bucket}/{key} has revision {current.revision}, not {revision}")
-    return _put(db, bucket, key, value, now, expires_at=expires_at)
-
-
-def _delete(db: sqlite3.Connection, bucket: str, key: str) -> bool:
-    return db.execute("DELETE FROM kv WHERE bucket = ? AND key = ?", (bucket, key)).rowcount > 0
-
-
-def _purge(db: sqlite3.Connection, now: float) -> None:
-    db.execute(
-        "DELETE FROM kv WHERE rowid IN (SELECT rowid FROM kv WHERE expires_at <= ? LIMIT ?)",
-        (now, PURGED_PER_WRITE_MAX),
-    )
-
-
-def _append(db: sqlite3.Connection, stream: str, records: Sequence[bytes]) -> int:
-    last = _last(db, stream)
-    db.executemany(
-        "INSERT INTO stream (stream, sequence, data) VALUES (?, ?, ?)",
-        ((stream, sequence, data) for sequence, data in enumerate(records, last + 1)),
-    )
-    return last + len(records)
-
-
-def _read(db: sqlite3.Connection, stream: str, after: int, limit: int) -> list[Record]:
-    rows = db.execute(
-        "SELECT sequence, data FROM stream WHERE stream = ? AND sequence > ? ORDER BY sequence LIMIT ?",
-        (stream, after, limit),
-    )
-    return [Record(*row) for row in rows]
-
-
 def _last(db: sqlite3.Connection, stream: str) -> int:
     (last,) = db.execute("SELECT max(sequence) FROM stream WHERE stream = ?", (stream,)).fetchone()
     return int(last or 0)
-
-
-def _trim(db: sqlite3.Connection, stream: str, upto: int) -> None:
-    db.execute("DELETE FROM stream WHERE stream = ? AND sequence <= ?", (stream, min(upto, _last(db, stream) - 1)))
