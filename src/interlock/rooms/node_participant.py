@@ -7,6 +7,7 @@ through guard, gate, budgets and audit. Tools of rooms are never offered: one ro
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -29,7 +30,6 @@ from interlock.mcp.methods import (
     Era,
     negotiate_legacy,
 )
-from interlock.rooms.proposals import ProposalTracker
 from interlock.rooms.protocol.envelope import MCP, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.room import Room
@@ -65,16 +65,11 @@ class NodeParticipant:
     can_answer = True
     is_here = True
 
-    def __init__(
-        self, room: Room, dispatch: Dispatch, proposals: ProposalTracker, principal: Callable[[str], Principal]
-    ) -> None:
-        """Create the participant. `principal` returns the rights of a principal by its name."""
+    def __init__(self, room: Room, node: "NodeParticipants") -> None:
         self.id = room.stamp().id
         self.since = 0
         self._room = room
-        self._dispatch = dispatch
-        self._proposals = proposals
-        self._principal = principal
+        self._node = node
         self._callers: dict[tuple[str, str], Caller] = {}
 
     def begin(self) -> None:
@@ -101,7 +96,7 @@ class NodeParticipant:
     def _on_request(self, request: Request, envelope: Envelope, principal: str) -> None:
         # The reply goes to the requester, and for a fulfilment also to the proposer (X-4.2.1-4).
         sender = envelope.sender or ""
-        proposal = self._proposals.index.find(self._room.topic, envelope.correlation_id or "")
+        proposal = self._node.rooms.proposals.index.find(self._room.topic, envelope.correlation_id or "")
         proposer = None if proposal is None else proposal.agent
         to = (sender,) if proposer is None or proposer == sender else (sender, proposer)
         sink = _RoomReply(self._room, envelope, to)
@@ -122,7 +117,7 @@ class NodeParticipant:
             sink.refusal(request.id, Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
 
     def _caller(self, sender: str, name: str) -> Caller:
-        principal, listed = self._principal(name), self._room.settings.interlock_tools
+        principal, listed = self._node.find_principal(name), self._room.settings.interlock_tools
         key = ViewKey(scope=principal.scope, tools=listed, full=False)
         earlier = self._callers.get((sender, name))
         if earlier is not None and earlier.principal == principal and earlier.key == key:
@@ -143,13 +138,13 @@ class NodeParticipant:
             sink.refusal(id, Refusal(INVALID_PARAMS, "params._meta must be an object"))
             return
         name = find_string(params.get("name"))
-        route = self._dispatch.view(caller.key).find_tool(name) if name is not None else None
+        route = self._node.dispatch.view(caller.key).find_tool(name) if name is not None else None
         if route is not None and not _may_use(caller.principal, route):
             sink.refusal(id, NOT_FOUND)
             return
-        released = self._proposals.find_released_approval(sink.request.id)
+        released = self._node.rooms.proposals.find_released_approval(sink.request.id)
         request = ClientRequest(caller, id, TOOLS_CALL, params, meta, sink)
-        self._dispatch.call_tool(request, released_by=released)
+        self._node.dispatch.call_tool(request, released_by=released)
 
     def _list(self, id: bytes, params: dict[str, Raw], sink: "_RoomReply", caller: Caller) -> None:
         try:
@@ -159,7 +154,7 @@ class NodeParticipant:
         if after is None:
             sink.refusal(id, Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
             return
-        view, size, last, more = self._dispatch.view(caller.key), 0, "", b""
+        view, size, last, more = self._node.dispatch.view(caller.key), 0, "", b""
         page: list[bytes] = []
         most = self._room.settings.max_envelope_bytes // 2
         for route in view.tool_routes:
@@ -182,13 +177,13 @@ class NodeParticipant:
             call.cancel(find_string(params.get("reason")) or "cancelled by the participant")
 
 
+@dataclass(frozen=True, slots=True)
 class _RoomReply:
-    """The reply to one request, published in the room to the requester. A `Sink`."""
+    """The sink of one request: it publishes the reply in the room."""
 
-    def __init__(self, room: Room, request: Envelope, to: tuple[str, ...]) -> None:
-        self.request = request
-        self._room = room
-        self._to = to
+    room: Room
+    request: Envelope
+    to: tuple[str, ...]
 
     def emit(self, message: bytes) -> None:
         if _PROGRESS in message:  # everyone sees it: only what was asked for is said
@@ -198,7 +193,7 @@ class _RoomReply:
         if self._publish(message) is None:
             return
         members = decode_object(message) or {}
-        self.refusal(bytes(members.get("id", b"null")), result_too_large(self._room.settings.max_envelope_bytes))
+        self.refusal(bytes(members.get("id", b"null")), result_too_large(self.room.settings.max_envelope_bytes))
 
     def refusal(self, id: bytes, refusal: Refusal) -> None:
         self._publish(encode_refusal(id, refusal, draft=True))
@@ -207,17 +202,15 @@ class _RoomReply:
         """Do nothing: the request was cancelled."""
 
     def _publish(self, message: bytes) -> EnvelopeRefusal | None:
-        envelope = self._room.compose(MCP, OWN, self._to, message, self.request.id)
+        envelope = self.room.compose(MCP, OWN, self.to, message, self.request.id)
         if isinstance(envelope, EnvelopeRefusal):
             return envelope
 
         def settle(failure: EnvelopeRefusal | None) -> None:
             if failure is not None:
-                log.warning(
-                    "room %s: the answer to %s was lost: %s", self._room.topic, self.request.id, failure.message
-                )
+                log.warning("room %s: the answer to %s was lost: %s", self.room.topic, self.request.id, failure.message)
 
-        return self._room.receive(envelope, NODE, OWN, settle)
+        return self.room.receive(envelope, NODE, OWN, settle)
 
 
 def _may_use(principal: Principal, route: Route) -> bool:
@@ -230,13 +223,11 @@ def _may_use(principal: Principal, route: Route) -> bool:
 class NodeParticipants:
     """The participants `interlock` of all rooms whose settings offer tools of this node."""
 
-    def __init__(
-        self, rooms: RoomRegistry, dispatch: Dispatch, proposals: ProposalTracker, principal: Callable[[str], Principal]
-    ) -> None:
-        self._rooms = rooms
-        self._dispatch = dispatch
-        self._proposals = proposals
-        self._principal = principal
+    def __init__(self, rooms: RoomRegistry, dispatch: Dispatch, find_principal: Callable[[str], Principal]) -> None:
+        """Create the participants. `find_principal` returns the rights of a principal by its name."""
+        self.rooms = rooms
+        self.dispatch = dispatch
+        self.find_principal = find_principal
         self._by_room: dict[Room, NodeParticipant] = {}
         rooms.changed.subscribe(self._look)
 
@@ -248,10 +239,10 @@ class NodeParticipants:
 
     def _look(self, _: None) -> None:
         for room in list(self._by_room):
-            if self._rooms.by_topic.get(room.topic) is not room or not room.settings.interlock_tools:
+            if self.rooms.by_topic.get(room.topic) is not room or not room.settings.interlock_tools:
                 self._by_room.pop(room).close(0, "")
-        for room in self._rooms.by_topic.values():
+        for room in self.rooms.by_topic.values():
             if room.settings.interlock_tools and room not in self._by_room:
-                here = NodeParticipant(room, self._dispatch, self._proposals, self._principal)
+                here = NodeParticipant(room, self)
                 self._by_room[room] = here
                 here.begin()

@@ -8,7 +8,8 @@ participant's notifications, those about lists and progress are read.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -60,19 +61,19 @@ def refusal_for(refused: EnvelopeRefusal) -> Refusal:
             return Refusal(INVALID_PARAMS, refused.message, {"reason": refused.code, **details})
 
 
+@dataclass(frozen=True, slots=True)
 class RoomMembers:
     """The members of a room, who see and use the links to its participants."""
 
-    def __init__(self, rooms: RoomRegistry, room: Room) -> None:
-        self._rooms = rooms
-        self.room = room
+    rooms: RoomRegistry
+    room: Room
 
     @property
     def name(self) -> str:
         return self.room.topic
 
     def admits(self, principal: str) -> bool:
-        return self._rooms.may_join(self.room, principal)
+        return self.rooms.may_join(self.room, principal)
 
     def maybe_refusal(self, principal: str) -> Refusal | None:
         if self.speaker(principal).privilege is Privilege.FULL:
@@ -82,7 +83,7 @@ class RoomMembers:
 
     def speaker(self, principal: str) -> Participant:
         """Return the participant that a client is in the room, present or not."""
-        return self._rooms.participant(self.room, principal)
+        return self.rooms.participant(self.room, principal)
 
 
 KNOWN_MAX: Final = 1000  # calls whose proposal is remembered
@@ -96,18 +97,17 @@ _UNTRACKED: Final = Refused(
 _CallKey = tuple[str, str, str, str, bytes]
 
 
+@dataclass(slots=True)
 class ProposalHold:
-    """The `CallHold` of such a call: it never lets it go."""
+    """The hold of a call by a restricted participant: it proposes the call and never releases it."""
 
-    is_waiting = True
-    is_asked_first = True
-
-    def __init__(self, calls: "ProposedCalls", room: Room, who: Participant, target: str, tool: str) -> None:
-        self.room = room
-        self.who = who
-        self.target = target
-        self.tool = tool
-        self._calls = calls
+    calls: "ProposedCalls"
+    room: Room
+    who: Participant
+    target: str
+    tool: str
+    is_waiting: bool = True
+    is_asked_first: bool = True
 
     def identify(self, call: Call) -> Refusal | None:
         return None
@@ -119,7 +119,7 @@ class ProposalHold:
         return None
 
     async def find_release(self, call: Call) -> Release | Refused:
-        return await self._calls.settle(call, self)
+        return await self.calls.settle(call, self)
 
     def on_sent(self, call: Call) -> None:
         pass
@@ -238,7 +238,7 @@ class ParticipantLink(ConnectedLink):
         self.participant = participant
         self.members = members
         self._room = members.room
-        self.pipe = RoomPipe(self, self._room, participant, members.speaker)
+        self.pipe = RoomPipe(self, members, participant)
         self._proposed = proposed
 
     @property
@@ -302,17 +302,13 @@ class ParticipantLink(ConnectedLink):
             origin.on_failed(refusal_for(refused), Outcome.REFUSED)
 
 
+@dataclass(frozen=True, slots=True)
 class RoomPipe:
-    """Publishes each message in the room, to one participant."""
+    """The pipe of a link: it publishes each message in the room, to one participant."""
 
-    def __init__(
-        self, owner: ParticipantLink, room: Room, participant: str, speaker: Callable[[str], Participant]
-    ) -> None:
-        """Create the pipe. `speaker` returns the participant that a client is in the room."""
-        self._owner = owner
-        self._room = room
-        self._participant = participant
-        self._speaker = speaker
+    owner: ParticipantLink
+    members: RoomMembers
+    participant: str
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         """Publish a message and return the id of its envelope as the handle."""
@@ -328,21 +324,21 @@ class RoomPipe:
         asking = as_of if origin is None else origin
         if isinstance(asking, Call):
             principal = asking.caller.principal.name
-            who = self._speaker(principal)
+            who = self.members.speaker(principal)
         else:
             who, principal = NODE, OWN
-        envelope = self._room.compose(MCP, who.id, (self._participant,), message, correlation_id)
+        envelope = self.members.room.compose(MCP, who.id, (self.participant,), message, correlation_id)
         if isinstance(envelope, EnvelopeRefusal):
-            self._owner.on_refused(origin, envelope)
+            self.owner.on_refused(origin, envelope)
             return ""
 
         def settle(failed: EnvelopeRefusal | None) -> None:
             if failed is not None:
-                self._owner.on_refused(origin, failed)
+                self.owner.on_refused(origin, failed)
 
-        refused = self._room.receive(envelope, who, principal, settle)
+        refused = self.members.room.receive(envelope, who, principal, settle)
         if refused is not None:
-            self._owner.on_refused(origin, refused)
+            self.owner.on_refused(origin, refused)
         return envelope.id
 
     def abort(self, handle: object) -> bool:

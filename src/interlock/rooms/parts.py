@@ -1,7 +1,6 @@
 """The parts of rooms: the rooms themselves, the endpoint of their participants, and their tools in the namespace."""
 
 from collections.abc import Mapping
-from functools import partial
 
 import msgspec
 
@@ -39,9 +38,7 @@ class RoomParts(CapabilityParts):
         self.resources = RoomResources(*common, calls.audience)
         self.tools = RoomTools(plan.ax.root_segment, *common, leases)
         self._operations = RoomOperations(self.rooms, calls.approvals, stores.audit, stores.recorder, stores.clock)
-        self.node = NodeParticipants(
-            self.rooms, calls.dispatch, calls.proposals, partial(_principal_in_a_room, stores.tokens)
-        )
+        self.node = NodeParticipants(self.rooms, calls.dispatch, lambda name: _principal_in_a_room(stores.tokens, name))
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
         return {

@@ -42,12 +42,12 @@ from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.timeline import Delivery, History, Timeline
 
 
+@dataclass(frozen=True, slots=True)
 class RoomAudit:
     """The audit records of rooms."""
 
-    def __init__(self, recorder: Recorder, clock: Clock) -> None:
-        self._recorder = recorder
-        self._clock = clock
+    recorder: Recorder
+    clock: Clock
 
     def add(
         self, event: str, topic: str, who: str, outcome: str, envelope: Envelope | None = None, **more: Any
@@ -59,9 +59,9 @@ class RoomAudit:
         if envelope is not None:
             details |= {"envelope": envelope.id, "kind": envelope.kind, "correlation_id": envelope.correlation_id}
         details |= {key: value for key, value in more.items() if value is not None}
-        self._recorder.add_line(
+        self.recorder.add_line(
             AuditRecord.event(
-                self._clock.wall(),
+                self.clock.wall(),
                 who,
                 "rooms",
                 f"rooms/{event}",

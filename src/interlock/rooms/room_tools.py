@@ -11,6 +11,7 @@ the participants. Subscribers are notified when something is published, at most 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -116,23 +117,20 @@ class RoomMember(msgspec.Struct, frozen=True):
     principal: str
 
 
-IsHeld = Callable[[Room, str, str], bool]  # a room, a participant, and the name of its tool there
-
-
+@dataclass(frozen=True, slots=True)
 class Participation:
-    """The operations of the tools `rooms.*`."""
+    """The operations of the tools `rooms.*`.
 
-    def __init__(self, rooms: RoomRegistry, leases: PresenceLeases, is_held: IsHeld) -> None:
-        """Create the operations. `is_held` returns whether a call of a participant's tool is held for a person in
-        the namespace.
-        """
-        self._rooms = rooms
-        self._leases = leases
-        self._is_held = is_held
+    `is_held` returns whether a call of a participant's tool is held for a person in the namespace.
+    """
+
+    rooms: RoomRegistry
+    leases: PresenceLeases
+    is_held: Callable[[Room, str, str], bool]  # a room, a participant, and the name of its tool there
 
     def may_join_any(self, principal: str) -> bool:
         """Return whether a client is a member of any room, removed or not: a removed client learns so when it joins."""
-        return any(self._rooms.is_member(room, principal) for room in self._rooms.by_topic.values())
+        return any(self.rooms.is_member(room, principal) for room in self.rooms.by_topic.values())
 
     async def perform(self, name: str, principal: str, arguments: Any) -> Json | EnvelopeRefusal:
         """Perform the operation of one tool for a client and return the reply."""
@@ -144,15 +142,15 @@ class Participation:
 
     def _admit(self, topic: str, principal: str) -> RoomMember | EnvelopeRefusal:
         """Return a client as the member of a room, and renew its lease. To a non-member the room is unknown."""
-        room = self._rooms.by_topic.get(topic)
-        if room is None or not self._rooms.is_member(room, principal):
+        room = self.rooms.by_topic.get(topic)
+        if room is None or not self.rooms.is_member(room, principal):
             return EnvelopeRefusal(
                 "unknown_topic", "unknown room, or you are not a member of it; rooms.list names your rooms"
             )
-        if not self._rooms.may_join(room, principal):
+        if not self.rooms.may_join(room, principal):
             return EnvelopeRefusal("removed", REMOVED_HINT)
-        participant = self._rooms.participant(room, principal)
-        self._leases.renew(room, participant.id)
+        participant = self.rooms.participant(room, principal)
+        self.leases.renew(room, participant.id)
         return RoomMember(room, participant, principal)
 
     def _find_exclusion(self, member: RoomMember) -> EnvelopeRefusal | None:
@@ -163,12 +161,12 @@ class Participation:
     # Presence
 
     def list_rooms(self, principal: str) -> Json:
-        rooms = [room for room in self._rooms.by_topic.values() if self._rooms.may_join(room, principal)]
+        rooms = [room for room in self.rooms.by_topic.values() if self.rooms.may_join(room, principal)]
         return {
             "rooms": [
                 {
                     "topic": room.topic,
-                    "you": (participant := self._rooms.participant(room, principal)).described(),
+                    "you": (participant := self.rooms.participant(room, principal)).described(),
                     "joined": participant.id in room.seats,
                     "participants": len(room.seats),
                 }
@@ -178,14 +176,14 @@ class Participation:
 
     async def join(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
         room, who = member.room, member.participant
-        if not self._leases.begin(room, who, member.principal):
+        if not self.leases.begin(room, who, member.principal):
             return EnvelopeRefusal("room_full", f"at most {room.settings.max_participants} participants")
-        await self._rooms.readable_after(room, who.id)
+        await self.rooms.readable_after(room, who.id)
         others = [participant.described() for participant in room.present(who.id)]
         return {"topic": room.topic, "you": who.described(), "participants": others, "cursor": room.timeline.delivered}
 
     async def leave(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
-        return {"topic": member.room.topic, "left": self._leases.end(member.room, member.participant.id)}
+        return {"topic": member.room.topic, "left": self.leases.end(member.room, member.participant.id)}
 
     async def participants(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
         return {
@@ -197,7 +195,7 @@ class Participation:
 
     async def read(self, member: RoomMember, arguments: ReadArguments) -> Json | EnvelopeRefusal:
         room, timeline = member.room, member.room.timeline
-        readable_after = await self._rooms.readable_after(room, member.participant.id)
+        readable_after = await self.rooms.readable_after(room, member.participant.id)
         if room.settings.history_visibility == "none":
             # Old messages are hidden, but a cursor that a client got from an earlier read continues there.
             after = timeline.delivered if arguments.cursor is None else arguments.cursor
@@ -225,7 +223,7 @@ class Participation:
             "more": cursor < timeline.delivered,
             "proposals": [
                 proposal
-                for proposal in await self._rooms.proposals.list_all(room)
+                for proposal in await self.rooms.proposals.list_all(room)
                 if proposal["status"] in ("pending", "claimed")
             ],
         }
@@ -265,21 +263,19 @@ class Participation:
         published = await self._publish(member, PROPOSAL, payload, (arguments.to,))
         if isinstance(published, EnvelopeRefusal):
             return published
-        settled = await self._rooms.proposals.wait_until_settled(
-            room.topic, published["id"], max(arguments.wait_s, 0.2)
-        )
+        settled = await self.rooms.proposals.wait_until_settled(room.topic, published["id"], max(arguments.wait_s, 0.2))
         if (exclusion := self._find_exclusion(member)) is not None:
             return exclusion
         status = {"status": "published"} if settled is None else _describe_settled(settled)
         return {"topic": room.topic, "proposalId": published["id"], **status}
 
     async def fulfil(self, member: RoomMember, arguments: FulfilArguments) -> Json | EnvelopeRefusal:
-        proposals, topic, proposal_id = self._rooms.proposals, arguments.topic, arguments.proposal_id
+        proposals, topic, proposal_id = self.rooms.proposals, arguments.topic, arguments.proposal_id
         approval = await proposals.find(topic, proposal_id)
         if approval is not None and approval.target is not None and approval.method == TOOLS_CALL:
             # The gate sees the real operation: what is held there is approved in the inbox, once and with a proof.
             tool = Proposed(method=approval.method, params=approval.params).tool or ""
-            if self._is_held(member.room, approval.target, tool):
+            if self.is_held(member.room, approval.target, tool):
                 message = f"a person approves it in the inbox: interlock approve {approval.id}"
                 return EnvelopeRefusal("kind_not_allowed", message, {"approval": approval.id}, id=proposal_id)
         claimed = await proposals.fulfil(topic, proposal_id, member.participant, member.principal)
@@ -294,7 +290,7 @@ class Participation:
     async def reject(self, member: RoomMember, arguments: RejectArguments) -> Json | EnvelopeRefusal:
         return _describe_decision(
             arguments,
-            await self._rooms.proposals.reject(
+            await self.rooms.proposals.reject(
                 arguments.topic, arguments.proposal_id, member.participant, member.principal, arguments.reason
             ),
         )
@@ -302,7 +298,7 @@ class Participation:
     async def withdraw(self, member: RoomMember, arguments: WithdrawArguments) -> Json | EnvelopeRefusal:
         return _describe_decision(
             arguments,
-            await self._rooms.proposals.withdraw(arguments.topic, arguments.proposal_id, member.participant),
+            await self.rooms.proposals.withdraw(arguments.topic, arguments.proposal_id, member.participant),
         )
 
 

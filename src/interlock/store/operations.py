@@ -1,5 +1,7 @@
 """Operations on the audit log: pages of records, for operators."""
 
+from dataclasses import dataclass
+
 import msgspec
 from msgspec import Raw
 
@@ -10,28 +12,28 @@ from interlock.store.audit_chain import ChainedRecord
 from interlock.store.ports import AuditLog
 
 
+@dataclass(frozen=True, slots=True)
 class AuditOperations:
-    """Operations on the audit log."""
+    """Operations on the audit log, for operators."""
 
-    def __init__(self, audit: AuditLog, recorder: Recorder) -> None:
-        self._audit = audit
-        self._recorder = recorder
+    audit: AuditLog
+    recorder: Recorder
 
     @handles(READ_AUDIT)
     async def page(self, after: int, limit: int) -> AuditPage[Raw]:
         """Return at most `limit` records with a sequence above `after`, oldest first."""
-        await self._recorder.flush()
-        records = await self._audit.read(after, limit)
-        return AuditPage(records=tuple(_with_place(record) for record in records), last=await self._audit.last())
+        await self.recorder.flush()
+        records = await self.audit.read(after, limit)
+        return AuditPage(records=tuple(_with_place(record) for record in records), last=await self.audit.last())
 
     async def last(self) -> int:
         """Return the sequence of the newest record that is written."""
-        return await self._audit.last()
+        return await self.audit.last()
 
     async def tail(self, after: int, limit: int) -> AuditPage[Raw]:
         """Return the newest `limit` records above `after`, without waiting for records that are not written yet."""
-        last = await self._audit.last()
-        records = await self._audit.read(max(after, last - limit), limit) if last > after else []
+        last = await self.audit.last()
+        records = await self.audit.read(max(after, last - limit), limit) if last > after else []
         return AuditPage(records=tuple(_with_place(record) for record in records), last=last)
 
 
