@@ -15,8 +15,8 @@ import uvicorn
 from mcp.client.streamable_http import streamable_http_client
 from tests.support.node_process import Wire, running_node, wait_for
 
-from interlock.sdk.aql import Adapter, Context, not_found
-from interlock.sdk.aql.server import REQUEST_BYTES_MAX, SESSIONS_MAX, HttpApplication, run_http
+from interlock.sdk.aql import Adapter, Context, not_found, server
+from interlock.sdk.aql.server import REQUEST_BYTES_MAX, HttpApplication, run_http
 from mcp import ClientSession
 
 META = {
@@ -56,21 +56,21 @@ CANCELLED = threading.Event()
 @contextlib.contextmanager
 def served(app: HttpApplication) -> Iterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    http_server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=http_server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         yield listener.getsockname()[1]
     finally:
-        server.should_exit = True
+        http_server.should_exit = True
         thread.join(10)
         listener.close()
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with served(HttpApplication([make_library()])) as found:
-        yield found
+    with served(HttpApplication([make_library()])) as free_port:
+        yield free_port
 
 
 def post(
@@ -183,10 +183,18 @@ def test_an_address_that_others_reach_needs_a_token_and_gets_nothing_without_it(
         assert post(port, request("initialize", HELLO), good)[0] == 200
 
 
-def test_sessions_are_so_many_and_the_silent_one_goes(port: int) -> None:
-    app = HttpApplication([make_library()])
-    sessions = [app._keep(object()) for _ in range(SESSIONS_MAX + 1)]  # type: ignore[arg-type]
-    assert len(app._sessions) == SESSIONS_MAX and sessions[0] not in app._sessions
+def test_the_session_that_was_unused_for_longest_ends_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SESSIONS_MAX", 2)
+
+    def open_session(port: int) -> dict[str, str]:
+        return {"mcp-session-id": post(port, request("initialize", HELLO))[1]["mcp-session-id"]}
+
+    with served(HttpApplication([make_library()])) as port:
+        used, unused = open_session(port), open_session(port)
+        assert post(port, request("tools/list", {}), used)[0] == 200
+        newest = open_session(port)
+        statuses = [post(port, request("tools/list", {}), session)[0] for session in (used, unused, newest)]
+        assert statuses == [200, 404, 200]
 
 
 async def test_a_client_with_no_code_of_ours_finds_and_calls(port: int) -> None:

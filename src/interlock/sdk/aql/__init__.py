@@ -20,9 +20,8 @@ from interlock.aql.protocol.requests import PayloadLimits as Limits
 from interlock.sdk.aql.adapter import Adapter
 from interlock.sdk.aql.executions import Execution
 from interlock.sdk.aql.operations import Concurrency
-from interlock.sdk.aql.pages import Listing, Page, Sort
 from interlock.sdk.aql.signature import DeclarationInvalid
-from interlock.sdk.aql.values import BigInt, Binary, Context, already_exists, fail, not_found
+from interlock.sdk.aql.values import BigInt, Binary, Context, Listing, Page, Sort, already_exists, fail, not_found
 
 __all__ = [
     "Adapter",

@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar, overload
 
+import msgspec
+
 from interlock.aql.protocol.classification import category_of_request
 from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, AqlEndpoints, Mode, Profile
 from interlock.aql.protocol.field_selection import PRESETS
@@ -36,7 +38,7 @@ from interlock.sdk.aql.operations import (
     AdapterOperation,
     Concurrency,
 )
-from interlock.sdk.aql.signature import DeclarationInvalid, Signature, read_signature
+from interlock.sdk.aql.signature import DeclarationInvalid, read_signature
 from interlock.sdk.aql.values import Context
 
 CANONICAL: Final[Mapping[Category, tuple[str, ...]]] = {
@@ -83,7 +85,7 @@ def objection(name: str, category: Category, reason: str | None) -> str | None:
     return f"operation '{name}': the canonical verb is '{canonical}'; use it, or give reason= (8.5.1)"
 
 
-def described(description: str, name: str, category: Category, reason: str | None) -> str:
+def describe_operation(description: str, name: str, category: Category, reason: str | None) -> str:
     """Return the description with the reason and the canonical equivalent of another verb (8.5.3)."""
     if not reason or name.partition("_")[0] in CANONICAL[category]:
         return description
@@ -92,6 +94,13 @@ def described(description: str, name: str, category: Category, reason: str | Non
 
 
 log = logging.getLogger("interlock.aql")
+
+FIELDS_PARAMETER: Final = AqlParameter(
+    name=FIELDS,
+    type="FieldSelection",
+    description=f"{', '.join(PRESETS)}, or an array of paths such as id or owner.name.",
+    of_gateway=True,
+)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _CORE: Final = tuple(status.value for status in ExecutionStatus)
@@ -277,10 +286,16 @@ class Adapter:
         partial = {"input": (*fixed, *identifiers)} if category is Category.UPDATE else {}
         signature = read_signature(named, function, partial=partial)
         parameters, types = [*signature.parameters], list(signature.types)
-        default = self._default_preset(named, signature)
+        # By default all fields of one resource are shown, few of a search, the usual ones of another collection
+        # (C.fields-3).
+        default_preset = "full"
+        if signature.is_listing:
+            default_preset = "minimal" if named.partition("_")[0] == "search" else "standard"
         if category is Category.READ and signature.resource is not None:
-            parameters.append(_fields_parameter(default))
-        is_versioned = load is not None and self._is_versioned(load)
+            parameters.append(msgspec.structs.replace(FIELDS_PARAMETER, default=default_preset))
+        is_versioned = load is not None and (
+            read_signature(getattr(load, "__name__", "load"), load, partial={}).resource in self.versioned
+        )
         if category in (Category.UPDATE, Category.DELETE) and is_versioned:
             parameters.append(IF_MATCH)
         level = DEFAULT_DANGER[category] if danger is None else danger
@@ -290,10 +305,13 @@ class Adapter:
         if long_running:
             lifecycle, extra = self._lifecycle(named, states or {}, supports_retry=supports_retry, progress=progress)
             types.append(extra)
+        description = describe_operation(text, named, category, reason)
+        if level >= Danger.DESTRUCTIVE and self.danger_levels:  # C.danger-4
+            description = f"{description.rstrip()} Danger: {level.word}; it asks for a confirmation."
         operation = AqlOperation(
             name=named,
             category=category,
-            description=_with_danger(described(text, named, category, reason), level if self.danger_levels else None),
+            description=description,
             parameters=tuple(parameters),
             returns=signature.returns,
             danger=danger,
@@ -312,7 +330,7 @@ class Adapter:
             load=load,
             versioned=self.versioned,
             presets={key: tuple(value) for key, value in (presets or {}).items()},
-            default_preset=default,
+            default_preset=default_preset,
             states=states,
         )
         if long_running and "get_execution" not in self.operations:
@@ -324,28 +342,17 @@ class Adapter:
         if operation.name in self.operations:  # AQL-6.2-1
             problem = f"operation '{operation.name}': there is one of this name already (6.2)"
         if problem is None and category is Category.UPDATE:
-            problem = _update_problem(operation)  # AQL-4.5-1
+            problem = _find_update_problem(operation)  # AQL-4.5-1
         if problem is None and operation.upsert and category is not Category.CREATE:
             problem = f"operation '{operation.name}': upsert goes with CREATE (8.3)"
         if problem is None and not own:
-            against = objection(operation.name, category, reason)
-            if against is not None and self._strict_names:
-                problem = against
-            elif against is not None:
-                log.warning("%s", against)
+            warning = objection(operation.name, category, reason)
+            if warning is not None and self._strict_names:
+                problem = warning
+            elif warning is not None:
+                log.warning("%s", warning)
         if problem is not None:
             raise DeclarationInvalid(problem)
-
-    def _default_preset(self, name: str, signature: Signature) -> str:
-        """Return the fields that are shown by default: all of one resource, few of a search, the usual ones of another
-        collection (C.fields-3).
-        """
-        if not signature.is_listing:
-            return "full"
-        return "minimal" if name.partition("_")[0] == "search" else "standard"
-
-    def _is_versioned(self, load: Callable[..., Any]) -> bool:
-        return read_signature(getattr(load, "__name__", "load"), load, partial={}).resource in self.versioned
 
     def _lifecycle(
         self, name: str, states: Mapping[str, str], *, supports_retry: bool, progress: bool
@@ -386,24 +393,7 @@ def _endpoints(mode: str, profile: str | Profile, prefix: str) -> AqlEndpoints:
     return AqlEndpoints(mode=mode, profile=chosen, prefix=prefix)
 
 
-def _with_danger(description: str, level: Danger | None) -> str:
-    """Return the description of an operation, with its danger at the end if it is destructive or worse (C.danger-4)."""
-    if level is None or level < Danger.DESTRUCTIVE:
-        return description
-    return f"{description.rstrip()} Danger: {level.word}; it asks for a confirmation."
-
-
-def _fields_parameter(default: str) -> AqlParameter:
-    return AqlParameter(
-        name=FIELDS,
-        type="FieldSelection",
-        default=default,
-        description=f"{', '.join(PRESETS)}, or an array of paths such as id or owner.name.",
-        of_gateway=True,
-    )
-
-
-def _update_problem(operation: AqlOperation) -> str | None:
+def _find_update_problem(operation: AqlOperation) -> str | None:
     """Return why an operation is no valid UPDATE, or None: identifiers are beside `input`, everything else is inside
     it (4.5).
     """

@@ -167,7 +167,13 @@ class AdapterExecutions:
         self._by_id: dict[str, Execution] = {}
 
     def start(self, execution: Execution) -> Execution:
-        self._forget_old()
+        """Start an execution. First forget those that ended long ago, and the oldest of too many."""
+        now = time.monotonic()
+        ended = sorted((each.ended_at, each.id) for each in self._by_id.values() if each.ended_at is not None)
+        too_many = len(self._by_id) - EXECUTIONS_MAX + 1
+        for index, (ended_at, execution_id) in enumerate(ended):
+            if index < too_many or now - ended_at > KEEP_S:
+                del self._by_id[execution_id]
         self._by_id[execution.id] = execution
         execution.start()
         return execution
@@ -184,13 +190,3 @@ class AdapterExecutions:
 
     def of(self, owner: str) -> Iterator[Execution]:
         return (execution for execution in self._by_id.values() if execution.owner == owner)
-
-    def _forget_old(self) -> None:
-        now = time.monotonic()
-        ended = sorted(
-            (execution.ended_at, execution.id) for execution in self._by_id.values() if execution.ended_at is not None
-        )
-        too_many = len(self._by_id) - EXECUTIONS_MAX + 1
-        for index, (at, execution_id) in enumerate(ended):
-            if index < too_many or now - at > KEEP_S:
-                del self._by_id[execution_id]

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -15,9 +15,19 @@ from interlock.aql.protocol.merge import merged
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Lifecycle
 from interlock.aql.protocol.validation import Validator
 from interlock.sdk.aql.executions import AdapterExecutions, Execution
-from interlock.sdk.aql.pages import Listing, Page, etag_of, listing_data, read_page
 from interlock.sdk.aql.signature import HandlerArgument, Signature
-from interlock.sdk.aql.values import Binary, Context, check_integers, plain, read_base64
+from interlock.sdk.aql.values import (
+    Binary,
+    Context,
+    Listing,
+    Page,
+    check_integers,
+    etag_of,
+    listing_data,
+    plain,
+    read_base64,
+    read_page,
+)
 from interlock.sdk.subserver.tools import run_in_thread
 
 Concurrency = Literal["serialized", "read-concurrent", "fully-concurrent", "resource-locked"]
@@ -44,19 +54,22 @@ class Schedule:
     @asynccontextmanager
     async def turn(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
         """Wait until a call may run. `resource`: the identifiers of the call."""
-        if self._slots is None:
-            async with self._alone(is_read=is_read, resource=resource):
-                yield
-            return
-        async with self._slots, self._alone(is_read=is_read, resource=resource):
+        async with self._slots or nullcontext(), self._alone(is_read=is_read, resource=resource):
             yield
 
     @asynccontextmanager
     async def _alone(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
         """Wait until no other call that must not run beside this one is running."""
         if self.kind == "serialized" or (self.kind == "resource-locked" and not is_read):  # AQL-9.3.1-1
-            async with self._locked("" if self.kind == "serialized" else resource):
-                yield
+            key = "" if self.kind == "serialized" else resource
+            self._wanted[key] += 1
+            try:
+                async with self._locks[key]:
+                    yield
+            finally:
+                self._wanted[key] -= 1
+                if not self._wanted[key]:
+                    del self._wanted[key], self._locks[key]
         elif self.kind == "read-concurrent":  # AQL-9.3.1-1
             async with self._changed:
                 await self._changed.wait_for(lambda: not self._is_writing and (is_read or not self._readers))
@@ -76,17 +89,6 @@ class Schedule:
             else:
                 self._is_writing = False
             self._changed.notify_all()
-
-    @asynccontextmanager
-    async def _locked(self, key: Hashable) -> AsyncIterator[None]:
-        self._wanted[key] += 1
-        try:
-            async with self._locks[key]:
-                yield
-        finally:
-            self._wanted[key] -= 1
-            if not self._wanted[key]:
-                del self._wanted[key], self._locks[key]
 
 
 IF_MATCH: Final = AqlParameter(
@@ -147,12 +149,12 @@ class AdapterOperation:
         for name, value in arguments.items():
             check_integers(name, value)
         key = self.resource_key(arguments)
-        selection = self._selection(own)
-        values, page = self._values(arguments, context)
+        selection = self._read_selection(own)
+        values, page = self._read_values(arguments, context)
         if_match = arguments.get(IF_MATCH.name)
         lifecycle = self.declaration.lifecycle
         if lifecycle is not None:
-            return self._started(lifecycle, values, context, executions)
+            return self._start(lifecycle, values, context, executions)
         async with schedule.turn(is_read=self.is_read, resource=key):
             if self._load is not None:
                 await self._prepare(self._load, values, if_match)
@@ -160,11 +162,11 @@ class AdapterOperation:
         if page is not None:
             for warning in page.warnings():
                 context.add_warning(warning)
-        return self._data(result, selection)
+        return self._describe_result(result, selection)
 
     # What a handler is given
 
-    def _values(self, arguments: dict[str, Any], context: Context) -> tuple[dict[str, Any], Page | None]:
+    def _read_values(self, arguments: dict[str, Any], context: Context) -> tuple[dict[str, Any], Page | None]:
         """Return the arguments of the handler, converted to the annotated types, and the requested page."""
         signature, values = self._signature, dict[str, Any]()
         page = read_page(arguments, self.declaration.name) if signature.page is not None else None
@@ -180,7 +182,7 @@ class AdapterOperation:
                     mime_type = arguments.get(f"{argument.name}_mime_type", Binary(b"").mime_type)
                     values[argument.name] = Binary(binary, mime_type)
             elif argument.name in arguments:
-                values[argument.name] = _converted(argument, arguments[argument.name])
+                values[argument.name] = _convert(argument, arguments[argument.name])
         return values, page
 
     async def _prepare(self, load: Callable[..., Any], values: dict[str, Any], if_match: str | None) -> None:
@@ -198,12 +200,12 @@ class AdapterOperation:
         if self.declaration.category is Category.UPDATE:
             changed = merged(msgspec.to_builtins(stored), values["input"])
             values["input"] = (
-                changed if isinstance(stored, Mapping) else _converted(HandlerArgument("input", type(stored)), changed)
+                changed if isinstance(stored, Mapping) else _convert(HandlerArgument("input", type(stored)), changed)
             )
 
     # What becomes of the answer
 
-    def _selection(self, own: Mapping[str, Any]) -> Selection:
+    def _read_selection(self, own: Mapping[str, Any]) -> Selection:
         """Return the fields to show. Raises OperationFailed for fields that the resource does not have."""
         requested = own.get(FIELDS)
         if requested is None:
@@ -213,7 +215,10 @@ class AdapterOperation:
             raise OperationFailed(read)
         if isinstance(read, str):
             return self._preset(read)
-        fields = self._known_fields()
+        resource = self._signature.resource
+        fields = None
+        if resource is not None:
+            fields = {*resource.__struct_encode_fields__, "_etag", "_computed"}  # type: ignore[attr-defined]
         unknown = [".".join(path) for path in read if fields is not None and path[0] not in fields]
         if unknown:
             details = {
@@ -230,25 +235,19 @@ class AdapterOperation:
         named = self._presets.get(name)
         return name if named is None else tuple(tuple(path.split(".")) for path in named)
 
-    def _known_fields(self) -> frozenset[str] | None:
-        resource = self._signature.resource
-        if resource is None:
-            return None
-        return frozenset((*resource.__struct_encode_fields__, "_etag", "_computed"))  # type: ignore[attr-defined]
-
-    def _data(self, result: Any, selection: Selection) -> Any:
+    def _describe_result(self, result: Any, selection: Selection) -> Any:
         if isinstance(result, Listing):
-            items = [select(self._shown(item), selection) for item in result.items]
+            items = [select(self._describe(item), selection) for item in result.items]
             return listing_data(result, items, self.declaration.name)
         if isinstance(result, list | tuple):
-            return [select(self._shown(item), selection) for item in result]
-        return select(self._shown(result), selection)
+            return [select(self._describe(item), selection) for item in result]
+        return select(self._describe(result), selection)
 
-    def _shown(self, value: Any) -> Any:
+    def _describe(self, value: Any) -> Any:
         shown = plain(value)
         return {**shown, "_etag": etag_of(value)} if isinstance(value, self._versioned) else shown
 
-    def _started(
+    def _start(
         self, lifecycle: Lifecycle, values: dict[str, Any], context: Context, executions: AdapterExecutions
     ) -> Any:
         """Start a long-running operation and return its execution at once (8.4)."""
@@ -270,17 +269,13 @@ async def _call(function: Callable[..., Any], values: dict[str, Any]) -> Any:
     return await run_in_thread(function, values)
 
 
-def _converted(argument: HandlerArgument, value: Any) -> Any:
+def _convert(argument: HandlerArgument, value: Any) -> Any:
     """Convert a JSON value to the annotated type. Raises OperationFailed with the place of what does not fit."""
     if argument.type is dict or argument.type is Any:
         return value
     try:
-        return msgspec.convert(value, argument.type, strict=True, dec_hook=_decode)
+        # The hook is called for types that msgspec does not know: a BigInt, which is sent as text.
+        return msgspec.convert(value, argument.type, strict=True, dec_hook=lambda kind, text: kind(text))
     except (msgspec.ValidationError, ValueError) as error:
         place = str(error).partition("`$")[2].rstrip("`")
         raise OperationFailed(invalid_value(f"{argument.name}{place}", str(error).partition(" - at")[0])) from None
-
-
-def _decode(kind: type, value: Any) -> Any:
-    """Decode types that msgspec does not know: an integer that is sent as text."""
-    return kind(value)

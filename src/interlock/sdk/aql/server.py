@@ -222,13 +222,9 @@ class HttpApplication:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
+        if scope["type"] == "http":
             await self._serve(scope, receive, send)
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
+        while scope["type"] == "lifespan":
             event = (await receive())["type"]
             if event == "lifespan.shutdown":
                 cancel_executions(self._adapters)
@@ -239,7 +235,7 @@ class HttpApplication:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        refused = self._refusal(scope["path"], headers)
+        refused = self._find_refusal(scope["path"], headers)
         if refused is not None:
             await _reply(send, refused)
             return
@@ -250,7 +246,7 @@ class HttpApplication:
         if scope["method"] != "POST":
             await _reply(send, 405, head=[(b"allow", b"POST, DELETE")])
             return
-        body = await _body(receive)
+        body = await _read_body(receive)
         if body is None:
             await _reply(send, 413)
             return
@@ -268,11 +264,15 @@ class HttpApplication:
         if isinstance(message, Request):
             await self._request(message, session, headers, receive, send)
             return
-        if isinstance(message, Notification) and session is not None:
-            _hear(session, message)
+        if isinstance(message, Notification) and message.method == CANCELLED and session is not None:
+            # The cancelled request of a legacy session arrived with another HTTP request.
+            params = decode_object(message.params) if message.params else None
+            server = session.running.get(bytes((params or {}).get("requestId", b"")))
+            if server is not None:
+                server.hear(message)
         await _reply(send, 202)
 
-    def _refusal(self, path: str, headers: Mapping[bytes, bytes]) -> int | None:
+    def _find_refusal(self, path: str, headers: Mapping[bytes, bytes]) -> int | None:
         """Return the HTTP status with which a request is refused, or None.
 
         Without a token only programs of this machine may call. The Host and Origin of a page in a browser name another
@@ -288,7 +288,7 @@ class HttpApplication:
             return None
         origin = headers.get(b"origin")
         named = [b"//" + headers.get(b"host", b"")] + ([origin] if origin is not None else [])
-        return None if all(_is_here(host) for host in named) else 403
+        return None if all(_is_on_this_machine(host) for host in named) else 403
 
     async def _request(
         self, request: Request, session: _Session | None, headers: Mapping[bytes, bytes], receive: Receive, send: Send
@@ -323,39 +323,26 @@ class HttpApplication:
             server.serve(request)
             if session is not None and request.method == INITIALIZE:
                 session.agreed = server.agreed
-                head = [(H_SESSION, self._keep(session).encode())]
+                while len(self._sessions) >= SESSIONS_MAX:
+                    self._sessions.popitem(last=False)
+                new_id = secrets.token_urlsafe(24)
+                self._sessions[new_id] = session
+                head = [(H_SESSION, new_id.encode())]
             await _answer(outgoing, server, request.id, receive, send, head, is_cancelled_by_leaving=modern)
         finally:
             server.leave()
             if session is not None:
                 session.running.pop(request.id, None)
 
-    def _keep(self, session: _Session) -> str:
-        while len(self._sessions) >= SESSIONS_MAX:
-            self._sessions.popitem(last=False)
-        id = secrets.token_urlsafe(24)
-        self._sessions[id] = session
-        return id
 
-
-def _hear(session: _Session, message: Notification) -> None:
-    """Cancel a request of a legacy session, which arrived with another HTTP request."""
-    if message.method != CANCELLED:
-        return
-    params = decode_object(message.params) if message.params else None
-    server = session.running.get(bytes((params or {}).get("requestId", b"")))
-    if server is not None:
-        server.hear(message)
-
-
-def _is_here(address: bytes) -> bool:
+def _is_on_this_machine(address: bytes) -> bool:
     try:
         return is_loopback(urlsplit(address.decode("latin-1")).hostname or "")
     except ValueError:
         return False
 
 
-async def _body(receive: Receive) -> bytes | None:
+async def _read_body(receive: Receive) -> bytes | None:
     """Read a request body, or return None if it is too large."""
     pieces: list[bytes] = []
     size, more = 0, True
@@ -380,7 +367,12 @@ async def _answer(
     is_cancelled_by_leaving: bool,
 ) -> None:
     """Send the result alone, or, if something is reported before it, a stream that ends with it."""
-    gone = asyncio.ensure_future(_gone(receive))
+
+    async def wait_for_disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.ensure_future(wait_for_disconnect())
     is_stream = False
     try:
         while True:
@@ -407,11 +399,6 @@ async def _answer(
                 return
     finally:
         gone.cancel()
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _reply(send: Send, status: int, body: bytes = b"", head: list[tuple[bytes, bytes]] | None = None) -> None:

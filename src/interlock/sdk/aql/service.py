@@ -4,6 +4,7 @@ A request is handled in the order of 3.2: operation, endpoint, parameters, dange
 independent of the transport.
 """
 
+import contextlib
 import logging
 import secrets
 import time
@@ -167,9 +168,12 @@ class Service:
         operation = self._operations.get(request.operation)
         if operation is None:
             return self._failed(unknown_operation(request.operation, nearest(request.operation, self._names)), in_batch)
-        wrong = self._misplaced(operation, endpoint)
-        if wrong is not None:
-            return self._failed(wrong, in_batch)
+        endpoints = self._adapter.endpoints
+        family = endpoints.profile.family_of(operation)
+        if endpoint.family is not None and family != endpoint.family:
+            right_tool = endpoints.tool_of(operation)
+            mismatch = endpoint_mismatch(operation.name, family, right_tool, endpoint.family, endpoint.name)
+            return self._failed(mismatch, in_batch)
         if operation is DECLARATION:
             return self._introspect(request)
         native = self._adapter.operations[request.operation]
@@ -183,15 +187,6 @@ class Service:
             log.exception("the operation %s failed (ref %s)", request.operation, ref)
             return self._failed(internal_error(f"the operation failed (ref {ref})"), in_batch, request)
         return self._succeeded(data, context, request, native, in_batch)
-
-    def _misplaced(self, operation: AqlOperation, endpoint: EndpointTool) -> AqlFailure | None:
-        if endpoint.family is None:
-            return None
-        endpoints = self._adapter.endpoints
-        family = endpoints.profile.family_of(operation)
-        if family == endpoint.family:
-            return None
-        return endpoint_mismatch(operation.name, family, endpoints.tool_of(operation), endpoint.family, endpoint.name)
 
     async def _run(self, native: AdapterOperation, request: OperationRequest, context: Context) -> Any:
         read = native.validator.validate(request, strict=self._adapter.strict_mode)
@@ -212,7 +207,14 @@ class Service:
         tokens = {*_texts(request.confirmation), *_texts(read.own.get(CONFIRMATION.name))}
         if not tokens:
             token, expires_at = self._tokens.issue(LOCAL, LOCAL, operation.name, digest, danger)
-            message = _asked(operation, read) or f"'{operation.name}' is {danger.word}. Send it again with the token."
+            # The question to the caller names the values of parameters.
+            message = operation.confirmation_message
+            values = {
+                name: each for name, each in msgspec.json.decode(read.text).items() if isinstance(each, str | int)
+            }
+            with contextlib.suppress(KeyError, ValueError, IndexError, AttributeError):
+                message = message.format_map(values)
+            message = message or f"'{operation.name}' is {danger.word}. Send it again with the token."
             refused = confirmation_required(
                 operation.name,
                 danger.word,
@@ -334,15 +336,6 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, Raw):
         value = find_string(value) or ""
     return [] if value is None else [str(value)]
-
-
-def _asked(operation: AqlOperation, read: Arguments) -> str:
-    """Return the question to the caller, with the values of the parameters that it names."""
-    values = {key: value for key, value in msgspec.json.decode(read.text).items() if isinstance(value, str | int)}
-    try:
-        return operation.confirmation_message.format_map(values)
-    except (KeyError, ValueError, IndexError, AttributeError):
-        return operation.confirmation_message
 
 
 def _log_token(note: TokenNote) -> None:

@@ -20,9 +20,19 @@ from msgspec.inspect import StructType, type_info
 
 from interlock.aql.protocol.model import AqlParameter, Returns, TypeDeclaration
 from interlock.sdk.aql.executions import Execution
-from interlock.sdk.aql.pages import PARAMETERS as PAGE_PARAMETERS
-from interlock.sdk.aql.pages import Listing, Page
-from interlock.sdk.aql.values import DATE, DATE_TIME, DECIMAL, INTEGER, OCTETS, BigInt, Binary, Context
+from interlock.sdk.aql.values import (
+    DATE,
+    DATE_TIME,
+    DECIMAL,
+    INTEGER,
+    OCTETS,
+    PAGE_PARAMETERS,
+    BigInt,
+    Binary,
+    Context,
+    Listing,
+    Page,
+)
 
 _WORDS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "any"}
 _TEXTS: Final[Mapping[Any, tuple[str, str | None, str]]] = {  # pattern, format, what is said of them
@@ -170,7 +180,8 @@ class _TypeReader:
                 f"operation '{self._operation}': the description of '{name}' must say what null does (4.7.6)"
             )
         fields: dict[str, Any] = {"name": name, "required": required}
-        fields |= {flag: _has_flag(flag, meta) for flag in ("sensitive", "allow_nul")}
+        for flag in ("sensitive", "allow_nul"):
+            fields[flag] = any((each.extra_json_schema or {}).get(flag) is True for each in meta)
         if not required and default is not _UNSET and default is not None:
             fields["default"] = msgspec.to_builtins(default)
         fields |= _bounds(meta)
@@ -287,16 +298,12 @@ class _TypeReader:
         for field in info.fields if isinstance(info, StructType) else ():
             hint = hints[field.name]
             hint = bound.get(hint, hint)
+            if type(None) in _members(hint):
+                hint = _nullable(hint, required=True, note=" null: it has no value.")
             default = field.default if field.default is not msgspec.NODEFAULT else _UNSET
-            read = self._field(field.encode_name, hint, required=field.required, default=default)
-            fields.append(read)
+            fields.append(self.parameter(field.encode_name, hint, required=field.required, default=default))
         self.types[name] = TypeDeclaration(name=name, kind="object", description=_doc(base), fields=tuple(fields))
         return name
-
-    def _field(self, name: str, hint: Any, *, required: bool, default: Any) -> AqlParameter:
-        """Return a field of an object, without the remark about null."""
-        hint = _nullable(hint, required=True, note=" null: it has no value.") if type(None) in _members(hint) else hint
-        return self.parameter(name, hint, required=required, default=default)
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
@@ -328,10 +335,6 @@ def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
             if value is not None:
                 bounds[key] = value
     return bounds
-
-
-def _has_flag(flag: str, metas: Iterable[Meta]) -> bool:
-    return any((meta.extra_json_schema or {}).get(flag) is True for meta in metas)
 
 
 def _schema(kind: Any) -> dict[str, Any]:
