@@ -18,7 +18,7 @@ from tests.support.node_with_clock import SECONDS, AheadClock, Place
 from interlock.config.load import load
 from interlock.core.calls.caller import Caller
 from interlock.drivers.contracts.contract import ContractTable
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.parts import DriverParts
 from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.model import Contract, Driver
@@ -91,11 +91,11 @@ class Lending:
         self.woken = 0
         self.refusal: DriverRefusal | None = None
 
-    async def look(self) -> str | None:
+    async def check_health(self) -> str | None:
         self.looked += 1
         return self.illness
 
-    def maybe_ready(self, caller: Caller) -> Lent | None:
+    def find_ready_lease(self, caller: Caller) -> Lent | None:
         return None if self.asleep or self.refusal is not None else Lent(self, self.link)
 
     async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lent | DriverRefusal:

@@ -18,11 +18,13 @@ from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.clock import Clock
 from interlock.drivers.install.installation import Installed, InstallFailed, Locked
 from interlock.drivers.protocol.files.inventory import secret_for
-from interlock.drivers.protocol.model import Contract, Driver
+from interlock.drivers.protocol.model import Auth, Contract, Driver
 from interlock.drivers.provider.keeper import DriverEnvironment
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.drivers.provider.tenant_processes import InstanceLease
-from interlock.drivers.secrets.vault import Vault
+from interlock.drivers.provider.vault import Vault
+from interlock.drivers.workspace.declaration import Declared
+from interlock.drivers.workspace.scan import Root
 from interlock.links.handshake import modern_head
 from interlock.mcp.methods import Era
 from interlock.node.node import Node
@@ -161,19 +163,24 @@ class Stage:
             assert read.value is not None, read.problems
             made[each.index] = read.value
         settings = {"sandbox": {reading.value.id: "off"}, **(plan or {})}
-        environment = self.environment.with_plan(msgspec.structs.replace(self.environment.plan, **settings))
+        plan_of_drivers = msgspec.structs.replace(self.environment.plan, **settings)
+        environment = msgspec.structs.replace(self.environment, plan=plan_of_drivers)
         inventory = as_secrets(*secrets).value if secrets else None
         named = {name: secret_for(name, reading.value.id, inventory, ()) for name in reading.value.secret_names}
-        provider = DriverProvider(
-            reading.value,
-            made,
-            environment,
-            digest="d",
+        # Its auth.ref grants a driver the secrets of its own SECRETS.md.
+        auth = msgspec.structs.replace(reading.value.auth or Auth(), ref="./SECRETS.md") if inventory else None
+        declared = Declared(
+            key=reading.value.key,
+            root=Root(kind="workspace", rank=0, path=self.folder),
             folder=self.folder,
-            inventory={name: entry for name, entry in named.items() if entry is not None},
-            own_secrets=[entry.slug for entry in inventory.entries] if inventory is not None else (),
-            seal=seal,
+            state=None,
+            driver=msgspec.structs.replace(reading.value, auth=auth or reading.value.auth),
+            contracts=made,
+            secrets={name: entry for name, entry in named.items() if entry is not None},
+            own_secrets=inventory,
+            digest="d",
         )
+        provider = DriverProvider(declared, environment, seal=seal)
         self.providers.append(provider)
         if started:
             provider.start()

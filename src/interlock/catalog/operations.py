@@ -46,7 +46,7 @@ from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import refused_as
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import Skill, Skills
-from interlock.drivers.contracts.lazy import LazyContracts
+from interlock.drivers.registry.service import LazyContracts
 from interlock.fronts.modern import ModernFront
 from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 from interlock.links.link import Link
@@ -191,7 +191,7 @@ class ToolOperations:
 
     @handles(LIST_SKILLS)
     def skills(self) -> Skills:
-        contracts = self._contracts.maybe
+        contracts = self._contracts.current
         blocks_by_name = contracts.skills() if contracts is not None else {}
         return Skills(skills=tuple(Skill(name=name, blocks=blocks) for name, blocks in blocks_by_name.items()))
 

@@ -27,7 +27,7 @@ from interlock.ax.protocol.capability import ToolClass
 from interlock.config.plan import Plan, SandboxPlan, Spawn
 from interlock.drivers.api import AddedDriver, AddedTool, DriverSummary
 from interlock.drivers.api import Problem as ProblemView
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.authoring import (
     SUGGESTED,

@@ -26,6 +26,7 @@ from interlock.drivers.api import (
     AllowHost,
     DriverDetail,
     DriverExamples,
+    Drivers,
     DriverSummary,
     DriverUpdate,
     RemovedDriver,
@@ -35,8 +36,7 @@ from interlock.drivers.api import (
     TrustDriver,
     UpdateDriver,
 )
-from interlock.drivers.api import Drivers as DriverList
-from interlock.drivers.registry.service import Drivers
+from interlock.drivers.registry.service import DriverWatcher
 from interlock.operator.operation import handles
 
 
@@ -44,7 +44,7 @@ class DriverOperations:
     """Operations on drivers."""
 
     def __init__(
-        self, drivers: Drivers, anchors: Anchors, approvals: InboxOperations, secrets: SecretOperations
+        self, drivers: DriverWatcher, anchors: Anchors, approvals: InboxOperations, secrets: SecretOperations
     ) -> None:
         self._secrets = secrets
         self._drivers = drivers
@@ -52,7 +52,7 @@ class DriverOperations:
         self._approvals = approvals
 
     @handles(LIST_DRIVERS)
-    async def list_all(self) -> DriverList:
+    async def list_all(self) -> Drivers:
         return await (await self._drivers.service()).list_all()
 
     @handles(GET_DRIVER)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from interlock.ax.parts import AxParts
 from interlock.config.plan import Plan
+from interlock.core.feed import AsyncFeed
 from interlock.core.part import Part
-from interlock.drivers.contracts.lazy import LazyContracts
-from interlock.drivers.registry.service import Drivers
+from interlock.drivers.registry.service import ContractParts, DriverWatcher, LazyContracts
 from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
 from interlock.node.reload import ReloadStep, ReloadSteps
 
@@ -17,63 +17,88 @@ if TYPE_CHECKING:
 
 
 class DriverParts(CapabilityParts):
+    """The drivers of a node, and the contracts that they serve."""
+
     def __init__(self, node: NodeParts) -> None:
         self._node = node
         stores, calls = node.stores, node.calls
         self.contracts = LazyContracts(
-            stores.current,
-            catalog=calls.catalog,
-            taken=calls.keepers,
-            link_events=calls.link_events,
-            clock=stores.clock,
-            guard=calls.dispatch.guard,
-            recorder=stores.recorder,
-            keep=node.get(AxParts).registrar.keep_contracts,
-            ruled=node.approvals.ruled,
+            ContractParts(
+                current=stores.current,
+                catalog=calls.catalog,
+                taken=calls.keepers,
+                link_events=calls.link_events,
+                clock=stores.clock,
+                guard=calls.dispatch.guard,
+                recorder=stores.recorder,
+                keep=node.get(AxParts).registrar.keep_contracts,
+            ),
+            node.approvals.ruled,
         )
-        self.drivers = Drivers(node.plan, self._open_registry)
+        self.drivers = DriverWatcher(node.plan, self._open_registry)
         calls.dispatch.arrivals.expect(lambda: self.drivers.is_settled, self.drivers.settle_all)
 
     def _open_registry(self, plan: Plan) -> "tuple[Registry, DriverService]":
-        from interlock.drivers.registry.registry_parts import open_registry
+        """Create the registry and its operations. Called when there is a driver, or an operator asks."""
+        from interlock.drivers.install.installation import Locks
+        from interlock.drivers.provider.factory import ProviderFactory
+        from interlock.drivers.registry.contract_tests import ExampleRunner
+        from interlock.drivers.registry.operations import DriverService
+        from interlock.drivers.registry.registry import Registry
+        from interlock.drivers.registry.trust_requests import TrustRequests
+        from interlock.drivers.registry.updates import UpdateService
+        from interlock.drivers.workspace.declaration import Declaration, Memory
+        from interlock.drivers.workspace.survey import this_machine
 
         node, stores, calls = self._node, self._node.stores, self._node.calls
-        return open_registry(
+        offered, kv, clock = self.contracts.get(), stores.local.kv, stores.clock
+        declared = AsyncFeed[Declaration]()
+        registry = Registry(
             plan,
-            current=stores.current,
-            kv=stores.local.kv,
-            clock=stores.clock,
-            recorder=stores.recorder,
-            contracts=self.contracts,
-            catalog=calls.catalog,
-            keepers=calls.keepers,
-            link_events=calls.link_events,
-            dispatch=calls.dispatch,
-            modern=node.fronts.modern,
-            connector_parts=node.links.connector_parts,
-            credentials=node.links.credentials,
-            inbox=node.approvals.inbox,
-            decisions=calls.driver_decisions,
+            Memory(kv, clock),
+            this_machine(plan.data / "packages"),
+            factory=ProviderFactory(
+                kv=kv,
+                clock=clock,
+                recorder=stores.recorder,
+                keepers=calls.keepers,
+                link_events=calls.link_events,
+                credentials=node.links.credentials,
+                connector_parts=node.links.connector_parts,
+                plan=lambda: stores.current.plan,
+            ),
+            contracts=offered,
+            declared=declared,
         )
+        service = DriverService(
+            registry,
+            clock,
+            stores.recorder.append_now,
+            contracts=offered,
+            examples=ExampleRunner(node.fronts.modern, calls.dispatch, calls.catalog, offered),
+            updates=UpdateService(registry, Locks(kv, clock)),
+        )
+        calls.driver_decisions.provide(TrustRequests(node.approvals.inbox, service, declared))
+        return registry, service
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
         return {Stage.SERVERS: (self.drivers,)}
 
     def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
-        return {"drivers": self._take_drivers}
+        return {"drivers": self._apply_plan}
 
-    async def _take_drivers(self, old: Plan, new: Plan) -> None:
+    async def _apply_plan(self, old: Plan, new: Plan) -> None:
         self._node.stores.current.replace(new)
-        if (contracts := self.contracts.maybe) is not None:
+        if (contracts := self.contracts.current) is not None:
             contracts.replan(new)
         await self.drivers.replan(new)
         await self._node.approvals.guard_changes.replan(new)
 
     async def on_servers_changed(self) -> None:
-        if (contracts := self.contracts.maybe) is not None:
+        if (contracts := self.contracts.current) is not None:
             await contracts.retake()
 
     async def on_rules_changed(self, plan: Plan) -> None:
-        if (contracts := self.contracts.maybe) is not None:
+        if (contracts := self.contracts.current) is not None:
             contracts.replan(plan)
             await contracts.restock_all()

@@ -22,8 +22,8 @@ from interlock.core.current_plan import Addresses
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.service import CredentialService
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.provider.factory import ProviderFactory

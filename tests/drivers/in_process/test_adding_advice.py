@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed, Locked
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.trial import TrialResult, advice
 from interlock.process.stderr import words_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from interlock.drivers.secrets.vault import BackendFailed, fetch
+from interlock.drivers.provider.vault import BackendFailed, fetch
 from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, Secrets
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.drivers.driver_workspace import Workspace, codes, driver
 
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.identity import manifest_of
 from interlock.drivers.workspace.declaration import Remembered
 

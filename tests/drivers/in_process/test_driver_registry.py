@@ -13,7 +13,7 @@ from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock
 from interlock.core.store_backends import build_store
 from interlock.drivers.contracts.contract import ContractTable
-from interlock.drivers.interfaces import DriverState, Lease
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.model import ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.registry.registry import Registry
@@ -47,10 +47,10 @@ class Fake:
     def succeed(self, other: Any) -> None:
         self.contract_ids = other.contract_ids
 
-    def maybe_ready(self, caller: Caller) -> Lease | None:
+    def find_ready_lease(self, caller: Caller) -> None:
         return None
 
-    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverRefusal:
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> DriverRefusal:
         raise AssertionError("nobody calls here")
 
     def start(self) -> None:
@@ -69,13 +69,13 @@ class House:
         self.made: list[Fake] = []
         self.tables: list[ContractTable] = []
         self.told = asyncio.Event()
-        self.registry = Registry(workspace.plan, self.memory, MACHINE, factory=self._make, take=self._take)
+        self.registry = Registry(workspace.plan, self.memory, MACHINE, factory=self._make, contracts=self)
 
     def _make(self, declared: Declared, on_changed: Callable[[Any], None]) -> Fake:
         self.made.append(Fake(declared, on_changed))
         return self.made[-1]
 
-    async def _take(self, table: ContractTable) -> None:
+    async def take(self, table: ContractTable) -> None:
         self.tables.append(table)
         self.told.set()
 
@@ -295,20 +295,21 @@ async def test_a_contract_that_changes_below_tools_asks_its_drivers_again_and_no
     assert house.states() == {"first-mcp@1": DriverState.UNTRUSTED, "second-mcp@1": DriverState.READY}
 
 
-async def test_who_looks_while_many_are_taken_up_hears_what_is_known_already(house: House) -> None:
+async def test_a_view_during_a_refresh_shows_the_drivers_that_are_already_declared(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house.workspace.driver(driver("first-mcp"))
     house.workspace.driver(driver("second-mcp"))
     await house.registry.refresh()
     let_go = asyncio.Event()
-    slow = house.registry._take
+    take = house.take
 
     async def held(table: ContractTable) -> None:
         house.told.set()
         await let_go.wait()
-        assert slow is not None
-        await slow(table)
+        await take(table)
 
-    house.registry._take = held
+    monkeypatch.setattr(house, "take", held)
     house.told.clear()
     trusting = asyncio.create_task(house.trust())
     await asyncio.wait_for(house.told.wait(), 5)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.drivers.driver_workspace import MACHINE, Workspace, binding, codes, contract, driver, remote, secret, text
 
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.files.driver import RunnerLimits, runner_limits
 from interlock.drivers.workspace.declaration import Remembered
 from interlock.drivers.workspace.folder import DriverFolder, read_folder

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.drivers.driver_workspace import Workspace, codes, driver, secret
 
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.registry.operations import declared_facts
 
 

@@ -16,7 +16,7 @@ from interlock.approvals.grants_api import DraftGrant
 from interlock.approvals.protocol.approval import Kind, Source
 from interlock.approvals.protocol.standing_grant import ArgumentRule, StandingGrant, grant_digest
 from interlock.approvals.standing_grants import StoredGrant
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.gate.protocol.held_call import Presented
 from interlock.wire.refusal import Refused

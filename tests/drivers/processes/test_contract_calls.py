@@ -13,7 +13,7 @@ from tests.support.memory_subserver import Leaf
 from interlock.ax.parts import AxParts
 from interlock.cli.codes import codes_for
 from interlock.core.calls.caller import Principal
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.parts import DriverParts
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.links.pipes import StdioPipe
@@ -371,7 +371,7 @@ async def test_an_operator_is_told_who_would_serve_a_call_and_what_it_meets(here
     assert told()[12][1] == "timeout 1.5 s"
     lending.state, lending.reason = DriverState.UNAVAILABLE, "it does not start"
     assert told()[8] == ("refuse", "no_route; only: it does not start")
-    resolution = here.node.get(DriverParts).contracts.get().maybe_resolution("fs.read")
-    assert resolution is not None
-    assert [each.reason for each in resolution.rejected] == ["it does not start"]
-    assert here.node.get(DriverParts).contracts.get().maybe_resolution("nothing") is None
+    served = here.node.get(DriverParts).contracts.get().find_contract("fs.read")
+    assert served is not None
+    assert [each.reason for each in served.rejected] == ["it does not start"]
+    assert here.node.get(DriverParts).contracts.get().find_contract("nothing") is None

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

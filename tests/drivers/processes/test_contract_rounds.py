@@ -9,7 +9,7 @@ from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, co
 from tests.support.budget_node import Client
 from tests.support.node_with_clock import FILLED, FORM, filled
 
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

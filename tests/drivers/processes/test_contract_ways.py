@@ -12,7 +12,7 @@ from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, co
 from tests.support.local_node import LegacyClient
 
 from interlock.drivers.contracts.call import ContractCall
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -136,7 +136,7 @@ async def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     later = loop.call_later
 
     def note(delay: float, callback: Any, *args: Any, **options: Any) -> Any:
-        if getattr(callback, "__name__", "") == "_try_again":
+        if getattr(callback, "__name__", "") == "try_again":
             found.append(delay)
         return later(delay, callback, *args, **options)
 

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from tests.drivers.driver_stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Attempt, InstallFailed
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider import keeper as keeping
 from interlock.drivers.provider import provider as provider_module
@@ -125,7 +125,7 @@ async def test_a_server_that_never_answers_fails_after_the_time_of_its_connectio
 
 async def test_the_first_caller_may_leave_without_ending_what_was_started_for_them(stage: Stage) -> None:
     provider = await settled(stage.provider())
-    instance = provider._instances.maybe(None)  # type: ignore[union-attr]
+    instance = provider._instances.find(None)  # type: ignore[union-attr]
     assert instance is not None
     provider._instances.rest(instance)  # type: ignore[union-attr]
     await until(lambda: stage.node.calls.keepers["driven-mcp@1"].link.pid is None, 5)

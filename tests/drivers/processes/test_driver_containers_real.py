@@ -20,8 +20,8 @@ import pytest
 from tests.drivers.driver_stage import SERVER, Stage, settled, staged, until
 from tests.drivers.installs import Place
 
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed, InstallFailed
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.model import Driver
 
 IMAGE = "localhost/interlock-test/python:1"

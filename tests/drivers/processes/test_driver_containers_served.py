@@ -10,8 +10,8 @@ from tests.drivers.driver_stage import SERVER, alive, settled, staged, until
 from tests.drivers.installs import Place
 from tests.drivers.processes.test_driver_containers import Client
 
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed, InstallFailed
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.model import Driver
 
 EVERYTHING = Path(__file__).parents[2] / "servers" / "everything.py"

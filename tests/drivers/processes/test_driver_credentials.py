@@ -19,8 +19,8 @@ from tests.drivers.driver_texts import as_driver, driver, remote, told
 from tests.drivers.scripted_server import Scripted
 
 from interlock.config.plan import Spawn
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed, Locked
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider.provider import DriverProvider
@@ -287,7 +287,7 @@ async def test_a_users_own_secret_reaches_that_users_process_alone(stage: Stage)
 @pytest.mark.req("AIP-security-8")
 async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage: Stage) -> None:
     provider = await settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
-    instance = provider._instances.maybe(None)  # type: ignore[union-attr]
+    instance = provider._instances.find(None)  # type: ignore[union-attr]
     assert instance is not None
     provider._instances.rest(instance)  # type: ignore[union-attr]
     await until(lambda: not instance.keeper.is_usable)
@@ -314,12 +314,12 @@ async def test_a_login_is_refreshed_before_a_call_once_its_time_has_passed(tmp_p
         script.chmod(0o700)
         auth = {"refresh": {"cmd": str(script), "every": "PT1H"}}
         provider = await settled(stage.provider(auth=auth))
-        lease = provider.maybe_ready(caller())
+        lease = provider.find_ready_lease(caller())
         assert lease is not None
         lease.release()
         assert not done.exists()
         clock.ahead = 3601.0
-        assert provider.maybe_ready(caller()) is None
+        assert provider.find_ready_lease(caller()) is None
         leases = await asyncio.gather(lent(provider), lent(provider, "bob"))
         assert done.read_text() == "once\n"
         for each in leases:

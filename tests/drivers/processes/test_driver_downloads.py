@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,7 +153,8 @@ async def test_a_shell_installer_in_a_sandbox_writes_its_home_and_reads_nothing_
     wanted = fetching("curl", f"{files.url}/file", verify_sha256=sha256(files.at["/file"]))
 
     def caged(plan: SandboxPlan) -> CommandRunner:
-        return sandboxed_runner(house.sandboxes, "one", plan, clock=Clock(), reaper=None)
+        node = SimpleNamespace(sandboxes=house.sandboxes, clock=Clock(), reaper=None)
+        return sandboxed_runner(node, "one", plan)
 
     place.caged = caged
     done = await place.done(wanted)

@@ -15,7 +15,7 @@ from tests.drivers.driver_stage import AheadClock, Stage, alive, asked, caller, 
 from tests.drivers.scripted_server import Scripted
 
 from interlock.core.link_state import LinkState
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider import provider as provider_module
 
@@ -135,7 +135,7 @@ async def test_a_server_does_not_fall_asleep_while_somebody_watches_a_resource(s
     keeper = stage.node.calls.keepers[KEY]
     keeper.subscriptions.uris.add("file:///a")
     clock.ahead += 10
-    instance = provider._instances.maybe(None)  # type: ignore[union-attr]
+    instance = provider._instances.find(None)  # type: ignore[union-attr]
     assert instance is not None
     provider._instances._look(instance)  # type: ignore[union-attr]
     assert not is_asleep(stage)
@@ -146,12 +146,12 @@ async def test_a_server_does_not_fall_asleep_while_somebody_watches_a_resource(s
 @pytest.mark.req("AIP-transport-3")
 async def test_keepalive_keeps_a_server_awake(stage: Stage, clock: AheadClock) -> None:
     provider = await settled(stage.provider(**SECOND, connection_options={"keepalive": True}))
-    instance = provider._instances.maybe(None)  # type: ignore[union-attr]
+    instance = provider._instances.find(None)  # type: ignore[union-attr]
     assert instance is not None
     assert instance.watch is None
     async with Scripted() as there:  # which runs elsewhere, and is not ours to end
         remote = stage.provider(id="far-mcp", server={"kind": "remote", "url": there.url}, transport="http", **SECOND)
-        instance = (await settled(remote))._instances.maybe(None)  # type: ignore[union-attr]
+        instance = (await settled(remote))._instances.find(None)  # type: ignore[union-attr]
         assert instance is not None
         assert instance.watch is None
 
@@ -263,7 +263,7 @@ async def test_bindings_are_checked_again_when_a_modern_list_has_had_its_time(st
     assert stage.log.methods.count("tools/list") == listed
     stage.tools({"name": "other"})
     clock.ahead += 31
-    assert provider.maybe_ready(caller()) is None
+    assert provider.find_ready_lease(caller()) is None
     error = await provider.acquire(caller())
     assert isinstance(error, DriverRefusal)
     assert error.code == "contract_mismatch"
@@ -349,12 +349,12 @@ async def test_a_driver_that_ended_starts_nothing_and_keeps_nobody_waiting(stage
     provider = stage.provider("--mute")
     await until(lambda: stage.log.starts)
     waiting = asyncio.create_task(provider.acquire(caller()))
-    await until(lambda: (instance := provider._instances.maybe(None)) and instance.leases)  # type: ignore[union-attr]
+    await until(lambda: (instance := provider._instances.find(None)) and instance.leases)  # type: ignore[union-attr]
     await provider.stop(at_once=True)
     for error in (await waiting, await provider.acquire(caller())):
         assert isinstance(error, DriverRefusal)
         assert (error.code, error.retryable) == ("tool_unavailable", True)
-    assert provider.maybe_ready(caller()) is None
+    assert provider.find_ready_lease(caller()) is None
     assert not any(map(alive, stage.log.pids))
     assert stage.node.calls.keepers == {}
 

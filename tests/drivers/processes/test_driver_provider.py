@@ -8,7 +8,7 @@ import pytest_asyncio
 from tests.drivers.driver_stage import Stage, alive, asked, caller, lent, settled, staged, until
 
 from interlock.core.link_state import LinkState
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.refusal import NotFound
 
@@ -26,7 +26,7 @@ async def test_a_driver_whose_server_keeps_its_contract_is_ready_and_lends_its_l
     lease = await lent(provider)
     assert (await asked(lease, text="hello"))["text"] == "hello"
     lease.release()
-    again = provider.maybe_ready(caller())
+    again = provider.find_ready_lease(caller())
     assert again is not None
     assert again.link is lease.link
     again.release()
@@ -59,7 +59,7 @@ async def test_an_idle_server_ends_and_the_next_call_starts_another(stage: Stage
     await until(lambda: keeper.link.standing.state is LinkState.ASLEEP, 3)
     assert not alive(pid)
     assert provider.state is DriverState.READY
-    assert provider.maybe_ready(caller()) is None
+    assert provider.find_ready_lease(caller()) is None
     lease = await lent(provider)
     assert (await asked(lease))["pid"] == stage.log.pids[1] != pid
     lease.release()

@@ -14,7 +14,7 @@ import pytest_asyncio
 from tests.drivers.driver_stage import Stage, asked, caller, lent, settled, staged
 from tests.servers.start import raw, serving
 
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider.provider import DriverProvider
 
@@ -261,6 +261,6 @@ async def test_a_query_with_a_secret_is_part_of_the_url_on_the_wire_alone(stage:
 async def test_a_remote_server_is_not_put_to_sleep(stage: Stage) -> None:
     with serving(raw("echo", "--era", "legacy")) as url:
         provider = await settled(remote(stage, url, "http", metadata={"idle_timeout_ms": 1000}))
-        instance = provider._instances.maybe(None)  # type: ignore[union-attr]
+        instance = provider._instances.find(None)  # type: ignore[union-attr]
         assert instance is not None
         assert instance.watch is None

@@ -10,8 +10,8 @@ from tests.drivers.driver_stage import Stage, alive, asked, caller, lent, settle
 from tests.drivers.driver_texts import as_driver, driver
 
 from interlock.config.plan import Spawn
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed, Locked
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider import tenant_processes
@@ -95,7 +95,7 @@ async def test_a_tenant_for_whom_there_is_no_room_waits_and_is_then_refused(stag
     held[0].release()
     lease = await waiting
     assert (await asked(lease))["pid"] == stage.log.pids[-1]
-    assert provider.maybe_ready(caller("ada")) is None
+    assert provider.find_ready_lease(caller("ada")) is None
     lease.release()
     held[1].release()
 
@@ -132,7 +132,7 @@ async def test_what_one_tenants_server_lacks_is_that_tenants_trouble_alone(stage
     assert isinstance(error, DriverRefusal)
     assert error.code == "contract_mismatch"
     assert provider.state is DriverState.READY
-    lease = provider.maybe_ready(caller("ada"))
+    lease = provider.find_ready_lease(caller("ada"))
     assert lease is not None
     lease.release()
 

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from tests.drivers.driver_stage import Stage, asked, lent, settled, staged, until
 
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.links import handshake as greeting
 

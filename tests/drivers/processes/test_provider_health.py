@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.drivers.driver_stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
 from interlock.core.link_state import LinkState
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider import health as checkup
 
@@ -54,7 +54,7 @@ def answers() -> Iterator[dict[str, Any]]:
 async def test_a_ping_is_the_question_of_the_servers_era(stage: Stage, era: str) -> None:
     provider = await settled(stage.provider("--era", era, health_check={"method": "ping"}))
     before = len(stage.log.methods)
-    assert await provider.look() is None
+    assert await provider.check_health() is None
     assert stage.log.methods[before:][-1] == {"legacy": "ping", "modern": "server/discover"}[era]
     assert provider.passed_at is not None
 
@@ -81,7 +81,7 @@ async def test_a_failed_check_makes_the_driver_unavailable_and_a_passed_one_read
 async def test_a_check_does_not_wake_a_server(stage: Stage) -> None:
     provider = await settled(stage.provider(health_check={"method": "ping"}, metadata={"idle_timeout_ms": 1000}))
     await until(lambda: stage.node.calls.keepers[KEY].link.standing.state is LinkState.ASLEEP, 5)
-    assert await provider.look() is None
+    assert await provider.check_health() is None
     assert len(stage.log.starts) == 1
     assert provider.passed_at is None
 
@@ -90,10 +90,10 @@ async def test_a_check_does_not_wake_a_server(stage: Stage) -> None:
 async def test_a_command_is_healthy_when_it_ends_as_expected(stage: Stage) -> None:
     flag = stage.folder / "well"
     provider = await settled(stage.provider(health_check={"method": "exec", "cmd": f"test -e {flag}"}))
-    assert "exited with code 1" in (await provider.look() or "")
+    assert "exited with code 1" in (await provider.check_health() or "")
     assert provider.state is DriverState.UNAVAILABLE
     flag.touch()
-    assert await provider.look() is None
+    assert await provider.check_health() is None
     assert provider.state is DriverState.READY
 
 
@@ -101,9 +101,9 @@ async def test_a_command_is_healthy_when_it_ends_as_expected(stage: Stage) -> No
 async def test_an_address_is_healthy_when_it_answers_as_expected(stage: Stage, answers: dict[str, Any]) -> None:
     check = {"method": "http", "http": {"method": "GET", "url": answers["url"], "expect_status": 204}}
     provider = await settled(stage.provider(health_check=check, network={"egress": ["127.0.0.1"]}))
-    assert "HTTP status 200" in (await provider.look() or "")
+    assert "HTTP status 200" in (await provider.check_health() or "")
     answers["status"] = 204
-    assert await provider.look() is None
+    assert await provider.check_health() is None
 
 
 @pytest.mark.req("AIP-transport-6")
@@ -146,7 +146,7 @@ async def test_a_line_without_an_end_ends_it(stage: Stage) -> None:
 async def test_a_server_that_may_ask_callers_serves_one_call_at_a_time(stage: Stage) -> None:
     provider = await settled(stage.provider(metadata={"client_capabilities": ["elicitation"]}))
     first = await lent(provider, "ada")
-    assert provider.maybe_ready(caller("bob")) is None
+    assert provider.find_ready_lease(caller("bob")) is None
     error = await provider.acquire(caller("bob"), 0.1)
     assert isinstance(error, DriverRefusal)
     assert error.code == "rate_limited"

@@ -1,28 +1,33 @@
 """A contract call: tries one driver after another until one answers, within the contract's time.
 
-In comes a call that the guard admitted, with input that satisfies the contract. Out comes one result, of the contract's
-form whatever server gave it, or one error. A call is sent a second time only where nothing can happen twice: it never
-left, or the contract is idempotent and the failure passing (AIP-30.resolve-7, AIP-14.rules-2).
+In: a call that the guard admitted, with input that satisfies the contract. Out: one result, which has the form that the
+contract says whichever server gave it, or one error.
+
+Theory of operation. Before the call is admitted, the guard asks for `argument_refusal` and `availability_refusal`, so
+that no person approves a call that cannot be sent. `send_admitted` takes the ranked drivers from the resolver and tries
+the first one (`_try`): lease its link, map the arguments (with the hooks of its driver.py, if it has some), check their
+URIs, send. A result is mapped back to the contract. After a failure `_retry` decides whether to try the same driver
+again, as its retry rule says, or the next one. A call is sent a second time only if nothing can happen twice: it never
+left, or the contract is idempotent and the failure may pass (AIP-30.resolve-7, AIP-14.rules-2).
+
+A call leaves one audit row when its driver is chosen, and one for each time that it was sent.
 """
 
 import asyncio
 import logging
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Dial, ServerPlan
 from interlock.core.calls.call import OK, Call, Outcome
 from interlock.core.calls.check import Admitted
 from interlock.drivers.contracts.contract import (
     CompiledContract,
-    Decision,
     PreparedBinding,
+    ServingDecision,
+    context_of,
     invoked_row,
     resolution_row,
 )
@@ -33,7 +38,6 @@ from interlock.drivers.contracts.leased_call import (
     LeasedCall,
     unreachable,
 )
-from interlock.drivers.interfaces import Hooks, Provider
 from interlock.drivers.protocol.binding.results import (
     error_result,
     open_state_untrusted,
@@ -41,12 +45,11 @@ from interlock.drivers.protocol.binding.results import (
     value_result,
     with_structured,
 )
-from interlock.drivers.protocol.binding.uri_access import Reach, denial, schemes_of
-from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.protocol.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
-from interlock.drivers.provider.keeper import context_of
+from interlock.drivers.provider.hooks import DriverHooks
+from interlock.drivers.provider.provider import DriverProvider
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.connected_link import ServerLink
 from interlock.links.link_requests import LostRefusal
@@ -74,56 +77,27 @@ from interlock.wire.refusal import (
     find_code,
 )
 
-# The URI check: whether the sandbox of a server lets it have these URIs, by the plan it runs with (AIP-security-6).
-#
-# Reads the disk: not for the event loop.
-
-ANYWHERE = ("/",)
-
-
-def maybe_denied(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> DriverRefusal | None:
-    reach = reach_of(plan, driver)
-    denials = (denial(each, reach, os.path.realpath) for each in uris)
-    return next((each for each in denials if each is not None), None)
-
-
-def reach_of(plan: ServerPlan, driver: Driver) -> Reach:
-    schemes = schemes_of(resource.uri_template for resource in driver.resources)
-    declared = driver.network.egress if driver.network is not None else ()
-    if isinstance(plan.reach, Dial):
-        host = urlsplit(plan.reach.url).hostname
-        return Reach(egress=(*declared, *((host,) if host else ())), schemes=schemes)
-    sandbox = plan.reach.sandbox
-    if sandbox is None:  # a container, which is a sandbox of its own, or one whose operator wants none
-        return Reach(roots=ANYWHERE, egress=declared, schemes=schemes)
-    roots = [*sandbox.read, *sandbox.write, sandbox.home]
-    if sandbox.from_arguments:
-        roots += [Path(each) for each in plan.reach.command[1:] if each.startswith("/")]
-    return Reach(roots=_real(roots), denied=_real(sandbox.deny), egress=sandbox.egress, schemes=schemes)
-
-
-def _real(paths: Iterable[Path]) -> tuple[str, ...]:
-    return tuple(os.path.realpath(each) for each in paths)
-
-
 log = logging.getLogger("interlock.drivers")
 
 _PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's own troubles
 
 
 class ContractCall(LeasedCall, eq=False, kw_only=True):
+    """A call of a contract. It goes to the drivers in `choices`, one after the other, until one of them answers."""
+
     served: CompiledContract
-    given: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded and as the contract has them
+    inputs: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded, as the contract has them
     pinned: str | None = None  # the driver that asked for the round this call answers
-    state: Raw | None = None  # ... and what that server wants back
+    state: Raw | None = None  # ... and the state that its server wants back
+    # The drivers that can serve the call, their providers, and what each audit row says of them.
     choices: tuple[SelectionChoice, ...] = ()
-    providers: tuple[Provider, ...] = ()
+    providers: tuple[DriverProvider, ...] = ()
     facts: tuple[bytes, ...] = ()
-    at: int = 0
-    tries: int = 0  # with the driver it is at
-    prepared: PreparedBinding | None = None
-    sent_at: float | None = None  # while it is with a server
-    left: bool = False  # some server has had it
+    at: int = 0  # the index of the current driver in the three tuples above
+    tries: int = 0  # with the current driver
+    prepared: PreparedBinding | None = None  # the binding of the current driver
+    sent_at: float | None = None  # while the call is with a server
+    left: bool = False  # some server has received the call
 
     # Before it is admitted
 
@@ -134,7 +108,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         """
         params = self.params
         try:
-            self.given = decode_value(params["arguments"]) if "arguments" in params else {}
+            self.inputs = decode_value(params["arguments"]) if "arguments" in params else {}
         except CodecError:
             return _ARGUMENTS_UNREADABLE
         if "requestState" in params:
@@ -142,16 +116,16 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             if opened is None:
                 return _STATE_INVALID
             self.pinned, self.state = opened
-        return self.served.maybe_fault(self.given, self.caller)
+        return self.served.find_refusal(self.inputs, self.caller)
 
     def availability_refusal(self) -> Refusal | None:
-        decision = self.served.decide(self.given, self.pinned, self.services.clock)
+        decision = self.served.decide(self.inputs, self.pinned, self.services.clock)
         if decision.resolution.error is None:
             return None
         self._record(decision)
         return decision.resolution.error
 
-    def _record(self, decision: Decision) -> None:
+    def _record(self, decision: ServingDecision) -> None:
         services, caller, error = self.services, self.caller, decision.resolution.error
         services.recorder.add_made(
             (
@@ -173,9 +147,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     # Out
 
-    def depart(self, admitted: Admitted[Call]) -> None:
+    def send_admitted(self, admitted: Admitted[Call]) -> None:
         self.admitted = admitted
-        decision = self.served.decide(self.given, self.pinned, self.services.clock)
+        decision = self.served.decide(self.inputs, self.pinned, self.services.clock)
         error = decision.resolution.error
         self._record(decision)
         if error is not None:
@@ -187,23 +161,23 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self._try()
 
     @property
-    def provider(self) -> Provider:
+    def provider(self) -> DriverProvider:
         return self.providers[self.at]
 
     def _try(self) -> None:
         self.tries += 1
         if self.choices[self.at].check_first:
-            self.begin(self._try_if_healthy(self.provider))
+            self.begin(self._lease_if_healthy(self.provider))
         else:
-            self.borrow(self.provider)
+            self.lease_link(self.provider)
 
-    async def _try_if_healthy(self, provider: Provider) -> None:
+    async def _lease_if_healthy(self, provider: DriverProvider) -> None:
         """Repeat a failed health check that is too old to count before using the driver (AIP-30.resolve-2)."""
-        why = await provider.look()
+        why = await provider.check_health()
         if self.done:
             return
         if why is None:
-            self.borrow(provider)
+            self.lease_link(provider)
         else:
             cause = {"reason": why}
             self.on_lease_failed(
@@ -211,33 +185,30 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
                 DriverRefusal(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
             )
 
-    def on_leased(self, provider: Provider, link: ServerLink) -> None:
+    def on_leased(self, provider: DriverProvider, link: ServerLink) -> None:
         prepared = self.prepared = self.served.prepared(provider)
         if prepared is None:
-            self.give_back()
+            self.release_lease()
             self.on_lease_failed(provider, _MISMATCH)
             return
         hooks = provider.hooks
-        if hooks is None and prepared.is_plain(self.given):
-            self._on_arguments(prepared, link, self.given)
+        if hooks is None and prepared.is_plain(self.inputs):
+            self._on_arguments(prepared, link, self.inputs)
             return
-        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
         if hooks is not None and hooks.makes_arguments(prepared.bound):
-            context = context_of(self.caller, self.served.workspace)
-            self.begin(self._apply_hooks(hooks, prepared, link, context))
+            self.begin(self._apply_hooks(hooks, prepared, link))
             return
         context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
         try:
-            arguments = prepared.bound.arguments(self.given, context)
+            arguments = prepared.bound.arguments(self.inputs, context)
         except Exception:
             log.exception("%s: its arguments could not be made", self.target)
             arguments = INTERNAL
         self._on_arguments(prepared, link, arguments)
 
-    async def _apply_hooks(
-        self, hooks: Hooks, prepared: PreparedBinding, link: ServerLink, context: Mapping[str, str]
-    ) -> None:
-        arguments = await hooks.arguments(prepared.bound, self.given, context)
+    async def _apply_hooks(self, hooks: DriverHooks, prepared: PreparedBinding, link: ServerLink) -> None:
+        context = context_of(self.caller, self.served.workspace)
+        arguments = await hooks.arguments(prepared.bound, self.inputs, context)
         if not self.done:
             self._on_arguments(prepared, link, arguments)
 
@@ -247,7 +218,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if isinstance(arguments, DriverRefusal):
             self.fail(arguments)
             return
-        named = prepared.uris(self.given, arguments)
+        named = prepared.uris(self.inputs, arguments)
         if named:
             self.begin(self._send_if_permitted(named, prepared, link, arguments))
         else:
@@ -256,12 +227,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     async def _send_if_permitted(
         self, uris: list[str], prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]
     ) -> None:
-        denied = await asyncio.to_thread(maybe_denied, uris, link.plan, self.provider.driver)
-        if self.done:
-            return
-        if denied is not None:  # AIP-security-6: nothing is sent
-            self.fail(denied)
-        else:
+        if await self.check_uris(uris, link, self.provider):  # AIP-security-6: else nothing is sent
             self._forward(prepared, link, arguments)
 
     def _forward(self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]) -> None:
@@ -270,7 +236,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if prepared.mirrored:
             head += mirror_headers(prepared.mirrored, arguments)
         params: dict[str, Any] = {"name": prepared.wire_name, "arguments": Raw(encode_value(arguments))}
-        client_params = self.asked
+        client_params = self.client_params
         for member in ("_meta", "inputResponses"):
             if member in client_params:
                 params[member] = client_params[member]
@@ -281,7 +247,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.sent_at = None
             self._go_on_unsent(_GONE)
 
-    def on_lease_failed(self, provider: Provider, error: DriverRefusal) -> None:
+    def on_lease_failed(self, provider: DriverProvider, error: DriverRefusal) -> None:
         log.info("%s: %s cannot take a call: %s %s", self.target, provider.driver.segment, error.code, error.message)
         self._go_on_unsent(error)
 
@@ -289,7 +255,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if self._try_next_driver():
             return
         if error.retryable and error.code in UNREACHABLE:
-            self._degrade(error)
+            super().on_failed(unreachable(self._log_ref(error)), Outcome.LOST)
         else:
             self.fail(error)
 
@@ -309,7 +275,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             return
         self.left = True
         if response.error:
-            self._on_error(response, era)
+            self._on_error_response(response, era)
             return
         try:
             result = decode_value(response.result)
@@ -323,27 +289,30 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         prepared, hooks = self.prepared, self.provider.hooks
         assert prepared is not None  # noqa: S101  (it was sent)
         if kind != "complete":
-            self._on_other_kind(kind, response, era)
+            self._on_incomplete_result(kind, response, era)
         elif hooks is not None and hooks.reads_results(prepared.bound):
-            self.begin(self._read_by(hooks, prepared, response, result, era))
+            self.begin(self._apply_result_hook(hooks, prepared, response, result, era))
         else:
             try:
                 value = prepared.bound.value(result)
             except Exception:
                 log.exception("%s: its result could not be read", self.target)
                 value = INTERNAL
-            self._on_value(value, response, era, keeps=prepared.keeps_result, result=result)
+            self._answer_value(value, response, era, keeps=prepared.keeps_result, result=result)
 
-    async def _read_by(
-        self, hooks: Hooks, prepared: PreparedBinding, response: Response, result: dict[str, Any], era: Era
+    async def _apply_result_hook(
+        self, hooks: DriverHooks, prepared: PreparedBinding, response: Response, result: dict[str, Any], era: Era
     ) -> None:
         value = await hooks.value(prepared.bound, result)
         if not self.done:
-            self._on_value(value, response, era, keeps=False, result=result)
+            self._answer_value(value, response, era, keeps=False, result=result)
 
-    def _on_value(self, value: Any, response: Response, era: Era, *, keeps: bool, result: dict[str, Any]) -> None:
+    def _answer_value(self, value: Any, response: Response, era: Era, *, keeps: bool, result: dict[str, Any]) -> None:
         if isinstance(value, DriverRefusal):
-            self.fail(value, _blocks(response.result) if value.code == "upstream_error" else ())
+            content: Sequence[Raw] = ()
+            if value.code == "upstream_error":  # the server's own words are passed on
+                content = decode_array((decode_object(response.result) or {}).get("content", RAW_EMPTY)) or ()
+            self.fail(value, content)
             return
         self._record_invocation(None)
         if not keeps:
@@ -354,7 +323,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             whole = Raw(with_structured(response.result, value))
             super().on_response(Response(response.id, whole, response.error), era)
 
-    def _on_error(self, response: Response, era: Era) -> None:
+    def _on_error_response(self, response: Response, era: Era) -> None:
         members = decode_object(response.error) or {}
         try:
             code = decode_value(members["code"])
@@ -375,7 +344,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             )
         )
 
-    def _on_other_kind(self, kind: object, response: Response, era: Era) -> None:
+    def _on_incomplete_result(self, kind: object, response: Response, era: Era) -> None:
         """Handle a result that is not complete: ask the client for input, or fail for an unknown kind (AIP-proto-7)."""
         if kind != "input_required":  # AIP-proto-7: an unknown one
             self.fail(DriverRefusal(code="upstream_error", message="the server's result is of a kind not known here"))
@@ -419,7 +388,12 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             needs_input = data.get("reason") in ("input_required", "input_refused")
             self._on_server_error(_UNANSWERABLE if needs_input else _MALFORMED)
         elif not self._retry(sent=sent):
-            self._lose(refusal, data, outcome)
+            # The server was lost. Under the ref, the log has more details than the client receives (AIP-transport-13).
+            detail = refusal.detail if isinstance(refusal, LostRefusal) else refusal.message
+            ref = self._log_ref(DriverRefusal(code="upstream_error", message=detail))
+            self._record_invocation("upstream_error")
+            # AIP-transport-13
+            super().on_failed(Refusal(refusal.code, refusal.message, {**data, "ref": ref}), outcome)
 
     def _on_server_error(self, error: DriverRefusal) -> None:
         if not error.retryable or not self._retry(sent=True):
@@ -435,20 +409,21 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if sent and self.approved:  # AIP-14.rules-2
             return False
         self._record_invocation("upstream_error")
-        self.give_back()
+        self.release_lease()
         retry = self.prepared.retry if self.prepared is not None else None
         if retry is not None and self.tries < retry.max_attempts:  # AIP-14.rules-2
             delay_s = (retry.initial_ms or 0) / 1000
             if retry.backoff == "exponential":
                 delay_s *= 2 ** (self.tries - 1)
             if self.services.clock.now() + delay_s < self.deadline:  # AIP-14.rules-2: inside the contract's time
-                asyncio.get_running_loop().call_later(delay_s, self._try_again)
+
+                def try_again() -> None:
+                    if not self.done:
+                        self._try()
+
+                asyncio.get_running_loop().call_later(delay_s, try_again)
                 return True
         return self._try_next_driver()
-
-    def _try_again(self) -> None:
-        if not self.done:
-            self._try()
 
     def cancel(self, reason: str) -> None:
         if not self.done:
@@ -474,19 +449,6 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.refund()
         self.answer_result(error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED)
 
-    def _lose(self, refusal: Refusal, data: dict[str, Any], outcome: Outcome) -> None:
-        """End a call whose server was lost. The log has more details under the ref than the client
-        (AIP-transport-13).
-        """
-        detail = refusal.detail if isinstance(refusal, LostRefusal) else refusal.message
-        ref = self._log_ref(DriverRefusal(code="upstream_error", message=detail))
-        self._record_invocation("upstream_error")
-        # AIP-transport-13
-        super().on_failed(Refusal(refusal.code, refusal.message, {**data, "ref": ref}), outcome)
-
-    def _degrade(self, error: DriverRefusal) -> None:
-        super().on_failed(unreachable(self._log_ref(error)), Outcome.LOST)
-
     def _log_ref(self, error: DriverRefusal) -> str:
         return self.log_failure(
             server_name(self.choices[self.at].candidate.key) if self.choices else "no driver", error
@@ -506,16 +468,12 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
                 self.target,
                 self.served.workspace,
                 self.facts[self.at],
-                tuple(self.given),
+                tuple(self.inputs),
                 clock.now() - self.sent_at,
                 code,
             )
         )
         self.sent_at = None
-
-
-def _blocks(result: Raw) -> Sequence[Raw]:
-    return decode_array((decode_object(result) or {}).get("content", RAW_EMPTY)) or ()
 
 
 _STATE_INVALID: Final = Refusal(

@@ -1,7 +1,14 @@
 """A compiled contract: its schemas, its providers, and which of them serves a call.
 
-Made once when the registry changes. What the resolver decides depends on how the providers stand and on which inputs a
-call uses that some driver lacks; while neither changes the last decision is good again.
+A contract is compiled once when the registry changes. Two kinds of work are cached, because a call must not repeat
+them. The decision of the resolver depends on the states of the providers and on which inputs of the call some driver
+lacks; while neither changes, the last decision is used again (`decide`). What every call of one binding needs is
+computed once (`PreparedBinding`).
+
+Each call leaves two kinds of rows in the audit log (AIP-30.audit-1), with names and counts but no values:
+`driver.resolved` says which drivers could have served the call and which was chosen, `driver.invoked` how it ended. A
+call that was sent to one driver and went on to another leaves a `driver.invoked` for each. docs/driver-calls.md lists
+the keys.
 """
 
 import functools
@@ -15,9 +22,10 @@ from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import Outlook
 from interlock.drivers.api import RankedDriver, RejectedDriver, ServedContract
-from interlock.drivers.interfaces import UNHEALTHY, DriverState, Provider
+from interlock.drivers.driver_state import UNHEALTHY, DriverState
 from interlock.drivers.protocol.binding.arguments import ArgumentRules
 from interlock.drivers.protocol.binding.effects import OfferedContract
+from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.binding.uri_access import UriWatch
 from interlock.drivers.protocol.model import Contract, Driver, Retry, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal
@@ -31,7 +39,7 @@ from interlock.drivers.protocol.resolver import (
     resolved_row,
 )
 from interlock.drivers.protocol.server_name import server_name
-from interlock.drivers.provider.keeper import context_of
+from interlock.drivers.provider.provider import DriverProvider
 from interlock.links.handshake import modern_head
 from interlock.mcp.headers import Mirrored, encode_header, mirrored_arguments
 from interlock.mcp.items import maybe_value
@@ -40,19 +48,14 @@ from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import Refusal
 from interlock.wire.schemas.validators import Compiled, compile_schema
 
-# The contract table: every contract that the registry offers, and who serves it.
-
 
 class ContractTable(msgspec.Struct, frozen=True, kw_only=True):
-    contracts: Mapping[str, Contract] = {}  # by their id
-    providers: Mapping[str, tuple[Provider, ...]] = {}  # by the same id, in the order of the drivers' keys
-    drivers: tuple[Provider, ...] = ()  # every trusted one, whatever it serves: unbound tools, prompts, resources
+    """Every contract that the registry offers, and the drivers that serve it."""
 
+    contracts: Mapping[str, Contract] = {}  # by id
+    providers: Mapping[str, tuple[DriverProvider, ...]] = {}  # by the same id, in the order of the drivers' keys
+    drivers: tuple[DriverProvider, ...] = ()  # every trusted one, whatever it serves: unbound tools, prompts, resources
 
-# The two rows that a call through a contract leaves in the audit log (AIP-30.audit-1): names and counts, no value.
-#
-# `driver.resolved` says who could have served it and who was chosen, `driver.invoked` what came of it. A call that was
-# sent to one driver and went on to another leaves a `driver.invoked` for each. docs/driver-calls.md lists the keys.
 
 RESOLVED: Final = "driver.resolved"
 INVOKED: Final = "driver.invoked"
@@ -84,6 +87,16 @@ def resolution_row(at: float, who: str, via: str, tool: str, workspace: str, row
     `row` is an encoded `resolved_row` of the resolver. `code` says why no driver was chosen, or is None.
     """
     return _encode_resolution_row(int(at), who, via, tool, workspace, row, code)
+
+
+def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
+    """Return the values for context_arguments and a contract's context_schema.
+
+    They come from the caller's principal, never from anything that a client sends. Outside rooms every principal is a
+    tenant of its own.
+    """
+    name = caller.principal.name
+    return {"tenant_id": name, "user_id": name, "workspace_id": workspace}
 
 
 @functools.lru_cache(maxsize=128)
@@ -150,42 +163,44 @@ def auth_of(driver: Driver) -> str:
     return "authed" if driver.secret_names or driver.auth is not None else "unknown"
 
 
-_NOTHING: Final[frozenset[str]] = frozenset()
-DECISIONS_MAX: Final = 64  # remembered of one contract
+_NO_INPUTS: Final[frozenset[str]] = frozenset()
+DECISIONS_MAX: Final = 64  # cached for one contract
 CONTEXT: Final = "context"
 _UNUSABLE: Final = frozenset(
     (DriverState.UNTRUSTED, DriverState.REJECTED, DriverState.UNAVAILABLE, DriverState.KIND_UNSUPPORTED)
 )
 
 
-class Decision(msgspec.Struct, frozen=True):
+class ServingDecision(msgspec.Struct, frozen=True):
+    """Which drivers serve a call, best first, with what the audit log says of them."""
+
     resolution: DriverResolution
-    providers: tuple[Provider, ...]  # of those that are ranked
-    row: bytes  # of the audit log, without who and when
-    facts: tuple[bytes, ...]  # of those that are ranked: what each record of a call by them says
+    providers: tuple[DriverProvider, ...]  # of the ranked drivers
+    row: bytes  # the audit row, without caller and time
+    facts: tuple[bytes, ...]  # of each ranked driver: what its audit rows say
 
 
 class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
     """Values that every call of one binding needs, computed once."""
 
-    bound: Any  # protocol.drivers.binding.match.Bound
+    bound: Bound
     wire_name: Raw
     head: bytes
     mirrored: tuple[Mirrored, ...]
     timeout_s: float
     retry: Retry | None
-    keeps_result: bool  # the value is the whole of what the server says: its own blocks are passed on
-    plain: frozenset[str] | None  # inputs that pass under their own names, where nothing else is done to them
+    keeps_result: bool  # the value is the whole result: the content blocks of the server are passed on
+    plain: frozenset[str] | None  # inputs that pass unchanged under their own names; None if others do not
     accepts: Callable[[Any], bool]  # the server's inputSchema
     wants_context: bool
     watches: tuple[UriWatch, UriWatch]  # of the contract's input and of the server's arguments
-    uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be one; None: any
+    uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be a URI; None: any
 
     def is_plain(self, inputs: dict[str, Any]) -> bool:
         """Return whether the server can receive the input unchanged."""
         try:
             return self.plain is not None and self.plain.issuperset(inputs) and self.accepts(inputs)
-        except ValueError:  # what the validator cannot look at is told the long way
+        except ValueError:  # the validator cannot judge it, and the longer way reports why
             return False
 
     def uris(self, inputs: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
@@ -207,10 +222,12 @@ class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledContract:
+    """A contract with the drivers that serve it in one workspace."""
+
     def __init__(
         self,
         offered: OfferedContract,
-        providers: tuple[Provider, ...],
+        providers: tuple[DriverProvider, ...],
         *,
         policy: SelectionPolicy,
         pinned: str | None,
@@ -231,13 +248,13 @@ class CompiledContract:
         self._all = providers
         self._checked = [each for each in providers if each.driver.health_check is not None]
         self._only = providers[0] if len(providers) == 1 and not self._checked else None
-        self._decisions: dict[tuple[object, ...], Decision] = {}
-        self._last: tuple[list[tuple[object, ...]], Decision] | None = None
+        self._decisions: dict[tuple[object, ...], ServingDecision] = {}
+        self._last: tuple[list[tuple[object, ...]], ServingDecision] | None = None
         self._prepared: dict[int, PreparedBinding] = {}
 
     # Check 7 of the guard
 
-    def maybe_fault(self, inputs: Any, caller: Caller) -> DriverRefusal | None:
+    def find_refusal(self, inputs: Any, caller: Caller) -> DriverRefusal | None:
         """Check input and context before a driver is chosen (AIP-14.rules-4). Return the refusal, or None if they
         are valid.
         """
@@ -252,8 +269,9 @@ class CompiledContract:
 
     # Check 8 of the guard
 
-    def decide(self, inputs: Mapping[str, Any], pinned: str | None, clock: Clock) -> Decision:
-        dropped = self._dropped.intersection(inputs) if self._dropped else _NOTHING
+    def decide(self, inputs: Mapping[str, Any], pinned: str | None, clock: Clock) -> ServingDecision:
+        """Return which drivers serve a call with these inputs. `pinned`: the driver that the call must go to."""
+        dropped = self._dropped.intersection(inputs) if self._dropped else _NO_INPUTS
         only, last, ident = self._only, self._last, self.contract.id
         if only is not None and last is not None and pinned is None and not dropped:
             state, code, reason, login, serves = last[0][0]
@@ -265,15 +283,15 @@ class CompiledContract:
                 and (ident in only.contract_ids) is serves
             ):
                 return last[1]
-        standing: list[tuple[object, ...]] = [
+        states: list[tuple[object, ...]] = [
             (provider.state, provider.code, provider.reason, provider.login, ident in provider.contract_ids)
             for provider in self._all
         ]
         if self._checked:
-            standing += [(provider.passed_at, provider.failed_at) for provider in self._checked]
-        if last is not None and pinned is None and not dropped and last[0] == standing:
+            states += [(provider.passed_at, provider.failed_at) for provider in self._checked]
+        if last is not None and pinned is None and not dropped and last[0] == states:
             return last[1]
-        key = (pinned, *standing, *sorted(dropped))
+        key = (pinned, *states, *sorted(dropped))
         decision = self._decisions.get(key)
         if decision is None:
             decision, lasts = self._make_decision(inputs, pinned, clock.now())
@@ -283,10 +301,10 @@ class CompiledContract:
                 self._decisions.clear()
             self._decisions[key] = decision
         if pinned is None and not dropped:
-            self._last = (standing, decision)
+            self._last = (states, decision)
         return decision
 
-    def _make_decision(self, inputs: Mapping[str, Any], pinned: str | None, now: float) -> tuple[Decision, bool]:
+    def _make_decision(self, inputs: Mapping[str, Any], pinned: str | None, now: float) -> tuple[ServingDecision, bool]:
         """Return a decision, and whether it is valid until a provider's state changes.
 
         With a failed check it is not, because the check expires after some time.
@@ -297,17 +315,17 @@ class CompiledContract:
             contract=self.contract,
             inputs=frozenset(inputs),
             now=now,
-            pinned=self._pinned or pinned,  # the operator's word before a round's
+            pinned=self._pinned or pinned,  # what the operator pins wins over the driver of an earlier round
             region=self._policy.region,
         )
         resolution = resolve(request, candidates, self._policy)
         providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
         row = encode_value(resolved_row(request, resolution))
         facts = tuple(facts_of(self.contract, each) for each in resolution.ranked)
-        decision = Decision(resolution, providers, row, facts)
+        decision = ServingDecision(resolution, providers, row, facts)
         return decision, not any(each.failed_at is not None for each in candidates)
 
-    def explained(self, name: str, clock: Clock) -> ServedContract:
+    def describe(self, name: str, clock: Clock) -> ServedContract:
         """Return a view for people that shows which driver would serve a call without optional inputs, and why."""
         resolution = self.decide({}, None, clock).resolution
         return ServedContract(
@@ -324,12 +342,13 @@ class CompiledContract:
             error=None if resolution.error is None else resolution.error.code,
         )
 
-    def _candidate(self, provider: Provider) -> Candidate | None:
+    def _candidate(self, provider: DriverProvider) -> Candidate | None:
         binding = provider.bindings.get(self.contract.id)
         if binding is None:
             return None
         refusal = None
-        if provider.state in _UNUSABLE and provider.code != UNHEALTHY:  # how long that counts is the resolver's
+        # The resolver judges how long a failed health check counts.
+        if provider.state in _UNUSABLE and provider.code != UNHEALTHY:
             refusal = Refusal(
                 code=provider.code or provider.state.value, message=provider.reason or provider.state.value
             )
@@ -359,26 +378,30 @@ class CompiledContract:
 
     # Sending
 
-    def prepared(self, provider: Provider) -> PreparedBinding | None:
+    def prepared(self, provider: DriverProvider) -> PreparedBinding | None:
         """Return the prepared binding, or None if a check showed that the server does not serve this contract."""
         bound = provider.bound.get(self.contract.id)
-        cached = self._prepared.get(id(provider))  # which lives as long as this does
+        cached = self._prepared.get(id(provider))  # the id stays valid: this object holds the provider
         if cached is not None and cached.bound is bound:
             return cached
         if bound is None:
             return None
         binding: ToolBinding = bound.binding
-        item = _item(provider, bound.tool_name)
-        schemas = (self.contract.inputs, item.get("inputSchema"))
+        listed = dict(provider.listing.tools.items).get(bound.tool_name) if provider.listing is not None else None
+        schemas = (self.contract.inputs, None if listed is None else maybe_value(listed, "inputSchema"))
+        mirrored = mirrored_arguments(schemas[1])  # arguments that a 2026-07-28 server wants repeated as headers
+        # A driver can shorten the contract's limit but not extend it (AIP-30.implements-5).
+        own_ms = binding.timeout_ms if binding.timeout_ms is not None else provider.driver.timeout_ms
+        timeout_ms = self.contract.timeout_ms if own_ms is None else min(self.contract.timeout_ms, own_ms)
         prepared = self._prepared[id(provider)] = PreparedBinding(
             bound=bound,
             wire_name=Raw(encode_value(bound.tool_name)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(bound.tool_name),
-            mirrored=_mirrored_arguments(item),
-            timeout_s=_timeout_ms(self.contract, binding, provider) / 1000,
+            mirrored=() if isinstance(mirrored, str) else mirrored,
+            timeout_s=timeout_ms / 1000,  # AIP-30.implements-5
             retry=binding.retry or provider.driver.retry or self.contract.retry,
             watches=(UriWatch(schemas[0]), UriWatch(schemas[1])),
-            plain=_plain(bound.feeding),
+            plain=_find_unchanged_inputs(bound.feeding),
             accepts=bound.accepted.validator.is_valid,
             wants_context=bool(binding.context_arguments),
             uri_names=(_uri_names(schemas[0]), _uri_names(schemas[1])),
@@ -390,27 +413,8 @@ class CompiledContract:
         return prepared
 
 
-def _timeout_ms(contract: Contract, binding: ToolBinding, provider: Provider) -> int:
-    """Return the time limit of a call. A driver can shorten the contract's limit but not extend it
-    (AIP-30.implements-5).
-    """
-    own = binding.timeout_ms if binding.timeout_ms is not None else provider.driver.timeout_ms
-    return contract.timeout_ms if own is None else min(contract.timeout_ms, own)  # AIP-30.implements-5
-
-
-def _item(provider: Provider, tool_name: str) -> dict[str, Any]:
-    """Return the input schema of the tool as its server listed it, or an empty object if it is not listed."""
-    item = dict(provider.listing.tools.items).get(tool_name) if provider.listing is not None else None
-    return {} if item is None else {"inputSchema": maybe_value(item, "inputSchema")}
-
-
-def _mirrored_arguments(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
-    """Return the arguments that a 2026-07-28 server wants repeated as headers."""
-    mirrored = mirrored_arguments(item.get("inputSchema"))
-    return () if isinstance(mirrored, str) else mirrored
-
-
-def _plain(feeding: ArgumentRules) -> frozenset[str] | None:
+def _find_unchanged_inputs(feeding: ArgumentRules) -> frozenset[str] | None:
+    """Return the inputs that are arguments under their own names, or None if the rules add other arguments."""
     if feeding.defaults or feeding.context or feeding.dropped:
         return None
     fed = feeding.inputs.items()

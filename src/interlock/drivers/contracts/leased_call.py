@@ -1,78 +1,125 @@
-"""A leased call: its server is chosen when it is sent, and it leases that server's link until it ends.
+"""Calls that lease the link of a driver's server when they are sent, and release it when they end.
 
-It is a client's call like any other: its answer, its end, its cancellation and its questions come over the leased link.
-What its client wrote is kept apart from what the server is sent.
+A leased call is a client's call like any other: its answer, its end, its cancellation and its questions come over the
+leased link. `ContractCall` (in `call`) chooses among drivers; `PassthroughCall` belongs to one driver.
+
+The life of a leased call: the guard admits it, `send_admitted` picks a provider, `lease_link` leases the provider's
+link (starting the server if it sleeps), `on_leased` prepares what the server is sent, and `send_over` sends it. The
+guard derives a permit for the leased link from the one that it gave. However the call ends, the lease is released.
 """
 
 import asyncio
+import base64
+import binascii
+import hashlib
 import logging
+import os
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from msgspec import Raw
 
 from interlock.catalog.routes import Route
+from interlock.config.plan import Dial, ServerPlan
+from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.check import Admitted, Refused
 from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS
 from interlock.core.recorder import Recorder
-from interlock.drivers.interfaces import Lease, Provider
+from interlock.drivers.protocol.binding.results import error_result
+from interlock.drivers.protocol.binding.uri_access import Reach, denial, schemes_of
+from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal
+from interlock.drivers.provider.provider import DriverProvider
+from interlock.drivers.provider.tenant_processes import InstanceLease
 from interlock.guard.guard import Guard
 from interlock.links.connected_link import ServerLink
-from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY, Era
+from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY, TOOLS_CALL, Era
 from interlock.mcp.results import result_to_legacy
 from interlock.mcp.tasks import declares_tasks, without_tasks
-from interlock.wire.jsonrpc.codec import encode_result
-from interlock.wire.refusal import TOOL_DEGRADED, Refusal
+from interlock.wire.jsonrpc.codec import CodecError, Response, decode_value, encode_result
+from interlock.wire.refusal import INVALID_PARAMS, TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.drivers")
 
 MESSAGE_CHARS_MAX: Final = 4096  # of a server's own words
 
 
-UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))  # where they may pass: at the edge a lost link
+# Errors that a client sees as a lost link if they may pass.
+UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))
 
 
 INTERNAL: Final = DriverRefusal(code="internal", message="something failed inside the node; its log says more")
 
 
-class CallServices(Protocol):
-    """Services that a leased call needs from the link that offers it."""
+@dataclass(frozen=True, slots=True)
+class CallServices:
+    """Parts of the node that leased calls use. `tasks` runs their slow steps."""
 
-    @property
-    def guard(self) -> Guard[Route]: ...
+    guard: Guard[Route]
+    clock: Clock
+    recorder: Recorder
+    tasks: BackgroundTasks = field(default_factory=BackgroundTasks)
 
-    @property
-    def clock(self) -> Clock: ...
 
-    @property
-    def recorder(self) -> Recorder: ...
+ANYWHERE = ("/",)
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in a task and hold a reference to the task until it ends."""
+
+def find_denied_uri(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> DriverRefusal | None:
+    """Return the refusal of the first URI that the sandbox of the server keeps it from, or None (AIP-security-6).
+
+    The sandbox is that of the plan with which the server runs. Blocks on the disk.
+    """
+    schemes = schemes_of(resource.uri_template for resource in driver.resources)
+    declared = driver.network.egress if driver.network is not None else ()
+    if isinstance(plan.reach, Dial):
+        host = urlsplit(plan.reach.url).hostname
+        reach = Reach(egress=(*declared, *((host,) if host else ())), schemes=schemes)
+    elif (sandbox := plan.reach.sandbox) is None:  # a container is a sandbox of its own, or the operator wants none
+        reach = Reach(roots=ANYWHERE, egress=declared, schemes=schemes)
+    else:
+        roots = [*sandbox.read, *sandbox.write, sandbox.home]
+        if sandbox.from_arguments:
+            roots += [Path(each) for each in plan.reach.command[1:] if each.startswith("/")]
+        reach = Reach(
+            roots=tuple(map(os.path.realpath, roots)),
+            denied=tuple(map(os.path.realpath, sandbox.deny)),
+            egress=sandbox.egress,
+            schemes=schemes,
+        )
+    denials = (denial(uri, reach, os.path.realpath) for uri in uris)
+    return next((each for each in denials if each is not None), None)
 
 
 class LeasedCall(Call, eq=False, kw_only=True):
-    services: CallServices
-    asked: dict[str, Any]  # its params as its client wrote them: what a retry repeats, and what is recorded
-    lease: Lease | None = None
-    admitted: Admitted[Call] | None = None  # what let it through, for as long as it may have to be sent
-    since: float | None = None  # when it was first sent: its time began
-    approved: bool = False  # a person released this very call: once it has left it is never sent again
+    """A call of a client that leases the link of a server when it is sent.
 
-    def depart(self, admitted: Admitted[Call]) -> None:
-        """Find a server for the admitted call and send it."""
+    `params` are what the server is sent while the call is with one. `client_params` are the params as the client wrote
+    them: a retry repeats them, and they are recorded.
+    """
+
+    services: CallServices
+    client_params: dict[str, Any]
+    lease: InstanceLease | None = None
+    admitted: Admitted[Call] | None = None  # the permit to send, for as long as the call may have to be sent
+    since: float | None = None  # when the call was first sent: its time began
+    approved: bool = False  # a person released this very call: once a server has had it, it is never sent again
+
+    def send_admitted(self, admitted: Admitted[Call]) -> None:
+        """Choose a server for the admitted call and send it."""
         raise NotImplementedError
 
-    def on_leased(self, provider: Provider, link: ServerLink) -> None:
+    def on_leased(self, provider: DriverProvider, link: ServerLink) -> None:
         """Send the call over this link, which is leased until the call ends or releases it."""
         raise NotImplementedError
 
-    def on_lease_failed(self, provider: Provider, error: DriverRefusal) -> None:
+    def on_lease_failed(self, provider: DriverProvider, error: DriverRefusal) -> None:
         """End the call or try another provider: there is no link. Nothing was sent."""
         raise NotImplementedError
 
@@ -88,59 +135,82 @@ class LeasedCall(Call, eq=False, kw_only=True):
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a slow part of the call in a task. An exception there ends the call, not only the task."""
-        self.services.begin(self._run_to_end(work))
 
-    async def _run_to_end(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:
-            log.exception("%s: a call of it failed inside the node", self.target)
-            if not self.done:
-                self.fail(INTERNAL)
+        async def run_to_end() -> None:
+            try:
+                await work
+            except Exception:
+                log.exception("%s: a call of it failed inside the node", self.target)
+                if not self.done:
+                    self.fail(INTERNAL)
 
-    def borrow(self, provider: Provider) -> None:
+        self.services.tasks.begin(run_to_end())
+
+    async def check_uris(self, uris: Iterable[str], link: ServerLink, provider: DriverProvider) -> bool:
+        """Return whether the call may be sent with these URIs. If not, it has ended (AIP-security-6)."""
+        denied = await asyncio.to_thread(find_denied_uri, uris, link.plan, provider.driver)
+        if denied is not None and not self.done:
+            self.fail(denied)
+        return not self.done
+
+    def lease_link(self, provider: DriverProvider) -> None:
         """Lease a link immediately if the provider is ready, else as soon as it is."""
-        lease = provider.maybe_ready(self.caller)
+        lease = provider.find_ready_lease(self.caller)
         if lease is not None:
             self.lease = lease
             self.on_leased(provider, lease.link)
             return
         if self.since is None:
-            self.deadline = inf  # what it takes to start a server is bounded by the provider
-        self.begin(self._acquire_lease(provider))
+            self.deadline = inf  # the provider limits the time that it takes to start a server
 
-    async def _acquire_lease(self, provider: Provider) -> None:
-        lease = await provider.acquire(self.caller, self.timeout_s or 0.0)
-        if isinstance(lease, DriverRefusal):
-            if not self.done:
-                self.on_lease_failed(provider, lease)
-        elif self.done:  # its client left meanwhile; what was started for it stays
-            lease.release()
-        else:
-            self.lease = lease
-            self.on_leased(provider, lease.link)
+        async def acquire_lease() -> None:
+            lease = await provider.acquire(self.caller, self.timeout_s or 0.0)
+            if isinstance(lease, DriverRefusal):
+                if not self.done:
+                    self.on_lease_failed(provider, lease)
+            elif self.done:  # the client left meanwhile; the server that was started for it stays
+                lease.release()
+            else:
+                self.lease = lease
+                self.on_leased(provider, lease.link)
+
+        self.begin(acquire_lease())
 
     def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refused | None:
         """Send the request over the leased link. Return the refusal if that link is gone, else None."""
         assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
         verdict = self.services.guard.derive(self.admitted, link)
         if isinstance(verdict, Refused):
-            self.give_back()
+            self.release_lease()
             return verdict
         self.params = params
         self.head = head
-        self._set_deadline()
+        if self.since is None:
+            self.since = self.started if self.forwarded is None else self.forwarded
+            if self.deadline == inf:
+                self.since = self.forwarded = self.services.clock.now()
+        if self.timeout_s is not None:
+            self.deadline = self.since + self.timeout_s
         if link.modern:
-            if link.tasks:
-                self._take_no_task()
+            # The tasks capability is withheld: one request has one result, and no client could ask about a task.
+            capabilities = self.meta.get(META_CAPABILITIES) if link.tasks else None
+            if capabilities is not None and declares_tasks(capabilities):
+                self.meta = {**self.meta, META_CAPABILITIES: without_tasks(capabilities)}
+                params["_meta"] = self.meta
         elif self.caller.era is Era.MODERN:
-            params.pop("inputResponses", None)  # of no round that this server knows
+            params.pop("inputResponses", None)  # they belong to no round that this server knows
             params.pop("requestState", None)
             self.link = link
-            self.wished = self.asked.get(NAMED_BY[self.method])
+            self.wished = self.client_params.get(NAMED_BY[self.method])
             first = self.handler.prepare_server(self)
             if first is not None:
-                self.begin(self._send_after(first, link, verdict))
+
+                async def send_after() -> None:
+                    await asyncio.wait((first,))
+                    if not self.done:
+                        self._send(link, verdict)
+
+                self.begin(send_after())
                 return None
         self._send(link, verdict)
         return None
@@ -154,31 +224,11 @@ class LeasedCall(Call, eq=False, kw_only=True):
             else:
                 self.ticket = None
 
-    async def _send_after(self, first: asyncio.Future[Any], link: ServerLink, verdict: Admitted[Call]) -> None:
-        await asyncio.wait((first,))
-        if not self.done:
-            self._send(link, verdict)
-
-    def _take_no_task(self) -> None:
-        """Withhold the tasks capability: one request has one result, and no client could ask about a task."""
-        capabilities = self.meta.get(META_CAPABILITIES)
-        if capabilities is not None and declares_tasks(capabilities):
-            self.meta = {**self.meta, META_CAPABILITIES: without_tasks(capabilities)}
-            self.params["_meta"] = self.meta
-
-    def _set_deadline(self) -> None:
-        if self.since is None:
-            self.since = self.started if self.forwarded is None else self.forwarded
-            if self.deadline == inf:
-                self.since = self.forwarded = self.services.clock.now()
-        if self.timeout_s is not None:
-            self.deadline = self.since + self.timeout_s
-
     def log_failure(self, driver: str, error: DriverRefusal) -> str:
         """Log the failure and return its ref, under which the log has more details than the client receives."""
         ref = secrets.token_hex(6)
         message = error.message[:MESSAGE_CHARS_MAX]
-        level = logging.DEBUG if error.code == "input_invalid" else logging.WARNING  # that one the caller can mend
+        level = logging.DEBUG if error.code == "input_invalid" else logging.WARNING  # which the caller can correct
         log.log(level, "%s by %s (ref %s): %s: %s %s", self.target, driver, ref, error.code, message, error.cause or "")
         return ref
 
@@ -187,32 +237,34 @@ class LeasedCall(Call, eq=False, kw_only=True):
         client.
         """
         if self.caller.era is not Era.MODERN:
-            brought = result_to_legacy(Raw(result))
-            result = result if isinstance(brought, Refusal) else brought
+            legacy_result = result_to_legacy(Raw(result))
+            result = result if isinstance(legacy_result, Refusal) else legacy_result
         if self.handler.timing is not None:
             result = self.handler.timing(self, result)
         self._end(encode_result(self.client_id, result), outcome, 200)
 
-    def give_back(self) -> None:
+    def release_lease(self) -> None:
+        """Release the lease, if the call has one."""
         lease, self.lease = self.lease, None
         if lease is not None:
             lease.release()
 
     def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
         super().send_only(params, meta)
-        self.asked = {**params, "name": self.asked["name"]}
+        self.client_params = {**params, "name": self.client_params["name"]}
 
     def as_wished(self) -> dict[str, Any]:
-        return self.asked
+        return self.client_params
 
     def _let_go(self) -> None:
         super()._let_go()
         self.admitted = None
-        self.params = self.asked
-        self.give_back()
+        self.params = self.client_params
+        self.release_lease()
 
 
 def unreachable(ref: str) -> Refusal:
+    """Return the refusal of a call whose server cannot be reached. `ref`: see `log_failure`."""
     data = {
         "reason": "subserver_unreachable",
         "outcome": "not_sent",
@@ -221,3 +273,72 @@ def unreachable(ref: str) -> Refusal:
         "ref": ref,
     }
     return Refusal(TOOL_DEGRADED, "tool_degraded", data)
+
+
+class PassthroughCall(LeasedCall, eq=False, kw_only=True):
+    """A request that goes to one driver's server as it is: of a tool without a contract, a prompt or a resource.
+
+    No driver is chosen, and the server's answer is the answer. The URI of a resource is compared with the server's
+    sandbox first (AIP-security-6), and its content afterwards with the digest that a reference carries.
+    """
+
+    provider: DriverProvider
+    server_params: dict[str, Any]  # members of the params that have other values at the server
+    uri: str | None = None  # of a resource
+    sha256: str | None = None  # of its content, if the reference says so
+
+    def send_admitted(self, admitted: Admitted[Call]) -> None:
+        self.admitted = admitted
+        self.lease_link(self.provider)
+
+    def on_leased(self, provider: DriverProvider, link: ServerLink) -> None:
+        if self.uri is None:
+            self._forward(link)
+        else:
+            self.begin(self._forward_if_permitted(self.uri, link))
+
+    async def _forward_if_permitted(self, uri: str, link: ServerLink) -> None:
+        if await self.check_uris((uri,), link, self.provider):
+            self._forward(link)
+
+    def _forward(self, link: ServerLink) -> None:
+        refused = self.send_over(link, {**self.client_params, **self.server_params}, self.head)
+        if refused is not None:
+            self.on_failed(refused.refusal, Outcome.REFUSED)
+
+    def on_lease_failed(self, provider: DriverProvider, error: DriverRefusal) -> None:
+        self.fail(error)
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if self.done:
+            return
+        if self.sha256 is not None and not response.error and not _hashes_to(response, self.sha256):
+            self.fail(DriverRefusal(code="ref_invalid", message="the content is not what the reference says"))
+            return
+        super().on_response(response, era)
+
+    def fail(self, error: DriverRefusal) -> None:
+        """End the call with the error, as the result of a tool or as a JSON-RPC error.
+
+        Results of prompts and resources cannot report an error.
+        """
+        ref = self.log_failure(self.provider.driver.segment, error)
+        if error.retryable and error.code in UNREACHABLE:
+            self.on_failed(unreachable(ref), Outcome.LOST)
+        elif self.method == TOOLS_CALL:
+            self.reason = error.code
+            self.refund()
+            self.answer_result(error_result(error, ref), Outcome.REFUSED)
+        else:
+            data = {"reason": error.code, "retryable": error.retryable, "ref": ref}
+            self.on_failed(Refusal(INVALID_PARAMS, f"{error.code}: {error.message}", data), Outcome.REFUSED)
+
+
+def _hashes_to(response: Response, digest: str) -> bool:
+    """Return whether a resources/read result has exactly one content with this SHA-256."""
+    try:
+        (content,) = decode_value(response.result)["contents"]
+        data = base64.b64decode(content["blob"], validate=True) if "blob" in content else content["text"].encode()
+    except (CodecError, KeyError, TypeError, ValueError, AttributeError, binascii.Error):
+        return False
+    return hashlib.sha256(data).hexdigest() == digest

@@ -1,119 +1,190 @@
 """The contract link: offers the contracts of one segment as if one server had them all.
 
-To the catalog, the guard and the clients it is a link that is always there. At its other end is no server: a call that
-was admitted here chooses its driver and goes over a link that it leases. The guard checks its input before the gate is
-asked: the input depends on no driver, and no person approves what cannot be sent.
+To the catalog, the guard and the clients it is a link that is always up. There is no server at its other end: a call
+that was admitted here chooses its driver and goes over a link that it leases. The guard checks the input before it asks
+the gate: the input depends on no driver, and no person should approve a call that cannot be sent.
+
+Besides contracts, a segment has what drivers offer without one (`expose`): tools that no contract binds, prompts and
+resources (AIP-tools-16, AIP-prompts, AIP-resources). Only what a driver declares is offered. What it declares and its
+server lacks is a warning; neither prompts nor resources ever make a driver unusable.
 """
 
-import asyncio
-import base64
-import binascii
-import hashlib
-from collections.abc import Coroutine, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import msgspec
 
 from interlock.catalog.routes import Route
-from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call, CallFactory, Outcome
+from interlock.core.calls.call import Call, CallFactory
 from interlock.core.calls.check import RELISTED, Admitted
-from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState, Outlook
-from interlock.core.recorder import Recorder
-from interlock.drivers.contracts.call import ContractCall, maybe_denied
+from interlock.drivers.contracts.call import ContractCall
 from interlock.drivers.contracts.contract import CompiledContract
-from interlock.drivers.contracts.leased_call import UNREACHABLE, LeasedCall, unreachable
-from interlock.drivers.contracts.unbound_items import ExposedItems
-from interlock.drivers.interfaces import Provider
-from interlock.drivers.protocol.binding.results import error_result
+from interlock.drivers.contracts.leased_call import CallServices, LeasedCall, PassthroughCall
+from interlock.drivers.protocol.binding.effects import exposed_item
 from interlock.drivers.protocol.binding.uri_access import (
     REFERENCE_PREFIX,
     ResourceKind,
     matches_template,
     parse_reference,
+    register_kinds,
 )
-from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.guard.guard import Guard
-from interlock.links.connected_link import ServerLink
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
+from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.drivers.provider.provider import DriverProvider
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link, LinkEvents, ServerFacts
+from interlock.links.listing import Items
 from interlock.mcp import methods
 from interlock.mcp.headers import encode_header
+from interlock.mcp.items import Item
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import LATEST_MODERN, TOOLS_CALL, Era
-from interlock.wire.jsonrpc.codec import CodecError, Response, decode_value
+from interlock.mcp.methods import LATEST_MODERN, Era
+from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
-# A request that goes to one driver's server as it is: a tool without a contract, a prompt, a resource, a completion.
-#
-# Nothing is resolved and nothing is read: the server's answer is the answer. A resource's URI is compared with the
-# server's sandbox first (AIP-security-6), and with the digest that a reference carries afterwards.
+_EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
-class PassthroughCall(LeasedCall, eq=False, kw_only=True):
-    provider: Provider
-    says: dict[str, Any]  # the members of its params that the server calls otherwise
-    uri: str | None = None  # of a resource
-    sha256: str | None = None  # what its content must hash to
+class ExposedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item of a driver's server that no contract binds, listed as `name`. Its server calls it `server_name`."""
 
-    def depart(self, admitted: Admitted[Call]) -> None:
-        self.admitted = admitted
-        self.borrow(self.provider)
+    provider: DriverProvider
+    name: str
+    server_name: str
+    item: dict[str, Any]
+    skill: str | None = None  # of a prompt that is a block of a skill
 
-    def on_leased(self, provider: Provider, link: ServerLink) -> None:
-        if self.uri is None:
-            self._forward(link)
-        else:
-            self.begin(self._send_if_permitted(self.uri, link))
 
-    async def _send_if_permitted(self, uri: str, link: ServerLink) -> None:
-        denied = await asyncio.to_thread(maybe_denied, (uri,), link.plan, self.provider.driver)
-        if denied is not None and not self.done:
-            self.fail(denied)
-        elif not self.done:
-            self._forward(link)
+class ExposedItems(msgspec.Struct, kw_only=True):
+    """Items of one segment that no contract binds, each kind by the listed name."""
 
-    def _forward(self, link: ServerLink) -> None:
-        refused = self.send_over(link, {**self.asked, **self.says}, self.head)
-        if refused is not None:
-            self.on_failed(refused.refusal, Outcome.REFUSED)
+    tools: dict[str, ExposedItem] = {}
+    prompts: dict[str, ExposedItem] = {}
+    resources: dict[str, ExposedItem] = {}
+    templates: dict[str, ExposedItem] = {}
 
-    def on_lease_failed(self, provider: Provider, error: DriverRefusal) -> None:
-        self.fail(error)
 
-    def on_response(self, response: Response, era: Era) -> None:
-        if self.done:
+class Exposure(msgspec.Struct, frozen=True, kw_only=True):
+    """The unbound items of all drivers by segment, and the kinds of resources that they declare."""
+
+    segments: Mapping[str, ExposedItems]
+    kinds: Mapping[str, ResourceKind]
+    problems: tuple[FileProblem, ...]
+
+
+def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozenset[str]]) -> Exposure:
+    """Collect the unbound items that drivers expose.
+
+    `contracts` maps a segment to the local names that its contracts have; no other item can use those names.
+    """
+    drivers = list(providers)
+    registered = register_kinds(each.driver for each in drivers)
+    problems = list(registered.problems)
+    segments: dict[str, ExposedItems] = {}
+    for provider in drivers:
+        segment = exposed_segment(provider.driver.id)
+        builder = _ExposureBuilder(provider, registered.kinds, contracts.get(segment, frozenset()))
+        shown = segments.setdefault(segment, ExposedItems())
+        for items, exposed in (
+            (shown.tools, builder.tools()),
+            (shown.prompts, builder.prompts()),
+            (shown.resources, builder.resources()),
+            (shown.templates, builder.templates()),
+        ):
+            for each in exposed:
+                items.setdefault(each.name, each)
+        problems += builder.problems
+    return Exposure(segments=segments, kinds=registered.kinds, problems=tuple(problems))
+
+
+class _ExposureBuilder:
+    """Collects the items of one driver. Items that its server lacks become warnings, never errors."""
+
+    def __init__(self, provider: DriverProvider, kinds: Mapping[str, ResourceKind], taken: frozenset[str]) -> None:
+        self._provider = provider
+        self._driver: Driver = provider.driver
+        self._listing = provider.listing
+        self._kinds = [kind for kind in kinds.values() if kind.driver == self._driver.key]
+        self._taken = taken
+        self.problems: list[FileProblem] = []
+
+    def tools(self) -> Iterator[ExposedItem]:
+        if self._driver.interlock.expose != "all" or self._listing is None:  # AIP-tools-16
             return
-        if self.sha256 is not None and not response.error and not _hashes_to(response, self.sha256):
-            self.fail(DriverRefusal(code="ref_invalid", message="the content is not what the reference says"))
+        bound = {binding.tool_name for binding in self._driver.implements}
+        for name, item in self._listing.tools.items:
+            if name in bound:
+                continue
+            if name in self._taken:
+                self._warn("", "name_collision", f"a contract is listed where its tool {name} would be")
+                continue
+            yield self._exposed_item(name, name, exposed_item(msgspec.json.decode(encode_value(item)), self._driver.id))
+
+    def prompts(self) -> Iterator[ExposedItem]:
+        if not self._driver.prompts or self._listing is None:
             return
-        super().on_response(response, era)
+        if _was_not_listed(self._listing.prompts):
+            self._warn("/prompts", "prompts_unsupported", "its server has no prompts")  # AIP-prompts-1
+            return
+        listed = dict(self._listing.prompts.items)
+        for index, prompt in enumerate(self._driver.prompts):
+            item = listed.get(prompt.name)
+            if item is None:
+                # AIP-prompts-1
+                self._warn(f"/prompts/{index}/name", "prompt_missing", "its server has no prompt of this name")
+            elif prompt.integrate_as == "raw":  # AIP-prompts-2
+                yield self._exposed_item(prompt.name, prompt.name, dict(item))
+            else:
+                # A prompt with integrate_as: skill_block is a block of the skill whose folder skill_ref names.
+                skill = PurePosixPath(prompt.skill_ref or "").parent.name
+                name = f"{skill}_{prompt.name}"  # AIP-prompts-3
+                described = {} if prompt.description is None else {"description": prompt.description}
+                block = self._exposed_item(name, prompt.name, {**item, "name": name, **described})
+                yield msgspec.structs.replace(block, skill=skill)
 
-    def fail(self, error: DriverRefusal) -> None:
-        """End the call with the error, as the result of a tool or as a JSON-RPC error.
+    def resources(self) -> Iterator[ExposedItem]:
+        for uri, item in self._raw_of("resources"):
+            if any(matches_template(each, uri) for each in self._raw_templates()):  # AIP-resources-4
+                yield self._exposed_item(uri, uri, dict(item))
 
-        Results of prompts and resources cannot report an error.
-        """
-        ref = self.log_failure(self.provider.driver.segment, error)
-        if error.retryable and error.code in UNREACHABLE:
-            self.on_failed(unreachable(ref), Outcome.LOST)
-        elif self.method == TOOLS_CALL:
-            self.reason = error.code
-            self.refund()
-            self.answer_result(error_result(error, ref), Outcome.REFUSED)
-        else:
-            data = {"reason": error.code, "retryable": error.retryable, "ref": ref}
-            self.on_failed(Refusal(INVALID_PARAMS, f"{error.code}: {error.message}", data), Outcome.REFUSED)
+    def templates(self) -> Iterator[ExposedItem]:
+        for uri, item in self._raw_of("templates"):
+            # A template is shown where all that it names would be: its expressions stand for one plain word each.
+            if any(each == uri or matches_template(each, _EXPRESSION.sub("x", uri)) for each in self._raw_templates()):
+                yield self._exposed_item(uri, uri, dict(item))
+        for kind in self._kinds:
+            template = f"{kind.name}:{{+uri}}"
+            described = next((each.description for each in self._driver.resources if each.description), None)
+            members = {} if described is None else {"description": described}
+            yield self._exposed_item(template, template, {"uriTemplate": template, "name": kind.name, **members})
+
+    def _raw_templates(self) -> list[str]:
+        return [each.uri_template for each in self._driver.resources if each.integrate_as == "raw"]
+
+    def _raw_of(self, kind: str) -> Iterator[tuple[str, Item]]:
+        if not self._driver.resources or self._listing is None:
+            return
+        if _was_not_listed(self._listing.resources):
+            if kind == "resources":
+                self._warn("/resources", "resources_unsupported", "its server has no resources")
+            return
+        yield from getattr(self._listing, kind).items
+
+    def _exposed_item(self, name: str, server_name: str, item: dict[str, Any]) -> ExposedItem:
+        return ExposedItem(provider=self._provider, name=name, server_name=server_name, item=item)
+
+    def _warn(self, place: str, code: str, message: str) -> None:
+        hint = "nothing else of the driver is affected; remove it, or use a server that has it"
+        self.problems.append(self._driver.places.problem(place, code, message, hint, severity="warning"))
 
 
-def _hashes_to(response: Response, digest: str) -> bool:
-    try:
-        (content,) = decode_value(response.result)["contents"]
-        data = base64.b64decode(content["blob"], validate=True) if "blob" in content else content["text"].encode()
-    except (CodecError, KeyError, TypeError, ValueError, AttributeError, binascii.Error):
-        return False
-    return hashlib.sha256(data).hexdigest() == digest
+def _was_not_listed(items: Items) -> bool:
+    """Return whether the server lacks this kind of item. Such a list is never requested and has no digest."""
+    return not items.digest
 
 
 _NO_RESOURCE: Final = Refusal(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
@@ -122,18 +193,17 @@ _PARAMS: Final = Call.__struct_fields__.index("params")
 
 
 class ContractLink(Link):
+    """The link of one segment, which has contracts and unbound items of drivers."""
+
     checks_input = True
 
-    def __init__(self, segment: str, events: LinkEvents, clock: Clock, guard: Guard[Route], recorder: Recorder) -> None:
-        super().__init__(segment, events, clock, kind="contracts", transport="none")
-        self.guard = guard
-        self.clock = clock
-        self.recorder = recorder
+    def __init__(self, segment: str, events: LinkEvents, services: CallServices) -> None:
+        super().__init__(segment, events, services.clock, kind="contracts", transport="none")
+        self._services = services
         self.contracts: Mapping[str, CompiledContract] = {}  # by their local names
-        self.shown = ExposedItems()  # what drivers offer here besides
+        self.shown = ExposedItems()
         self.kinds: Mapping[str, ResourceKind] = {}  # of references to resources, of all drivers
-        self.providers: Mapping[str, Provider] = {}  # by the drivers' keys
-        self._work = BackgroundTasks()
+        self.providers: Mapping[str, DriverProvider] = {}  # by the keys of all drivers
         self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
         self.set_state(LinkState.READY, None)
 
@@ -145,18 +215,15 @@ class ContractLink(Link):
             self.facts, capabilities=capabilities | ({capability: RAW_EMPTY} if has else {})
         )
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._work.begin(work)
-
     def send(self, admitted: Admitted[Call]) -> None:
         call = admitted.command
         self.calls += 1
         assert isinstance(call, LeasedCall)  # noqa: S101  (the guard refuses a withdrawn tool)
-        call.depart(admitted)
+        call.send_admitted(admitted)
 
     def find_outlook(self, tool: str) -> Outlook | None:
         served = self.contracts.get(tool)
-        return None if served is None else served.outlook(self.clock)
+        return None if served is None else served.outlook(self._services.clock)
 
     @property
     def call_type(self) -> CallFactory:  # type: ignore[override]
@@ -169,21 +236,29 @@ class ContractLink(Link):
         approved = route.is_held
         served = self.contracts.get(route.original)
         if served is not None:
-            call = ContractCall(*fields, services=self, asked=dict(params), served=served, approved=approved)
+            call = ContractCall(
+                *fields, services=self._services, client_params=dict(params), served=served, approved=approved
+            )
             call.timeout_s = served.timeout_s
             return call
         exposed = self.shown.tools.get(route.original)
         if exposed is None:
             return _WithdrawnToolCall(*fields)
-        says = {"name": route.wire_name}
+        server_params = {"name": route.wire_name}
         return PassthroughCall(
-            *fields, services=self, asked=dict(params), provider=exposed.provider, says=says, approved=approved
+            *fields,
+            services=self._services,
+            client_params=dict(params),
+            provider=exposed.provider,
+            server_params=server_params,
+            approved=approved,
         )
 
     def new_request(self, what: str, *fields: Any) -> Call:
+        """Create the call of a request other than tools/call. `what`: a name of a prompt, or a URI."""
         method = fields[_METHOD]
         if method == methods.RESOURCES_READ:
-            return self._read(what, *fields)
+            return self._new_read_call(what, *fields)
         shown = self.shown.prompts.get(what)
         if method == methods.COMPLETE and shown is None:
             shown = self.shown.templates.get(what) or self.shown.resources.get(what)
@@ -192,12 +267,12 @@ class ContractLink(Link):
         params: dict[str, Any] = fields[_PARAMS]
         if method == methods.COMPLETE:
             member = "name" if what in self.shown.prompts else "uri"
-            return self._new_raw_call(shown.provider, {"ref": {**params["ref"], member: shown.theirs}}, *fields)
-        call = self._new_raw_call(shown.provider, {"name": shown.theirs}, *fields)
-        call.head = modern_head(methods.PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(shown.theirs)
+            return self._new_raw_call(shown.provider, {"ref": {**params["ref"], member: shown.server_name}}, *fields)
+        call = self._new_raw_call(shown.provider, {"name": shown.server_name}, *fields)
+        call.head = modern_head(methods.PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(shown.server_name)
         return call
 
-    def _read(self, uri: str, *fields: Any) -> Call:
+    def _new_read_call(self, uri: str, *fields: Any) -> Call:
         """Create the call that reads a reference, a listed resource, or a resource that a listed template matches."""
         sha256 = None
         if uri.startswith(REFERENCE_PREFIX):
@@ -221,8 +296,14 @@ class ContractLink(Link):
             call.fail(DriverRefusal(code="resource_unavailable", message="the server has no resources"))
         return call
 
-    def _new_raw_call(self, provider: Provider, says: dict[str, Any], *fields: Any) -> PassthroughCall:
-        return PassthroughCall(*fields, services=self, asked=dict(fields[_PARAMS]), provider=provider, says=says)
+    def _new_raw_call(self, provider: DriverProvider, server_params: dict[str, Any], *fields: Any) -> PassthroughCall:
+        return PassthroughCall(
+            *fields,
+            services=self._services,
+            client_params=dict(fields[_PARAMS]),
+            provider=provider,
+            server_params=server_params,
+        )
 
 
 class _WithdrawnToolCall(Call, eq=False):

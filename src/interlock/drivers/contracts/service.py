@@ -1,95 +1,70 @@
 """The contract service: offers the registry's contracts as links in the namespace, one for each segment.
 
-`take` is awaited with every change; what is offered as before is not touched, and a call under way keeps the providers
-it began with.
+The registry calls `take` with its whole table after every change. What is offered as before is not touched: the same
+link, the same compiled contract, the same item. So a call under way keeps the providers that it began with, and the
+catalog sees only what changed. A segment that belongs to a configured or registered server is not offered; that is a
+problem which `problems` reports.
 """
 
 import asyncio
 import hashlib
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Raw
 
-from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import Route
 from interlock.config.plan import Plan
-from interlock.core.clock import Clock
-from interlock.core.recorder import Recorder
 from interlock.drivers.api import ServedContract, SkillBlock
 from interlock.drivers.contracts.contract import CompiledContract, ContractTable
-from interlock.drivers.contracts.link import ContractLink
-from interlock.drivers.contracts.unbound_items import ExposedItems, Exposure, expose
+from interlock.drivers.contracts.leased_call import CallServices
+from interlock.drivers.contracts.link import ContractLink, ExposedItems, Exposure, expose
 from interlock.drivers.protocol.binding.effects import OfferedContract, offer
-from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import FileProblem
-from interlock.drivers.protocol.resolver import DriverResolution, SelectionPolicy
-from interlock.guard.guard import Guard
-from interlock.links.link import LinkEvents
+from interlock.drivers.protocol.resolver import SelectionPolicy
+from interlock.drivers.registry.service import ContractParts
 from interlock.links.listing import Items, Listing
 from interlock.mcp.items import Item
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 
-log = logging.getLogger("interlock.drivers")
-
 
 class Contracts:
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        catalog: Catalog,
-        taken: Mapping[str, object],
-        link_events: LinkEvents,
-        clock: Clock,
-        guard: Guard[Route],
-        recorder: Recorder,
-        keep: Callable[[Iterable[str]], None],
-    ) -> None:
-        """Create the service without any links.
+    """The contracts and unbound items of all drivers, as links by segment."""
 
-        `taken` holds the segments of servers and registrants. `keep` receives the segments that must not be registered.
-        """
-        self._plan = plan
-        self._catalog = catalog
-        self._taken = taken
-        self._link_events = link_events
-        self._clock = clock
-        self._guard = guard
-        self._recorder = recorder
-        self._keep = keep
-        self._links: dict[str, ContractLink] = {}
+    def __init__(self, parts: ContractParts) -> None:
+        """Create the service without any links."""
+        self._plan = parts.current.plan
+        self.problems: tuple[FileProblem, ...] = ()
+        self.links: dict[str, ContractLink] = {}  # by segment
+        self._parts = parts
+        self._services = CallServices(parts.guard, parts.clock, parts.recorder)
         self._listings: dict[str, Listing] = {}
         self._items: dict[tuple[bool, bytes], Item] = {}  # an item that is as before is the same object again
-        self._serving: dict[
-            str, tuple[tuple[object, ...], CompiledContract]
-        ] = {}  # by the contracts' ids, with what each is of
+        # By the id of the contract, with the inputs that it was compiled from.
+        self._serving: dict[str, tuple[tuple[object, ...], CompiledContract]] = {}
         self._table = ContractTable()
         self._taking = asyncio.Lock()
-        self.problems: tuple[FileProblem, ...] = ()
-
-    @property
-    def links(self) -> Mapping[str, ContractLink]:
-        return self._links
 
     def skills(self) -> dict[str, tuple[SkillBlock, ...]]:
         """Return every skill that has blocks, with the listed prompt and the driver of each block."""
         skills: dict[str, list[SkillBlock]] = {}
-        for segment, link in sorted(self._links.items()):
+        for segment, link in sorted(self.links.items()):
             for block in link.shown.prompts.values():
                 if block.skill is not None:
+                    description = block.item.get("description")
+                    if isinstance(description, Raw):
+                        description = decode_value(description)
                     view = SkillBlock(
                         block=block.name,
                         prompt=f"{segment}.{block.name}",
                         driver=block.provider.driver.key,
-                        server_prompt=block.theirs,
-                        description=_text(block.item.get("description")),
+                        server_prompt=block.server_name,
+                        description=description if isinstance(description, str) else "",
                     )
                     skills.setdefault(block.skill, []).append(view)
         return {skill: tuple(blocks) for skill, blocks in sorted(skills.items())}
 
     async def take(self, table: ContractTable) -> None:
+        """Offer the contracts of this table instead of those of the last one."""
         async with self._taking:
             self._table = table
             await self._take(table)
@@ -99,36 +74,30 @@ class Contracts:
         async with self._taking:
             await self._take(self._table)
 
-    def maybe_resolution(self, contract: str) -> DriverResolution | None:
-        """Return which driver would serve a call of the contract with this id, and why, or None if it is not
-        offered.
-        """
-        entry = self._serving.get(contract)
-        return None if entry is None else entry[1].decide({}, None, self._clock).resolution
-
     def replan(self, plan: Plan) -> None:
+        """Use the settings of this plan from the next table on."""
         self._plan = plan
 
     async def restock(self, segment: str) -> None:
         """List the tools of a segment again, because an operator changed their rules."""
-        link = self._links.get(segment)
+        link = self.links.get(segment)
         if link is not None:
-            self._catalog.reconsider(segment)
-            await self._catalog.stock_again(link, self._listings[segment])
+            self._parts.catalog.reconsider(segment)
+            await self._parts.catalog.stock_again(link, self._listings[segment])
 
     async def restock_all(self) -> None:
         """List every segment again, because the rules for tools changed."""
-        for segment, link in list(self._links.items()):
-            await self._catalog.stock_again(link, self._listings[segment])
+        for segment, link in list(self.links.items()):
+            await self._parts.catalog.stock_again(link, self._listings[segment])
 
-    def explained(self, name: str) -> ServedContract | None:
+    def find_contract(self, name: str) -> ServedContract | None:
         """Return which driver serves a contract now, and why not the others, or None if no contract of that id or
         name is offered.
         """
-        for segment, link in self._links.items():
+        for segment, link in self.links.items():
             for local, served in link.contracts.items():
                 if name in (served.contract.id, f"{segment}.{local}"):
-                    return served.explained(f"{segment}.{local}", self._clock)
+                    return served.describe(f"{segment}.{local}", self._parts.clock)
         return None
 
     async def _take(self, table: ContractTable) -> None:
@@ -139,16 +108,28 @@ class Contracts:
         names = {segment: frozenset(each.local for each in offers) for segment, offers in contracts.items()}
         exposure = expose(table.drivers, names)
         problems = [*offering.problems, *exposure.problems]
-        segments = {key: shown for key, shown in exposure.segments.items() if _is_any(shown)}
-        for segment in [key for key in (contracts.keys() | segments.keys()) if key in self._taken]:
-            problems += [_segment_problem(each) for each in contracts.pop(segment, ())]
-            problems += [
-                _server_segment_problem(each, segment) for each in _drivers_of(segments.pop(segment, ExposedItems()))
-            ]
+        segments = {
+            segment: shown
+            for segment, shown in exposure.segments.items()
+            if shown.tools or shown.prompts or shown.resources or shown.templates
+        }
+        for segment in [key for key in (contracts.keys() | segments.keys()) if key in self._parts.taken]:
+            for offered in contracts.pop(segment, ()):
+                place = "/metadata/interlock/name" if offered.contract.listed_as is not None else "/id"
+                message = f"the segment {offered.segment} is a server's"
+                hint = "give the contract another metadata.interlock.name, or the server another segment"
+                problems.append(offered.contract.places.problem(place, "name_collision", message, hint))
+            shown = segments.pop(segment, ExposedItems())
+            items = (*shown.tools.values(), *shown.prompts.values())
+            items += (*shown.resources.values(), *shown.templates.values())
+            for driver in {each.provider.driver.key: each.provider.driver for each in items}.values():
+                message = f"what it offers besides contracts would be listed under {segment}, a server's segment"
+                hint = "give the driver another id"
+                problems.append(driver.places.problem("/id", "name_collision", message, hint, severity="warning"))
         self.problems = tuple(problems)
-        self._keep(contracts.keys() | segments.keys())
-        for segment in self._links.keys() - contracts.keys() - segments.keys():
-            self._catalog.drop(self._links.pop(segment))
+        self._parts.keep(contracts.keys() | segments.keys())
+        for segment in self.links.keys() - contracts.keys() - segments.keys():
+            self._parts.catalog.drop(self.links.pop(segment))
             del self._listings[segment]
         self._serving = {key: entry for key, entry in self._serving.items() if key in table.contracts}
         before, self._items = self._items, {}
@@ -165,11 +146,12 @@ class Contracts:
         exposure: Exposure,
         before: Mapping[tuple[bool, bytes], Item],
     ) -> None:
-        link = self._links.get(segment)
+        """Offer these contracts and unbound items in one segment. `before`: the items of the last table."""
+        link = self.links.get(segment)
         if link is None:
-            link = ContractLink(segment, self._link_events, self._clock, self._guard, self._recorder)
+            link = ContractLink(segment, self._parts.link_events, self._services)
         served = {each.local: self._compiled_contract(each, table) for each in offers}
-        link.contracts = {**link.contracts, **served}  # what is about to leave is still listed
+        link.contracts = {**link.contracts, **served}  # a contract that is about to leave is still listed
         link.shown = shown
         link.kinds = exposure.kinds
         link.providers = {provider.driver.key: provider for provider in table.drivers}
@@ -184,8 +166,8 @@ class Contracts:
             resources=self._build_items([(each.name, each.item, False) for each in shown.resources.values()], before),
             templates=self._build_items([(each.name, each.item, False) for each in shown.templates.values()], before),
         )
-        self._links[segment], self._listings[segment] = link, listing
-        await self._catalog.stock(link, listing)
+        self.links[segment], self._listings[segment] = link, listing
+        await self._parts.catalog.stock(link, listing)
         link.contracts = served
 
     def _compiled_contract(self, offered: OfferedContract, table: ContractTable) -> CompiledContract:
@@ -219,31 +201,3 @@ class Contracts:
             digest.update(b"%d%d %b" % (asks, len(written), written))
             items.append((name, stored))
         return Items(items=tuple(items), digest=digest.digest() if items else b"", private=False)
-
-
-def _text(value: Any) -> str:
-    text = decode_value(value) if isinstance(value, Raw) else value
-    return text if isinstance(text, str) else ""
-
-
-def _is_any(shown: ExposedItems) -> bool:
-    return bool(shown.tools or shown.prompts or shown.resources or shown.templates)
-
-
-def _drivers_of(shown: ExposedItems) -> list[Driver]:
-    things = (*shown.tools.values(), *shown.prompts.values(), *shown.resources.values(), *shown.templates.values())
-    return list({each.provider.driver.key: each.provider.driver for each in things}.values())
-
-
-def _server_segment_problem(driver: Driver, segment: str) -> FileProblem:
-    message = f"what it offers besides contracts would stand under {segment}, which is a server's segment"
-    return driver.places.problem("/id", "name_collision", message, "give the driver another id", severity="warning")
-
-
-def _segment_problem(offered: OfferedContract) -> FileProblem:
-    return offered.contract.places.problem(
-        "/metadata/interlock/name" if offered.contract.listed_as is not None else "/id",
-        "name_collision",
-        f"the segment {offered.segment} is a server's",
-        "give the contract another metadata.interlock.name, or the server another segment",
-    )

@@ -17,16 +17,17 @@ from typing import Final, Literal
 
 import msgspec
 
-from interlock.config.plan import DriversPlan, SandboxPlan
+from interlock.config.plan import DriversPlan, SandboxPlan, ServerPlan, Spawn
 from interlock.core.clock import Clock
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.server_name import server_name
+from interlock.links.connector import ConnectorParts
 from interlock.process.child import child_environment
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.installer import Installer, Pins
 from interlock.process.run import ChildStartFailed, Ran, run
 from interlock.process.sandbox.host_paths import SandboxFailed
-from interlock.process.sandbox.sandbox import Command, Sandboxes
+from interlock.process.sandbox.sandbox import Command
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import Damaged, KeyValue
 
@@ -163,28 +164,36 @@ class CommandFailed(Exception):
 def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
     """Return a runner without a sandbox that uses the environment of every child of the node."""
 
-    async def running(words: tuple[str, ...]) -> Ran:
+    async def run_plain(words: tuple[str, ...]) -> Ran:
         return await run(words, child_environment({}, os.environ), cwd, reaper=reaper)
 
-    return running
+    return run_plain
 
 
-def sandboxed_runner(
-    sandboxes: Sandboxes | None, segment: str, plan: SandboxPlan, *, clock: Clock, reaper: OrphanReaper | None
-) -> CommandRunner:
-    """Return a runner that uses the sandbox of the server."""
+def sandboxed_runner(connector_parts: ConnectorParts, segment: str, plan: SandboxPlan) -> CommandRunner:
+    """Return a runner that uses a sandbox of this plan. `segment`: the name of the sandbox in records and messages."""
 
-    async def running(words: tuple[str, ...]) -> Ran:
-        if sandboxes is None:
+    async def run_sandboxed(words: tuple[str, ...]) -> Ran:
+        if connector_parts.sandboxes is None:
             raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
-        stderr = StderrRing(now=clock.wall)
-        sandbox = await sandboxes.make(segment, plan, Command(argv=words, env={}, cwd=plan.home), stderr)
+        stderr = StderrRing(now=connector_parts.clock.wall)
+        command = Command(argv=words, env={}, cwd=plan.home)
+        sandbox = await connector_parts.sandboxes.make(segment, plan, command, stderr)
         try:
-            return await run(sandbox.argv, sandbox.env, sandbox.cwd, reaper=reaper, output=stderr, cell=sandbox)
+            return await run(
+                sandbox.argv, sandbox.env, sandbox.cwd, reaper=connector_parts.reaper, output=stderr, cell=sandbox
+            )
         finally:
             sandbox.close()
 
-    return running
+    return run_sandboxed
+
+
+def runner_for(plan: ServerPlan, connector_parts: ConnectorParts, cwd: Path | None = None) -> CommandRunner:
+    """Return the runner for a driver's commands: in the sandbox of its server, or outside if it has none."""
+    if isinstance(plan.reach, Spawn) and plan.reach.sandbox is not None:
+        return sandboxed_runner(connector_parts, plan.segment, plan.reach.sandbox)
+    return plain_runner(connector_parts.reaper, cwd)
 
 
 def words_of(command: str) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import msgspec
 
 from interlock.config.problems import nearest
 from interlock.core.clock import Clock
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.binding.match import Bound, HookEntry, match
 from interlock.drivers.protocol.model import Contract, Driver, ToolBinding
 from interlock.drivers.protocol.problems import FileProblem
@@ -49,7 +49,7 @@ class Snapshots:
         self._key = key
         self._last: Snapshot | None = None
 
-    async def maybe(self, wanted: str) -> Snapshot | None:
+    async def find(self, wanted: str) -> Snapshot | None:
         """Return the last snapshot, or None if it was taken of other inputs than `wanted`. Raises StoreError."""
         entry = await self._kv.get(BUCKET, self._key, self._clock.wall())
         try:

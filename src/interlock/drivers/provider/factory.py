@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from interlock.config.plan import Plan, SandboxPlan, Spawn
+from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.credentials.service import CredentialService
@@ -18,14 +18,14 @@ from interlock.drivers.install.installation import (
     Installed,
     InstallFailed,
     Locks,
-    plain_runner,
+    runner_for,
     sandboxed_runner,
 )
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.provider.keeper import DriverEnvironment
 from interlock.drivers.provider.provider import DriverProvider, OnChanged, OnStep
-from interlock.drivers.secrets.vault import Vault
+from interlock.drivers.provider.vault import Vault
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.folder import TamperCheck
 from interlock.links.connector import ConnectorParts
@@ -36,7 +36,7 @@ from interlock.store.ports import KeyValue
 
 
 class ProviderFactory:
-    """A registry's factory. How many install or start at one time holds for all it makes."""
+    """Factory of the providers of a registry, which share the limits on installing and starting."""
 
     def __init__(
         self,
@@ -83,25 +83,12 @@ class ProviderFactory:
     def __call__(
         self, declared: Declared, on_changed: OnChanged | None = None, on_step: OnStep | None = None
     ) -> DriverProvider:
-        if declared.driver is None:
-            raise ValueError(f"{declared.key} is not fit to run")
+        """Return the provider of a driver that was read; it is not started."""
         environment = msgspec.structs.replace(
-            self._environment.with_plan(self._plan().drivers), install=partial(self._install, declared.real_paths)
+            self._environment, plan=self._plan().drivers, install=partial(self._install, declared.real_paths)
         )
-        return DriverProvider(
-            declared.driver,
-            declared.contracts,
-            environment,
-            digest=declared.digest,
-            folder=declared.folder,
-            files=declared.files,
-            inventory=declared.secrets,
-            own_secrets=declared.bound_secrets,
-            seal=TamperCheck(declared.root, declared.folder, declared.files) if declared.files else None,
-            real_paths=declared.real_paths,
-            on_changed=on_changed,
-            on_step=on_step,
-        )
+        seal = TamperCheck(declared.root, declared.folder, declared.files) if declared.files else None
+        return DriverProvider(declared, environment, seal=seal, on_changed=on_changed, on_step=on_step)
 
     async def _install(
         self, real_paths: Mapping[Path, Path], driver: Driver, folder: Path, say: Callable[[str], None]
@@ -110,56 +97,31 @@ class ProviderFactory:
 
         Raises StoreError if the record cannot be read, because a newer release must not replace the recorded one.
         """
-        plan = self._plan()
+        plan, connector_parts = self._plan(), self._connector_parts
+        is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
         lock = None if self._anew else await self._locks.get(driver.key)
 
         async def installer(anew: bool) -> Installed | InstallFailed:
             installation = Installation(
                 driver,
-                packages=self._connector_parts.packages,
+                packages=connector_parts.packages,
                 folder=folder,
                 progress=say,
-                reaper=self._connector_parts.reaper,
+                reaper=connector_parts.reaper,
                 settings=plan.drivers,
                 workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
                 node=plan.node.name,
-                caged=None if plan.drivers.sandbox.get(driver.id) == "off" else caged,
+                caged=partial(sandboxed_runner, connector_parts, driver.id) if is_sandboxed else None,
             )
             return await install(installation, None if anew else lock)
 
-        def caged(sandbox: SandboxPlan) -> CommandRunner:
-            connector_parts = self._connector_parts
-            return sandboxed_runner(
-                connector_parts.sandboxes,
-                driver.id,
-                sandbox,
-                clock=connector_parts.clock,
-                reaper=connector_parts.reaper,
+        def runner_of(installed: Installed) -> CommandRunner:
+            compiled = kind_of(driver.server).compile_plan(
+                driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed, real_paths=real_paths
             )
+            return runner_for(compiled, connector_parts, folder)
 
-        outcome = await install_checked(
-            driver, installer, lambda installed: self._command_runner(driver, installed, folder, real_paths)
-        )
+        outcome = await install_checked(driver, installer, runner_of)
         if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:
             await self._locks.put(driver.key, outcome.lock)
         return outcome
-
-    def _command_runner(
-        self, driver: Driver, installed: Installed, folder: Path, real_paths: Mapping[Path, Path]
-    ) -> CommandRunner:
-        """Return the runner of a driver's commands, which uses the same sandbox as its server."""
-        plan, connector_parts = self._plan(), self._connector_parts
-        is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
-        compiled = kind_of(driver.server).compile_plan(
-            driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed, real_paths=real_paths
-        )
-        if isinstance(compiled.reach, Spawn) and compiled.reach.sandbox is not None:
-            sandbox = compiled.reach.sandbox
-            return sandboxed_runner(
-                connector_parts.sandboxes,
-                compiled.segment,
-                sandbox,
-                clock=connector_parts.clock,
-                reaper=connector_parts.reaper,
-            )
-        return plain_runner(connector_parts.reaper, folder)

@@ -1,32 +1,35 @@
-"""The health schedule: checks one driver's server regularly, as its health_check says (AIP-30.health-1).
+"""Health checks of one driver's server, and the refresh of its login, as its file says (AIP-30.health-1, auth-1).
 
-In: the driver, and its process as it runs. Out: None where it is healthy, else a reason for people; and when it last
-was and was not. A server that sleeps is not woken to be asked.
+A check is a ping over the link, a command (`exec`) or an HTTP request (`http`). Its outcome is None if the server is
+healthy, else a reason for people. `HealthSchedule` repeats the check and remembers when it last passed and failed; the
+provider changes its state with each outcome, and the resolver judges how long an outcome counts. A server that sleeps
+is not woken for a check.
+
+An http check goes only where the driver itself may go, and encrypted unless the host is this machine or one that the
+operator named.
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from interlock.config.plan import DriversPlan, Spawn
 from interlock.core.clock import Clock
 from interlock.drivers.install.installation import (
     CommandFailed,
     CommandRunner,
     Installed,
-    plain_runner,
     run_command,
-    sandboxed_runner,
+    runner_for,
     words_of,
 )
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe
-from interlock.drivers.provider.keeper import DriverKeeper
+from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Refresh
+from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
 from interlock.links.connected_link import ServerLink
-from interlock.links.connector import ConnectorParts
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.link_requests import LostRefusal
 from interlock.mcp.methods import DISCOVER, PING
@@ -35,17 +38,14 @@ from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
 from interlock.net.protocol.egress import Permit, names_this_machine, permits, port_of
 from interlock.wire.refusal import Refusal
 
-# Health probes without an MCP connection: exec and http (AIP-30.health-1).
-#
-# In: the check of a driver. Out: None if it is healthy, else a reason for people. The provider decides when to ask and
-# what follows. An http check goes only where the driver itself may go, encrypted unless the host is this machine or one
-# the operator named.
+log = logging.getLogger("interlock.drivers")
 
-BODY_BYTES_MAX: Final = 1024 * 1024  # it is discarded
+BODY_BYTES_MAX: Final = 1024 * 1024  # of a response; the body is discarded
 _OK_MIN, _OK_MAX = 200, 299  # where expect_status is not written
 
 
 async def exec_health(driver: Driver, check: HealthCheck, installed: Installed, running: CommandRunner) -> str | None:
+    """Run the command of a check and return why the server is not healthy, or None."""
     try:
         words = kind_of(driver.server).resolve_program(driver.server, words_of(check.cmd or ""), installed)
         ran = await run_command(words, check.timeout_ms, running)
@@ -59,6 +59,10 @@ async def exec_health(driver: Driver, check: HealthCheck, installed: Installed, 
 async def http_health(
     driver: Driver, check: HealthCheck, *, insecure_hosts: Collection[str] = (), ca_file: Path | None = None
 ) -> str | None:
+    """Send the request of a check and return why the server is not healthy, or None.
+
+    `insecure_hosts` may be asked without encryption. `ca_file` replaces the certificate authorities of the system.
+    """
     probe = check.http
     if probe is None:
         return "the health check has no address"
@@ -79,7 +83,10 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
     if parts.scheme == "http" and not is_loopback(host) and host not in insecure_hosts:
         return f"the health check of {host} is not encrypted; write https://"
     address = None
-    if not _is_own_address(driver, host):
+    own_address = driver.server.address
+    # The server's own address needs no entry if there is no egress list (AIP-security-4).
+    is_own = driver.network is None and own_address is not None and urlsplit(own_address).hostname == host
+    if not is_own:
         port = port_of(parts)
         permit = permits(host, port, driver.network.egress if driver.network is not None else ())
         if permit is None:
@@ -108,16 +115,8 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
     return None if expected else f"the health check was answered with HTTP status {status}"
 
 
-def _is_own_address(driver: Driver, host: str) -> bool:
-    """Check whether `host` is the server's address, which needs no entry if there is no egress list
-    (AIP-security-4).
-    """
-    address = driver.server.address
-    return driver.network is None and address is not None and urlsplit(address).hostname == host
-
-
 class _StatusSink:
-    """A ResponseSink for nothing but the status."""
+    """Receiver of a response (ResponseSink) that keeps only the status, or why there is none."""
 
     def __init__(self) -> None:
         self.status: asyncio.Future[int | str] = asyncio.get_running_loop().create_future()
@@ -143,68 +142,76 @@ class _StatusSink:
 
 
 EVERY_LEAST_S: Final = 1.0
+REFRESH_MS: Final = 30_000
 
 
 class HealthSchedule:
+    """Health checks of one driver: regular ones, and one at once when a call needs to know."""
+
     def __init__(
         self,
         driver: Driver,
         installed: Installed,
         keeper: DriverKeeper,
+        environment: DriverEnvironment,
         *,
-        plan: DriversPlan,
-        connector_parts: ConnectorParts,
         on_outcome: Callable[[str | None], None],
     ) -> None:
-        self.passed_at: float | None = None  # in the clock's own time
+        """Prepare the checks. `on_outcome` gets why a check failed, or None."""
+        self.passed_at: float | None = None  # in the time of the clock
         self.failed_at: float | None = None
-        self._driver = driver
+        self.driver = driver
+        self.clock: Clock = environment.connector_parts.clock
         self._installed = installed
         self._keeper = keeper
-        self._plan = plan
-        self._connector_parts = connector_parts
-        self._clock: Clock = connector_parts.clock
+        self._environment = environment
         self._on_outcome = on_outcome
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        check = self._driver.health_check
+        check = self.driver.health_check
         if check is not None and check.method != "noop" and check.every_s is not None and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._look_often(check.every_s))
+            self._task = asyncio.get_running_loop().create_task(self._check_regularly(check.every_s))
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
 
-    async def look(self) -> str | None:
-        """Check now. None: the server is healthy, or there is nothing to ask."""
-        check = self._driver.health_check
-        asking = None if check is None else self._start_probe(check)
-        if asking is None:
+    async def check(self) -> str | None:
+        """Check now and return why the server is not healthy, or None if it is, or there is nothing to ask."""
+        check = self.driver.health_check
+        probing = None if check is None else self.probe(check)
+        if probing is None:
             return None
-        reason = await asking
+        reason = await probing
         if reason is None:
-            self.passed_at = self._clock.now()
+            self.passed_at = self.clock.now()
         else:
-            self.failed_at = self._clock.now()
+            self.failed_at = self.clock.now()
         self._on_outcome(reason)
         return reason
 
-    async def _look_often(self, every_s: float) -> None:
+    async def _check_regularly(self, every_s: float) -> None:
         while True:
             await asyncio.sleep(max(EVERY_LEAST_S, every_s))
-            await self.look()
+            await self.check()
 
-    def _start_probe(self, check: HealthCheck) -> Awaitable[str | None] | None:
+    def probe(self, check: HealthCheck) -> Awaitable[str | None] | None:
+        """Start what `check` says and return its outcome to wait for, or None if there is nothing to ask.
+
+        A server that sleeps is not woken for a ping.
+        """
+        environment = self._environment
         match check.method:
             case "ping":
                 return self._ping(self._keeper.link, check) if self._keeper.is_usable else None
             case "exec":
-                return exec_health(self._driver, check, self._installed, self.running())
+                runner = runner_for(self._keeper.link.plan, environment.connector_parts)
+                return exec_health(self.driver, check, self._installed, runner)
             case "http":
-                hosts, ca_file = self._plan.insecure_hosts, self._plan.ca_file
-                return http_health(self._driver, check, insecure_hosts=hosts, ca_file=ca_file)
+                hosts, ca_file = environment.plan.insecure_hosts, environment.plan.ca_file
+                return http_health(self.driver, check, insecure_hosts=hosts, ca_file=ca_file)
             case "noop":
                 return None
 
@@ -228,12 +235,40 @@ class HealthSchedule:
             return "the health check was refused"
         return None
 
-    def running(self) -> CommandRunner:
-        """Return the runner of the driver's programs."""
-        reach, connector_parts = self._keeper.link.plan.reach, self._connector_parts
-        if isinstance(reach, Spawn) and reach.sandbox is not None:
-            segment = self._keeper.link.segment
-            return sandboxed_runner(
-                connector_parts.sandboxes, segment, reach.sandbox, clock=self._clock, reaper=connector_parts.reaper
-            )
-        return plain_runner(connector_parts.reaper)
+
+class LoginRefresh:
+    """Refresh of a driver's login before a call, as auth.refresh says, once `every` has passed (AIP-30.auth-1).
+
+    All calls that wait share one refresh. A failure is logged for the operator, and the call goes on: the login may
+    still be valid, and if it is not the server says so.
+    """
+
+    def __init__(self, health: HealthSchedule, refresh: Refresh, every_s: float) -> None:
+        """Prepare to refresh a login. Its command and its address are used like those of a health check."""
+        self._health = health
+        self._refresh = refresh
+        self._every_s = every_s
+        self._at = health.clock.now()
+        self._lock = asyncio.Lock()
+
+    @property
+    def is_due(self) -> bool:
+        return self._health.clock.now() - self._at >= self._every_s
+
+    async def refresh(self) -> None:
+        async with self._lock:
+            if not self.is_due:
+                return
+            reason = None
+            if self._refresh.cmd is not None:
+                check = HealthCheck(method="exec", cmd=self._refresh.cmd, timeout_ms=REFRESH_MS)
+            elif self._refresh.url is not None:
+                probe = HttpProbe(method="GET", url=self._refresh.url)
+                check = HealthCheck(method="http", http=probe, timeout_ms=REFRESH_MS)
+            else:
+                check = HealthCheck(method="noop")
+            if (probing := self._health.probe(check)) is not None:
+                reason = await probing
+            self._at = self._health.clock.now()
+            if reason is not None:
+                log.warning("driver %s: its login could not be refreshed: %s", self._health.driver.segment, reason)

@@ -1,7 +1,13 @@
-"""Hooks of one driver (interfaces.Hooks): arguments and values, or a DriverRefusal, after which nothing is sent.
+"""The hooks of a driver: the functions of its driver.py, called in a process of their own.
 
-Whatever goes wrong in a hook is `internal` towards the caller, who can do nothing about it; the log and the record say
-which hook and why.
+Theory of operation. The first call of a hook starts the process (`HookProcess`), which imports driver.py and reports
+what it declares. It sees the driver's folder and Python's own library, has no network and starts nothing
+(AIP-define-5). It answers one question at a time; a hook that takes longer than HOOK_S is ended with its process, and
+the next question starts another one. After IDLE_S without a question the process ends.
+
+`DriverHooks` calls the hooks and checks what they return. Whatever goes wrong in a hook is `internal` towards the
+caller, who can do nothing about it; the log and the audit record say which hook failed and why. After a refusal nothing
+is sent to the server.
 """
 
 import asyncio
@@ -17,14 +23,12 @@ import msgspec
 import interlock.drivers.hooks
 from interlock.config.plan import SandboxPlan
 from interlock.core.background import BackgroundTasks
-from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.binding.match import Bound, HookEntry, HookInvalid, check_entry, read_driver_result
 from interlock.drivers.protocol.binding.results import upstream_error
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, ENTRY
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.model import Driver, ToolBinding
+from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
-from interlock.drivers.provider.keeper import DriverEnvironment
 from interlock.drivers.workspace.folder import FolderUnreadable, digest_of
 from interlock.links.connector import ConnectorParts
 from interlock.process.child import Child, ChildStartFailed, child_environment
@@ -34,10 +38,7 @@ from interlock.process.stderr import StderrRing
 from interlock.wire.jsonrpc.codec import CodecError, decode_value, encode_value
 from interlock.wire.jsonrpc.oversized import Oversized
 
-# The process that runs a driver.py: started by the first question to it, ended after a while without one.
-#
-# It sees the driver's folder and Python's own library, has no network and starts nothing (AIP-define-5). One question
-# at a time; a hook that takes longer than its time is ended with its process, and the next question starts another.
+log = logging.getLogger("interlock.drivers")
 
 HOOK_S: Final = 5.0  # AIP-define-2
 START_S: Final = 15.0  # for the process, its sandbox and the import of driver.py
@@ -45,14 +46,12 @@ IDLE_S: Final = 60.0
 STDERR_LINES: Final = 100
 
 _PACKAGE: Final = Path(os.path.realpath(interlock.drivers.hooks.__file__)).parent
-_BOOT: Final = (  # not a script of its own: what lies around one would be shown to it
-    "import sys; path = sys.argv[1] + '/worker.py'; exec(compile(open(path).read(), path, 'exec'))"
-)
+# Not a script of its own: the process would see what lies around one.
+_BOOT: Final = "import sys; path = sys.argv[1] + '/worker.py'; exec(compile(open(path).read(), path, 'exec'))"
 
 
 class HookFailed(Exception):
-    """A hook gave nothing that can be used; the message says why, for the operator. `code` is of one that cannot be
-    loaded."""
+    """Failure of a hook; the message says why, for the operator. `code` is for a driver.py that cannot be loaded."""
 
     def __init__(self, message: str, code: str = "entry_invalid") -> None:
         super().__init__(message)
@@ -60,22 +59,26 @@ class HookFailed(Exception):
 
 
 class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process of one driver.py needs."""
+
     name: str  # the driver's, with its major version
     folder: Path
-    home: Path  # an empty one, for nothing: a sandbox has one
+    home: Path  # an empty folder, because a sandbox needs a home
     digests: Mapping[str, str]  # of the files as they are trusted, by their name in the folder
-    may_do_without: bool = False  # the operator wants no sandbox for this driver, so where there is none it runs anyway
+    may_do_without: bool = False  # the operator turned the sandbox of this driver off: run without one if there is none
     idle_s: float = IDLE_S
 
 
 class HookProcess:
+    """The process that runs a driver.py. `load` and `ask` start it when none is running."""
+
     def __init__(self, plan: HookPlan, connector_parts: ConnectorParts) -> None:
         self._plan = plan
         self._connector_parts = connector_parts
         self._turn = asyncio.Lock()
         self._run: _HookRun | None = None
         self._entry = HookEntry()
-        self._asked = 0
+        self._questions = 0
         self._idle: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
         self._stopped = False
@@ -88,14 +91,13 @@ class HookProcess:
     async def load(self) -> HookEntry:
         """Start the process and return what driver.py declares. Raises HookFailed, SandboxFailed, ChildStartFailed."""
         async with self._turn:
-            await self._awake()
+            await self._ensure_running()
             self._rest_later()
             return self._entry
 
     async def ask(self, hook: str, **what: Any) -> Any:
-        """Ask a hook; returns its value. Raises HookFailed. A caller that no longer waits does not disturb the next."""
-        task = self._begin(self._exchange({"do": hook, **what}))
-        return await asyncio.shield(task)
+        """Call a hook and return its value. A caller that stops waiting disturbs no other. Raises HookFailed."""
+        return await asyncio.shield(self._tasks.begin_awaited(self._exchange({"do": hook, **what})))
 
     async def stop(self) -> None:
         self._stopped = True
@@ -105,29 +107,27 @@ class HookProcess:
             self._end(self._run, "was stopped")
         await self._tasks.finish()
 
-    def _begin(self, work: Any) -> "asyncio.Task[Any]":
-        return self._tasks.begin_awaited(work)
-
     async def _exchange(self, question: dict[str, Any]) -> Any:
         async with self._turn:
             try:
-                life = await self._awake()
+                run = await self._ensure_running()
             except (SandboxFailed, ChildStartFailed) as failed:
                 raise HookFailed(str(failed)) from failed
-            self._asked += 1
-            answer = life.expect(self._asked)
+            self._questions += 1
+            answer = run.expect(self._questions)
             try:
-                if not life.child.send(encode_value({"id": self._asked, **question})):
+                if not run.child.send(encode_value({"id": self._questions, **question})):
                     raise HookFailed("its process does not listen")
                 async with asyncio.timeout(HOOK_S):
-                    return _value(await answer)
+                    return _read_value(await answer)
             except TimeoutError:
-                self._end(life, f"took longer than {HOOK_S:g} s")
+                self._end(run, f"took longer than {HOOK_S:g} s")
                 raise HookFailed(f"it took longer than {HOOK_S:g} s and was ended") from None
             finally:
                 self._rest_later()
 
-    async def _awake(self) -> "_HookRun":
+    async def _ensure_running(self) -> "_HookRun":
+        """Return the run of the process, starting it if there is none. Raises HookFailed and what a start raises."""
         if self._stopped:
             raise HookFailed("its driver was stopped")
         if self._run is not None and self._run.reason is None:
@@ -138,23 +138,24 @@ class HookProcess:
         changed = await asyncio.to_thread(_changed_module, plan)
         if changed is not None:
             raise HookFailed(f"{changed} is not as it was accepted")
-        life = self._run = _HookRun(await self._maybe_cell(), connector_parts)
-        started = life.expect(0)
+        run = self._run = _HookRun(*await self._make_sandbox(), connector_parts)
+        started = run.expect(0)
         try:
             async with asyncio.timeout(START_S):
                 if self._stopped:
                     raise HookFailed("its driver was stopped")
-                await life.start()
-                self._entry = _entry(await started)
+                await run.start()
+                self._entry = _read_entry(await started)
         except TimeoutError:
-            self._end(life, "took too long to load")
+            self._end(run, "took too long to load")
             raise HookFailed(f"{ENTRY} was not loaded within {START_S:g} s") from None
         except BaseException:
-            self._end(life, "could not be loaded")
+            self._end(run, "could not be loaded")
             raise
-        return life
+        return run
 
-    async def _maybe_cell(self) -> tuple[Sandbox | None, tuple[str, ...], StderrRing]:
+    async def _make_sandbox(self) -> tuple[Sandbox | None, tuple[str, ...], StderrRing]:
+        """Return the sandbox, or None if the driver may run without one, the command, and where stderr is kept."""
         plan, connector_parts = self._plan, self._connector_parts
         stderr = StderrRing(STDERR_LINES, now=connector_parts.clock.wall)
         python = os.path.realpath(sys.executable)  # without the environment around it, whose packages are not ours
@@ -171,11 +172,11 @@ class HookProcess:
                 return None, argv, stderr
             raise
 
-    def _end(self, life: "_HookRun", reason: str) -> None:
-        if self._run is life:
+    def _end(self, run: "_HookRun", reason: str) -> None:
+        if self._run is run:
             self._run = None
-        life.child.end(reason)
-        self._begin(life.stop())
+        run.child.end(reason)
+        self._tasks.begin_awaited(run.stop())
 
     def _rest_later(self) -> None:
         if self._idle is not None:
@@ -192,34 +193,34 @@ class _HookRun:
     """One run of the process; receives its lines."""
 
     def __init__(
-        self, prepared: tuple[Sandbox | None, tuple[str, ...], StderrRing], connector_parts: ConnectorParts
+        self, sandbox: Sandbox | None, argv: tuple[str, ...], stderr: StderrRing, connector_parts: ConnectorParts
     ) -> None:
-        cell, argv, self.stderr = prepared
-        self._cell = cell
+        self.stderr = stderr
+        self._sandbox = sandbox
         self.reason: str | None = None  # why it is gone
         self._expected: tuple[int, asyncio.Future[dict[str, Any]]] | None = None
         self.child = Child(
-            argv if cell is None else cell.argv,
-            child_environment({}, os.environ) if cell is None else cell.env,
-            None if cell is None else cell.cwd,
+            argv if sandbox is None else sandbox.argv,
+            child_environment({}, os.environ) if sandbox is None else sandbox.env,
+            None if sandbox is None else sandbox.cwd,
             max_message_bytes=connector_parts.message_bytes,
             sink=self,
             stderr=self.stderr,
             reaper=connector_parts.reaper,
-            handed=() if cell is None else cell.handed,
-            terminate=None if cell is None else cell.terminate,
+            handed=() if sandbox is None else sandbox.handed,
+            terminate=None if sandbox is None else sandbox.terminate,
         )
 
     async def start(self) -> None:
         await self.child.start()
-        if self._cell is not None:
-            await self._cell.open(self.child)
+        if self._sandbox is not None:
+            await self._sandbox.open(self.child)
 
     async def stop(self) -> None:
         await self.child.stop(grace_s=0)
-        if self._cell is not None:
-            self._cell.close()
-            self._cell = None
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
 
     def expect(self, number: int) -> "asyncio.Future[dict[str, Any]]":
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -256,23 +257,19 @@ class _HookRun:
         self.child.end("does not read and was ended")
 
 
-def _entry(message: dict[str, Any]) -> HookEntry:
+def _read_entry(message: dict[str, Any]) -> HookEntry:
     if "value" not in message and message.get("code") is not None:
-        raise HookFailed(_words(message), str(message["code"]))
+        raise HookFailed(str(message.get("error") or "driver.py cannot be loaded"), str(message["code"]))
     try:
-        return msgspec.convert(_value(message), HookEntry)
+        return msgspec.convert(_read_value(message), HookEntry)
     except msgspec.ValidationError as error:
         raise HookFailed("what it says when it is loaded cannot be read") from error
 
 
-def _value(message: dict[str, Any]) -> Any:
+def _read_value(message: dict[str, Any]) -> Any:
     if "value" not in message:
-        raise HookFailed(_words(message))
+        raise HookFailed(str(message.get("error") or "it says neither a value nor an error"))
     return message["value"]
-
-
-def _words(message: dict[str, Any]) -> str:
-    return str(message.get("error") or "it says neither a value nor an error")
 
 
 def _changed_module(plan: HookPlan) -> str | None:
@@ -287,15 +284,13 @@ def _changed_module(plan: HookPlan) -> str | None:
     return None
 
 
-log = logging.getLogger("interlock.drivers")
-
 BUILD: Final = "build_arguments"
 PARSE: Final = "parse_tool_result"
 TRANSFORM: Final = "transform"
 
 
 class DriverHooks:
-    """Made by `load_hooks`."""
+    """The hooks of one driver, loaded and checked by `load_hooks`."""
 
     def __init__(
         self, driver: Driver, entry: HookEntry, process: HookProcess, problems: tuple[FileProblem, ...]
@@ -306,11 +301,13 @@ class DriverHooks:
         self._driver = driver
 
     def makes_arguments(self, bound: Bound) -> bool:
+        """Check whether a hook (build_arguments or a transform) contributes to the arguments of this binding."""
         return self.entry.builds or any(each.transform is not None for each in bound.feeding.inputs.values())
 
     async def arguments(
         self, bound: Bound, values: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any] | DriverRefusal:
+        """Return the arguments for the server, which `bound.check_arguments` has accepted, or a refusal."""
         try:
             transformed = await self._transform(bound, values)
             mapped = bound.feeding.arguments(values, context, transformed)
@@ -324,6 +321,7 @@ class DriverHooks:
         return self.entry.parses
 
     async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
+        """Return the contract's value, which `bound.satisfying` has accepted, or a DriverRefusal."""
         args = {"result": result, "tool_id": bound.contract.id, "tool_name": bound.tool_name}  # AIP-define-3
         is_error = result.get("isError") is True
         try:
@@ -380,69 +378,16 @@ async def load_hooks(driver: Driver, contracts: Collection[str], folder: Path, p
     `contracts`: the ids of the contracts that the driver binds. Raises HookFailed, SandboxFailed, ChildStartFailed.
     """
     entry = await process.load()
-    written = await asyncio.to_thread(_as_mapping, folder / DRIVER_FILE)
-    if "server" not in written and "server" in entry.manifest:  # it stands in server.json
+    file = folder / DRIVER_FILE
+    try:
+        reading = await asyncio.to_thread(lambda: read_frontmatter(file.read_bytes(), str(file)))
+    except OSError as error:
+        raise HookFailed(f"{file.name} cannot be read: {error.strerror}") from error
+    written = {} if reading.value is None else reading.value.data
+    if "server" not in written and "server" in entry.manifest:  # then the server is described in server.json
         written = {**written, "server": entry.manifest["server"]}
     problems = check_entry(driver, entry, written, contracts)
     refused = next((each for each in problems if each.severity == "error"), None)
     if refused is not None:
         raise HookFailed(refused.message, refused.code)
     return DriverHooks(driver, entry, process, problems)
-
-
-def _as_mapping(file: Path) -> Mapping[str, Any]:
-    try:
-        reading = read_frontmatter(file.read_bytes(), str(file))
-    except OSError as error:
-        raise HookFailed(f"{file.name} cannot be read: {error.strerror}") from error
-    return {} if reading.value is None else reading.value.data
-
-
-# Loads a driver's driver.py into a process of its own, and ends that process.
-
-
-class LoadFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_final`: the file does not fit; otherwise it may be tried again later."""
-
-    code: str
-    message: str
-    is_final: bool
-
-
-class HookLoader:
-    def __init__(
-        self,
-        driver: Driver,
-        bindings: Mapping[str, ToolBinding],
-        environment: DriverEnvironment,
-        folder: Path,
-        files: Mapping[str, str],
-    ) -> None:
-        """Prepare to load the hooks of a driver. `files`: the digest of each file of the trusted folder."""
-        self._driver = driver
-        self._bindings = bindings
-        self._folder = folder
-        self._limits = environment.connector_parts.limits
-        self._process = HookProcess(
-            HookPlan(
-                name=driver.key,
-                folder=folder.absolute(),
-                home=environment.data / HOMES / "_hooks" / driver.key,
-                digests=files,
-                may_do_without=environment.plan.sandbox.get(driver.id) == "off",
-            ),
-            environment.connector_parts,
-        )
-
-    async def load(self) -> DriverHooks | LoadFailed:
-        try:
-            async with self._limits.starting():
-                return await load_hooks(self._driver, self._bindings, self._folder, self._process)
-        except HookFailed as failed:
-            return LoadFailed(code=failed.code, message=f"{ENTRY}: {failed}", is_final=True)
-        except (SandboxFailed, ChildStartFailed) as failed:
-            code = failed.code if isinstance(failed, SandboxFailed) else "tool_unavailable"
-            return LoadFailed(code=code, message=f"{ENTRY}: {failed}", is_final=False)
-
-    async def stop(self) -> None:
-        await self._process.stop()

@@ -1,71 +1,72 @@
 """The keeper of one process or connection of a driver's server: counts attempts, checks lists, lets it sleep.
 
-It differs from the keeper of a configured server in what follows from AIP-transport-12: attempts are made in series of
-1 + max_retries, a program that keeps ending is left alone for a minute, and a server whose tools cannot be listed is
-not there at all, because nothing could be said of its contracts.
+It differs from the keeper of a configured server in what AIP-transport-12 demands. Attempts are made in series of
+1 + max_retries; after a series in vain the keeper waits a minute, unless a call needs the server sooner. A program that
+ends five times within a minute is left alone for a minute. A server whose tools cannot be listed counts as down,
+because nothing is known of its contracts.
+
+Every server has its link, which removes secrets from what the server says before any other part reads it. The keeper
+and the link report to the provider of the driver: `on_listing`, `on_up`, `on_fallen`, `on_restarted`, `on_expired`.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable
 from math import inf
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import Dial, DriversPlan, ServerPlan
 from interlock.core.calls.call import Pending
-from interlock.core.calls.caller import Caller, QuestionOrigin
-from interlock.core.clock import Clock
+from interlock.core.calls.caller import QuestionOrigin
 from interlock.core.link_state import LinkState
 from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token import TokenHolder
 from interlock.drivers.install.installation import Installed, InstallFailed
-from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.model import Driver, SecretEntry
-from interlock.drivers.protocol.secret_use import Detected, Detector, maybe_detector
-from interlock.drivers.secrets.vault import DriverRevealer, Vault
-from interlock.drivers.workspace.folder import BROKEN, WORDS, TamperCheck
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.secret_use import Detected, maybe_detector
+from interlock.drivers.provider.vault import DriverRevealer, Vault
+from interlock.drivers.workspace.folder import BROKEN, WORDS
 from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.links.connector import ConnectFailed, ConnectorParts
 from interlock.links.handshake import UNSUPPORTED
-from interlock.links.keeper import LISTS_OF, Keeper, StockCatalog, backoff_s
-from interlock.links.link import Link, LinkEvents
+from interlock.links.keeper import LISTS_OF, Keeper, backoff_s
+from interlock.links.link import LinkEvents
 from interlock.links.listing import FIELD, LIST_S, Items, Listing
 from interlock.links.pipes import StdioPipe, Trouble, Undelivered
 from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
-from interlock.process.stderr import Redact, StderrRing
+from interlock.process.stderr import StderrRing
 from interlock.store.ports import KeyValue
 from interlock.wire.jsonrpc.codec import CodecError, Notification, Request, Response, decode_untrusted
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
-# The context of a call through a driver: from the caller's principal, never from anything a client sends.
-#
-# Outside rooms every principal is a tenant of its own.
+if TYPE_CHECKING:
+    from interlock.drivers.provider.provider import DriverProvider
+
+Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed | InstallFailed]]
 
 
-def user_of(caller: Caller) -> str:
-    return caller.principal.name
+class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the node that every driver uses."""
+
+    plan: DriversPlan
+    data: Path
+    connector_parts: ConnectorParts
+    link_events: LinkEvents
+    keepers: dict[str, Keeper]
+    kv: KeyValue
+    install: Installer
+    holder_for: Callable[[str, Dial, SecretResolver], TokenHolder | None]
+    vault: Vault
+    vendor_meta: bool = True
 
 
-def tenant_of(caller: Caller) -> str:
-    return caller.principal.name
-
-
-def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
-    """Return the values for context_arguments and a contract's context_schema."""
-    name = caller.principal.name
-    return {"tenant_id": name, "user_id": name, "workspace_id": workspace}
-
-
-# The link of a driver's server: removes the secrets it was given from what it says, before any other part reads it.
-#
-# It also notices by what the driver's file calls an expired login (`expiry.detect`), and says so once per connection.
-
-_NAMES = {
+# What `expiry.detect: exception:NAME` calls the ways in which a request can fail.
+_EXCEPTION_NAMES = {
     Trouble.UNREACHABLE: "tool_unavailable",
     Trouble.LOST: "upstream_error",
     Trouble.BUSY: "rate_limited",
@@ -77,24 +78,29 @@ _NAMES = {
 
 
 class DriverLink(ServerLink):
+    """Link of a driver's server: redacts secrets, and notices an expired login as `expiry.detect` describes it."""
+
     def __init__(
         self,
         plan: ServerPlan,
         events: LinkEvents,
-        clock: Clock,
-        *,
-        vendor_meta: bool,
+        provider: "DriverProvider",
         revealer: DriverRevealer,
-        redacts_results: bool,
-        detector: Detector | None,
-        on_expired: Callable[[str], None],
-        owner: str | None = None,
+        who: str | None,
     ) -> None:
-        super().__init__(plan, events, clock, vendor_meta=vendor_meta, owner=owner)
+        environment, interlock = provider.environment, provider.driver.interlock
+        super().__init__(
+            plan,
+            events,
+            environment.connector_parts.clock,
+            vendor_meta=environment.vendor_meta,
+            owner=who if "roots" in interlock.client_capabilities else None,
+        )
+        self._provider = provider
         self._revealer = revealer
-        self._redacts_results = redacts_results
-        self._detector = detector
-        self._on_expired = on_expired
+        self._who = who
+        self._redacts_results = interlock.redact_results
+        self._detector = maybe_detector(provider.driver)
 
     def on_message(self, data: bytes, origin: Pending | None) -> bool:
         redactor = self._revealer.redactor
@@ -103,24 +109,21 @@ class DriverLink(ServerLink):
         return super().on_message(data, origin)
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
-        # An OAuth login may get another token: it has not expired before its holder says so.
-        if self._detector is not None and not (
-            self.failed.can_renew_credential and what.trouble is Trouble.UNAUTHORISED
-        ):
+        # An OAuth login may get another token: it has expired only when its holder says so.
+        if not (self.failed.can_renew_credential and what.trouble is Trouble.UNAUTHORISED):
             headers = (*what.headers, *((b"www-authenticate", challenge) for challenge in what.challenges))
-            self._look(Detected(status=what.status, headers=headers, exception=_NAMES[what.trouble]))
+            self._detect(Detected(status=what.status, headers=headers, exception=_EXCEPTION_NAMES[what.trouble]))
         super().on_undelivered(origin, what)
 
     def on_pipe_lost(self, reason: str) -> None:
         child = self.pipe.child if isinstance(self.pipe, StdioPipe) else None
-        if self._detector is not None:
-            exit_code = child.returncode if child is not None else None
-            self._look(Detected(exit_code=exit_code, exception="upstream_error"))
+        exit_code = child.returncode if child is not None else None
+        self._detect(Detected(exit_code=exit_code, exception="upstream_error"))
         super().on_pipe_lost(reason)
 
-    def _look(self, seen: Detected) -> None:
-        if self._detector is not None and self._detector.is_expired(seen):
-            self._on_expired(f"its login has expired ({self._detector.written})")
+    def _detect(self, event: Detected) -> None:
+        if self._detector is not None and self._detector.is_expired(event):
+            self._provider.on_expired(self._who, f"its login has expired ({self._detector.written})")
 
 
 def _is_result(data: bytes) -> bool:
@@ -135,55 +138,49 @@ FIRST_S: Final = 0.25  # AIP-transport-12
 EXITS_MAX: Final = 5
 EXITS_WITHIN_S: Final = 60.0
 BARRED_S: Final = 60.0
-AGAIN_S: Final = 60.0  # after a series of attempts in vain, unless somebody wants it sooner
+AGAIN_S: Final = 60.0  # after a series of attempts in vain, unless a call needs the server sooner
 LEAST_TTL_S: Final = 1.0  # a list that is stale at once is not read more often than this
 _MAY_NOT_ASK: Final = Refusal(METHOD_NOT_FOUND, "the client offers no such thing")
 
 
-def lists_of(driver: Driver) -> tuple[str, ...]:
-    """AIP-proto-4: what is not declared is not asked for."""
-    prompts = (PROMPTS_LIST,) if driver.prompts else ()
-    return (TOOLS_LIST, *prompts, *((RESOURCES_LIST, TEMPLATES_LIST) if driver.resources else ()))
-
-
 class DriverKeeper(ServerKeeper):
+    """Keeper of one process or connection of a driver's server. `who`: the tenant or user that it is for, or None."""
+
     link: ServerLink
     is_offered = False
     wakes_after_s = 0.0, 0.0  # its attempts are bounded by their series
 
     def __init__(
         self,
-        make_link: Callable[[LinkEvents], ServerLink],
-        connector_parts: ConnectorParts,
-        stock: StockCatalog,
-        events: LinkEvents,
+        provider: "DriverProvider",
+        who: str | None,
+        plan: ServerPlan,
+        revealer: DriverRevealer,
         holder: TokenHolder | None,
-        *,
-        driver: Driver,
-        on_up: Callable[[], None],
-        on_fallen: Callable[[], None],
-        on_restarted: Callable[[], None],
-        serves: Callable[[], int],
-        seal: TamperCheck | None = None,
-        redact: Redact | None = None,
     ) -> None:
-        """Prepare to keep a driver's server running.
-
-        `on_up`: called when the server is connected and its lists were checked. `on_fallen`: called when a series of
-        attempts failed. `on_restarted`: called when a restart is requested. `serves`: returns how many contracts the
-        driver serves. `redact`: removes secrets from what the server writes to stderr.
-        """
-        stderr = StderrRing(now=connector_parts.clock.wall, redact=redact)
-        super().__init__(make_link, connector_parts, stock, events, holder, stderr)
+        driver, connector_parts = provider.driver, provider.connector_parts
+        super().__init__(
+            lambda link_events: DriverLink(plan, link_events, provider, revealer, who),
+            msgspec.structs.replace(connector_parts, revealer=revealer),
+            lambda link, listing: provider.on_listing(link, who, listing),
+            provider.environment.link_events,
+            holder,
+            StderrRing(
+                now=connector_parts.clock.wall,
+                redact=lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line),
+            ),
+        )
+        self._provider = provider
+        self._who = who
         self._may_ask = bool(driver.interlock.client_capabilities)  # the server was offered to ask the client of a call
-        self.reads = lists_of(driver)
-        self.fell = asyncio.Event()
-        self._seal = seal
+        # AIP-proto-4: what is not declared is not asked for.
+        self.reads = (
+            TOOLS_LIST,
+            *((PROMPTS_LIST,) if driver.prompts else ()),
+            *((RESOURCES_LIST, TEMPLATES_LIST) if driver.resources else ()),
+        )
+        self.fell = asyncio.Event()  # a series of attempts failed, or the keeper was stopped
         self._sealed: bytes | None = None  # the marks of the folder when the server was started
-        self._on_up = on_up
-        self._on_fallen = on_fallen
-        self._on_restarted = on_restarted
-        self._serves = serves
         self._retries_max = driver.connection.max_retries
         self._failed = 0  # attempts of this series
         self._gives_up = False
@@ -193,15 +190,11 @@ class DriverKeeper(ServerKeeper):
 
     @property
     def contracts(self) -> int:
-        return self._serves()
+        return len(self._provider.contract_ids)
 
     @property
     def is_usable(self) -> bool:
         return self._usable.is_set()
-
-    @property
-    def is_barred(self) -> bool:
-        return self._connector_parts.clock.now() < self._barred_until
 
     @property
     def is_current(self) -> bool:
@@ -213,10 +206,10 @@ class DriverKeeper(ServerKeeper):
         return ttl_s is None or self._connector_parts.clock.now() - self.listed_at["tools"] < max(LEAST_TTL_S, ttl_s)
 
     async def come_up(self) -> bool:
-        """Wait until the server can be used, or a series of attempts failed."""
+        """Wait until the server can be used, or a series of attempts failed. Return whether it can be used."""
         if self.is_usable:
             return True
-        if self.is_barred:
+        if self._connector_parts.clock.now() < self._barred_until:
             return False
         if self.fell.is_set() or self.link.standing.state is LinkState.ASLEEP or self._falls_asleep:
             self.fell.clear()
@@ -231,22 +224,22 @@ class DriverKeeper(ServerKeeper):
         return self.is_usable
 
     async def read_again(self) -> None:
-        """Wait until the list of tools has been read anew, within the time of a list."""
+        """Wait until the list of tools has been read again, within the time of a list."""
         await asyncio.wait((self.refreshed("tools"),), timeout=self._connector_parts.manner.within(LIST_S))
 
     async def stop(self) -> None:
         await super().stop()
-        self.fell.set()  # a waiting caller learns that it will not come up
+        self.fell.set()  # a waiting caller learns that the server will not come up
 
     async def restart(self) -> None:
-        self._on_restarted()
+        self._provider.on_restarted(self._who)
         self._exits.clear()
         self._barred_until = -inf
         self._failed = 0
         self.fell.clear()
         await super().restart()
 
-    # What the link says (LinkEvents). A server behind contracts is shared, and knows no client: AIP-proto-6
+    # What the link reports (LinkEvents). A server behind contracts is shared, and knows no client: AIP-proto-6
 
     def on_question(self, link: ConnectedLink, asking: QuestionOrigin) -> Refusal | None:
         return super().on_question(link, asking) if self._may_ask else _MAY_NOT_ASK  # AIP-proto-6
@@ -267,17 +260,17 @@ class DriverKeeper(ServerKeeper):
     # Attempts
 
     async def _connect(self) -> None:
-        if self._seal is not None:
-            self._sealed = await self._seal.mark()
+        if (seal := self._provider.seal) is not None:
+            self._sealed = await seal.mark()
             if self._sealed is None:
                 raise ConnectFailed(WORDS, code=BROKEN)
         await super()._connect()
         self.fell.clear()
         self._failed = 0
-        self._on_up()
+        self._provider.settled.set()
 
     async def _stock(self) -> None:
-        """Unless the server goes first: a list it was asked for then would never come."""
+        """Read the lists, unless the server goes first: a list that it was asked for would then never come."""
         reading, lost = asyncio.ensure_future(self._read_lists()), asyncio.ensure_future(self._loss.wait())
         try:
             await asyncio.wait((reading, lost), return_when=asyncio.FIRST_COMPLETED)
@@ -290,9 +283,10 @@ class DriverKeeper(ServerKeeper):
             await asyncio.gather(reading, lost, return_exceptions=True)
 
     async def _read_lists(self) -> None:
-        """Read one list after the other (AIP-proto-4), and skip one that does not come."""
+        """Read one list after the other (AIP-proto-4). Raises ConnectFailed if one cannot be read."""
         # AIP-security-13
-        if self._seal is not None and self._sealed is not None and not await self._seal.is_same(self._sealed):
+        seal = self._provider.seal
+        if seal is not None and self._sealed is not None and not await seal.is_same(self._sealed):
             raise ConnectFailed(WORDS, code=BROKEN)
         lists: dict[str, Items] = {}
         for method in self.reads:
@@ -316,7 +310,7 @@ class DriverKeeper(ServerKeeper):
         if len(self._exits) == EXITS_MAX and now - self._exits[0] <= EXITS_WITHIN_S:  # AIP-transport-12: unavailable
             self._barred_until = now + BARRED_S  # as long as the exits count, so that none of them does afterwards
             return BARRED_S
-        if self.failure is None:  # it was there, and went
+        if self.failure is None:  # the server was up, and went
             self._gives_up = False
             return backoff_s(1, FIRST_S)
         if self.failure.code == UNSUPPORTED:
@@ -330,117 +324,4 @@ class DriverKeeper(ServerKeeper):
         if unauthorised or self._gives_up:
             self._gives_up = False
             self.fell.set()
-            self._on_fallen()
-
-
-# The environment of a driver: everything that the node gives each of them, as one value.
-
-Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed | InstallFailed]]
-
-
-class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    plan: DriversPlan
-    data: Path
-    connector_parts: ConnectorParts
-    link_events: LinkEvents
-    keepers: dict[str, Keeper]
-    kv: KeyValue
-    install: Installer
-    holder_for: Callable[[str, Dial, SecretResolver], TokenHolder | None]
-    vault: Vault
-    tenant_of: Callable[[Caller], str] = tenant_of
-    user_of: Callable[[Caller], str] = user_of
-    vendor_meta: bool = True
-
-    def with_plan(self, plan: DriversPlan) -> "DriverEnvironment":
-        return msgspec.structs.replace(self, plan=plan)
-
-
-# The keeper factory: one keeper for the driver's server, and one for each tenant or user where they are isolated.
-
-
-class ServerEvents(Protocol):
-    """Events of a driver's servers. `who` is the tenant or user of a server, or None for the shared one."""
-
-    async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None: ...
-
-    def on_up(self) -> None:
-        """Handle that a server is connected and its lists were checked."""
-
-    def on_fallen(self, who: str | None) -> None:
-        """Handle that a series of attempts failed."""
-
-    def on_restarted(self, who: str | None) -> None:
-        """Handle that a restart was requested."""
-
-    def on_expired(self, who: str | None, reason: str) -> None:
-        """Handle that the server reports an expired login."""
-
-    def serves(self) -> int:
-        """Return how many contracts the driver serves now."""
-
-
-class KeeperFactory:
-    def __init__(
-        self,
-        driver: Driver,
-        environment: DriverEnvironment,
-        events: ServerEvents,
-        *,
-        folder: Path,
-        inventory: Mapping[str, SecretEntry],
-        own_secrets: Collection[str],
-        contracts: tuple[str, ...],
-        seal: TamperCheck | None,
-        real_paths: Mapping[Path, Path],
-    ) -> None:
-        self._driver = driver
-        self._environment = environment
-        self._events = events
-        self._folder = folder
-        self._inventory = inventory
-        self._own_secrets = own_secrets
-        self._contracts = contracts
-        self._seal = seal
-        self._real_paths = real_paths
-
-    def make(self, installed: Installed, connector_parts: ConnectorParts, who: str | None) -> DriverKeeper:
-        environment, driver, events = self._environment, self._driver, self._events
-        plan = kind_of(driver.server).compile_plan(
-            driver,
-            installed,
-            folder=self._folder,
-            data=environment.data,
-            tenant=who,
-            is_sandboxed=environment.plan.sandbox.get(driver.id) != "off",
-            real_paths=self._real_paths,
-        )
-        plan = msgspec.structs.replace(plan, result_bytes=environment.plan.result_bytes.get(driver.id))
-        revealer = DriverRevealer(environment.vault, driver, self._inventory, self._own_secrets, self._contracts, who)
-        holder = None
-        if isinstance(plan.reach, Dial) and driver.server.accepts_oauth:
-            holder = environment.holder_for(plan.segment, plan.reach, revealer)
-        return DriverKeeper(
-            lambda link_events: DriverLink(
-                plan,
-                link_events,
-                environment.connector_parts.clock,
-                vendor_meta=environment.vendor_meta,
-                revealer=revealer,
-                redacts_results=driver.interlock.redact_results,
-                detector=maybe_detector(driver),
-                on_expired=lambda reason: events.on_expired(who, reason),
-                owner=who if "roots" in driver.interlock.client_capabilities else None,
-            ),
-            msgspec.structs.replace(connector_parts, revealer=revealer),
-            lambda link, listing: events.on_listing(link, who, listing),
-            environment.link_events,
-            holder,
-            driver=driver,
-            on_up=events.on_up,
-            on_fallen=lambda: events.on_fallen(who),
-            on_restarted=lambda: events.on_restarted(who),
-            serves=events.serves,
-            seal=self._seal,
-            redact=lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line),
-        )
+            self._provider.on_fallen(self._who)

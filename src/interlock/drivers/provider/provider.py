@@ -1,46 +1,55 @@
 """The provider of one driver: installs its server, starts it, compares it with its contracts, leases its link.
 
 In: a trusted driver with the contracts it binds, and what the node gives every driver (`DriverEnvironment`). Out: its
-state with the reason, and leases of its server's link. Whether it is the one to serve a call is decided elsewhere.
+state with the reason, and leases of its server's link. Which driver serves a call is decided in `drivers.contracts`.
+
+Theory of operation. `start` begins one task: it loads driver.py, installs the server (again and again, with a growing
+pause, until that works) and starts the process that all callers share. From then on events change the state. A listing
+of a process is checked against the contracts (`on_listing`), and the result is the state of the driver unless the
+process belongs to one tenant. Failed attempts, a failed health check and an expired login make the driver unavailable
+or unauthed. With `drivers.registration = "lazy"` the result of an earlier check is used as long as nothing that the
+check depends on has changed, and the process sleeps until the first call.
+
+A call takes a lease (`find_ready_lease`, or `acquire`, which may start a process) and releases it in the end. A process
+that has to stop or restart waits until its leases are released, at most for the longest time of a contract.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
 import msgspec
 
+from interlock.config.plan import Dial
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
 from interlock.core.link_state import LinkState
+from interlock.core.tls import trusting_context
 from interlock.drivers.api import RunningServer
+from interlock.drivers.driver_state import UNHEALTHY, DriverState
 from interlock.drivers.install.installation import Installed
-from interlock.drivers.interfaces import UNHEALTHY, DriverState, Hooks, Provider
 from interlock.drivers.kinds import kind_of
+from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.files.driver import ENTRY
-from interlock.drivers.protocol.model import Contract, Driver, SecretEntry, ToolBinding
+from interlock.drivers.protocol.model import ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.provider.contract_check import Snapshot, Snapshots, Verdict, about, check, greeting_warnings
-from interlock.drivers.provider.health import HealthSchedule
-from interlock.drivers.provider.hooks import DriverHooks, HookLoader
-from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper, KeeperFactory
-from interlock.drivers.provider.tenant_processes import (
-    DeclaredEras,
-    Instance,
-    InstanceLease,
-    Instances,
-    manner_of,
-    with_own_authority,
-)
-from interlock.drivers.secrets.logins import LoginRefresh, Logins, maybe_refreshing
-from interlock.drivers.secrets.vault import code_of, login_text, missing_secrets
+from interlock.drivers.provider.health import HealthSchedule, LoginRefresh
+from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookPlan, HookProcess, load_hooks
+from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
+from interlock.drivers.provider.tenant_processes import Instance, InstanceLease, Instances
+from interlock.drivers.provider.vault import DriverRevealer, Logins, code_of, login_text, missing_secrets
+from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.folder import TamperCheck
-from interlock.links.handshake import UNSUPPORTED
+from interlock.links.connector import Eras
+from interlock.links.handshake import LEGACY_CAPABILITIES, UNSUPPORTED, Manner
 from interlock.links.link import Link
 from interlock.links.listing import Listing
+from interlock.mcp.methods import LEGACY_VERSIONS, Era
+from interlock.process.child import ChildStartFailed
+from interlock.process.sandbox.host_paths import SandboxFailed
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.drivers")
@@ -56,89 +65,107 @@ OnStep = Callable[[DriverState, str | None], None]
 _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
 
 
+class DeclaredEras:
+    """The era that one driver's server spoke last, else that of the version it is declared for (AIP-proto-3)."""
+
+    def __init__(self, provider: "DriverProvider") -> None:
+        self._eras: Eras = provider.environment.connector_parts.eras
+        self._key = provider.driver.key
+        self._declared = Era.LEGACY if provider.driver.protocol_version in LEGACY_VERSIONS else None
+
+    def get(self, server: str) -> Era | None:
+        return self._eras.get(self._key) or self._declared
+
+    def put(self, server: str, era: Era) -> None:
+        self._eras.put(self._key, era)
+
+
 class DriverProvider:
+    """Runs the server of one trusted driver. The attributes up to `settled` are read by contracts and operations."""
+
     def __init__(
         self,
-        driver: Driver,
-        contracts: Mapping[int, Contract],
+        declared: Declared,
         environment: DriverEnvironment,
         *,
-        digest: str,
-        folder: Path,
-        inventory: Mapping[str, SecretEntry],
-        own_secrets: Collection[str],
-        files: Mapping[str, str] | None = None,
         seal: TamperCheck | None = None,
-        real_paths: Mapping[Path, Path] | None = None,
-        on_changed: "OnChanged | None" = None,
+        on_changed: OnChanged | None = None,
         on_step: OnStep | None = None,
     ) -> None:
-        """Prepare to run the server of a trusted driver.
+        """Prepare to run the server of a driver.
 
-        `contracts`: the contract of each binding, by its index in implements[]. `digest`: of the folder as it is
-        trusted. `files`: the digest of each file in it. `inventory`: the driver's secrets by the NAME it uses.
-        `own_secrets`: slugs that its own SECRETS.md grants. `seal`: checks whether the folder is still the trusted one.
-        `real_paths`: what the paths that it opens led to when it was trusted. `on_changed`: called when what it offers
-        changes, but not for its state. `on_step`: called with each state and its reason.
+        `seal` checks whether the folder is still the trusted one. `on_changed` is called when what the driver offers
+        has changed, but not for a new state. `on_step` is called with each state and its reason.
         """
-        self.driver = driver
+        if declared.driver is None:
+            raise ValueError(f"{declared.key} is not fit to run")
+        driver = self.driver = declared.driver
         self.state = DriverState.INSTALLING
-        self.code: str | None = None
+        self.code: str | None = None  # of the reason
         self.reason: str | None = None
-        self.bound: Mapping[str, Bound] = {}
-        self.bindings: Mapping[str, ToolBinding] = {contracts[each.index].id: each for each in driver.implements}
-        self.contract_ids: frozenset[str] = frozenset()  # what it serves now; `bound` may still have to be made
+        self.login: str | None = None  # what is missing while unauthed, in words a client may read
         self.problems: tuple[FileProblem, ...] = ()  # of the last check, errors first
-        self.login: str | None = None
-        self.hooks: Hooks | None = None
-        self.listing: Listing | None = None
+        # By the id of the contract: its entry of implements[], known before anything is checked.
+        self.bindings: Mapping[str, ToolBinding] = {
+            declared.contracts[binding.index].id: binding for binding in driver.implements
+        }
+        self.contract_ids: frozenset[str] = frozenset()  # what it serves now, also while `bound` is still empty
+        self.bound: Mapping[str, Bound] = {}  # the checked bindings; complete while a lease is held
+        self.hooks: DriverHooks | None = None  # of its driver.py
+        self.listing: Listing | None = None  # what the server listed when it was last checked
         self.installed: Installed | None = None
-        self.settled = asyncio.Event()  # the first verdict is there
-        self._contracts = contracts
-        self._environment = environment
-        self._digest = digest
-        self._folder = folder
-        self._loaded: DriverHooks | None = None  # of its driver.py
-        has_hooks = files is not None and ENTRY in files
-        self._hook_loader = HookLoader(driver, self.bindings, environment, folder, files or {}) if has_hooks else None
-        self._inventory = inventory
-        self._keepers = KeeperFactory(
-            driver,
-            environment,
-            self,
-            folder=folder,
-            inventory=inventory,
-            own_secrets=own_secrets,
-            contracts=tuple(self.bindings),
-            seal=seal,
-            real_paths=real_paths or {},
+        self.settled = asyncio.Event()  # the first attempt has ended, whatever its result
+        self.environment = environment
+        self.seal = seal
+        # Nothing in it is the caller's: the server does not learn who called first (AIP-security-8).
+        self.connector_parts = msgspec.structs.replace(
+            environment.connector_parts,
+            manner=Manner(
+                # AIP-proto-6: on a shared process a server's question cannot be tied to one caller.
+                capabilities={name: LEGACY_CAPABILITIES[name] for name in driver.interlock.client_capabilities},
+                versions=driver.interlock.protocol_versions,
+                patience_s=driver.connection.timeout_ms / 1000,
+                either_transport=driver.server.address is not None,
+            ),
+            eras=DeclaredEras(self),
         )
-        slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
-        self._logins = Logins(environment.kv, environment.vault, driver, slugs)
-        self._login_tasks = BackgroundTasks()
+        self._declared = declared
+        self._longest_s = max((contract.timeout_ms for contract in declared.contracts.values()), default=0) / 1000
         self._on_changed = on_changed
         self._on_step = on_step
+        self._hook_process: HookProcess | None = None
+        if ENTRY in declared.files:
+            plan = HookPlan(
+                name=driver.key,
+                folder=declared.folder.absolute(),
+                home=environment.data / HOMES / "_hooks" / driver.key,
+                digests=declared.files,
+                may_do_without=self._sandbox_is_off,
+            )
+            self._hook_process = HookProcess(plan, environment.connector_parts)
+        slugs = [declared.secrets[name].slug for name in driver.secret_names if name in declared.secrets]
+        self._logins = Logins(environment.kv, environment.vault, driver, slugs)
+        self._login_tasks = BackgroundTasks()
         self._snapshots = Snapshots(environment.kv, environment.connector_parts.clock, driver.key)
-        self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
+        self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and the result of its check
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
-        self._instances: Instances | None = None  # once it is installed
+        self._instances: Instances | None = None  # once the server is installed
         self._health_schedule: HealthSchedule | None = None
         self._login_refresh: LoginRefresh | None = None
-        self._health_failure: str | None = None  # what its last health check found
-        # Nothing in it is the caller's: the server does not learn who called first (AIP-security-8).
-        self._connector_parts = msgspec.structs.replace(
-            environment.connector_parts,
-            manner=manner_of(driver),
-            eras=DeclaredEras(environment.connector_parts.eras, driver),
-        )
+        self._health_failure: str | None = None  # why the last health check failed
+
+    @property
+    def _sandbox_is_off(self) -> bool:
+        return self.environment.plan.sandbox.get(self.driver.id) == "off"
 
     # Life
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._begin(), name=f"driver {self.driver.key}")
 
-    def succeed(self, other: Provider) -> None:
+    def succeed(self, other: "DriverProvider") -> None:
+        """Keep listing what `other` served until this provider's server was checked; both have the same files."""
         self.contract_ids = other.contract_ids
 
     async def stop(self, *, at_once: bool = False) -> None:
@@ -148,154 +175,160 @@ class DriverProvider:
             await asyncio.wait((self._task,))
         if self._health_schedule is not None:
             await self._health_schedule.stop()
-        if self._hook_loader is not None and at_once:
-            await self._hook_loader.stop()
+        if self._hook_process is not None and at_once:
+            await self._hook_process.stop()
         await self._login_tasks.close()
         if self._instances is not None:
             if not at_once:
                 await self._instances.wait_until_free(self._longest_s)
             instances, self._instances = self._instances, None  # who comes now is refused, and starts nothing
             await instances.stop()
-        if self._hook_loader is not None:
-            await self._hook_loader.stop()
+        if self._hook_process is not None:
+            await self._hook_process.stop()
         if self.installed is not None:
-            reaper = self._environment.connector_parts.reaper
+            reaper = self.environment.connector_parts.reaper
             await kind_of(self.driver.server).clean_up(self.driver, self.installed, reaper)
 
     async def _begin(self) -> None:
+        driver, environment = self.driver, self.environment
         try:
-            if self._hook_loader is not None and not await self._load(self._hook_loader):
+            if self._hook_process is not None and not await self._load_hooks(self._hook_process):
                 return
             self.installed = await self._install()
-            self._connector_parts = await with_own_authority(
-                self._connector_parts, self.driver, self._environment.plan.ca_file
+            ca_file = environment.plan.ca_file
+            if ca_file is not None and driver.server.address is not None:
+                tls = await asyncio.to_thread(trusting_context, ca_file)
+                self.connector_parts = msgspec.structs.replace(self.connector_parts, tls=tls)
+            idle_ms = driver.interlock.idle_timeout_ms
+            idle_s = environment.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
+            self._instances = Instances(
+                self._make_keeper,
+                environment.keepers,
+                environment.connector_parts.clock,
+                None if driver.server.address is not None else environment.connector_parts.process_limit,
+                most=driver.interlock.max_processes,
+                # AIP-transport-3
+                idle_s=None if driver.connection.keepalive or driver.server.address is not None else idle_s,
+                one_by_one=bool(driver.interlock.client_capabilities),
             )
-            self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
-            self._health_schedule = self._make_checkup(self.installed, primary.keeper)
-            self._login_refresh = maybe_refreshing(
-                self.driver,
-                self.installed,
-                plan=self._environment.plan,
-                clock=self._environment.connector_parts.clock,
-                running=self._health_schedule.running,
+            self._health_schedule = HealthSchedule(
+                driver, self.installed, primary.keeper, environment, on_outcome=self._on_health
             )
-            is_lazy = self._environment.plan.registration == "lazy"
-            snapshot = await self._snapshots.maybe(self._about()) if is_lazy else None
+            refresh = driver.auth.refresh if driver.auth is not None else None
+            if refresh is not None and refresh.every_s is not None:
+                self._login_refresh = LoginRefresh(self._health_schedule, refresh, refresh.every_s)
+            is_lazy = environment.plan.registration == "lazy"
+            snapshot = await self._snapshots.find(self._about()) if is_lazy else None
             expired = await self._logins.load(None)
         except Exception as error:
-            log.exception("driver %s cannot be registered", self.driver.segment)
+            log.exception("driver %s cannot be registered", driver.segment)
             words = str(error) if isinstance(error, StoreError | OSError) else "internal error; the log says more"
-            self._stand(DriverState.UNAVAILABLE, "internal", words)
+            self._set_state(DriverState.UNAVAILABLE, "internal", words)
             self.settled.set()
             return
         if expired is not None:
-            self._unauth("auth_required", expired)
+            self._set_unauthed("auth_required", expired)
             self.settled.set()
             primary.keeper.start_asleep()
         elif snapshot is not None:
             self.contract_ids = frozenset(snapshot.tools)
             complete = len(self.contract_ids) == len(self.bindings)
             self._judged = (DriverState.READY if complete else DriverState.PARTIAL, None, None)
-            self._stand(*self._judged)
-            self._tell()
+            self._set_state(*self._judged)
+            self._report_change()
             self.settled.set()
             primary.keeper.start_asleep()
         else:
-            self._stand(DriverState.CHECKING, None, None)
+            self._set_state(DriverState.CHECKING, None, None)
             primary.keeper.start()
         self._health_schedule.start()
 
     async def _install(self) -> Installed:
+        """Install the server; after a failure try again later, with a growing pause."""
+
+        def report_progress(text: str) -> None:
+            self._set_state(DriverState.INSTALLING, None, text)
+
         again_s = INSTALL_AGAIN_S
         while True:
-            async with self._environment.connector_parts.limits.installs:
-                outcome = await self._environment.install(self.driver, self._folder, self._say_progress)
+            async with self.connector_parts.limits.installs:
+                outcome = await self.environment.install(self.driver, self._declared.folder, report_progress)
             if isinstance(outcome, Installed):
                 return outcome
-            self._stand(DriverState.UNAVAILABLE, outcome.code, outcome.reason)
+            self._set_state(DriverState.UNAVAILABLE, outcome.code, outcome.reason)
             self.settled.set()
             await asyncio.sleep(again_s)
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
 
-    async def _load(self, loader: HookLoader) -> bool:
-        """Load its driver.py. False: it does not fit, and the driver is not started."""
+    async def _load_hooks(self, process: HookProcess) -> bool:
+        """Load driver.py. Return False if it does not fit; the driver is then not started."""
         again_s = INSTALL_AGAIN_S
-        while not isinstance(loaded := await loader.load(), DriverHooks):
-            if loaded.is_final:
-                problem = self.driver.places.problem("", loaded.code, loaded.message, f"mend {ENTRY}")
-                self.problems = (problem,)
-                self._stand(DriverState.REJECTED, loaded.code, loaded.message)
+        while True:
+            try:
+                async with self.connector_parts.limits.starting():
+                    self.hooks = await load_hooks(self.driver, self.bindings, self._declared.folder, process)
+                return True
+            except HookFailed as failed:
+                message = f"{ENTRY}: {failed}"
+                self.problems = (self.driver.places.problem("", failed.code, message, f"correct {ENTRY}"),)
+                self._set_state(DriverState.REJECTED, failed.code, message)
                 self.settled.set()
-                await loader.stop()
+                await process.stop()
                 return False
-            self._stand(DriverState.UNAVAILABLE, loaded.code, loaded.message)
+            except (SandboxFailed, ChildStartFailed) as failed:
+                code = failed.code if isinstance(failed, SandboxFailed) else "tool_unavailable"
+                self._set_state(DriverState.UNAVAILABLE, code, f"{ENTRY}: {failed}")
             self.settled.set()
             await asyncio.sleep(again_s)
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
-        self.hooks = self._loaded = loaded
-        return True
 
-    def _say_progress(self, text: str) -> None:
-        self._stand(DriverState.INSTALLING, None, text)
-
-    def _make_instances(self, installed: Installed) -> Instances:
-        driver, environment = self.driver, self._environment
-        idle_ms = driver.interlock.idle_timeout_ms
-        idle_s = environment.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
-        return Instances(
-            lambda who: self._keepers.make(installed, self._connector_parts, who),
-            environment.keepers,
-            environment.connector_parts.clock,
-            None if driver.server.address is not None else environment.connector_parts.process_limit,
-            most=driver.interlock.max_processes,
-            # AIP-transport-3
-            idle_s=None if driver.connection.keepalive or driver.server.address is not None else idle_s,
-            one_by_one=bool(driver.interlock.client_capabilities),
+    def _make_keeper(self, who: str | None) -> DriverKeeper:
+        """Return the keeper of one process, for all callers or for the tenant or user `who`."""
+        driver, environment, declared = self.driver, self.environment, self._declared
+        assert self.installed is not None  # noqa: S101  (processes are made after the installation)
+        plan = kind_of(driver.server).compile_plan(
+            driver,
+            self.installed,
+            folder=declared.folder,
+            data=environment.data,
+            tenant=who,
+            is_sandboxed=not self._sandbox_is_off,
+            real_paths=declared.real_paths,
         )
+        plan = msgspec.structs.replace(plan, result_bytes=environment.plan.result_bytes.get(driver.id))
+        revealer = DriverRevealer(environment.vault, driver, declared, tuple(self.bindings), who)
+        holder = None
+        if isinstance(plan.reach, Dial) and driver.server.accepts_oauth:
+            holder = environment.holder_for(plan.segment, plan.reach, revealer)
+        return DriverKeeper(self, who, plan, revealer, holder)
 
-    def _make_checkup(self, installed: Installed, keeper: DriverKeeper) -> HealthSchedule:
-        environment = self._environment
-        return HealthSchedule(
-            self.driver,
-            installed,
-            keeper,
-            plan=environment.plan,
-            connector_parts=environment.connector_parts,
-            on_outcome=self._on_health,
-        )
-
-    # What its servers say (ServerEvents)
-
-    def on_up(self) -> None:
-        self.settled.set()
-
-    def serves(self) -> int:
-        return len(self.contract_ids)
+    # Events of the servers. `who`: the tenant or user that a process is for, or None for the shared process
 
     async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None:
         """Check the tools that one of the driver's processes listed, for the first time or again."""
         instances = self._instances
-        instance = instances.maybe(who) if instances is not None else None
+        instance = instances.find(who) if instances is not None else None
         if listing is None or instances is None or instance is None or instance.keeper.link is not link:
             return
-        verdict = await self._verdict_on(listing)
-        if instance.keeper.listing is not listing or instances.maybe(who) is not instance:
+        verdict = await self._check(listing)
+        if instance.keeper.listing is not listing or instances.find(who) is not instance:
             return  # a newer list is being checked, or this process is no longer in use
         instance.verdict = verdict
-        instance.used_at = self._environment.connector_parts.clock.now()
+        instance.used_at = self.environment.connector_parts.clock.now()
         instances.watch(instance)
-        is_own = self.driver.interlock.isolation != "driver"
         if who is not None and verdict.state not in _SERVES:
             return  # that tenant's server alone does not fit
-        self._adopt(verdict, listing, link)
+        self._apply_verdict(verdict, listing, link)
         if verdict.state in _SERVES:
-            await self._keep(verdict, link)
-        if is_own and who is None:
+            tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
+            protocol = link.facts.version if link.facts is not None else ""
+            await self._snapshots.keep(Snapshot(about=self._about(), protocol=protocol, tools=tools))
+        if who is None and self.driver.interlock.isolation != "driver":
             # This process gets no calls: it was started for its lists to be checked (AIP-tenant-1).
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
-    async def _verdict_on(self, listing: Listing) -> Verdict:
+    async def _check(self, listing: Listing) -> Verdict:
         """Check a listing against the contracts.
 
         The same list is checked only once, whichever process sends it. The check runs in a thread, because the server
@@ -304,50 +337,48 @@ class DriverProvider:
         digest = listing.tools.digest
         if self._checked is not None and self._checked[0] == digest:
             return self._checked[1]
-        on_mismatch = self._environment.plan.on_mismatch
-        entry = None if self._loaded is None else self._loaded.entry
-        verdict = await asyncio.to_thread(check, self.driver, self._contracts, listing, on_mismatch, self.bound, entry)
+        on_mismatch = self.environment.plan.on_mismatch
+        entry = None if self.hooks is None else self.hooks.entry
+        verdict = await asyncio.to_thread(
+            check, self.driver, self._declared.contracts, listing, on_mismatch, self.bound, entry
+        )
         self._checked = digest, verdict
         return verdict
 
-    def _adopt(self, verdict: Verdict, listing: Listing, link: Link) -> None:
-        facts = link.facts
-        warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
+    def _apply_verdict(self, verdict: Verdict, listing: Listing, link: Link) -> None:
+        """Take over the result of a check, with the warnings about greeting, installation and hooks."""
+        places = self.driver.places
+        greeting = () if link.facts is None else greeting_warnings(self.driver, link.facts, link.transport)
+        notes = tuple(
+            places.problem("/install", note.code, note.message, "nothing needs to be done", severity="note")
+            for note in (self.installed.notes if self.installed is not None else ())
+        )
         before = _offer_digest(self.listing, self.bound)
         self.bound = verdict.bound
-        of_hooks = () if self._loaded is None else self._loaded.problems
-        self.problems = (*verdict.problems, *warnings, *self._notes(), *of_hooks)
+        self.problems = (*verdict.problems, *greeting, *notes, *(self.hooks.problems if self.hooks is not None else ()))
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self._judged = (verdict.state, verdict.code, verdict.reason)
         self._health_failure = None
-        self._stand(*self._judged)
+        self._set_state(*self._judged)
         if _offer_digest(listing, verdict.bound) != before:
-            self._tell()
+            self._report_change()
 
     def _on_health(self, reason: str | None) -> None:
+        """Update the state after a health check. `reason`: why it failed, or None."""
         if reason is not None and (self.state in _SERVES or self._health_failure is not None):
             self._health_failure = reason
-            self._stand(DriverState.UNAVAILABLE, UNHEALTHY, reason)
+            self._set_state(DriverState.UNAVAILABLE, UNHEALTHY, reason)
         elif reason is None and self._health_failure is not None:
             self._health_failure = None
-            self._stand(*self._judged)
-
-    def _notes(self) -> tuple[FileProblem, ...]:
-        """Return the notes of the installation as problems."""
-        notes = self.installed.notes if self.installed is not None else ()
-        places = self.driver.places
-        return tuple(
-            places.problem("/install", each.code, each.message, "nothing needs to be done", severity="note")
-            for each in notes
-        )
+            self._set_state(*self._judged)
 
     def on_fallen(self, who: str | None) -> None:
         """Update the state after a series of failed attempts.
 
         A failure of one tenant's process does not change the driver's state.
         """
-        instance = self._instances.maybe(who) if self._instances is not None else None
+        instance = self._instances.find(who) if self._instances is not None else None
         if instance is None or who is not None:
             return
         failure = instance.keeper.failure
@@ -356,49 +387,54 @@ class DriverProvider:
         if failure is not None and failure.unauthorised:
             lacks = missing_secrets(failure)
             if lacks and all(lack.per_user for lack in lacks) and self.driver.interlock.isolation != "driver":
-                # Only its users can have them: each user's own process will be looked at.
+                # Only users can have these secrets: the process of each user will be checked.
                 self._offer_unseen()
                 self._judged = (DriverState.READY, None, None)
-                self._stand(*self._judged)
+                self._set_state(*self._judged)
             else:
-                self._unauth(code_of(lacks), reason)
+                self._set_unauthed(code_of(lacks), reason)
         elif failure is not None and failure.code == UNSUPPORTED:
-            self._stand(DriverState.REJECTED, UNSUPPORTED, reason)
+            self._set_state(DriverState.REJECTED, UNSUPPORTED, reason)
         else:
             code = failure.code if failure is not None else None
-            self._stand(DriverState.UNAVAILABLE, code or kind_of(self.driver.server).failure_code, reason)
+            self._set_state(DriverState.UNAVAILABLE, code or kind_of(self.driver.server).failure_code, reason)
         self.settled.set()
 
-    def _unauth(self, code: str, reason: str | None) -> None:
+    def _set_unauthed(self, code: str, reason: str | None) -> None:
         """Mark the driver unauthed. Its contracts stay offered, so that a caller is told what is needed."""
         self.login = login_text(self.driver, reason)
         self._offer_unseen()
-        self._stand(DriverState.UNAUTHED, code, reason)
+        self._set_state(DriverState.UNAUTHED, code, reason)
 
     def _offer_unseen(self) -> None:
         if not self.contract_ids:
             self.contract_ids = frozenset(self.bindings)
-            self._tell()
+            self._report_change()
 
     def on_expired(self, who: str | None, reason: str) -> None:
-        """AIP-30.auth-2: once; the server is not asked again before a secret, or the login, is another."""
-        if self._logins.maybe_expired(who) is not None or self._instances is None:
+        """Record an expired login once (AIP-30.auth-2).
+
+        The server is not used again before one of its secrets has changed, or an operator restarts it.
+        """
+        if who in self._logins.expired or self._instances is None:
             return
+
+        async def end_when_free(instances: Instances, instance: Instance) -> None:
+            async with instances.hold_unleased(instance, self._longest_s):
+                instances.rest(instance)
+
         self._logins.expire(who, reason)
         self._begin_task(self._logins.keep(who))
         if who is None:
             self._health_failure = None
-            self._unauth("auth_required", reason)
+            self._set_unauthed("auth_required", reason)
         log.warning("driver %s: %s", self.driver.segment, reason)
-        instance = self._instances.maybe(who)
+        instance = self._instances.find(who)
         if instance is not None:
-            self._begin_task(self._end_when_free(self._instances, instance))
-
-    async def _end_when_free(self, instances: Instances, instance: Instance) -> None:
-        async with instances.hold_unleased(instance, self._longest_s):
-            instances.rest(instance)
+            self._begin_task(end_when_free(self._instances, instance))
 
     def on_restarted(self, who: str | None) -> None:
+        """Forget that a login has expired, because an operator restarts the server or set a secret."""
         if self._logins.renew(who):
             self._begin_task(self._logins.keep(who))
 
@@ -407,49 +443,46 @@ class DriverProvider:
 
         Returns the segments of these processes.
         """
+
+        async def restart_when_free(instances: Instances, instance: Instance) -> None:
+            async with instances.hold_unleased(instance, self._longest_s):
+                if self.state is DriverState.UNAUTHED:
+                    self.login = None
+                    self._set_state(DriverState.CHECKING, None, None)
+                await instance.keeper.restart()
+
         instances = self._instances
-        names = [name for name, entry in self._inventory.items() if entry.slug == slug]
+        names = [name for name, entry in self._declared.secrets.items() if entry.slug == slug]
         if instances is None or not set(names) & {*self.driver.secret_names}:
             return ()
-        for who in self._logins.expired:
+        for who in tuple(self._logins.expired):
             self.on_restarted(who)
         concerned = [process for process in instances.all if process.keeper.link.standing.state is not LinkState.ASLEEP]
-        if self.state is DriverState.UNAUTHED and (primary := instances.maybe(None)) and primary not in concerned:
+        if self.state is DriverState.UNAUTHED and (primary := instances.find(None)) and primary not in concerned:
             concerned.append(primary)
         for instance in concerned:
-            self._begin_task(self._restart_when_free(instances, instance))
+            self._begin_task(restart_when_free(instances, instance))
         return tuple(process.keeper.link.segment for process in concerned)
-
-    async def _restart_when_free(self, instances: Instances, instance: Instance) -> None:
-        async with instances.hold_unleased(instance, self._longest_s):
-            if self.state is DriverState.UNAUTHED:
-                self.login = None
-                self._stand(DriverState.CHECKING, None, None)
-            await instance.keeper.restart()
-
-    @property
-    def _longest_s(self) -> float:
-        return max(contract.timeout_ms for contract in self._contracts.values()) / 1000
 
     def _begin_task(self, work: Coroutine[None, None, None]) -> None:
         self._login_tasks.begin(work, f"driver {self.driver.key}: login")
 
-    def _stand(self, state: DriverState, code: str | None, reason: str | None) -> None:
+    def _set_state(self, state: DriverState, code: str | None, reason: str | None) -> None:
         if (state, code, reason) != (self.state, self.code, self.reason):
             self.state, self.code, self.reason = state, code, reason
             if self._on_step is not None:
                 self._on_step(state, reason)
             log.info("driver %s: %s%s", self.driver.segment, state.value, f" ({reason})" if reason else "")
 
-    def _tell(self) -> None:
+    def _report_change(self) -> None:
         if self._on_changed is not None:
             self._on_changed(self)
 
     # Health
 
-    async def look(self) -> str | None:
-        """Make its health check now. None: it is healthy, or has none."""
-        return None if self._health_schedule is None else await self._health_schedule.look()
+    async def check_health(self) -> str | None:
+        """Make the health check now. Return why it failed, or None if the server is healthy or has no check."""
+        return None if self._health_schedule is None else await self._health_schedule.check()
 
     @property
     def passed_at(self) -> float | None:
@@ -461,21 +494,28 @@ class DriverProvider:
 
     # Leases
 
-    def maybe_ready(self, caller: Caller) -> InstanceLease | None:
+    def find_ready_lease(self, caller: Caller) -> InstanceLease | None:
+        """Lease the process of this caller if it can be used at once, or return None if it has to be acquired."""
         instances = self._instances
         if instances is None or self.state not in _SERVES:
             return None
         if self._login_refresh is not None and self._login_refresh.is_due:
             return None
-        instance = instances.maybe(self._who(caller))
-        return None if instance is None or not self._is_ready(instance) else instances.maybe_lend(instance)
+        instance = instances.find(self._tenant_of(caller))
+        if instance is None or not (instance.keeper.is_usable and instance.keeper.is_current and instance.is_fit):
+            return None
+        return instances.lend(instance)
 
     async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverRefusal:
+        """Lease the process of this caller, and start the process if it sleeps.
+
+        Nothing has been sent when this fails. `timeout_s`: how long to wait while other callers use all processes.
+        """
         instances = self._instances
         if instances is None or self.state is DriverState.REJECTED:
             return self._refusal()
-        who = self._who(caller)
-        if self.state is DriverState.UNAUTHED and who is None:  # it refused, or would: it is not asked again
+        who = self._tenant_of(caller)
+        if self.state is DriverState.UNAUTHED and who is None:  # the server refused, or would: it is not asked again
             return self._unauthed_error(self.reason)
         if who is not None:
             try:
@@ -497,10 +537,18 @@ class DriverProvider:
         keeper = lease.instance.keeper
         try:
             if not await keeper.come_up():
-                return self._away(keeper)
+                reason = keeper.link.standing.reason
+                if keeper.failure is not None and keeper.failure.unauthorised:
+                    return self._unauthed_error(reason)
+                return DriverRefusal(
+                    code="tool_unavailable",
+                    message="the server of this tool could not be reached",
+                    retryable=True,
+                    cause={"driver": self.driver.key, "reason": reason},
+                )
             if not keeper.is_current:
                 await keeper.read_again()
-            if self._is_fit(lease.instance):
+            if lease.instance.is_fit:
                 lent, lease = lease, None
                 return lent
             return self._refusal(lease.instance.verdict)
@@ -508,20 +556,12 @@ class DriverProvider:
             if lease is not None:
                 lease.release()
 
-    def _who(self, caller: Caller) -> str | None:
-        match self.driver.interlock.isolation:
-            case "tenant":
-                return self._environment.tenant_of(caller)
-            case "user":
-                return self._environment.user_of(caller)
-            case _:
-                return None
+    def _tenant_of(self, caller: Caller) -> str | None:
+        """Return the tenant or user whose process serves this caller, or None for the process that all callers share.
 
-    def _is_ready(self, instance: Instance) -> bool:
-        return instance.keeper.is_usable and instance.keeper.is_current and self._is_fit(instance)
-
-    def _is_fit(self, instance: Instance) -> bool:
-        return instance.verdict is not None and instance.verdict.state in _SERVES
+        Outside rooms every principal is a tenant of its own, so tenants and users are the same.
+        """
+        return None if self.driver.interlock.isolation == "driver" else caller.principal.name
 
     def _refusal(self, verdict: Verdict | None = None) -> DriverRefusal:
         reason = self.reason if verdict is None else verdict.reason
@@ -532,17 +572,6 @@ class DriverProvider:
         message = "the server of this tool does not keep its contract"
         return DriverRefusal(code="contract_mismatch", message=message, cause=cause)
 
-    def _away(self, keeper: DriverKeeper) -> DriverRefusal:
-        reason = keeper.link.standing.reason
-        if keeper.failure is not None and keeper.failure.unauthorised:
-            return self._unauthed_error(reason)
-        return DriverRefusal(
-            code="tool_unavailable",
-            message="the server of this tool could not be reached",
-            retryable=True,
-            cause={"driver": self.driver.key, "reason": reason},
-        )
-
     def _unauthed_error(self, reason: str | None) -> DriverRefusal:
         return DriverRefusal(
             code="auth_required",
@@ -550,22 +579,16 @@ class DriverProvider:
             cause={"driver": self.driver.key, "reason": reason},
         )
 
-    # What an earlier check found
-
     def _about(self) -> str:
-        contracts = [self._contracts[each.index] for each in self.driver.implements]
-        return about(self._digest, self.installed, contracts)
-
-    async def _keep(self, verdict: Verdict, link: Link) -> None:
-        tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
-        protocol = link.facts.version if link.facts is not None else ""
-        await self._snapshots.keep(Snapshot(about=self._about(), protocol=protocol, tools=tools))
+        """Return the digest of everything that a check depends on."""
+        contracts = [self._declared.contracts[each.index] for each in self.driver.implements]
+        return about(self._declared.digest, self.installed, contracts)
 
     # For people
 
     def running(self) -> RunningServer:
         """Return the state of the server that runs, in addition to what the file declares."""
-        instance = self._instances.maybe(None) if self._instances is not None else None
+        instance = self._instances.find(None) if self._instances is not None else None
         modes: dict[str, str] = {contract: bound.mode for contract, bound in self.bound.items()}  # AIP-extract-5
         if instance is None:
             return RunningServer(protocol_version=None, transport=None, version=None, last_words=(), modes=modes)

@@ -9,66 +9,24 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
-from interlock.core.tls import trusting_context
-from interlock.drivers.protocol.model import Driver
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.provider.contract_check import Verdict
 from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.links.connected_link import ServerLink
-from interlock.links.connector import SETTLED_S, ConnectorParts, Eras, LimitReached, ProcessLimit
-from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
+from interlock.links.connector import SETTLED_S, LimitReached, ProcessLimit
 from interlock.links.keeper import Keeper
-from interlock.mcp.methods import LEGACY_VERSIONS, Era
-
-# How a driver's server is greeted: capabilities, protocol versions, the era it spoke last, trusted authorities.
-
-HOMES: Final = "homes"
-
-
-def manner_of(driver: Driver) -> Manner:
-    names = driver.interlock.client_capabilities
-    return Manner(
-        # AIP-proto-6: on a shared process a server's question cannot be tied to one caller.
-        capabilities={name: LEGACY_CAPABILITIES[name] for name in names},
-        versions=driver.interlock.protocol_versions,
-        patience_s=driver.connection.timeout_ms / 1000,
-        either_transport=driver.server.address is not None,
-    )
-
-
-class DeclaredEras:
-    """The era one driver's server spoke last, else the one of the version it is declared for (AIP-proto-3)."""
-
-    def __init__(self, eras: Eras, driver: Driver) -> None:
-        self._eras = eras
-        self._key = driver.key
-        self._declared = Era.LEGACY if driver.protocol_version in LEGACY_VERSIONS else None
-
-    def get(self, server: str) -> Era | None:
-        return self._eras.get(self._key) or self._declared
-
-    def put(self, server: str, era: Era) -> None:
-        self._eras.put(self._key, era)
-
-
-async def with_own_authority(connector_parts: ConnectorParts, driver: Driver, ca_file: Path | None) -> ConnectorParts:
-    """Return the parts with drivers.ca_file as an authority for a remote server. Raises OSError."""
-    if ca_file is None or driver.server.address is None:
-        return connector_parts
-    return msgspec.structs.replace(connector_parts, tls=await asyncio.to_thread(trusting_context, ca_file))
-
 
 LOOK_LEAST_S: Final = 0.05
-LOOK_AGAIN_S: Final = 1.0  # for room that processes of other servers leave: nothing tells of it
+LOOK_AGAIN_S: Final = 1.0  # for a place that processes of other servers leave: no event reports it
 
 
 class Instance:
+    """One process of a driver's server, or one connection to it. `who`: its tenant or user; None: all callers."""
+
     def __init__(self, who: str | None, keeper: DriverKeeper, now: float) -> None:
         self.who = who
         self.keeper = keeper
@@ -76,18 +34,22 @@ class Instance:
         self.used_at = now
         self.verdict: Verdict | None = None  # on what its server listed last
         self.watch: asyncio.TimerHandle | None = None
-        self.done: asyncio.Event | None = None  # that is over
-        self.leases_ended: asyncio.Event | None = (
-            None  # it is about to be ended or restarted: set when no lease is left
-        )
+        # While the process is about to be ended or restarted, there are two events: no lease is left, and it is over.
+        self.leases_ended: asyncio.Event | None = None
+        self.done: asyncio.Event | None = None
 
     @property
     def is_idle(self) -> bool:
         return not self.leases and not self.keeper.is_busy
 
+    @property
+    def is_fit(self) -> bool:
+        """Check whether the tools that the process listed last fit at least one contract."""
+        return self.verdict is not None and self.verdict.state in (DriverState.READY, DriverState.PARTIAL)
+
 
 class InstanceLease:
-    """A lease of one process; implements interfaces.Lease."""
+    """A lease of one process for one call. While it is held, the process neither ends nor sleeps."""
 
     __slots__ = ("_instances", "_released", "instance", "link")
 
@@ -105,12 +67,14 @@ class InstanceLease:
 
 
 class Instances:
+    """The processes of one driver, at most one for each tenant or user and one that all callers share."""
+
     def __init__(
         self,
         make: Callable[[str | None], DriverKeeper],
         keepers: dict[str, Keeper],
         clock: Clock,
-        room: ProcessLimit | None,
+        process_limit: ProcessLimit | None,
         *,
         most: int,
         idle_s: float | None,
@@ -118,22 +82,22 @@ class Instances:
     ) -> None:
         """Prepare to manage the processes of a driver.
 
-        `make` returns a keeper that is not started. `keepers`: where the node looks them up. `room`: the node's limit
-        for the processes of all drivers. `most`: how many tenants or users may have a process at one time. `idle_s`:
-        after how long an idle process ends; None means never. `one_by_one`: a process serves one call at a time, so
-        that a question of its server can only be for the client of that call (AIP-proto-6).
+        `make` returns a keeper that is not started. `keepers`: where the node looks them up. `process_limit`: the
+        node's limit for the processes of all drivers. `most`: how many tenants or users may have a process at one
+        time. `idle_s`: after how long an idle process ends; None means never. `one_by_one`: a process serves one call
+        at a time, so that a question of its server can only be for the client of that call (AIP-proto-6).
         """
         self._make_keeper = make
         self._keepers = keepers
         self._clock = clock
-        self._room = room or ProcessLimit()
+        self._process_limit = process_limit or ProcessLimit()
         self._most = most
         self._idle_s = idle_s
         self._one_by_one = one_by_one
         self._of: dict[str | None, Instance] = {}
         self._ending = BackgroundTasks()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._room.join(self)
+        self._process_limit.join(self)
 
     def __len__(self) -> int:
         """Return the number of tenants' processes."""
@@ -170,21 +134,22 @@ class Instances:
             while self._waiting:
                 self._free()
 
-    def maybe(self, who: str | None) -> Instance | None:
+    def find(self, who: str | None) -> Instance | None:
         return self._of.get(who)
 
-    def maybe_lend(self, instance: Instance) -> InstanceLease | None:
+    def lend(self, instance: Instance) -> InstanceLease | None:
+        """Lease the process, or return None if it is about to stop or serves another call."""
         if instance.leases_ended is not None or (instance.leases and self._one_by_one):
             return None
         instance.used_at = self._clock.now()
         return InstanceLease(self, instance)
 
     async def borrow(self, who: str | None, seconds: float) -> InstanceLease | None:
-        """Lease the process, starting a new one where there is none. None: all stayed busy with others."""
+        """Lease the process of a tenant, starting a new one if there is none. Return None if all stayed busy."""
         deadline = self._clock.now() + seconds
         while True:
             instance = self._of.get(who)
-            lease = None if instance is None else self.maybe_lend(instance)
+            lease = None if instance is None else self.lend(instance)
             if lease is not None:
                 return lease
             if instance is not None:
@@ -194,7 +159,7 @@ class Instances:
             left_s = deadline - self._clock.now()
             if len(self) + len(self._ending) >= self._most:
                 self._end_idle(self._tenants())
-            elif who is None or self._has_room():
+            elif who is None or self._can_start():
                 self.make(who).keeper.start()
                 continue
             elif left_s > LOOK_AGAIN_S:
@@ -209,11 +174,11 @@ class Instances:
         if idle:
             self._end(min(idle, key=lambda instance: instance.used_at))
 
-    # The room that all servers share
+    # The limit that all servers share
 
-    def _has_room(self) -> bool:
+    def _can_start(self) -> bool:
         try:
-            self._room.free_one()
+            self._process_limit.free_one()
         except LimitReached:
             return False
         return True
@@ -295,7 +260,7 @@ class Instances:
                 return
 
     async def stop(self) -> None:
-        self._room.leave(self)
+        self._process_limit.leave(self)
         instances, self._of = list(self._of.values()), {}
         await asyncio.gather(*(self._stop(instance) for instance in instances), self._ending.finish())
 

@@ -16,7 +16,7 @@ from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.core.calls.caller import ClientRequest, Principal
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import DriverExamples, ExampleOutcome
-from interlock.drivers.contracts.lazy import LazyContracts
+from interlock.drivers.contracts.service import Contracts
 from interlock.drivers.protocol.binding.effects import qualified_name
 from interlock.drivers.protocol.binding.results import ERROR_KEY, pin
 from interlock.drivers.protocol.model import Contract, ContractExample
@@ -62,7 +62,7 @@ class ExampleVerdict(msgspec.Struct, frozen=True):
 
 
 class ExampleRunner:
-    def __init__(self, modern: ModernFront, dispatch: Dispatch, catalog: Catalog, contracts: LazyContracts) -> None:
+    def __init__(self, modern: ModernFront, dispatch: Dispatch, catalog: Catalog, contracts: Contracts) -> None:
         self._modern = modern
         self._dispatch = dispatch
         self._catalog = catalog
@@ -119,7 +119,7 @@ class ExampleRunner:
         if not isinstance(named, tuple):
             return None
         segment, local = named
-        link = self._contracts.get().links.get(segment)
+        link = self._contracts.links.get(segment)
         for route in self._catalog.namespace.view(EVERYTHING).tool_routes:
             if route.link is link and route.original == local:
                 return route.qualified

@@ -10,7 +10,7 @@ import difflib
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import asdict
@@ -37,8 +37,8 @@ from interlock.drivers.api import (
     UnreadableDriver,
 )
 from interlock.drivers.api import Problem as ProblemView
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import remove_packages
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.binding.effects import qualified_name
 from interlock.drivers.protocol.files.driver import is_egress
@@ -52,6 +52,11 @@ from interlock.drivers.workspace.declaration import HOSTS_MAX, Declared, Trusted
 from interlock.drivers.workspace.folder import read_folder
 from interlock.drivers.workspace.scan import DRIVER_FILE, FoundFolder, mark_of
 from interlock.wire.refusal import NotFound, Refused
+
+if TYPE_CHECKING:
+    from interlock.drivers.contracts.service import Contracts
+    from interlock.drivers.registry.contract_tests import ExampleRunner
+    from interlock.drivers.registry.updates import UpdateService
 
 JsonObject = dict[str, Any]
 
@@ -190,19 +195,6 @@ PACKAGES: Final = "packages"  # in the data folder
 OWN_FILES: Final = ("DRIVER.md", "driver.py", "server.json", "SECRETS.md")  # of a driver beside a contract
 
 
-Explain = Callable[[str], ServedContract | None]  # which driver serves a contract now, and why
-
-
-class Tester(Protocol):
-    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> DriverExamples: ...
-
-
-class Updater(Protocol):
-    async def look(self, declared: Declared) -> DriverUpdate: ...
-
-    async def switch(self, declared: Declared, candidate: str) -> SwitchedDriver: ...
-
-
 class DriverService:
     def __init__(
         self,
@@ -210,15 +202,15 @@ class DriverService:
         clock: Clock,
         record: Record,
         *,
-        explain: Explain | None = None,
-        tester: Tester | None = None,
-        updater: Updater | None = None,
+        contracts: "Contracts | None" = None,
+        examples: "ExampleRunner | None" = None,
+        updates: "UpdateService | None" = None,
     ) -> None:
-        """Prepare the operations on drivers. `explain`, `tester` and `updater` need a running node."""
+        """Prepare the operations on drivers. `contracts`, `examples` and `updates` need a running node."""
         self.registry = registry
-        self._explain = explain
-        self._tester = tester
-        self._updater = updater
+        self._contracts = contracts
+        self._examples = examples
+        self._updates = updates
         self._clock = clock
         self._record = record
         self._adding = asyncio.Lock()
@@ -387,9 +379,9 @@ class DriverService:
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> DriverExamples:
         """Run the examples of its contracts through this driver. Raises NotFound, Refused."""
         declared = await self._running_driver(name)
-        if self._tester is None:
+        if self._examples is None:
             raise _not_here()
-        return await self._tester.run(declared, by, allow_mutation=allow_mutation)
+        return await self._examples.run(declared, by, allow_mutation=allow_mutation)
 
     async def update(self, name: str, by: str, candidate: str | None) -> DriverUpdate | SwitchedDriver:
         """Return what the newest release of the server would change, or switch to `candidate` if it is passed.
@@ -397,12 +389,12 @@ class DriverService:
         `candidate` comes from an earlier call without it. Raises NotFound, Refused, StoreError.
         """
         declared = await self._running_driver(name)
-        if self._updater is None:
+        if self._updates is None:
             raise _not_here()
         if candidate is None:
-            return await self._updater.look(declared)
+            return await self._updates.look(declared)
         await self._record(self._line("update", declared.key, by, {"candidate": candidate}))
-        return await self._updater.switch(declared, candidate)
+        return await self._updates.switch(declared, candidate)
 
     async def _running_driver(self, name: str) -> Declared:
         await self.registry.refresh()
@@ -420,7 +412,7 @@ class DriverService:
             for declared in self.registry.declaration.drivers
         ):
             return None
-        served = self._explain(name) if self._explain is not None else None
+        served = self._contracts.find_contract(name) if self._contracts is not None else None
         bound = [
             (declared, contract)
             for declared in self.registry.declaration.drivers
@@ -496,7 +488,8 @@ class DriverService:
             str(declared.folder / DRIVER_FILE),
             *(contract.places.file for contract in declared.contracts.values()),
         }
-        offered = (each for each in self.registry.offered_problems() if each.file in files)
+        problems = self._contracts.problems if self._contracts is not None else ()
+        offered = (each for each in problems if each.file in files)
         return (*provider.problems, *offered)
 
     def _is_unsandboxed(self, declared: Declared) -> bool:

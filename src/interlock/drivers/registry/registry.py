@@ -1,69 +1,58 @@
-"""The registry of a node's drivers: what lies on disk, what of it is accepted, and one provider for each that may run.
+"""The registry of a node's drivers: what is on disk, what of it is accepted, and one provider for each that may run.
 
-A look at the folders becomes a declaration (`survey`, off the loop); the declaration becomes providers. One whose
-files, contracts and settings are as before is not touched. A changed one is replaced: the new provider takes calls at
-once, the old one ends when its calls have. Nothing is made, installed or started for a folder that is not accepted as
-it is now.
+Theory of operation. A scan of the folders becomes a declaration (`Surveyor`, in a thread), and the declaration becomes
+providers (`_apply`). A provider whose files, contracts and settings are as before is not touched. A changed one is
+replaced: the new provider takes calls at once, the old one ends when its calls have ended. No provider is made for a
+folder that is not accepted as it is now, so nothing of it is installed or started.
+
+Whenever a provider offers something else, the table of contracts is published to the contract service, several changes
+together.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.feed import AsyncFeed
-from interlock.drivers.api import RunningServer
 from interlock.drivers.contracts.contract import ContractTable
-from interlock.drivers.interfaces import DriverState, Provider
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.identity import HostMachine
 from interlock.drivers.protocol.model import Contract
-from interlock.drivers.protocol.problems import FileProblem
+from interlock.drivers.provider.provider import DriverProvider, OnChanged
 from interlock.drivers.workspace.declaration import Declaration, Declared, Memory, changed_keys
 from interlock.drivers.workspace.scan import ScanResult, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
+
+if TYPE_CHECKING:
+    from interlock.drivers.contracts.service import Contracts
 
 STOPPED: Final = "stopped"
 
 log = logging.getLogger("interlock.drivers")
 
-REST_SHARE: Final = 10  # two hundred drivers that come up one after the other are taken up together
+# Two hundred drivers that come up one after the other are published together.
+REST_SHARE: Final = 10
 REST_MAX_S: Final = 1.0
 
 
-class RunningProvider(Provider, Protocol):
-    """A provider that can be stopped: `stop` waits for the calls that hold a lease, unless `at_once`."""
-
-    settled: asyncio.Event  # the first verdict is there
-
-    def running(self) -> RunningServer:
-        """Return the state of the server, for people."""
-
-    def start(self) -> None: ...
-
-    def succeed(self, other: Provider) -> None:
-        """Keep listing what `other` served until this provider's server was checked; both have the same files."""
-
-    def on_secret(self, slug: str) -> tuple[str, ...]:
-        """Restart the servers that use a secret that was set, and return their segments."""
-
-    async def stop(self, *, at_once: bool = False) -> None: ...
-
-
-OnChanged = Callable[[Any], None]  # a provider offers something else
-Factory = Callable[[Declared, OnChanged], RunningProvider]
-Take = Callable[[ContractTable], Awaitable[None]]
+Factory = Callable[[Declared, OnChanged], DriverProvider]
 
 
 class _ProviderEntry(msgspec.Struct, frozen=True):
-    provider: RunningProvider
+    """A provider, and the inputs that it was made from."""
+
+    provider: DriverProvider
     made_of: tuple[object, ...]
 
 
 class Registry:
+    """The drivers of one workspace."""
+
     def __init__(
         self,
         plan: Plan,
@@ -71,34 +60,32 @@ class Registry:
         machine: HostMachine,
         *,
         factory: Factory | None = None,
-        take: Take | None = None,
-        offered_problems: Callable[[], Sequence[FileProblem]] = tuple,
+        contracts: "Contracts | None" = None,
         declared: AsyncFeed[Declaration] | None = None,
     ) -> None:
         """Prepare a registry of the drivers in the workspace of `plan`.
 
-        Without a `factory` it only reads drivers and starts nothing. `offered_problems`: returns the problems in what
-        all drivers offer together. `declared`: gets each declaration after it took effect.
+        Without a `factory` it only reads drivers and starts nothing. `contracts` get the table of contracts after each
+        change. `declared` gets each declaration after it took effect.
         """
         self.plan = plan
         self.memory = memory
         self.declaration = Declaration()
         self.sight = ScanResult()
-        self.offered_problems = offered_problems
+        self.contracts = contracts
         self._factory = factory
-        self._take = take
         self._declared: AsyncFeed[Declaration] = declared or AsyncFeed()
         self._machine = machine
         self._surveyor = Surveyor(plan, machine)
-        self._basis: tuple[ScanResult, int, Surveyor] | None = None  # what the declaration was made of
-        self._kept: dict[str, _ProviderEntry] = {}
-        self._leaving = BackgroundTasks()
+        self._basis: tuple[ScanResult, int, Surveyor] | None = None  # the inputs of the declaration
+        self._entries: dict[str, _ProviderEntry] = {}
+        self._stopping = BackgroundTasks()
         self._refreshing = asyncio.Lock()
         self._publishing: asyncio.Task[None] | None = None
         self._published = ContractTable()
         self._stale = False
 
-    # Looking
+    # Scanning
 
     async def refresh(self, sight: ScanResult | None = None, *, starting: bool = False) -> Declaration:
         """Read the drivers on disk; start, replace or stop providers.
@@ -118,22 +105,22 @@ class Registry:
             old, self.declaration, self.sight = self.declaration, new, sight
             if self._factory is not None:
                 _log_changes(old, new, starting=starting)
-                await self._put_into_effect(new, self._factory)
+                await self._apply(new, self._factory)
             self._basis = basis
         await self._declared.publish(new)
         return new
 
     async def current(self) -> Declaration:
-        """Refresh; while another refresh is running, return the last result: many drivers take their time."""
+        """Refresh, or return the last result while another refresh is running, which takes long with many drivers."""
         if self._refreshing.locked() and self.declaration.drivers:
             return self.declaration
         return await self.refresh()
 
     async def renew(self, key: str) -> None:
-        """Replace the provider: another release of its server is on record. Raises StoreError."""
+        """Replace the provider, because another release of its server is on record. Raises StoreError."""
         async with self._refreshing:
-            if key in self._kept:
-                self._leave(key)
+            if key in self._entries:
+                self._stop_provider(key)
             self._basis = None
         await self.refresh()
 
@@ -142,12 +129,14 @@ class Registry:
         self.plan = plan
         self._surveyor = Surveyor(plan, self._machine)
 
-    async def _put_into_effect(self, declaration: Declaration, factory: Factory) -> None:
+    async def _apply(self, declaration: Declaration, factory: Factory) -> None:
         wanted = {declared.key: declared for declared in declaration.drivers if declared.is_fit and declared.trusted}
-        for key in self._kept.keys() - wanted.keys():
-            self._leave(key)
+        for key in self._entries.keys() - wanted.keys():
+            self._stop_provider(key)
         made_of = {key: _build_inputs(declared, self.plan) for key, declared in wanted.items()}
-        changed = [key for key, inputs in made_of.items() if key not in self._kept or self._kept[key].made_of != inputs]
+        changed = [
+            key for key, inputs in made_of.items() if key not in self._entries or self._entries[key].made_of != inputs
+        ]
         # All at once: each waits for the disk.
         registered = await asyncio.gather(
             *(self.memory.register(declared.driver) for key in changed if (declared := wanted[key]).driver is not None),
@@ -158,40 +147,40 @@ class Registry:
             if failed is not None:
                 trouble = failed
                 continue
-            before = self._kept.get(key)
+            before = self._entries.get(key)
             if before is not None:
-                self._leave(key)
+                self._stop_provider(key)
             provider = factory(wanted[key], self._on_changed)
             if before is not None and _has_same_files(before.made_of, made_of[key]):
                 provider.succeed(before.provider)
-            self._kept[key] = _ProviderEntry(provider, made_of[key])
+            self._entries[key] = _ProviderEntry(provider, made_of[key])
             provider.start()
         await self.publish(anyway=False)
         if trouble is not None:
             raise trouble
 
-    def _leave(self, key: str, *, at_once: bool = False) -> None:
-        provider = self._kept.pop(key).provider
-        self._leaving.begin(provider.stop(at_once=at_once), f"stopping driver {key}")
+    def _stop_provider(self, key: str, *, at_once: bool = False) -> None:
+        provider = self._entries.pop(key).provider
+        self._stopping.begin(provider.stop(at_once=at_once), f"stopping driver {key}")
 
     async def wait_until_stopped(self) -> None:
         """Wait until every replaced or removed provider has ended."""
-        await self._leaving.finish()
+        await self._stopping.finish()
 
     async def close(self) -> None:
         async with self._refreshing:
-            for key in list(self._kept):
-                self._leave(key, at_once=True)
+            for key in list(self._entries):
+                self._stop_provider(key, at_once=True)
             if self._publishing is not None:
                 self._publishing.cancel()
                 await asyncio.gather(self._publishing, return_exceptions=True)
-            await self._leaving.finish()
+            await self._stopping.finish()
 
-    # What the contract side is told
+    # The table of contracts
 
-    def _on_changed(self, provider: RunningProvider) -> None:
+    def _on_changed(self, provider: DriverProvider) -> None:
         """Publish changes of a provider soon, several together; changes of a replaced provider are ignored."""
-        if not any(entry.provider is provider for entry in self._kept.values()):
+        if not any(entry.provider is provider for entry in self._entries.values()):
             return
         self._stale = True
         if self._publishing is None or self._publishing.done():
@@ -215,28 +204,29 @@ class Registry:
         `anyway`: pass it on although it looks the same, because a provider's offer or the choice of one may differ.
         """
         table = self.table()
-        if self._take is not None and (anyway or table != self._published):
+        if self.contracts is not None and (anyway or table != self._published):
             self._published = table
-            await self._take(table)
+            await self.contracts.take(table)
 
     def table(self) -> ContractTable:
+        """Return every contract with the providers that serve it now."""
         contracts: dict[str, Contract] = {}
-        providers: dict[str, tuple[Provider, ...]] = {}
+        providers: dict[str, tuple[DriverProvider, ...]] = {}
         declared = {driver.key: driver for driver in self.declaration.drivers}
-        for key in sorted(self._kept):
-            provider = self._kept[key].provider
+        for key in sorted(self._entries):
+            provider = self._entries[key].provider
             for contract in declared[key].contracts.values():
                 if contract.id in provider.contract_ids:
                     contracts.setdefault(contract.id, contract)
                     providers[contract.id] = (*providers.get(contract.id, ()), provider)
-        drivers = tuple(self._kept[key].provider for key in sorted(self._kept))
+        drivers = tuple(self._entries[key].provider for key in sorted(self._entries))
         return ContractTable(contracts=contracts, providers=providers, drivers=drivers)
 
-    # Asking
+    # Views
 
     @property
-    def providers(self) -> Mapping[str, RunningProvider]:
-        return {key: entry.provider for key, entry in self._kept.items()}
+    def providers(self) -> Mapping[str, DriverProvider]:
+        return {key: entry.provider for key, entry in self._entries.items()}
 
     def state_of(self, declared: Declared) -> tuple[str, str | None]:
         """Return the state of a driver and the reason for it. A driver without a provider is stopped."""
@@ -244,7 +234,7 @@ class Registry:
             return declared.state.value, declared.reason
         if not declared.trusted:
             return DriverState.UNTRUSTED.value, "the folder has not been accepted as it is now"
-        entry = self._kept.get(declared.key)
+        entry = self._entries.get(declared.key)
         if entry is None:
             return STOPPED, None
         return entry.provider.state.value, entry.provider.reason

@@ -1,47 +1,94 @@
-"""The driver service of a node: scans folders every second, and loads everything else when there is a driver.
+"""The parts of drivers that every node has, and that load everything else when there is a driver.
 
-Without a driver this is a look at three paths a second; the modules that read files, and the packages they need, are
-first imported when a DRIVER.md is seen or an operator asks.
+Without a driver this is a look at three paths a second. The modules that read driver files, and the packages they need
+(about 20 MiB), are first imported when a DRIVER.md is seen or an operator asks. `DriverWatcher` then opens the registry
+and `LazyContracts` creates the contract service.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import Route
 from interlock.config.plan import Plan
+from interlock.core.clock import Clock
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.feed import AsyncFeed
+from interlock.core.recorder import Recorder
 from interlock.drivers.api import IdleDriver
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.workspace.scan import ScanResult, has_roots, roots_of, scan_workspace
+from interlock.guard.guard import Guard
+from interlock.links.link import LinkEvents
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
+    from interlock.drivers.contracts.service import Contracts
+    from interlock.drivers.provider.provider import DriverProvider
     from interlock.drivers.registry.operations import DriverService
-    from interlock.drivers.registry.registry import Registry, RunningProvider
+    from interlock.drivers.registry.registry import Registry
 
 log = logging.getLogger("interlock.drivers")
 
 LOOK_S: Final = 1.0
-SHARE: Final = 20  # a look that costs much is followed by a pause of so many times its time on the processor
-
+SHARE: Final = 20  # a scan is followed by a pause of at least so many times its time on the processor
 LOOK_MAX_S: Final = 10.0
 IDLE: Final = (DriverState.UNTRUSTED.value, DriverState.REJECTED.value)
 
 Open = Callable[[Plan], "tuple[Registry, DriverService]"]
 
 
-class Drivers:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractParts:
+    """The parts of the node that offering contracts takes."""
+
+    current: CurrentPlan
+    catalog: Catalog
+    taken: Mapping[str, object]  # by segment: configured servers and registrants
+    link_events: LinkEvents
+    clock: Clock
+    guard: Guard[Route]
+    recorder: Recorder
+    keep: Callable[[Iterable[str]], None]  # gets the segments that must not be registered
+
+
+class LazyContracts:
+    """The contract service, which is imported and created with the first driver."""
+
+    def __init__(self, parts: ContractParts, ruled: AsyncFeed[str]) -> None:
+        """Prepare to offer contracts. `ruled`: gets the segment of a tool when an operator changes its rules."""
+        self.current: Contracts | None = None
+        self._parts = parts
+        ruled.subscribe(self._restock)
+
+    async def _restock(self, segment: str) -> None:
+        if self.current is not None:
+            await self.current.restock(segment)
+
+    def get(self) -> "Contracts":
+        if self.current is None:
+            from interlock.drivers.contracts.service import Contracts
+
+            self.current = Contracts(self._parts)
+        return self.current
+
+
+class DriverWatcher:
+    """Scans the folders of drivers, and opens the registry when there is one."""
+
     def __init__(self, plan: Plan, open_: Open) -> None:
         """Prepare the node's drivers. `open_` imports what a registry needs and creates one."""
         self.plan = plan
         self.registry: Registry | None = None
-        self.settled = asyncio.Event()  # what was there at the start is taken up
+        self.settled = asyncio.Event()  # the drivers that were there at the start are registered
         self._service: DriverService | None = None
         self._open = open_
         self._opening = asyncio.Lock()
-        self._again = asyncio.Event()
+        self._scan_now = asyncio.Event()
         self._seen = ScanResult()
         self._task: asyncio.Task[None] | None = None
 
@@ -61,7 +108,7 @@ class Drivers:
             self.registry.replan(plan)
             await self.registry.refresh()
             await self.registry.publish()
-        self._again.set()
+        self._scan_now.set()
 
     def idle(self) -> list[IdleDriver]:
         """Return the drivers that wait for a person's decision or have unusable files."""
@@ -82,7 +129,7 @@ class Drivers:
         return self.settled.is_set() and all(provider.settled.is_set() for provider in self._providers())
 
     async def settle(self, seconds: float) -> None:
-        """Wait until every driver present at the start had its first attempt, at most so long."""
+        """Wait until every driver present at the start had its first attempt, at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self.settle_all()
@@ -90,11 +137,12 @@ class Drivers:
             return
 
     async def settle_all(self) -> None:
+        """Wait until every driver present at the start had its first attempt."""
         await self.settled.wait()
         for provider in self._providers():
             await provider.settled.wait()
 
-    def _providers(self) -> "list[RunningProvider]":
+    def _providers(self) -> "list[DriverProvider]":
         return list(self.registry.providers.values()) if self.registry is not None else []
 
     async def service(self) -> "DriverService":
@@ -120,10 +168,10 @@ class Drivers:
                 log.exception("the drivers could not be looked at")
             self.settled.set()
             try:
-                await asyncio.wait_for(self._again.wait(), min(max(LOOK_S, took * SHARE), LOOK_MAX_S))
+                await asyncio.wait_for(self._scan_now.wait(), min(max(LOOK_S, took * SHARE), LOOK_MAX_S))
             except TimeoutError:
                 continue
-            self._again.clear()
+            self._scan_now.clear()
 
     async def _scan(self) -> float:
         """Scan once and return the processor time in seconds. Raises StoreError; the next scan then tries again."""
@@ -131,7 +179,12 @@ class Drivers:
             return 0.0
         declaration = self.registry.declaration if self.registry is not None else None
         others, opened = ((), ()) if declaration is None else (declaration.others, declaration.opened)
-        seen, took = await asyncio.to_thread(_timed_scan, self.plan, others, opened)
+
+        def timed_scan() -> tuple[ScanResult, float]:
+            began = time.thread_time()
+            return scan_workspace(self.plan, others, opened=opened), time.thread_time() - began
+
+        seen, took = await asyncio.to_thread(timed_scan)
         if seen == self._seen:
             return took
         registry = (await self._open_parts())[0] if seen.folders or seen.problems else self.registry
@@ -141,12 +194,7 @@ class Drivers:
             except StoreError:
                 raise
             except Exception:
-                self._seen = seen  # said once, not every second
+                self._seen = seen  # log the failure once, not every second
                 raise
             self._seen = seen
         return took
-
-
-def _timed_scan(plan: Plan, others: Iterable[Path], opened: Iterable[Path]) -> tuple[ScanResult, float]:
-    began = time.thread_time()
-    return scan_workspace(plan, others, opened=opened), time.thread_time() - began

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from interlock.core.clock import Clock
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import LOCKS
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.identity import Manifest, keep, manifest_of, recall
 from interlock.drivers.protocol.model import Contract, Driver, SecretEntry, SecretInventory
 from interlock.drivers.protocol.problems import FileProblem, ParsedFile

@@ -26,7 +26,7 @@ import msgspec
 
 from interlock.approvals.protocol.digests import folder_digest
 from interlock.config.plan import Plan
-from interlock.drivers.interfaces import DriverState
+from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.binding.match import UNAVAILABLE, check_binding, unfit
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract

@@ -6,6 +6,8 @@ Values are kept for the run alone: to be put into the process, and to be found a
 """
 
 import asyncio
+import hashlib
+import logging
 import os
 import secrets
 import stat
@@ -19,7 +21,7 @@ from interlock.config.value_types import secret_slug
 from interlock.core.clock import Clock, rfc3339
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver
-from interlock.drivers.protocol.model import Driver, SecretEntry
+from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.secret_use import (
     NOTHING,
     UNDECLARED,
@@ -29,10 +31,14 @@ from interlock.drivers.protocol.secret_use import (
     lines_to_grant,
     maybe_granted_by,
 )
+from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connector import ConnectFailed
+from interlock.store.ports import KeyValue, StoreError
 from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, Secrets
 
 # Backends of secrets: the node's own store, or what `backend` in SECRETS.md names. A value is fetched for one use.
+
+log = logging.getLogger("interlock.drivers")
 
 ENVIRONMENT: Final = "env://"
 FILE: Final = "file://"
@@ -165,30 +171,22 @@ class SecretsMissing(Unobtainable):
 
 
 class DriverRevealer(SecretResolver):
-    def __init__(
-        self,
-        vault: Vault,
-        driver: Driver,
-        inventory: Mapping[str, SecretEntry],
-        own: Collection[str],
-        contracts: Collection[str],
-        who: str | None,
-    ) -> None:
-        """Prepare to reveal a driver's secrets.
+    """The secrets of one process of a driver's server."""
 
-        `inventory`: by the NAME the driver uses. `own`: slugs of the SECRETS.md that its auth.ref names.
-        """
+    def __init__(
+        self, vault: Vault, driver: Driver, declared: Declared, contracts: Collection[str], who: str | None
+    ) -> None:
+        """Prepare to reveal secrets. `contracts`: the ids of those that the driver binds. `who`: see DriverKeeper."""
         super().__init__(vault.store, vault.clock)
         self.redactor: Redactor = NOTHING
-        self.lacks: tuple[MissingSecret, ...] = ()  # found at the last begin
         self._vault = vault
         self._driver = driver
-        self._inventory = inventory
-        self._own = own
+        self._inventory = declared.secrets
+        self._own = declared.bound_secrets
         self._contracts = contracts
         self._who = who
         self._run = ""
-        self._values: dict[str, str] = {}  # by NAME
+        self._values: dict[str, str] = {}  # by the NAME that the driver uses
 
     async def begin(self) -> None:
         """Load the secrets for a new run. Raises SecretsMissing with all that are missing or not granted,
@@ -196,7 +194,6 @@ class DriverRevealer(SecretResolver):
         """
         self._run = secrets.token_hex(8)
         self._values = {}
-        self.lacks = ()
         lacks: list[MissingSecret] = []
         for name in self._driver.secret_names:
             revealed = await self._reveal(name)
@@ -205,10 +202,9 @@ class DriverRevealer(SecretResolver):
             else:
                 self._values[name] = revealed
         self.redactor = Redactor({self._slug(name): value for name, value in self._values.items()})
-        self.lacks = tuple({lack.slug: lack for lack in lacks}.values())
-        if self.lacks:
+        if lacks:
             self._values = {}
-            raise SecretsMissing(self.lacks)
+            raise SecretsMissing(tuple({lack.slug: lack for lack in lacks}.values()))
 
     async def _secret(self, name: str) -> str:
         value = self._values.get(name)
@@ -300,3 +296,70 @@ def login_text(driver: Driver, reason: str | None) -> str:
     if login is not None and login.cmd is not None:
         text += f"; log in with {login.cmd}"
     return text
+
+
+BUCKET: Final = "driver-logins"
+
+
+class _LoginRecord(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+    secrets: dict[str, int | None]  # slug -> the revision that was refused
+
+
+class Logins:
+    """Expired logins of one driver, stored between two runs of the node (AIP-30.auth-2).
+
+    State is per driver, workspace and user; `who` is None for a process that all callers share. A login is no longer
+    expired when one of the driver's secrets has another revision than then, or an operator restarts the server.
+    """
+
+    def __init__(self, kv: KeyValue, vault: Vault, driver: Driver, slugs: Iterable[str]) -> None:
+        self._kv = kv
+        self._vault = vault
+        self._driver = driver
+        self._slugs = sorted(slugs)
+        self.expired: dict[str | None, str] = {}  # by `who`, why
+        self._loaded: set[str | None] = set()
+
+    async def load(self, who: str | None) -> str | None:
+        """Return why the login is expired, or None if it is not or nothing is stored. Raises StoreError."""
+        if who in self._loaded:
+            return self.expired.get(who)
+        entry = await self._kv.get(BUCKET, self._key(who), self._vault.clock.wall())
+        self._loaded.add(who)
+        try:
+            record = None if entry is None else msgspec.json.decode(entry.value, type=_LoginRecord)
+        except msgspec.DecodeError:
+            return None
+        if record is not None and record.secrets == await self._revisions():
+            self.expired[who] = record.reason
+        return self.expired.get(who)
+
+    def expire(self, who: str | None, reason: str) -> None:
+        self._loaded.add(who)
+        self.expired[who] = reason
+
+    async def keep(self, who: str | None) -> None:
+        """Store whether the login is expired now."""
+        reason = self.expired.get(who)
+        try:
+            if reason is None:
+                await self._kv.delete(BUCKET, self._key(who))
+                return
+            record = msgspec.json.encode(_LoginRecord(reason=reason, secrets=await self._revisions()))
+            await self._kv.put(BUCKET, self._key(who), record, self._vault.clock.wall())
+        except StoreError as error:
+            log.warning("the login of %s could not be remembered: %s", self._driver.segment, error)
+
+    def renew(self, who: str | None) -> bool:
+        """Mark the login as valid. Returns whether it was expired."""
+        self._loaded.add(who)
+        return self.expired.pop(who, None) is not None
+
+    async def _revisions(self) -> dict[str, int | None]:
+        now = self._vault.clock.wall()
+        return {slug: await self._vault.store.find_revision("secret", slug, now) for slug in self._slugs}
+
+    def _key(self, who: str | None) -> str:
+        named = "\0".join((self._driver.id, self._vault.workspace, who or ""))
+        return hashlib.sha256(named.encode("utf-8", "surrogateescape")).hexdigest()
