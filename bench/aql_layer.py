@@ -24,8 +24,7 @@ from msgspec import Raw
 from bench.guards import CALLS, GUARDED, META, Nobody, make_way
 from bench.measure import Spread, spread
 from interlock.aql.adapter import AqlAdapter
-from interlock.aql.native_operations import NativeOperations
-from interlock.aql.operation_names import LiveOperationNames
+from interlock.aql.operation_index import LiveOperationNames, NativeOperations
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.aql.surface import AqlSurface
 from interlock.config.plan import Plan

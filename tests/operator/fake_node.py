@@ -54,7 +54,7 @@ from interlock.credentials.api import (
     SetSecret,
     StoredSecret,
 )
-from interlock.credentials.consents import Page
+from interlock.credentials.token import Page
 from interlock.drivers.api import Skills
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
 from interlock.links.api import (

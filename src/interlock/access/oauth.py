@@ -25,7 +25,10 @@ from interlock.credentials.protocol.resource import (
     DEFAULT_SCOPES,
     BadIntrospection,
     basic,
+    challenge,
     granted_scope,
+    is_bearer,
+    maybe_bearer,
     metadata_document,
     metadata_paths,
     metadata_url,
@@ -34,7 +37,6 @@ from interlock.credentials.protocol.resource import (
     request_headers,
     scope_to_ask,
 )
-from interlock.credentials.protocol.www_authenticate import challenge, is_bearer, maybe_bearer
 from interlock.crypto.jose import (
     SKEW_S,
     Claims,

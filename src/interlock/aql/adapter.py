@@ -11,8 +11,13 @@ from msgspec import Raw
 
 from interlock.aql.lifted_servers import LiftedServers
 from interlock.aql.loop_operations import LoopOperations
-from interlock.aql.operation_index import INTROSPECTION, OperationEntry, OperationIndex
-from interlock.aql.operation_names import LiveOperationNames, OperationNames
+from interlock.aql.operation_index import (
+    INTROSPECTION,
+    LiveOperationNames,
+    OperationEntry,
+    OperationIndex,
+    OperationNames,
+)
 from interlock.aql.protocol.classification import CategoryVerdict
 from interlock.aql.protocol.envelope import AnswerWarning
 from interlock.aql.protocol.families import LOOP_PROFILE, PROFILES, AqlEndpoints, Mode, Profile, custom_profile

@@ -50,8 +50,8 @@ class AqlLists:
         else:
             self._flat.when_fresh(method, then)
 
-    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
-        return self._surface.maybe_unreadable(data, is_modern=is_modern)
+    def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        return self._surface.find_unreadable_answer(data, is_modern=is_modern)
 
     def introduction(self, view: View, only: str | None) -> str:
         return f"{INTRODUCTION} {self._surface.adapter.loop.instructions()}".rstrip()

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.operation_names import LiftedOperations
+from interlock.aql.operation_index import LiftedOperations
 from interlock.aql.protocol.model import JSON_TYPES, AqlOperation, AqlParameter, Category, Returns, is_name, snake
 from interlock.aql.protocol.results import maybe_envelope_data, read_result
 from interlock.catalog.routes import Route

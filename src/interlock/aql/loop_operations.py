@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from interlock.aql.acknowledgement import PersonHold
-from interlock.aql.native_operations import Handler, NativeOperations, OperationContext
+from interlock.aql.operation_index import Handler, NativeOperations, OperationContext
 from interlock.aql.protocol.model import (
     AqlOperation,
     AqlParameter,

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.native_operations import NativeOperation
+from interlock.aql.operation_index import NativeOperation
 from interlock.aql.protocol.classification import DangerVerdict, Treatment, Trust, treatment
 from interlock.aql.protocol.introspection import DECLARATION
 from interlock.aql.protocol.model import AqlOperation, Category, Danger

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-from interlock.aql.native_operations import NativeOperations
+from interlock.aql.operation_index import NativeOperations
 from interlock.aql.protocol.envelope import failed, tool_result
 from interlock.aql.protocol.errors import AqlFailure
 from interlock.aql.protocol.model import AqlOperation, operation_name, reserved_names, suffixed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Raw
 
 from interlock.aql.answers import STRUCTURED_SINCE, Deliver, OperationAnswer, unexpected
-from interlock.aql.native_operations import NativeAnswer, NativeOperation, OperationContext
+from interlock.aql.operation_index import NativeAnswer, NativeOperation, OperationContext
 from interlock.aql.protocol.envelope import Halted, batch, failed, success, tool_result
 from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, internal_error, too_large
 from interlock.aql.protocol.families import EndpointTool

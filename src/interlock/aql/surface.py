@@ -26,7 +26,6 @@ from msgspec import Raw
 from interlock.aql.acknowledgement import Acknowledgement, PersonHold
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.answers import AnswerDelivery, Deliver, Guidance, OperationAnswer, OperationSink, unexpected
-from interlock.aql.introspect import Introspection
 from interlock.aql.loop_operations import DECLARATIONS
 from interlock.aql.operation_index import OperationEntry
 from interlock.aql.own_calls import BatchCall, NativeCalls, OwnCall
@@ -47,6 +46,7 @@ from interlock.aql.protocol.model import Danger
 from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_request
 from interlock.aql.protocol.tokens import digest_of
 from interlock.aql.protocol.validation import Arguments
+from interlock.aql.surface import Introspection
 from interlock.catalog.catalog import View
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.call import Call
@@ -96,7 +96,7 @@ class AqlSurface:
             self._listed = (version, listed)
         return self._listed[1]
 
-    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+    def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
         """Return the answer to a tools/call of an endpoint whose text is not UTF-8 (AQL 4.7.1), or None."""
         try:
             data.decode()

@@ -20,7 +20,7 @@ from interlock.ax.connection import SubserverConnection
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.registrar import Registrar
 from interlock.config.plan import ChildPlan, Plan
-from interlock.credentials.errors import Unobtainable
+from interlock.credentials.secret_references import Unobtainable
 from interlock.links.connector import LAUNCH_S, ConnectorParts
 from interlock.links.keeper import STEADY_S, STOP_S, backoff_s
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts

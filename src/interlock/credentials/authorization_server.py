@@ -1,7 +1,11 @@
-"""The authorization server of one MCP server: found, registered with, and asked for tokens, over HTTP.
+"""HTTP requests to the authorization server of an MCP server: discovery, registration, tokens.
 
-In: what the server's refusal said. Out: values of `protocol.oauth`, or Unobtainable. Whatever it fetches was named by
-somebody outside, so nothing is fetched nearer to this machine than the server itself stands. Keeps no token.
+The input is the challenge with which the MCP server refused a request. The results are values of
+`protocol.oauth_client`, or Unobtainable with a reason for the operator. Tokens are not stored here.
+
+All URLs come from peers. Therefore the fetcher does not connect to addresses that are closer to this machine than the
+MCP server is (`within`): a public server cannot make the node fetch from its private network. For drivers, the egress
+rules apply as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,38 +15,40 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.core.clock import Clock
-from interlock.credentials.errors import NoOAuth, TokenRefused, Unobtainable
-from interlock.credentials.protocol.client import (
-    BadRegistration,
-    Client,
-    client_metadata,
-    method_to_register,
-    read_registration_untrusted,
-)
-from interlock.credentials.protocol.discovery import (
+from interlock.credentials.protocol.oauth_client import (
     ISSUERS_MAX,
     AuthorizationServer,
+    BadAnswer,
+    BadRegistration,
+    Client,
+    Token,
+    client_metadata,
+    error_code_untrusted,
+    find_method_to_register,
     is_issuer,
     origin_of,
     read_authorization_server_untrusted,
     read_protected_resource_untrusted,
+    read_registration_untrusted,
+    read_token_untrusted,
     resource_metadata_urls,
     server_resource,
-)
-from interlock.credentials.protocol.resource import BadMetadata, discovery_urls, is_loopback_url, is_protected
-from interlock.credentials.protocol.token_request import (
-    BadAnswer,
-    Token,
-    error_code_untrusted,
-    read_token_untrusted,
     token_request,
 )
-from interlock.credentials.protocol.www_authenticate import Challenge
+from interlock.credentials.protocol.resource import (
+    BadMetadata,
+    Challenge,
+    discovery_urls,
+    is_loopback_url,
+    is_protected,
+)
+from interlock.credentials.secret_references import NoOAuth, TokenRefused, Unobtainable
 from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
 from interlock.net.protocol.egress import permits, port_of
 
 METADATA_FRESH_S: Final = 600.0
-WORDS_MAX: Final = 200  # characters of somebody else's words that are repeated
+# Longer texts of peers are cut in messages.
+PEER_TEXT_CHARS_MAX: Final = 200
 _JSON: Final = b"content-type: application/json\r\naccept: application/json\r\n"
 
 
@@ -51,10 +57,12 @@ class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
 
     resource: str
     server: AuthorizationServer
-    scopes: tuple[str, ...] = ()  # what the server calls enough for a beginning
+    scopes: tuple[str, ...] = ()  # the scopes to begin with, according to the server
 
 
 class AuthorizationServers:
+    """Client of the authorization servers of one MCP server."""
+
     def __init__(self, url: str, issuer: str | None, clock: Clock, egress: tuple[str, ...] | None = None) -> None:
         """Create the client. `egress` are the hosts that may be asked; None allows any host."""
         self._url = url
@@ -62,13 +70,14 @@ class AuthorizationServers:
         self._pinned = issuer
         self._clock = clock
         self._fetcher: Fetcher | None = None
-        self._known: dict[str, tuple[AuthorizationServer, float]] = {}
+        # Metadata by issuer, and until when it is used.
+        self._cache: dict[str, tuple[AuthorizationServer, float]] = {}
 
     async def close(self) -> None:
         if self._fetcher is not None:
             await self._fetcher.close()
 
-    # Finding it
+    # Discovery
 
     async def find(self, challenge: Challenge, *, prefer: str | None = None) -> TokenSource:
         """Find the authorization server of a server. `prefer` is the issuer that we use already, if the server lists
@@ -82,7 +91,11 @@ class AuthorizationServers:
                 raise Unobtainable(f"its authorization server is {printable(issuers[0])}, not the issuer in 'auth'")
             issuers = (self._pinned,)
         if not issuers:
-            return await self._of_old(resource)
+            # MCP 2025-03-26 had no resource metadata: the origin of the server was its authorization server.
+            try:
+                return TokenSource(resource=resource, server=await self.server(origin_of(self._url)))
+            except Unobtainable:
+                raise NoOAuth("it names no authorization server") from None
         trouble: Unobtainable | None = None
         for issuer in sorted(issuers, key=lambda candidate: candidate != prefer)[:ISSUERS_MAX]:
             try:
@@ -93,7 +106,7 @@ class AuthorizationServers:
 
     async def server(self, issuer: str) -> AuthorizationServer:
         """Return the metadata of an issuer (MCP, Authorization Server Metadata Discovery)."""
-        cached = self._known.get(issuer)
+        cached = self._cache.get(issuer)
         if cached is not None and self._clock.now() < cached[1]:
             return cached[0]
         if not is_issuer(issuer):
@@ -105,7 +118,7 @@ class AuthorizationServers:
             except (FetchFailed, BadMetadata) as error:
                 trouble = error if not isinstance(trouble, BadMetadata) else trouble
                 continue
-            self._known = {issuer: (metadata, self._clock.now() + METADATA_FRESH_S)}
+            self._cache = {issuer: (metadata, self._clock.now() + METADATA_FRESH_S)}
             return metadata
         passing = isinstance(trouble, FetchFailed)
         raise Unobtainable(f"its authorization server {printable(issuer)} cannot be used: {trouble}", passing=passing)
@@ -125,18 +138,11 @@ class AuthorizationServers:
             return metadata.resource, metadata.authorization_servers, metadata.scopes_supported
         return server_resource(self._url), (), ()
 
-    async def _of_old(self, resource: str) -> TokenSource:
-        """MCP 2025-03-26 knew no resource metadata: the server's own origin was its authorization server."""
-        try:
-            return TokenSource(resource=resource, server=await self.server(origin_of(self._url)))
-        except Unobtainable:
-            raise NoOAuth("it names no authorization server") from None
-
-    # Asking it
+    # Registration and tokens
 
     async def register(self, server: AuthorizationServer, redirect_uri: str, name: str) -> Client:
-        """RFC 7591, where the authorization server offers it."""
-        method = method_to_register(server.token_endpoint_auth_methods_supported)
+        """Register the node (RFC 7591). Raise Unobtainable if the authorization server does not offer that."""
+        method = find_method_to_register(server.token_endpoint_auth_methods_supported)
         if server.registration_endpoint is None or method is None:
             raise Unobtainable(
                 f"its authorization server {printable(server.issuer)} lets no client register by itself: "
@@ -144,13 +150,13 @@ class AuthorizationServers:
             )
         wanted = client_metadata(redirect_uri, name, method, native=is_loopback_url(redirect_uri))
         try:
-            answered = await (await self._fetcher_for(server.registration_endpoint)).exchange(
+            response = await (await self._fetcher_for(server.registration_endpoint)).exchange(
                 server.registration_endpoint, _JSON, msgspec.json.encode(wanted)
             )
-            if answered.status not in (200, 201):
-                why = error_code_untrusted(answered.body) or f"HTTP {answered.status}"
+            if response.status not in (200, 201):
+                why = error_code_untrusted(response.body) or f"HTTP {response.status}"
                 raise Unobtainable(f"its authorization server refuses to register this node: {why}")
-            return read_registration_untrusted(answered.body, server.issuer, method, redirect_uri)
+            return read_registration_untrusted(response.body, server.issuer, method, redirect_uri)
         except BadRegistration as error:
             raise Unobtainable(f"its authorization server cannot be used: {error}") from None
         except FetchFailed as error:
@@ -159,21 +165,22 @@ class AuthorizationServers:
     async def request(
         self, server: AuthorizationServer, client: Client, form: Mapping[str, str], assertion: str | None
     ) -> Token:
+        """Request a token. Raise TokenRefused if the server says no, and Unobtainable if it gives no usable answer."""
         headers, body = token_request(form, client, assertion)
         try:
-            answered = await (await self._fetcher_for(server.token_endpoint)).exchange(
+            response = await (await self._fetcher_for(server.token_endpoint)).exchange(
                 server.token_endpoint, headers, body
             )
         except FetchFailed as error:
             raise Unobtainable(f"its authorization server gave no token: {error}", passing=True) from None
-        if answered.status == 200:
+        if response.status == 200:
             try:
-                return read_token_untrusted(answered.body)
+                return read_token_untrusted(response.body)
             except BadAnswer as error:
                 raise Unobtainable(f"its authorization server cannot be used: {error}") from None
-        if answered.status >= 500:
-            raise Unobtainable(f"its authorization server gave no token: HTTP {answered.status}", passing=True)
-        raise TokenRefused(error_code_untrusted(answered.body) or f"HTTP {answered.status}")
+        if response.status >= 500:
+            raise Unobtainable(f"its authorization server gave no token: HTTP {response.status}", passing=True)
+        raise TokenRefused(error_code_untrusted(response.body) or f"HTTP {response.status}")
 
     async def _get(self, url: str) -> bytes:
         return await (await self._fetcher_for(url)).get(url)
@@ -195,7 +202,7 @@ class AuthorizationServers:
 
 def printable(text: str) -> str:
     """Make the words of a peer fit for one line of a log or a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text[:WORDS_MAX])
+    return "".join(character if character.isprintable() else "?" for character in text[:PEER_TEXT_CHARS_MAX])
 
 
 def union(*parts: Sequence[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ KINDS = {
 }
 
 app = verb_app(
-    "Keep what servers want to know, sealed.",
+    "Store secrets for servers, encrypted.",
     examples="""
     interlock secrets set github-token
     interlock secrets list
@@ -38,8 +38,8 @@ app = verb_app(
     """,
 )
 def list_secrets(invocation: Invocation) -> None:
-    """List the names of all that is kept, never what it is."""
-    from interlock.credentials.api import LIST_SECRETS
+    """List the names of stored secrets, tokens and registrations, never their values."""
+    from interlock.credentials.api import LIST_SECRETS, Secrets
 
     try:
         answer = invocation.node.call(LIST_SECRETS)
@@ -53,7 +53,6 @@ def list_secrets(invocation: Invocation) -> None:
 
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import one_line
-    from interlock.credentials.api import Secrets
 
     secrets = answer.as_(Secrets).secrets
     if not secrets:
@@ -79,29 +78,41 @@ def set_secret(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="github-token, used as ${secrets.GITHUB_TOKEN}.")],
 ) -> None:
-    """Keep a secret. It is asked for, or read from stdin.
+    """Store a secret. Its value is prompted for, or read from stdin.
 
-    Servers that name it are started afresh with it.
+    Servers that use it are restarted.
     """
-    from interlock.credentials.api import SET_SECRET
+    from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
 
-    value = _value(name)
     slug = name.lower().replace("_", "-")
-    from interlock.credentials.api import SetSecret
-
+    secret = SetSecret(name=slug, value=_read_value(name))
     try:
-        answer = invocation.node.call(SET_SECRET, body=SetSecret(name=slug, value=value))
+        answer = invocation.node.call(SET_SECRET, body=secret)
     except Unreachable as away:
-        answer = offline_node(invocation, away).call(SET_SECRET, body=SetSecret(name=slug, value=value))
+        answer = offline_node(invocation, away).call(SET_SECRET, body=secret)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
     invocation.out.line(f"kept {slug}")
-    from interlock.credentials.api import StoredSecret
-
     for segment in answer.as_(StoredSecret).restarted:
         invocation.out.line(f"{segment} restarted")
-    _remark_what_waits(invocation, slug)
+    # A value in the store is not yet granted to drivers. Show which drivers refer to the secret and may not use it.
+    if invocation.remote_url is not None:
+        return
+    from interlock.config.load import ConfigInvalid
+    from interlock.drivers.workspace.scan import scan_workspace
+
+    try:
+        plan = invocation.loaded.plan
+        if not scan_workspace(plan).folders:
+            return
+    except ConfigInvalid:
+        # `interlock check` reports this.
+        return
+    from interlock.drivers.cli.folder_check import ungranted_problems
+
+    for problem in ungranted_problems(plan, slug):
+        invocation.out.remark(f"still missing: {problem.file}: {problem.message}; {problem.hint}")
 
 
 @verb(
@@ -117,7 +128,7 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As interlock secrets list shows it.")],
     kind: Annotated[Literal["secret", "token", "client"], typer.Option("--kind", help="What it is.")] = "secret",
 ) -> None:
-    """Forget a secret, a token or a registration."""
+    """Remove a secret, a token or a registration."""
     from interlock.credentials.api import REMOVE_SECRET
 
     try:
@@ -142,9 +153,9 @@ def adopt(
     invocation: Invocation,
     driver: Annotated[str, typer.Argument(metavar="DRIVER", help="Its id, or the name of its folder.")],
 ) -> None:
-    """Move the credentials that stand in a driver's file to the store.
+    """Move credentials from the file of a driver to the store.
 
-    The file gets placeholders in their place. It has changed then, and is to be trusted anew.
+    The file gets references in their place. Because the file has changed, you have to trust the driver again.
     """
     from interlock.interop.cli.import_ import keeper
     from interlock.interop.secret_adoption import NotAdopted
@@ -163,36 +174,17 @@ def adopt(
 
         out.raw_json(msgspec.json.encode(done))
         return
-    for each in done.adopted:
-        out.line(f"{each.place} is kept as {each.slug}")
+    for secret in done.adopted:
+        out.line(f"{secret.place} is kept as {secret.slug}")
     for place in done.left:
-        out.remark(f"{place} holds a credential where no placeholder may stand: move it yourself")
+        out.remark(f"{place} holds a credential where no reference is allowed: move it yourself")
     if not done.adopted:
-        out.remark("no credential stands in clear where one could be moved from")
+        out.remark("the file has no credential that could be moved")
         return
     out.advice(f"interlock drivers trust {exposed_segment(done.driver)} accepts the file as it is now")
 
 
-def _remark_what_waits(invocation: Invocation, slug: str) -> None:
-    """Keeping a value grants it to no driver: what its files still lack is said here, where it is looked for."""
-    if invocation.remote_url is not None:
-        return
-    from interlock.config.load import ConfigInvalid
-    from interlock.drivers.workspace.scan import scan_workspace
-
-    try:
-        plan = invocation.loaded.plan
-        if not scan_workspace(plan).folders:
-            return
-    except ConfigInvalid:  # check tells of it
-        return
-    from interlock.drivers.cli.folder_check import ungranted_problems
-
-    for problem in ungranted_problems(plan, slug):
-        invocation.out.remark(f"still missing: {problem.file}: {problem.message}; {problem.hint}")
-
-
-def _value(name: str) -> str:
+def _read_value(name: str) -> str:
     """Read a secret from the terminal or stdin. It is never an argument, because other users of the machine could
     read that.
     """

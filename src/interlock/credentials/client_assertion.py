@@ -1,6 +1,7 @@
-"""private_key_jwt: the node proves itself to an authorization server by a signature (RFC 7523). By `cryptography`.
+"""private_key_jwt: the node authenticates to an authorization server with a signature (RFC 7523).
 
-The key's own kind decides the algorithm; with RSA, what the authorization server says it takes.
+The kind of the key decides the algorithm; with RSA, the authorization server chooses between two. This module imports
+`cryptography`, which takes long to load, so it is imported only when a configuration has a `private_key`.
 """
 
 import secrets
@@ -16,9 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from interlock.credentials.errors import Unobtainable
-from interlock.credentials.protocol.client import Client
-from interlock.credentials.protocol.token_request import AssertionAlgorithm, assertion_to_sign
+from interlock.credentials.protocol.oauth_client import AssertionAlgorithm, Client, assertion_to_sign
+from interlock.credentials.secret_references import Unobtainable
 from interlock.crypto.jose import encode
 
 KEY_BYTES_MAX: Final = 64 * 1024
@@ -29,13 +29,34 @@ Key = EllipticCurvePrivateKey | Ed25519PrivateKey | RSAPrivateKey
 
 def client_assertion(path: Path, client: Client, accepted: tuple[str, ...] | None, now: float) -> str:
     """Sign a client assertion. The key is read each time, because it may have been replaced. Raise Unobtainable."""
-    key = _key(path)
-    alg = _algorithm(key, accepted)
-    signed = assertion_to_sign(client, alg, secrets.token_urlsafe(16), now)
-    return f"{signed.decode()}.{encode(_sign(key, alg, signed))}"
+    key = _load_key(path)
+    supported: tuple[AssertionAlgorithm, ...]
+    match key:
+        case EllipticCurvePrivateKey():
+            supported = ("ES256",)
+        case RSAPrivateKey():
+            supported = ("RS256", "PS256")
+        case _:
+            supported = ("EdDSA",)
+    alg = next((alg for alg in supported if accepted is None or alg in accepted), None)
+    if alg is None:
+        names = ", ".join(supported)
+        raise Unobtainable(f"its authorization server does not take signatures of our private_key ({names})")
+    data = assertion_to_sign(client, alg, secrets.token_urlsafe(16), now)
+    match key:
+        case EllipticCurvePrivateKey():
+            # RFC 7518 3.4: two numbers of fixed length instead of DER.
+            r, s = decode_dss_signature(key.sign(data, ECDSA(SHA256())))
+            signature = r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)
+        case RSAPrivateKey():
+            pss = PSS(mgf=MGF1(SHA256()), salt_length=PSS.DIGEST_LENGTH)
+            signature = key.sign(data, pss if alg == "PS256" else PKCS1v15(), SHA256())
+        case _:
+            signature = key.sign(data)
+    return f"{data.decode()}.{encode(signature)}"
 
 
-def _key(path: Path) -> Key:
+def _load_key(path: Path) -> Key:
     try:
         with path.open("rb") as file:
             key = load_pem_private_key(file.read(KEY_BYTES_MAX), password=None)
@@ -47,31 +68,4 @@ def _key(path: Path) -> Key:
         return key
     if isinstance(key, Ed25519PrivateKey | RSAPrivateKey):
         return key
-    raise Unobtainable("the private_key in 'auth' is of no kind that is used here: P-256, Ed25519 or RSA")
-
-
-def _algorithm(key: Key, accepted: tuple[str, ...] | None) -> AssertionAlgorithm:
-    able: tuple[AssertionAlgorithm, ...]
-    match key:
-        case EllipticCurvePrivateKey():
-            able = ("ES256",)
-        case RSAPrivateKey():
-            able = ("RS256", "PS256")
-        case _:
-            able = ("EdDSA",)
-    algorithm = next((alg for alg in able if accepted is None or alg in accepted), None)
-    if algorithm is None:
-        raise Unobtainable(f"its authorization server does not take signatures of our private_key ({', '.join(able)})")
-    return algorithm
-
-
-def _sign(key: Key, alg: AssertionAlgorithm, data: bytes) -> bytes:
-    match key:
-        case EllipticCurvePrivateKey():
-            r, s = decode_dss_signature(key.sign(data, ECDSA(SHA256())))
-            return r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)  # RFC 7518 3.4
-        case RSAPrivateKey():
-            pss = PSS(mgf=MGF1(SHA256()), salt_length=PSS.DIGEST_LENGTH)
-            return key.sign(data, pss if alg == "PS256" else PKCS1v15(), SHA256())
-        case _:
-            return key.sign(data)
+    raise Unobtainable("the private_key in 'auth' has an unsupported type: use P-256, Ed25519 or RSA")

@@ -1,22 +1,128 @@
-"""The client that the node is to an authorization server (MCP, Client Registration), in MCP's order: the one of the
-configuration, the document it publishes, one that it registers itself.
+"""Client registrations and tokens of the node, and where both are stored.
 
-What an issuer gave is used with that issuer alone.
+A client that asks an authorization server for a token must be known to that server. `Clients.find` chooses who the node
+is, in the order of MCP (Client Registration): the client of the configuration, the document that the node publishes
+about itself, or a registration that the node makes and stores. What an issuer gave is only used with that issuer.
+
+`TokenStore` keeps tokens and registrations in secrets.db, sealed, so that they survive a restart. Every method reads or
+writes the file, and none is on the path of a call.
 """
 
+from typing import TypeVar
+
+import msgspec
+
 from interlock.config.plan import OAuthPlan
+from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
 from interlock.credentials.authorization_server import AuthorizationServers, printable
-from interlock.credentials.errors import TokenRefused, Unobtainable
-from interlock.credentials.protocol.client import CALLBACK_PATH, DOCUMENT_PATH, Client, Method, method_for
-from interlock.credentials.protocol.discovery import AuthorizationServer
-from interlock.credentials.protocol.resource import is_loopback_url, is_protected
-from interlock.credentials.secret_references import SecretResolver
-from interlock.credentials.token_store import Grant, TokenStore
+from interlock.credentials.protocol.oauth_client import (
+    CALLBACK_PATH,
+    DOCUMENT_PATH,
+    AuthorizationServer,
+    Client,
+    Method,
+    find_auth_method,
+)
+from interlock.credentials.protocol.resource import (
+    is_loopback_url,
+    is_protected,
+)
+from interlock.credentials.secret_references import SecretResolver, TokenRefused, Unobtainable
+from interlock.store.sqlite.secrets import Secrets
+
+T = TypeVar("T")
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored token for one server, of one user or of the node itself. Only its origin and its scopes are shown."""
+
+    # The only server to which the token is ever sent.
+    server: str
+    # The resource for which the token was requested.
+    resource: str
+    issuer: str
+    client_id: str
+    access_token: str
+    refresh_token: str | None = None
+    # Wall clock.
+    expires_at: float | None = None
+    # The requested scopes. A token with more scopes is requested with these and the missing ones.
+    scopes: tuple[str, ...] = ()
+
+
+class _ClientBinding(msgspec.Struct, frozen=True):
+    """A client of the configuration, and the issuer it was first used with (MCP, Authorization Server Binding)."""
+
+    client_id: str
+    issuer: str
+
+
+class TokenStore:
+    """Store of tokens and registrations. An entry that cannot be read counts as absent."""
+
+    def __init__(self, secrets: Secrets, clock: Clock) -> None:
+        self._secrets = secrets
+        self._clock = clock
+
+    async def find_grant(self, segment: str, principal: str, server: str) -> Grant | None:
+        """Return the stored token of a server. Return None if it was issued for another server, because the URL of a
+        segment may have changed.
+        """
+        name = grant_name(segment, principal)
+        data = await self._secrets.get("token", name, self._clock.wall())
+        grant = _read(data, Grant)
+        if data is not None and (grant is None or grant.server != server):
+            await self._secrets.remove("token", name)
+            return None
+        return grant
+
+    async def keep_grant(self, segment: str, principal: str, grant: Grant) -> None:
+        name = grant_name(segment, principal)
+        await self._secrets.put("token", name, msgspec.json.encode(grant), self._clock.wall())
+
+    async def drop_grant(self, segment: str, principal: str) -> None:
+        await self._secrets.remove("token", grant_name(segment, principal))
+
+    async def find_client(self, issuer: str) -> Client | None:
+        """Return our registration at an issuer as long as it is valid, or None."""
+        client = _read(await self._secrets.get("client", issuer, self._clock.wall()), Client)
+        if client is None or client.issuer != issuer:
+            return None
+        return client if client.expires_at is None or self._clock.wall() < client.expires_at else None
+
+    async def keep_client(self, client: Client) -> None:
+        await self._secrets.put("client", client.issuer, msgspec.json.encode(client), self._clock.wall())
+
+    async def drop_client(self, issuer: str) -> None:
+        await self._secrets.remove("client", issuer)
+
+    async def bound_issuer(self, segment: str, client_id: str, issuer: str) -> str:
+        """Return the issuer that a client of the configuration belongs to. The first use binds it to the given
+        issuer.
+        """
+        name = f"{segment} in the configuration"  # no issuer has blanks
+        bound = _read(await self._secrets.get("client", name, self._clock.wall()), _ClientBinding)
+        if bound is None or bound.client_id != client_id:
+            bound = _ClientBinding(client_id, issuer)
+            await self._secrets.put("client", name, msgspec.json.encode(bound), self._clock.wall())
+        return bound.issuer
+
+
+def grant_name(segment: str, principal: str) -> str:
+    return f"{segment} {principal}" if principal else segment
+
+
+def _read(data: bytes | None, shape: type[T]) -> T | None:
+    try:
+        return None if data is None else msgspec.json.decode(data, type=shape)
+    except msgspec.DecodeError:
+        # Another version of the program stored it with other fields.
+        return None
 
 
 class ClientIdentity:
-    """The URLs of the node that an authorization server is told. Known once its sockets are bound."""
+    """Name and URLs under which authorization servers know the node. The URLs are known once its sockets are bound."""
 
     def __init__(self, name: str, addresses: Addresses) -> None:
         self.name = name
@@ -40,12 +146,15 @@ class ClientIdentity:
 
 
 class Clients:
+    """Chooser of the client that the node is to an authorization server."""
+
     def __init__(self, records: TokenStore, identity: ClientIdentity, reveal: SecretResolver) -> None:
         self._records = records
         self._identity = identity
         self._reveal = reveal
 
     def redirect_uri(self) -> str:
+        """Return the URL to which a person comes back. Raise Unobtainable if there is none that is safe."""
         callback = self._identity.callback
         if callback is None:
             raise Unobtainable(
@@ -62,11 +171,21 @@ class Clients:
         StoreError.
         """
         if plan.client_id is not None:
-            return await self._configured_client(segment, plan, plan.client_id, server)
+            # Unless the configuration names the issuer, the first one that was used stays the only one: a server that
+            # changes its authorization server must not receive the credentials of another (MCP, Authorization Server
+            # Binding).
+            if plan.issuer is None:
+                bound = await self._records.bound_issuer(segment, plan.client_id, server.issuer)
+                if bound != server.issuer:
+                    raise Unobtainable(
+                        f"its authorization server is now {printable(server.issuer)}, and the client_id in 'auth' "
+                        f"belongs to {printable(bound)}: if that is right, set 'issuer' there"
+                    )
+            return await self._authenticate_configured(plan, plan.client_id, server)
         if server.client_id_metadata_document_supported and self._identity.document is not None:
             return Client(issuer=server.issuer, client_id=self._identity.document)
         redirect_uri = self.redirect_uri()
-        client = await self._records.client(server.issuer)
+        client = await self._records.find_client(server.issuer)
         if client is None or client.redirect_uri != redirect_uri:
             client = await authority.register(server, redirect_uri, self._identity.name)
             await self._records.keep_client(client)
@@ -77,33 +196,22 @@ class Clients:
         if plan.client_id is not None:
             if plan.client_id != grant.client_id:
                 raise TokenRefused("the client_id in 'auth' is another one now")
-            return await self._proven(plan, plan.client_id, server)
+            return await self._authenticate_configured(plan, plan.client_id, server)
         if grant.client_id == self._identity.document:
             return Client(issuer=grant.issuer, client_id=grant.client_id)
-        client = await self._records.client(grant.issuer)
+        client = await self._records.find_client(grant.issuer)
         if client is None or client.client_id != grant.client_id:
             raise TokenRefused("the client it was given to is no longer registered")
         return client
 
-    async def _configured_client(
-        self, segment: str, plan: OAuthPlan, client_id: str, server: AuthorizationServer
-    ) -> Client:
-        if plan.issuer is None:
-            bound = await self._records.bound_issuer(segment, client_id, server.issuer)
-            if bound != server.issuer:
-                raise Unobtainable(
-                    f"its authorization server is now {printable(server.issuer)}, and the client_id in 'auth' belongs "
-                    f"to {printable(bound)}: if that is right, set 'issuer' there"
-                )
-        return await self._proven(plan, client_id, server)
-
-    async def _proven(self, plan: OAuthPlan, client_id: str, server: AuthorizationServer) -> Client:
+    async def _authenticate_configured(self, plan: OAuthPlan, client_id: str, server: AuthorizationServer) -> Client:
+        """Return the client of the configuration with the authentication method that the server supports."""
         supported = server.token_endpoint_auth_methods_supported
-        method: Method | None = method_for(
+        method: Method | None = find_auth_method(
             supported, secret=plan.client_secret is not None, key=plan.private_key is not None
         )
         if method is None:
-            taken = printable(", ".join(supported or ("client_secret_basic",)))
-            raise Unobtainable(f"its authorization server takes no proof that 'auth' has; it takes {taken}")
+            accepted = printable(", ".join(supported or ("client_secret_basic",)))
+            raise Unobtainable(f"its authorization server takes no proof that 'auth' has; it takes {accepted}")
         secret = None if plan.client_secret is None else await self._reveal.text(plan.client_secret)
         return Client(issuer=server.issuer, client_id=client_id, method=method, secret=secret)

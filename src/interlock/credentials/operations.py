@@ -1,7 +1,7 @@
 """Operations on secrets, which are never shown, and on consents to OAuth tokens. Each change is recorded."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -19,22 +19,20 @@ from interlock.credentials.api import (
     Consent,
     RemovedSecret,
     Secret,
-    SecretKind,
     Secrets,
     SetSecret,
     StoredSecret,
 )
-from interlock.credentials.consents import Page, PendingConsent
-from interlock.credentials.errors import Unobtainable
-from interlock.credentials.secret_references import secret_line
+from interlock.credentials.secret_references import Unobtainable, secret_line
 from interlock.credentials.service import BadSecretName, CredentialService, referenced_secrets
+from interlock.credentials.token import Page
 from interlock.drivers.protocol.server_name import server_name
 from interlock.fronts.audience import Audience
 from interlock.links.connected_link import ServerLink
 from interlock.links.operations import Keepers, find_keeper, shown_names
 from interlock.links.own_links import OwnLinks
 from interlock.operator.operation import handles
-from interlock.store.sqlite.secrets import Kind
+from interlock.store.sqlite.secrets import KINDS, Kind
 from interlock.wire.refusal import NotFound, Refused
 
 
@@ -64,9 +62,9 @@ class SecretOperations:
 
     @handles(SET_SECRET)
     async def set(self, body: SetSecret, by: str) -> StoredSecret:
-        """Store a secret and restart the servers that name it. Raises Refused, StoreError.
+        """Store a secret and restart the servers that refer to it. Raise Refused or StoreError.
 
-        With `unless_kept` a secret that is stored already stays; `state` then says whether it is new, same or differs.
+        With `unless_kept` a secret that exists already stays; `state` then says whether it is new, same or differs.
         """
         state: Literal["new", "same", "differs"] | UnsetType = UNSET
         try:
@@ -84,11 +82,14 @@ class SecretOperations:
     @handles(REMOVE_SECRET)
     async def remove(self, kind: str, name: str, by: str) -> RemovedSecret:
         """Remove a secret, a token for a server or a client registration. Raises NotFound, Refused, StoreError."""
-        checked = _check_kind(kind)
+        checked: Kind | None = next((candidate for candidate in KINDS if candidate == kind), None)
+        if checked is None:
+            raise Refused("unknown_path", "the operator endpoint has no such path", status=404)
         if not await self._credentials.remove_secret(checked, name):
             raise NotFound("secret", name, [existing for _, existing in await self._credentials.secret_names()])
         if checked == "token":
-            await self._forget_token(name)  # first, so that it happens even if the log cannot be written
+            # First, so that the token is forgotten even if the log cannot be written.
+            await self._forget_token(name)
         await self._record("remove", checked, name, by)
         return RemovedSecret(removed=Secret(kind=checked, name=name))
 
@@ -109,25 +110,19 @@ class SecretOperations:
         await keeper.restart()
 
     async def _restart_users_of(self, slug: str) -> tuple[str, ...]:
-        configured = [keeper for keeper in self._keepers.values() if keeper.is_offered]
+        """Restart the servers whose configuration or driver refers to a secret. Return their names."""
         users = [
             keeper
-            for keeper in configured
-            if isinstance(keeper.link, ServerLink) and slug in referenced_secrets(keeper.link.plan)
+            for keeper in self._keepers.values()
+            if keeper.is_offered
+            and isinstance(keeper.link, ServerLink)
+            and slug in referenced_secrets(keeper.link.plan)
         ]
         for keeper in users:
             await keeper.restart()
         restarted = (*(keeper.link.segment for keeper in users), *self._restart_drivers(slug))
         names = shown_names(self._keepers)
         return tuple(names.get(segment, segment) for segment in restarted)
-
-
-def _check_kind(kind: str) -> Kind:
-    for candidate in get_args(SecretKind):
-        if candidate == kind:
-            checked: Kind = candidate
-            return checked
-    raise Refused("unknown_path", "the operator endpoint has no such path", status=404)
 
 
 class ConsentOperations:
@@ -149,7 +144,7 @@ class ConsentOperations:
         if holder is None:
             raise Refused("no_oauth", f"{segment} is reached without OAuth", {"segment": segment})
         try:
-            consent = await holder.consent(anew=True)
+            consent = await holder.consent(by_operator=True)
         except Unobtainable as error:
             raise Refused("auth_failed", str(error), {"segment": segment}) from None
         left_s = consent.expires_at - self._clock.now()
@@ -163,22 +158,18 @@ class ConsentOperations:
 
     @handles(TAKE_OAUTH_RETURN)
     async def take_return(self, parameters: list[tuple[str, str]]) -> Page:
-        """Finish a consent with what a browser brought back; return the status, title and text to show.
+        """Finish a consent with the parameters that a browser brought back. Return the page to show.
 
         The state in the parameters is the only credential.
         """
-        page, pending = await self._credentials.finish_consent(parameters)
+        page, pending = await self._credentials.consents.finish(parameters)
         if pending is not None:
-            self._on_consented(pending)
+            holder, at = pending.requester, self._clock.wall()
+            name = server_name(holder.segment)
+            self._recorder.add(
+                AuditRecord(at, holder.principal or "operator", "oauth", "oauth/consent", name, None, "admitted", "ok")
+            )
+            # Notify the client that sent the person to the page.
+            if holder.principal:
+                self._audience.page_visited(holder.principal, pending.consent.id)
         return page
-
-    def _on_consented(self, pending: PendingConsent) -> None:
-        """Record the consent, and notify the client that sent the person to the page."""
-        holder = pending.requester
-        who = holder.principal or "operator"
-        at = self._clock.wall()
-        self._recorder.add(
-            AuditRecord(at, who, "oauth", "oauth/consent", server_name(holder.segment), None, "admitted", "ok")
-        )
-        if holder.principal:
-            self._audience.page_visited(holder.principal, pending.consent.id)

@@ -1,4 +1,8 @@
-"""The resolver of `${secrets.NAME}`: the secret is put in at the last moment, for one use, and not kept here."""
+"""The resolver of `${secrets.NAME}` in configuration, and the errors of credentials that cannot be obtained.
+
+Text of the configuration refers to secrets by name. The resolver replaces the references right before the text is used,
+to start a process or to connect, so that a changed secret needs no restart and no plain text is kept in memory.
+"""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -6,13 +10,38 @@ from typing import Literal
 from interlock.config.value_types import HEADER_VALUE, SECRET_REFERENCE, secret_slug
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
-from interlock.credentials.errors import Unobtainable
 from interlock.store.sqlite.secrets import Kind, Secrets
 
-# The records of the audit log for secrets that are set and removed: which, by whom; never the value.
+
+class Unobtainable(Exception):
+    """A credential for a server cannot be obtained. The message tells the operator what happened and what to do.
+
+    Unobtainable
+      NoOAuth        the server refuses the credential and names no authorization server
+      TokenRefused   the authorization server refused to give a token; `code` is its error code
+
+    `passing` is true if the same attempt may work later.
+    """
+
+    def __init__(self, reason: str, *, passing: bool = False) -> None:
+        super().__init__(reason)
+        self.passing = passing
+
+
+class NoOAuth(Unobtainable):
+    """The server refuses the credential and names no authorization server that could give a token."""
+
+
+class TokenRefused(Unobtainable):
+    """The authorization server refused to give a token."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(f"its authorization server refuses us a token: {code}")
+        self.code = code
 
 
 def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str, now: float) -> bytes:
+    """Return the audit record of a secret that was set or removed. It never contains the value."""
     outcome = "kept" if event == "set" else "removed"
     return AuditRecord.event(
         now,
@@ -26,12 +55,17 @@ def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str,
 
 
 class SecretResolver:
+    """Resolver of references to the secrets that operators set."""
+
     def __init__(self, secrets: Secrets, clock: Clock) -> None:
         self._secrets = secrets
         self._clock = clock
 
     async def begin(self) -> None:
-        """Something that needs secrets is about to be started or dialled. Raises Unobtainable, StoreError."""
+        """Prepare for a start or a connection that needs secrets. Raise Unobtainable or StoreError.
+
+        Here this does nothing; the resolver of a driver checks that the driver may use its secrets.
+        """
 
     async def text(self, text: str) -> str:
         """Replace the references in a text by their secrets. Raise Unobtainable if a secret is not set, or
@@ -40,11 +74,16 @@ class SecretResolver:
         pieces: list[str] = []
         end = 0
         for reference in SECRET_REFERENCE.finditer(text):
-            pieces += (text[end : reference.start()], await self._secret(reference[1]))
+            slug = secret_slug(reference[1])
+            value = await self._secrets.get("secret", slug, self._clock.wall())
+            if value is None:
+                raise Unobtainable(f"it needs the secret {slug}: interlock secrets set {slug}")
+            pieces += (text[end : reference.start()], value.decode("utf-8", "replace"))
             end = reference.end()
         return "".join((*pieces, text[end:]))
 
     async def table(self, table: Mapping[str, str]) -> dict[str, str]:
+        """Replace the references in the values of a table. Raise Unobtainable or StoreError."""
         return {name: await self.text(text) for name, text in table.items()}
 
     async def headers(self, table: Mapping[str, str]) -> dict[str, str]:
@@ -54,15 +93,8 @@ class SecretResolver:
         resolved = await self.table(table)
         for name, value in resolved.items():
             if not HEADER_VALUE.fullmatch(value):
-                raise Unobtainable(f"a secret in its header {name} is no value that a header can carry: set it anew")
+                raise Unobtainable(f"a secret in its header {name} has invalid characters for a header: set it again")
         return resolved
-
-    async def _secret(self, name: str) -> str:
-        slug = secret_slug(name)
-        value = await self._secrets.get("secret", slug, self._clock.wall())
-        if value is None:
-            raise Unobtainable(f"it needs the secret {slug}: interlock secrets set {slug}")
-        return value.decode("utf-8", "replace")
 
 
 def secrets_named(*texts: str) -> frozenset[str]:

@@ -1,10 +1,10 @@
-"""The credentials towards servers in one place: secrets, tokens, the identity of the node, consents.
+"""Credentials towards servers: secrets, tokens, consents, and the node as an OAuth client.
 
-The node makes one. Neither secrets.db nor `cryptography` is touched before there is a first secret.
+The node makes one service, and links get their token holders from it. secrets.db is not created, and `cryptography` not
+imported, before the first secret is stored.
 """
 
 import hmac
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,13 +12,11 @@ from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.config.value_types import is_slug
 from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
-from interlock.credentials.client_registration import ClientIdentity, Clients
-from interlock.credentials.consents import Consents, Page, PendingConsent
-from interlock.credentials.protocol.client import DOCUMENT_PATH, client_document, client_metadata
+from interlock.credentials.client_registration import ClientIdentity, Clients, TokenStore
+from interlock.credentials.protocol.oauth_client import DOCUMENT_PATH, client_document, client_metadata
 from interlock.credentials.protocol.resource import is_loopback_url
 from interlock.credentials.secret_references import SecretResolver, secrets_named
-from interlock.credentials.token import TokenHolder, TokenServices
-from interlock.credentials.token_store import TokenStore
+from interlock.credentials.token import Consents, TokenHolder, TokenServices
 from interlock.store.sqlite.secrets import KINDS, Kind, Secrets
 
 
@@ -34,19 +32,21 @@ def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
 
 
 class BadSecretName(ValueError):
-    """A secret's name is a slug, so that an environment variable's name can stand for it."""
+    """The name of a secret is not a slug. References write slugs like environment variables (`${secrets.MY_TOKEN}`)."""
 
 
 class CredentialService:
+    """Secrets, tokens and consents of the node."""
+
     def __init__(self, data: Path, clock: Clock, node_name: str, addresses: Addresses) -> None:
         self._clock = clock
         self.secrets = Secrets(data)
         self.revealer = SecretResolver(self.secrets, clock)
         self._identity = ClientIdentity(f"Interlock {node_name}", addresses)
-        self._consents = Consents(clock)
+        self.consents = Consents(clock)
         records = TokenStore(self.secrets, clock)
         clients = Clients(records, self._identity, self.revealer)
-        self._services = TokenServices(records=records, consents=self._consents, clients=clients, clock=clock)
+        self._services = TokenServices(records=records, consents=self.consents, clients=clients, clock=clock)
 
     async def open(self) -> None:
         await self.secrets.open()
@@ -55,7 +55,7 @@ class CredentialService:
         await self.secrets.close()
 
     def documents(self) -> dict[str, bytes]:
-        """Return the public document about this node, by its path. The sockets must be bound."""
+        """Return the public document about this node, by path. The listeners must be bound, so that URLs are known."""
         identity = self._identity
         callback = identity.callback or ""
         metadata = client_metadata(callback, identity.name, "none", native=is_loopback_url(callback))
@@ -71,16 +71,13 @@ class CredentialService:
         if revealer is not None:
             clients = Clients(services.records, self._identity, revealer)
             services = TokenServices(
-                records=services.records, consents=self._consents, clients=clients, clock=self._clock
+                records=services.records, consents=self.consents, clients=clients, clock=self._clock
             )
         return TokenHolder(services, segment, dial)
 
     def holder_for(self, node_own: TokenHolder, dial: Dial, principal: str) -> TokenHolder:
         """Return the holder of a user's own token, beside the token of the node."""
         return TokenHolder(self._services, node_own.segment, dial, principal=principal, node_own=node_own)
-
-    async def finish_consent(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
-        return await self._consents.finish(parameters)
 
     # Secrets by name
 

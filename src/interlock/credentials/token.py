@@ -1,13 +1,27 @@
-"""One token: that of the node for a server, or that of one user for it. Acquired, kept, renewed before it ends.
+"""One token for one server: it is acquired, stored, and renewed before it expires.
 
-`line` is the Authorization header, ready to be sent; its sender is told when it is replaced. Nothing here is on the
-path of a call. When the server refuses the token, `refused` gets another or says why there is none; when only a
-person can help, `consent` makes the page for them.
+A `TokenHolder` holds the token of the node for a server, or that of one user. `line` is the Authorization header, ready
+to be sent. Subscribers are called when it changes. Nothing here is on the path of a call:
+
+- `ready` loads the stored token when a link starts.
+- `refused` is called when the server answered 401 or 403. It gets another token, or returns a `Denied` that says why
+  there is none.
+- A timer renews the token before it expires.
+- `consent` returns the page for a person when only a person can help.
+
+`Consents` keeps the consents that were requested, and handles the browser that comes back (OAuth 2.1 4.1). The state in
+the URL is 256 random bits, valid once and for a limited time, and known only to the person who got the URL. A browser's
+answer is rejected before anything else is read from it if another authorization server sent it (RFC 9207).
+
+All changes to a holder happen under its lock. Several processes may share the store: a refresh token is valid once, so
+a holder reads the store before it refreshes, and adopts a newer token that it finds there.
 """
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -15,36 +29,194 @@ import msgspec
 from interlock.config.plan import Dial, OAuthPlan
 from interlock.core.clock import Clock
 from interlock.credentials.authorization_server import AuthorizationServers, TokenSource, printable, union
-from interlock.credentials.client_registration import Clients
-from interlock.credentials.consents import Consent, Consents, PendingConsent
-from interlock.credentials.errors import NoOAuth, TokenRefused, Unobtainable
-from interlock.credentials.protocol.client import Client
-from interlock.credentials.protocol.discovery import AuthorizationServer, server_resource
-from interlock.credentials.protocol.token_request import Token, credentials_form, refresh_form
-from interlock.credentials.protocol.www_authenticate import INSUFFICIENT_SCOPE, NO_CHALLENGE, Challenge
-from interlock.credentials.token_store import Grant, TokenStore
+from interlock.credentials.client_registration import Clients, Grant, TokenStore
+from interlock.credentials.protocol.oauth_client import (
+    VERIFIER_BYTES,
+    AuthorizationServer,
+    Client,
+    Token,
+    authorization_url,
+    code_form,
+    credentials_form,
+    is_from,
+    pkce_challenge,
+    read_callback_untrusted,
+    refresh_form,
+    scopes_to_ask,
+    server_resource,
+)
+from interlock.credentials.protocol.resource import (
+    INSUFFICIENT_SCOPE,
+    NO_CHALLENGE,
+    Challenge,
+)
+from interlock.credentials.secret_references import NoOAuth, TokenRefused, Unobtainable
 from interlock.drivers.protocol.server_name import server_name, settings_place
 from interlock.store.ports import StoreError
 
+CONSENT_S: Final = 600.0
+# With less time left, a new page is made.
+CONSENT_S_LEFT: Final = 60.0
+# Bounds memory. The oldest page stops working when more are requested.
+PENDING_MAX: Final = 10_000
+STATE_BYTES: Final = 32
+
+
+class Consent(msgspec.Struct, frozen=True, kw_only=True):
+    """Consent that a person is asked for, with the URL of its page."""
+
+    # Identifies the consent in messages and logs. The state is secret.
+    id: str
+    url: str
+    issuer: str
+    scopes: tuple[str, ...]
+    expires_at: float  # of our own clock
+
+
+class PendingConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Consent that was requested and not yet given, with what is needed to redeem the authorization code."""
+
+    requester: "TokenHolder"
+    source: TokenSource
+    client: Client
+    verifier: str
+    redirect_uri: str
+    consent: Consent
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Page for the person who returns from the authorization server."""
+
+    status: int
+    title: str
+    text: str
+
+
+_UNKNOWN: Final = Page(
+    400,
+    "Nothing was done",
+    "This page was used before, or has expired. Ask for a new one: interlock links restart SEGMENT",
+)
+_ELSEWHERE: Final = Page(
+    400, "Nothing was done", "The answer did not come from the authorization server that was asked."
+)
+
+
+class Consents:
+    """Pending consents of all token holders. A holder has at most one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # By the hash of the state, oldest first.
+        self._pending: dict[bytes, PendingConsent] = {}
+        self._hashes: dict[TokenHolder, bytes] = {}
+
+    def ask(
+        self, requester: "TokenHolder", source: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
+    ) -> Consent:
+        """Return the consent with the page to visit. Repeated identical requests get the same page. Raise
+        Unobtainable.
+        """
+        server = source.server
+        if server.authorization_endpoint is None:
+            raise Unobtainable("its authorization server has no page where anybody could agree")
+        if "S256" not in (server.code_challenge_methods_supported or ()):  # MCP, Authorization Code Protection
+            raise Unobtainable("its authorization server does not say that it supports PKCE with S256")
+        scopes = scopes_to_ask(wanted, server)
+        now = self._clock.now()
+        before = self._pending.get(self._hashes.get(requester, b""))
+        same = before is not None and (before.source, before.client, before.consent.scopes) == (source, client, scopes)
+        if before is not None and same and before.consent.expires_at - now > CONSENT_S_LEFT:
+            return before.consent
+        self.forget(requester)
+        while self._pending:
+            oldest = next(iter(self._pending.values()))
+            if oldest.consent.expires_at > now and len(self._pending) < PENDING_MAX:
+                break
+            self.forget(oldest.requester)
+        state, verifier = secrets.token_urlsafe(STATE_BYTES), secrets.token_urlsafe(VERIFIER_BYTES)
+        url = authorization_url(
+            server.authorization_endpoint,
+            client_id=client.client_id,
+            redirect_uri=redirect_uri,
+            state=state,
+            challenge=pkce_challenge(verifier),
+            resource=source.resource,
+            scopes=scopes,
+        )
+        consent = Consent(
+            id=secrets.token_urlsafe(16), url=url, issuer=server.issuer, scopes=scopes, expires_at=now + CONSENT_S
+        )
+        self._hashes[requester] = _hash(state)
+        self._pending[_hash(state)] = PendingConsent(
+            requester=requester,
+            source=source,
+            client=client,
+            verifier=verifier,
+            redirect_uri=redirect_uri,
+            consent=consent,
+        )
+        return consent
+
+    async def finish(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
+        """Return the page to show, and the consent if there is a token now."""
+        answer = read_callback_untrusted(parameters)
+        pending = self._pending.get(_hash(answer.state)) if answer is not None else None
+        if answer is None or pending is None:
+            return _UNKNOWN, None
+        # A state is valid once, even if the code cannot be redeemed.
+        self.forget(pending.requester)
+        if self._clock.now() >= pending.consent.expires_at:
+            return _UNKNOWN, None
+        server, requester = pending.source.server, pending.requester
+        if not is_from(answer, server.issuer, always_says=server.authorization_response_iss_parameter_supported):
+            return _ELSEWHERE, None
+        if answer.code is None:
+            return Page(
+                400, "There is no token", f"{requester.title}: the authorization server says {answer.error}."
+            ), None
+        try:
+            form = code_form(answer.code, pending.verifier, pending.redirect_uri, pending.source.resource)
+            await requester.redeem(pending, form)
+        except Unobtainable as error:
+            return Page(502, "There is no token", f"{requester.title}: {error}."), None
+        except StoreError:
+            return Page(503, "There is no token", f"{requester.title}: the token cannot be stored."), None
+        return Page(200, "Done", f"{requester.title} can be used now. You may close this page."), pending
+
+    def forget(self, requester: "TokenHolder") -> None:
+        """Make the pending page of a holder invalid."""
+        self._pending.pop(self._hashes.pop(requester, b""), None)
+
+
+def _hash(state: str) -> bytes:
+    return hashlib.sha256(state.encode("utf-8", "surrogatepass")).digest()
+
+
 log = logging.getLogger("interlock.grants")
 
-LEAD_S_MAX: Final = 300.0  # how long before its end a token is renewed at the earliest
-LEAD_SHARE: Final = 0.2  # and of a short life, this much
-JUST_GIVEN_S: Final = 10.0  # a token that replaced a refused one, and is refused so soon itself, is not replaced again
-STEP_UPS_MAX: Final = 3  # wider scopes, until an operator asks again
+# A token is renewed this long before it expires, or after 80 % of its lifetime if that is later.
+LEAD_S_MAX: Final = 300.0
+LEAD_SHARE: Final = 0.2
+# A replacement that the server refuses within this time is not replaced again: the server would refuse every token.
+JUST_GIVEN_S: Final = 10.0
+# A server may ask for more scopes this often before an operator has to ask again.
+STEP_UPS_MAX: Final = 3
 RETRY_S: Final = (5.0, 15.0, 30.0, 60.0)
 DENIED_RETRY_S: Final = 60.0
+# A person has to agree. The link still retries from time to time, because the server may stop requiring a token.
+UNASKED_RETRY_S: Final = 600.0
 _JUST_GIVEN: Final = "its authorization server has just given us"
-UNASKED_RETRY_S: Final = 600.0  # a person has to agree; should the server no longer want that, we notice some time
 
 
 class Denied(msgspec.Struct, frozen=True, kw_only=True):
-    """No token that would help, and why. `consent`: a person could agree to one."""
+    """Reason why there is no token that the server would accept. `consent`: a person could agree to one."""
 
     reason: str
     retry_s: float
     consent: bool = False
-    standing: bool = True  # False: only what was asked for is refused, the token is still good
+    # False if the server refuses only this request and the token stays valid for others.
+    standing: bool = True
 
 
 class TokenServices(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -57,8 +229,7 @@ class TokenServices(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class TokenHolder:
-    _authority: AuthorizationServers
-    _challenge: Challenge
+    """Token of the node, or of one user, for one server."""
 
     def __init__(
         self,
@@ -82,21 +253,24 @@ class TokenHolder:
         self._plan = dial.auth or OAuthPlan()
         self._server = server_resource(dial.url)
         self._node_own = node_own
-        self._authority = (
+        self._authority: AuthorizationServers = (
             AuthorizationServers(dial.url, self._plan.issuer, services.clock, dial.egress)
             if node_own is None
             else node_own._authority
         )
         self._challenge: Challenge = NO_CHALLENGE if node_own is None else node_own._challenge
         self._grant: Grant | None = None
-        self._found: TokenSource | None = None
-        self._wanted: tuple[str, ...] = ()  # the scopes of the next token
+        self._source: TokenSource | None = None
+        # The scopes of the next token.
+        self._wanted: tuple[str, ...] = ()
+        # When the present token was received, and when it last replaced a refused one, by our own clock.
         self._given_at = float("-inf")
         self._replaced_at = float("-inf")
         self._step_ups = 0
         self._failures = 0
         self._loaded = False
-        self.waits_for_consent = False  # there is no token that helps, and a person could agree to one
+        # True if there is no token that the server accepts, and a person could agree to one.
+        self.waits_for_consent = False
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -118,10 +292,6 @@ class TokenHolder:
         if on_line in self._on_line:
             self._on_line.remove(on_line)
 
-    def _tell_line(self) -> None:
-        for on_line in self._on_line[:]:
-            on_line()
-
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -133,18 +303,20 @@ class TokenHolder:
             await self._authority.close()
 
     async def ready(self) -> None:
-        """Load what is kept, and renew it when it has ended meanwhile. Fails silently: the server will say no."""
+        """Load the stored token, and renew it if it has expired. Failures are only logged: a server that needs a
+        token refuses the request, and `refused` handles that.
+        """
         async with self._lock:
             if not self._loaded:
                 try:
-                    grant = await self._services.records.grant(self.segment, self.principal, self._server)
+                    grant = await self._services.records.find_grant(self.segment, self.principal, self._server)
                 except StoreError as error:
                     log.warning("the token for %s cannot be read: %s", self.name, error)
                     return
                 self._loaded = True
                 if grant is not None:
                     self._adopt(grant, is_new=False)
-            if self._grant is not None and self._has_ended(self._grant):
+            if self._grant is not None and self._is_expired(self._grant):
                 await self._try_to_renew()
 
     async def forget(self) -> None:
@@ -163,8 +335,8 @@ class TokenHolder:
                 return None
             try:
                 if status == 403:
-                    return await self._forbidden(challenge)
-                return await self._deny(challenge)
+                    return await self._handle_forbidden(challenge)
+                return await self._handle_unauthorized(challenge)
             except NoOAuth as error:
                 reason = f"it refuses our credential (HTTP {status}), and {error}; {self._look_at_headers()}"
                 return Denied(reason=reason, retry_s=DENIED_RETRY_S)
@@ -173,10 +345,11 @@ class TokenHolder:
             except StoreError as error:
                 return Denied(reason=str(error), retry_s=DENIED_RETRY_S)
 
-    async def _deny(self, challenge: Challenge) -> Denied | None:
+    async def _handle_unauthorized(self, challenge: Challenge) -> Denied | None:
+        """Replace a refused token: with client credentials, with the refresh token, or with a person's consent."""
         before, self._challenge = self._grant, challenge
         source = await self._authority.find(challenge, prefer=before.issuer if before is not None else None)
-        self._found = source
+        self._source = source
         if before is not None and before.issuer != source.server.issuer:
             log.info("link %s: its authorization server is now %s", self.name, printable(source.server.issuer))
             await self._forget()
@@ -203,8 +376,8 @@ class TokenHolder:
             return self._needs_consent(f"it refuses the token that {_JUST_GIVEN}, and wants another")
         return self._needs_consent()
 
-    async def _forbidden(self, challenge: Challenge) -> Denied | None:
-        """MCP, Step-Up Authorization Flow."""
+    async def _handle_forbidden(self, challenge: Challenge) -> Denied | None:
+        """Request a token with the scopes that the server misses (MCP, Step-Up Authorization Flow)."""
         grant = self._grant
         if challenge.error != INSUFFICIENT_SCOPE or not challenge.scope or grant is None:
             reason = f"it refuses this to us (HTTP 403); {self._look_at_headers()}"
@@ -220,9 +393,9 @@ class TokenHolder:
         else:
             self._step_ups += 1
             self._wanted = union(grant.scopes, challenge.scope)
-            self._found = self._found or await self._authority.find(challenge, prefer=grant.issuer)
+            self._source = self._source or await self._authority.find(challenge, prefer=grant.issuer)
             if self._plan.grant == "client_credentials":
-                await self._acquire(self._found)
+                await self._acquire(self._source)
                 return None
             return self._needs_consent(f"it wants the scope {words} as well", standing=False)
         return Denied(reason=reason, retry_s=DENIED_RETRY_S, standing=False)
@@ -238,41 +411,43 @@ class TokenHolder:
 
     # A person agrees
 
-    async def consent(self, *, anew: bool = False) -> Consent:
-        """Return the consent to ask a person for. With `anew`, an operator asks, so that a step that was given up is
-        tried again. Raise Unobtainable or StoreError.
+    async def consent(self, *, by_operator: bool = False) -> Consent:
+        """Return the consent to ask a person for. An operator who asks starts over: the authorization server is
+        looked for again, and more scopes may be requested again. Raise Unobtainable or StoreError.
         """
         async with self._lock:
             if self._plan.grant == "client_credentials":
                 raise Unobtainable("no consent is needed: the node gets its token with client credentials")
-            if anew:
+            if by_operator:
                 self._step_ups = 0
             grant = self._grant or (self._node_own._grant if self._node_own is not None else None)
-            if self._found is None or anew:
-                self._found = await self._find_again(grant)
+            if self._source is None or by_operator:
+                # Without a refusal of the server to read, use the last one, the usual places, or the issuer of the
+                # previous token.
+                issuer = grant.issuer if grant is not None else None
+                try:
+                    self._source = await self._authority.find(self._challenge, prefer=issuer)
+                except NoOAuth:
+                    if grant is None:
+                        raise
+                    self._source = await self._source_of(grant)
             wanted = self._wanted or self._plan.scopes or (grant.scopes if grant is not None else ())
             redirect_uri = self._services.clients.redirect_uri()
-            client = await self._services.clients.find(self.segment, self._plan, self._found.server, self._authority)
-            return self._services.consents.ask(self, self._found, client, redirect_uri, wanted or self._found.scopes)
+            source = self._source
+            client = await self._services.clients.find(self.segment, self._plan, source.server, self._authority)
+            return self._services.consents.ask(self, source, client, redirect_uri, wanted or source.scopes)
 
-    async def _find_again(self, grant: Grant | None) -> TokenSource:
-        """Find the token source without a refusal: by the last challenge, at the usual places, or where the previous
-        token came from.
-        """
-        try:
-            return await self._authority.find(self._challenge, prefer=grant.issuer if grant is not None else None)
-        except NoOAuth:
-            if grant is None:
-                raise
-            return TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
+    async def _source_of(self, grant: Grant) -> TokenSource:
+        return TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
 
-    async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> Token:
-        return await self._request(pending.found.server, pending.client, form)
-
-    async def accept(self, pending: PendingConsent, token: Token) -> None:
+    async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> None:
+        """Exchange the authorization code for a token, and use the token. Raise Unobtainable or StoreError."""
+        source = pending.source
+        token = await self._request(source.server, pending.client, form)
         async with self._lock:
-            source, scopes = pending.found, pending.consent.scopes
-            await self._keep(token, pending.client.client_id, source.server.issuer, source.resource, scopes)
+            await self._keep(
+                token, pending.client.client_id, source.server.issuer, source.resource, pending.consent.scopes
+            )
 
     # Tokens
 
@@ -283,19 +458,21 @@ class TokenHolder:
         await self._keep(token, client.client_id, source.server.issuer, source.resource, self._wanted)
 
     async def _refresh(self, grant: Grant) -> None:
-        stored = await self._services.records.grant(self.segment, self.principal, self._server)
+        stored = await self._services.records.find_grant(self.segment, self.principal, self._server)
         if stored is None:
             raise TokenRefused("it was removed")
-        if stored.access_token != grant.access_token:  # another process was first, and a refresh token is good once
+        if stored.access_token != grant.access_token:
+            # Another process has refreshed the token already. A refresh token is valid once.
             grant = stored
-            if not self._has_ended(stored):
+            if not self._is_expired(stored):
                 self._adopt(stored, is_new=True)
                 return
         server = await self._authority.server(grant.issuer)
         client = await self._services.clients.of_grant(self._plan, grant, server)
         form = refresh_form(grant.refresh_token or "", grant.resource)
         token = await self._request(server, client, form)
-        if token.refresh_token is None:  # OAuth 2.1 4.3.2: then the old one goes on
+        if token.refresh_token is None:
+            # OAuth 2.1 4.3.2: the old refresh token stays valid.
             token = msgspec.structs.replace(token, refresh_token=grant.refresh_token)
         await self._keep(token, grant.client_id, grant.issuer, grant.resource, grant.scopes)
 
@@ -311,7 +488,8 @@ class TokenHolder:
             return await self._authority.request(server, client, form, assertion)
         except TokenRefused as error:
             if error.code == "invalid_client" and self._plan.client_id is None:
-                await self._services.records.drop_client(server.issuer)  # it was forgotten there; register anew
+                # The authorization server no longer has our registration. The next attempt registers again.
+                await self._services.records.drop_client(server.issuer)
             raise
 
     async def _keep(self, token: Token, client_id: str, issuer: str, resource: str, scopes: tuple[str, ...]) -> None:
@@ -334,31 +512,34 @@ class TokenHolder:
         self._given_at = self._replaced_at = float("-inf")
         self._arm(None)
         await self._services.records.drop_grant(self.segment, self.principal)
-        self._tell_line()
+        for on_line in self._on_line[:]:
+            on_line()
 
     def _adopt(self, grant: Grant, *, is_new: bool, lifetime_s: float | None = None) -> None:
         self._grant, self._loaded, self._failures, self.waits_for_consent = grant, True, 0, False
         self.line = b"authorization: Bearer %b\r\n" % grant.access_token.encode("ascii")
         if is_new:
             self._given_at = self._services.clock.now()
-        if grant.expires_at is not None and self._renewable(grant):
+        if grant.expires_at is not None and self._is_renewable(grant):
             left = grant.expires_at - self._services.clock.wall()
             self._arm(left - min(LEAD_S_MAX, (lifetime_s or left) * LEAD_SHARE))
         else:
             self._arm(None)
-        self._tell_line()
+        for on_line in self._on_line[:]:
+            on_line()
 
-    # Before it ends
+    # Renewal
 
-    def _renewable(self, grant: Grant) -> bool:
+    def _is_renewable(self, grant: Grant) -> bool:
         return grant.refresh_token is not None or self._plan.grant == "client_credentials"
 
-    def _has_ended(self, grant: Grant) -> bool:
-        return (
-            grant.expires_at is not None and self._services.clock.wall() >= grant.expires_at and self._renewable(grant)
-        )
+    def _is_expired(self, grant: Grant) -> bool:
+        """Return whether a token that can be renewed has expired. Any other token is used until the server refuses."""
+        is_over = grant.expires_at is not None and self._services.clock.wall() >= grant.expires_at
+        return is_over and self._is_renewable(grant)
 
     def _arm(self, seconds: float | None) -> None:
+        """Renew the token after this time; None stops the timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -381,10 +562,7 @@ class TokenHolder:
         try:
             if self._plan.grant == "client_credentials":
                 self._wanted = self._wanted or grant.scopes
-                source = self._found
-                if source is None:
-                    source = TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
-                await self._acquire(source)
+                await self._acquire(self._source or await self._source_of(grant))
             else:
                 await self._refresh(grant)
         except TokenRefused as error:

@@ -33,8 +33,7 @@ import msgspec
 
 from interlock.ax.protocol.registration.registrations import LossReason
 from interlock.core.clock import Clock
-from interlock.credentials.errors import Unobtainable
-from interlock.credentials.secret_references import SecretResolver
+from interlock.credentials.secret_references import SecretResolver, Unobtainable
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.device_tools import AnnouncedTooOften, Announcements, DeviceTool, device_tool
 from interlock.devices.protocol.messages import (

@@ -30,8 +30,8 @@ from interlock.core.calls.check import BUSY, HELD, Admitted, CheckNumber, Held, 
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
-from interlock.credentials.consents import Consent
-from interlock.credentials.errors import Unobtainable
+from interlock.credentials.secret_references import Unobtainable
+from interlock.credentials.token import Consent
 from interlock.dispatch.arrivals import Arrivals, ArrivingCall
 from interlock.dispatch.availability import AvailabilityCheck, CallQueue, WaitingCall, forbid_resending
 from interlock.dispatch.calls_under_way import CallsUnderWay

@@ -80,9 +80,9 @@ class LegacyFront:
         self.sessions = sessions
         self._tasks = BackgroundTasks()
 
-    def maybe_unreadable(self, data: bytes) -> bytes | None:
+    def find_unreadable_answer(self, data: bytes) -> bytes | None:
         """Return the surface's answer to a message that cannot be read, or None if it has no special answer."""
-        return self._stock.maybe_unreadable(data, is_modern=False)
+        return self._stock.find_unreadable_answer(data, is_modern=False)
 
     def initialize(
         self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm

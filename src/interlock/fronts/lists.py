@@ -53,7 +53,7 @@ class ClientLists(Protocol):
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None: ...
 
-    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+    def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
         """Return the surface's answer to a message that is not UTF-8, or None if it has no special answer."""
 
     def introduction(self, view: View, only: str | None) -> str:
@@ -128,7 +128,7 @@ class ListCache:
             self._missing = missing
             log.info("lists are without %s", ", ".join(f"{server.server} ({server.state})" for server in missing))
 
-    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+    def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
         return None
 
     def introduction(self, view: View, only: str | None) -> str:

@@ -149,9 +149,9 @@ class ModernFront:
         self._tasks = BackgroundTasks()
         self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
 
-    def maybe_unreadable(self, data: bytes) -> bytes | None:
+    def find_unreadable_answer(self, data: bytes) -> bytes | None:
         """Return the surface's answer to a message that cannot be read, or None if it has no special answer."""
-        return self._stock.maybe_unreadable(data, is_modern=True)
+        return self._stock.find_unreadable_answer(data, is_modern=True)
 
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
         """Return the caller of a request. Modern callers have no state, so equal callers are one object."""

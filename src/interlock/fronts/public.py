@@ -369,7 +369,7 @@ class PublicEndpoint:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
             chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
-            answer = chosen.fronts.modern.maybe_unreadable(exchange.body)
+            answer = chosen.fronts.modern.find_unreadable_answer(exchange.body)
             if answer is not None:
                 exchange.answer(answer)
             else:
@@ -407,7 +407,7 @@ class PublicEndpoint:
         except CodecError as error:
             session_id = exchange.head.headers.get(H_SESSION, b"").decode("latin-1")
             open_session = self._legacy.sessions.find(session_id, principal.name) if session_id else None
-            answer = None if open_session is None else open_session.front.maybe_unreadable(exchange.body)
+            answer = None if open_session is None else open_session.front.find_unreadable_answer(exchange.body)
             if answer is not None:
                 exchange.answer(answer)
             elif H_SESSION not in exchange.head.headers or not is_batch(exchange.body):

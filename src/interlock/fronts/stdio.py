@@ -217,7 +217,7 @@ class LineFront:
             return
         session = self._session
         front = self._legacy if self._caller is None else self._modern
-        answer = front.maybe_unreadable(line)
+        answer = front.find_unreadable_answer(line)
         if answer is not None:
             self.emit(answer)
             return

@@ -22,8 +22,7 @@ import msgspec
 
 from interlock.config.plan import Dial, Package, SandboxPlan, Spawn
 from interlock.core.clock import Clock
-from interlock.credentials.errors import Unobtainable
-from interlock.credentials.secret_references import SecretResolver
+from interlock.credentials.secret_references import SecretResolver, Unobtainable
 from interlock.credentials.token import TokenHolder
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import USUAL, GreetingFailed, Manner, greet

@@ -30,7 +30,7 @@ from interlock.core.calls.caller import Caller, QuestionOrigin
 from interlock.core.calls.check import Admitted
 from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Outlook, Standing
-from interlock.credentials.consents import Consent
+from interlock.credentials.token import Consent
 from interlock.drivers.protocol.server_name import server_name
 from interlock.links.pipes import Undelivered
 from interlock.mcp.methods import Era

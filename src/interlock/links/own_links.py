@@ -30,8 +30,7 @@ from interlock.config.plan import ServerPlan, Spawn
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
 from interlock.core.link_state import USABLE, LinkState
-from interlock.credentials.consents import Consent
-from interlock.credentials.token import TokenHolder
+from interlock.credentials.token import Consent, TokenHolder
 from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.links.connector import SETTLED_S, ConnectorParts, Eras, LimitReached
 from interlock.links.handshake import LEGACY_CAPABILITIES, Manner

@@ -23,8 +23,8 @@ from msgspec import Raw
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
-from interlock.credentials.errors import Unobtainable
-from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
+from interlock.credentials.protocol.resource import read_challenge_untrusted
+from interlock.credentials.secret_references import Unobtainable
 from interlock.credentials.token import Denied, TokenHolder
 from interlock.drivers.protocol.server_name import settings_place
 from interlock.links.connected_link import ConnectedLink

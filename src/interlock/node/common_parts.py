@@ -33,11 +33,9 @@ from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.aql.adapter import AqlAdapter, LoopAdapter
-from interlock.aql.client_lists import AqlLists
 from interlock.aql.loop_operations import LoopOperations
-from interlock.aql.native_operations import NativeOperations
-from interlock.aql.operation_names import LiveOperationNames
-from interlock.aql.surface import AqlSurface
+from interlock.aql.operation_index import LiveOperationNames, NativeOperations
+from interlock.aql.surface import AqlLists, AqlSurface
 from interlock.catalog.arguments_check import ArgumentsCheck
 from interlock.catalog.catalog import Catalog, LiveNamespace
 from interlock.catalog.route_check import RouteCheck
@@ -55,7 +53,7 @@ from interlock.core.replicas import Changes, Replicas
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.protocol.resource import resource_of
 from interlock.credentials.service import CredentialService
-from interlock.credentials.shared_store import build_names_log, build_shared_store, maybe_tree_store
+from interlock.credentials.shared_store import build_names_log, build_shared_store, find_tree_store
 from interlock.dispatch.arrivals import Arrivals
 from interlock.dispatch.availability import AvailabilityCheck, SendCheck
 from interlock.dispatch.client_notifications import ClientNotifications
@@ -124,7 +122,7 @@ class StoreParts:
         self.identity = own_identity(plan.data)
         self.changes = Changes(replicas)
         # In which the aggregators of one tree agree on who has which subserver (MCP-AX 13.4).
-        self.shared = maybe_tree_store(plan, clock)
+        self.shared = find_tree_store(plan, clock)
         self.names_log = build_names_log(plan, plan.data, clock)
         self.refusals = Refusals(recorder.add, clock)
         self.retention = Retention(audit, recorder, clock, plan.store.audit_days)

@@ -23,7 +23,7 @@ from interlock.access.logins import is_browser
 from interlock.access.tokens import credential_of
 from interlock.approvals.api import SELF_APPROVAL
 from interlock.core.operator_errors import refused_as
-from interlock.credentials.protocol.client import CALLBACK_PATH
+from interlock.credentials.protocol.oauth_client import CALLBACK_PATH
 from interlock.fronts.own_address import THIS_MACHINE, OwnAddress
 from interlock.operator import approvals, approvers, console, open_pages
 from interlock.operator.approvals import PATH, is_approval_page

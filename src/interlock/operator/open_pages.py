@@ -23,7 +23,7 @@ from interlock.approvals.api import ENROL_PASSKEY, VISIT_INVITATION, EnrolPasske
 from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, PATH, Invitation, invitation_view
 from interlock.credentials.api import TAKE_OAUTH_RETURN
-from interlock.credentials.consents import Page
+from interlock.credentials.token import Page
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import KEY_HEADER, json_answer, refuse_unknown_parameters

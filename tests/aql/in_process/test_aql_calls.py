@@ -12,7 +12,7 @@ from tests.aql.aql_node import OPEN, TEXT, WRITES, Aql, AqlPlace, place, schema,
 from tests.aql.aql_schemas import is_valid
 from tests.support.frozen_node import Client, move, still
 
-from interlock.aql.native_operations import OperationContext
+from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.errors import OperationFailed, permission_denied
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category
 from interlock.core.calls.caller import Principal

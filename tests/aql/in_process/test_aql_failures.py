@@ -11,11 +11,11 @@ import pytest
 from tests.aql.aql_node import OPEN, TEXT, WRITES, Aql, place, schema, sent, tool, turns
 from tests.support.frozen_node import still
 
-from interlock.aql.introspect import Introspection
-from interlock.aql.native_operations import OperationContext
+from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.errors import resource_not_found
 from interlock.aql.protocol.model import RESERVED_BY_VERSION, SPEC_VERSION, AqlOperation, Category, check_operation
 from interlock.aql.protocol.results import read_result
+from interlock.aql.surface import Introspection
 
 SOURCES = Path(__file__).parents[3] / "src" / "interlock"
 LEAKS = [

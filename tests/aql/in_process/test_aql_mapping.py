@@ -10,7 +10,7 @@ from tests.aql.aql_node import OPEN, READS, TEXT, TOOLS, WRITES, place, schema, 
 from tests.aql.aql_schemas import is_valid
 from tests.support.frozen_node import still
 
-from interlock.aql.native_operations import OperationContext
+from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.classification import TRUSTS
 from interlock.aql.protocol.model import AqlOperation, Category, Danger
 from interlock.core.calls.caller import Principal

@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.safety.agent_lines import Lines
 from tests.safety.agents import LOOK, AgentsHere, agents_here
 
-from interlock.aql.native_operations import OperationContext
+from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.model import AqlOperation, Category
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -9,28 +9,30 @@ from hypothesis import strategies as st
 from tests.servers.minting import b64, key, mint
 from tests.wire.json_texts import VALUES, damaged, written
 
-from interlock.credentials.protocol.client import BadRegistration, read_registration_untrusted
-from interlock.credentials.protocol.discovery import (
+from interlock.credentials.protocol.oauth_client import (
+    BadAnswer,
+    BadRegistration,
     covers,
+    error_code_untrusted,
     is_issuer,
     read_authorization_server_untrusted,
+    read_callback_untrusted,
     read_protected_resource_untrusted,
+    read_registration_untrusted,
+    read_token_untrusted,
 )
 from interlock.credentials.protocol.resource import (
     BadIntrospection,
     BadMetadata,
+    challenge,
     is_protected,
+    is_scope,
+    maybe_bearer,
+    read_challenge_untrusted,
     read_introspection_untrusted,
     read_metadata_untrusted,
     request_body,
 )
-from interlock.credentials.protocol.token_request import (
-    BadAnswer,
-    error_code_untrusted,
-    read_callback_untrusted,
-    read_token_untrusted,
-)
-from interlock.credentials.protocol.www_authenticate import challenge, is_scope, maybe_bearer, read_challenge_untrusted
 from interlock.crypto.jose import (
     BadKeySet,
     Invalid,

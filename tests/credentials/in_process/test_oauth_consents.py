@@ -1,17 +1,15 @@
 """People who are sent to a page: how long it is good, for whom, and how many there may be."""
 
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from interlock.credentials import consents as room
+from interlock.credentials import token as token_module
 from interlock.credentials.authorization_server import TokenSource
-from interlock.credentials.consents import CONSENT_S, Consent, Consents, Page, PendingConsent
-from interlock.credentials.errors import Unobtainable
-from interlock.credentials.protocol.client import Client
-from interlock.credentials.protocol.discovery import AuthorizationServer
-from interlock.credentials.protocol.token_request import Token
+from interlock.credentials.protocol.oauth_client import AuthorizationServer, Client
+from interlock.credentials.secret_references import Unobtainable
+from interlock.credentials.token import CONSENT_S, Consent, Consents, Page, PendingConsent, TokenHolder
 from interlock.store.ports import Unavailable
 
 ISSUER = "https://login.example.com"
@@ -34,17 +32,14 @@ class Asker:
     def __init__(self, principal: str = "") -> None:
         self.principal = principal
         self.forms: list[dict[str, str]] = []
-        self.accepted: list[Token] = []
+        self.accepted: list[PendingConsent] = []
         self.trouble: Exception | None = None
 
-    async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> Token:
+    async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> None:
         self.forms.append(form)
-        return Token(access_token="t")
-
-    async def accept(self, pending: PendingConsent, token: Token) -> None:
         if self.trouble is not None:
             raise self.trouble
-        self.accepted.append(token)
+        self.accepted.append(pending)
 
 
 @pytest.fixture
@@ -69,7 +64,7 @@ def found(**changes: Any) -> TokenSource:
 
 def ask(desk: Consents, asker: Asker, *scopes: str, **changes: Any) -> Consent:
     client = Client(issuer=ISSUER, client_id="node")
-    return desk.ask(asker, found(**changes), client, BACK, scopes)
+    return desk.ask(cast(TokenHolder, asker), found(**changes), client, BACK, scopes)
 
 
 def state(consent: Consent) -> str:
@@ -137,14 +132,14 @@ async def test_what_goes_wrong_on_the_way_is_said_on_the_page(
 async def test_pages_nobody_opens_make_room_for_others(
     desk: Consents, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "PENDING_MAX", 3)
+    monkeypatch.setattr(token_module, "PENDING_MAX", 3)
     consents = [ask(desk, Asker()) for _ in range(5)]
-    assert len(desk._pending) == len(desk._asked) == 3
+    assert len(desk._pending) == len(desk._hashes) == 3
     assert (await come_back(desk, consents[0])).status == 400
     assert (await come_back(desk, consents[4])).status == 200
     clock.time += CONSENT_S
     ask(desk, Asker())
-    assert len(desk._pending) == len(desk._asked) == 1
+    assert len(desk._pending) == len(desk._hashes) == 1
 
 
 @pytest.mark.parametrize(

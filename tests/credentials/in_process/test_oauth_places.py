@@ -11,8 +11,8 @@ from tests.drivers import driver_texts
 from interlock.config.plan import Dial
 from interlock.core.clock import Clock
 from interlock.credentials.authorization_server import AuthorizationServers
-from interlock.credentials.errors import NoOAuth, Unobtainable
-from interlock.credentials.protocol.www_authenticate import Challenge
+from interlock.credentials.protocol.resource import Challenge
+from interlock.credentials.secret_references import NoOAuth, Unobtainable
 from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.kinds import kind_of
 from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url

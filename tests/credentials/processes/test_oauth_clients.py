@@ -11,12 +11,9 @@ import msgspec
 import pytest
 
 from interlock.config.plan import OAuthPlan
-from interlock.credentials.client_registration import Clients
-from interlock.credentials.errors import TokenRefused, Unobtainable
-from interlock.credentials.protocol.client import Client
-from interlock.credentials.protocol.discovery import AuthorizationServer
-from interlock.credentials.secret_references import SecretResolver
-from interlock.credentials.token_store import Grant, TokenStore
+from interlock.credentials.client_registration import Clients, Grant, TokenStore
+from interlock.credentials.protocol.oauth_client import AuthorizationServer, Client
+from interlock.credentials.secret_references import SecretResolver, TokenRefused, Unobtainable
 from interlock.store.sqlite.secrets import Secrets
 
 ISSUER = "https://login.example.com"
@@ -136,12 +133,12 @@ async def test_a_grant_for_another_server_is_dropped_and_not_given(room: Room) -
     grant = Grant(server="https://one", resource="r", issuer=ISSUER, client_id="c", access_token="t")
     await room.records.keep_grant("crm", "", grant)
     await room.records.keep_grant("crm", "client:ada", grant)
-    assert await room.records.grant("crm", "", "https://one") == grant
-    assert await room.records.grant("crm", "", "https://two") is None
-    assert await room.records.grant("crm", "", "https://one") is None
-    assert await room.records.grant("crm", "client:ada", "https://one") == grant
+    assert await room.records.find_grant("crm", "", "https://one") == grant
+    assert await room.records.find_grant("crm", "", "https://two") is None
+    assert await room.records.find_grant("crm", "", "https://one") is None
+    assert await room.records.find_grant("crm", "client:ada", "https://one") == grant
     await room.secrets.put("token", "crm client:ada", b"of another version", 0.0)
-    assert await room.records.grant("crm", "client:ada", "https://one") is None
+    assert await room.records.find_grant("crm", "client:ada", "https://one") is None
 
 
 def test_a_node_without_tokens_does_not_load_what_they_need() -> None:

@@ -209,7 +209,7 @@ def test_a_secret_that_no_header_can_carry_ends_none(tmp_path: Path) -> None:
         table = {"url": url, "headers": {"X-Key": "${secrets.CRM_TOKEN}"}}
         with running_node(tmp_path, {"crm": table}) as node:
             node.cli("secrets", "set", "crm-token", input="a\r\nX-Injected: yes")
-            refusing(node, "crm", "X-Key", "set it anew")
+            refusing(node, "crm", "X-Key", "set it again")
 
 
 def test_secrets_can_be_kept_while_no_node_runs(tmp_path: Path) -> None:

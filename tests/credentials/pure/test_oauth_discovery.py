@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from interlock.credentials.protocol.discovery import (
+from interlock.credentials.protocol.oauth_client import (
     covers,
     is_issuer,
     origin_of,

@@ -7,28 +7,26 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from interlock.credentials.protocol.client import (
+from interlock.credentials.protocol.oauth_client import (
+    AuthorizationServer,
+    BadAnswer,
     BadRegistration,
     Client,
     Method,
-    client_document,
-    client_metadata,
-    method_for,
-    method_to_register,
-    read_registration_untrusted,
-)
-from interlock.credentials.protocol.discovery import AuthorizationServer
-from interlock.credentials.protocol.token_request import (
-    BadAnswer,
     Returned,
     assertion_to_sign,
     authorization_url,
-    came_from,
+    client_document,
+    client_metadata,
     code_form,
     credentials_form,
     error_code_untrusted,
+    find_auth_method,
+    find_method_to_register,
+    is_from,
     pkce_challenge,
     read_callback_untrusted,
+    read_registration_untrusted,
     read_token_untrusted,
     refresh_form,
     scopes_to_ask,
@@ -129,7 +127,7 @@ def test_an_assertion_is_for_the_issuer_alone_and_for_a_moment() -> None:
     ],
 )
 def test_which_proof_is_given(supported: Any, secret: bool, key: bool, method: str | None) -> None:
-    assert method_for(supported, secret=secret, key=key) == method
+    assert find_auth_method(supported, secret=secret, key=key) == method
 
 
 @pytest.mark.parametrize(
@@ -142,7 +140,7 @@ def test_which_proof_is_given(supported: Any, secret: bool, key: bool, method: s
     ],
 )
 def test_which_proof_is_registered_for(supported: Any, method: str | None) -> None:
-    assert method_to_register(supported) == method
+    assert find_method_to_register(supported) == method
 
 
 @pytest.mark.parametrize(
@@ -225,7 +223,7 @@ def test_what_comes_back_is_an_answer_or_nothing(parameters: list[tuple[str, str
 )
 def test_who_an_answer_is_from_is_compared_to_the_letter(iss: str | None, always_says: bool, believed: bool) -> None:
     returned = Returned(state="s", code="c", iss=iss)
-    assert came_from(returned, ISSUER, always_says=always_says) is believed
+    assert is_from(returned, ISSUER, always_says=always_says) is believed
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from interlock.credentials.protocol.www_authenticate import (
+from interlock.credentials.protocol.resource import (
     NO_CHALLENGE,
     SCOPES_MAX,
     Challenge,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.servers.minting import b64, confused, join, key, mint, unsigned
 
-from interlock.credentials.protocol.www_authenticate import TOKEN_BYTES_MAX, challenge, is_bearer, maybe_bearer
+from interlock.credentials.protocol.resource import TOKEN_BYTES_MAX, challenge, is_bearer, maybe_bearer
 from interlock.crypto.jose import (
     Claims,
     Invalid,

@@ -100,7 +100,7 @@ def test_keys_that_are_named_no_secret_pass_and_are_left(interlock: Interlock) -
     assert interlock("check").code == 0
     done = interlock("secrets", "adopt", "files-mcp")
     assert done.code == 0
-    assert "no credential stands in clear" in done.err
+    assert "the file has no credential" in done.err
     assert (folder / "DRIVER.md").read_bytes() == before
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sdk.aql_library import Document, Library, Metadata
 
-from interlock.aql.protocol.merge import merged, merged_text
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, TypeDeclaration
+from interlock.aql.protocol.validation import merged, merged_text
 from interlock.sdk.aql import Adapter, DeclarationInvalid
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)

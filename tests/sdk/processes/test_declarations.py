@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.sdk.aql_library import Document, Library
 
-from interlock.aql.native_operations import NativeOperations
+from interlock.aql.operation_index import NativeOperations
 from interlock.aql.protocol.families import Profile, custom_profile
 from interlock.sdk.aql import Adapter, Category, DeclarationInvalid
 from interlock.sdk.aql.adapter import CANONICAL, SIMILAR, objection

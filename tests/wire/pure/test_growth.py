@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
+from interlock.credentials.protocol.resource import read_challenge_untrusted
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.interop.protocol.formats import blank_comments
 from interlock.interop.protocol.model import Style

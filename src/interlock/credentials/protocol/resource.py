@@ -1,11 +1,13 @@
-"""This node as an OAuth protected resource, and where others publish what they are: RFC 9728, RFC 8707, RFC 8414.
+"""Protected resources in OAuth: what a resource server publishes, asks and answers, and how its refusals are read.
 
-URLs and documents only; nothing is fetched.
+The node is a resource server itself: it publishes metadata (RFC 9728), asks an authorization server about tokens
+(RFC 7662), maps scopes to its own, and challenges clients (RFC 6750). It is also a client of other resource servers,
+and reads the challenges in their WWW-Authenticate headers (RFC 9110 11.6.1). Values and bytes only; nothing is fetched.
 """
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit, urlunsplit
 
@@ -15,7 +17,7 @@ from interlock.crypto.jose import Claims, Invalid, Reason
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.net.protocol.uri import canonical_uri
 
-# Asking the authorization server about a token (RFC 7662): the request's bytes, and the answer read.
+# Token introspection (RFC 7662)
 
 _FORM: Final = b"content-type: application/x-www-form-urlencoded\r\naccept: application/json\r\n"
 
@@ -30,7 +32,9 @@ class BadIntrospection(Exception):
 
 
 def request_headers(client_id: str, client_secret: str) -> bytes:
-    """RFC 6749 2.3.1: both halves are form-encoded before they are joined."""
+    """Return the header lines of a request with Basic authentication. Both parts are form-encoded first (RFC 6749
+    2.3.1).
+    """
     pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()
     return _FORM + b"authorization: Basic %b\r\n" % base64.b64encode(pair)
 
@@ -52,7 +56,7 @@ def read_introspection_untrusted(data: bytes, issuer: str) -> Claims | Invalid:
     return answer if answer.iss is not None else msgspec.structs.replace(answer, iss=issuer)
 
 
-# OAuth's scope strings and our three scopes, of which a wider one holds the narrower ones.
+# Scopes: any scope strings are mapped to the three of the node. Each of these includes the ones before it.
 
 OurScope = Literal["read", "write", "admin"]
 RANK: Final[tuple[OurScope, ...]] = ("read", "write", "admin")
@@ -175,3 +179,108 @@ def _maybe_split(url: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts
+
+
+# The Authorization header of a request, and the WWW-Authenticate header of a refusal (RFC 6750, RFC 9728 5.1).
+
+# The largest header that common servers and proxies accept.
+TOKEN_BYTES_MAX: Final = 8192
+_BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)  # RFC 6750 2.1
+_UNQUOTABLE = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")  # RFC 6750 3
+
+
+def is_bearer(authorization: bytes) -> bool:
+    return authorization.partition(b" ")[0].lower() == b"bearer"
+
+
+def maybe_bearer(authorization: bytes) -> str | None:
+    """Return the token of an Authorization header, or None if there is no valid one."""
+    token = authorization.partition(b" ")[2]
+    if not is_bearer(authorization) or len(token) > TOKEN_BYTES_MAX:
+        return None
+    text = token.strip(b" ").decode("latin-1")
+    return text if _BEARER_TOKEN.fullmatch(text) else None
+
+
+def challenge(
+    metadata_url: str, *, error: str | None = None, description: str | None = None, scope: str | None = None
+) -> str:
+    """Return a WWW-Authenticate challenge. A request without a credential gets no error code (RFC 6750 3.1)."""
+    parameters = {"resource_metadata": metadata_url, "error": error, "error_description": description, "scope": scope}
+    return "Bearer " + ", ".join(f'{name}="{_UNQUOTABLE.sub("", text)}"' for name, text in parameters.items() if text)
+
+
+CHALLENGE_BYTES_MAX: Final = 8192
+SCOPES_MAX: Final = 64  # of one challenge, one document, one token
+_HTTP_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  (RFC 9110 5.6.2)
+_PARAMETER = re.compile(rf'({_HTTP_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_HTTP_TOKEN})(?=[ \t]*(?:,|$)))')
+_SCHEME = re.compile(rf"({_HTTP_TOKEN})(?=[ \t]|,|$)")
+_SKIPPED = re.compile(r"[ \t,]*")
+
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 3.3
+
+INSUFFICIENT_SCOPE: Final = "insufficient_scope"
+
+
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of a Bearer challenge. Parameters that are absent or cannot be read are empty."""
+
+    resource_metadata: str | None = None
+    scope: tuple[str, ...] = ()
+    error: str | None = None
+
+
+NO_CHALLENGE: Final = Challenge()
+
+
+def read_challenge_untrusted(values: Iterable[bytes]) -> Challenge:
+    """Return the first Bearer challenge among all challenges of a server."""
+    for value in values:
+        for scheme, parameters in _challenges(value[:CHALLENGE_BYTES_MAX].decode("latin-1")):
+            if scheme == "bearer":
+                return Challenge(
+                    resource_metadata=parameters.get("resource_metadata"),
+                    scope=scopes(parameters.get("scope", "")),
+                    error=parameters.get("error"),
+                )
+    return NO_CHALLENGE
+
+
+def scopes(text: str) -> tuple[str, ...]:
+    """Split a scope string into its scopes, each once. Invalid scopes are left out."""
+    return tuple(dict.fromkeys(scope for scope in text.split(" ") if _SCOPE.fullmatch(scope)))[:SCOPES_MAX]
+
+
+def is_scope(text: str) -> bool:
+    return _SCOPE.fullmatch(text) is not None
+
+
+def _challenges(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield scheme and parameters of each challenge in a header value.
+
+    Commas separate both parameters and challenges, so a new challenge is recognised by a token without `=` after it.
+    """
+    scheme, parameters = "", dict[str, str]()
+    at = 0
+    while at < len(text):
+        skipped = _SKIPPED.match(text, at)
+        at = skipped.end() if skipped is not None else at
+        parameter = _PARAMETER.match(text, at)
+        if parameter is not None:
+            quoted = parameter[2]
+            value = parameter[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            parameters.setdefault(parameter[1].lower(), value)
+            at = parameter.end()
+            continue
+        start = _SCHEME.match(text, at)
+        if start is None:
+            # A token68, or text that cannot be read: continue after the next comma.
+            comma = text.find(",", at)
+            at = max(at + 1, comma if comma >= 0 else len(text))
+            continue
+        if scheme:
+            yield scheme, parameters
+        scheme, parameters = start[1].lower(), {}
+        at = start.end()
+    if scheme:
+        yield scheme, parameters

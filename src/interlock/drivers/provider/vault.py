@@ -19,8 +19,7 @@ import msgspec
 
 from interlock.config.value_types import secret_slug
 from interlock.core.clock import Clock, rfc3339
-from interlock.credentials.errors import Unobtainable
-from interlock.credentials.secret_references import SecretResolver
+from interlock.credentials.secret_references import SecretResolver, Unobtainable
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.secret_use import (
     NOTHING,

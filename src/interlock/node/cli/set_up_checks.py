@@ -400,9 +400,9 @@ def _store(set_up: SetUp) -> Found:
         return
     if set_up.loaded is None or set_up.plan.store.backend != "nats":
         return
-    from interlock.credentials.shared_store import maybe_trouble
+    from interlock.credentials.shared_store import find_store_problem
 
-    trouble = asyncio.run(maybe_trouble(set_up.plan, set_up.data))
+    trouble = asyncio.run(find_store_problem(set_up.plan, set_up.data))
     if trouble is not None:
         yield trouble, "until then the node does not start", None
 

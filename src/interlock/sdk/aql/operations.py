@@ -11,9 +11,8 @@ import msgspec
 
 from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, failure, invalid_value
 from interlock.aql.protocol.field_selection import Selection, read_selection, select
-from interlock.aql.protocol.merge import merged
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Lifecycle
-from interlock.aql.protocol.validation import Validator
+from interlock.aql.protocol.validation import Validator, merged
 from interlock.sdk.aql.executions import AdapterExecutions, Execution
 from interlock.sdk.aql.signature import HandlerArgument, Signature
 from interlock.sdk.aql.values import (

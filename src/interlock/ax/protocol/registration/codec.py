@@ -32,7 +32,7 @@ from interlock.ax.protocol.messages import (
 from interlock.ax.protocol.names import describe_malformed, is_segment
 from interlock.ax.protocol.registration.authority import SCHEME, maybe_authority
 from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
-from interlock.credentials.protocol.www_authenticate import TOKEN_BYTES_MAX
+from interlock.credentials.protocol.resource import TOKEN_BYTES_MAX
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, NAMESPACE_INVALID, Refusal, ax_refusal
 
