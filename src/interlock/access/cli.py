@@ -548,7 +548,11 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     try:
         answer = invocation.node.call(REVOKE_KEY, ref=ref)
     except Unreachable as away:
-        answer = _revoke_key_offline(invocation, away, ref)
+        if invocation.remote_url is not None or away.code != "not_running":
+            raise away
+        from interlock.cli.client.offline_keys import revoke_stored
+
+        answer = revoke_stored(invocation.loaded.plan, invocation.data_folder, ref)
     removed = keys.remove(name)
     out = invocation.out
     if out.as_json:
@@ -564,14 +568,6 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     if removed:
         out.line(f"removed {keys.file(name)}")
     out.remark(f"take the [[anchor]] {name} out of interlock.toml; it proves nothing any more")
-
-
-def _revoke_key_offline(invocation: Invocation, away: Unreachable, ref: str) -> "Answer":
-    if invocation.remote_url is not None or away.code != "not_running":
-        raise away
-    from interlock.cli.client.offline_keys import revoke_stored
-
-    return revoke_stored(invocation.loaded.plan, invocation.data_folder, ref)
 
 
 @verb(

@@ -77,7 +77,17 @@ class LoginService:
             return None
         key = secrets.token_urlsafe(KEY_BYTES)
         cookie, record = await self._tokens.begin_session(NAME, login.roles, SESSION_S, session_cookie(key))
-        await self._recorder.append_now(_login_line(record, now))
+
+        await self._recorder.append_now(
+            AuditRecord.event(
+                now,
+                f"browser:{record.id[:8]}",
+                "operator",
+                "login",
+                verdict="made",
+                roles=list(record.roles or ()),
+            )
+        )
         return BrowserSession(cookie=cookie, key=key, record=record)
 
     async def end(self, host: str, cookies: Mapping[str, str]) -> None:
@@ -126,15 +136,3 @@ def maybe_browser(tokens: TokenRegistry, host: str, cookies: Mapping[str, str]) 
     """Return the person behind the cookies of a request, or None."""
     cookie = maybe_cookie(host, cookies)
     return None if cookie is None else tokens.browser(cookie)
-
-
-def _login_line(record: TokenRecord, now: float) -> bytes:
-    """Encode the audit record of a browser that logged in."""
-    return AuditRecord.event(
-        now,
-        f"browser:{record.id[:8]}",
-        "operator",
-        "login",
-        verdict="made",
-        roles=list(record.roles or ()),
-    )

@@ -8,7 +8,7 @@ server is ever shown it.
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
@@ -299,7 +299,9 @@ class AccessTokens:
         """Return the principal of a token, or a refusal. Concurrent requests with one token share one verification."""
         under_way = self._under_way.get(authorization)
         if under_way is None:
-            under_way = self._under_way[authorization] = _begin(self._verify(authorization, source))
+            under_way = self._under_way[authorization] = asyncio.get_running_loop().create_task(
+                self._verify(authorization, source)
+            )
             under_way.add_done_callback(lambda _: self._under_way.pop(authorization, None))
         return await asyncio.shield(under_way)
 
@@ -365,7 +367,12 @@ class AccessTokens:
             if issuer is None:
                 return Invalid(Reason.ISSUER)
             if issuer.keys is not None:
-                return await self._read_signed(jwt, issuer, issuer.keys, source)
+                key = issuer.keys.maybe_key(jwt)
+                if key is None:
+                    with self._verifications.waiting(source):
+                        key = await issuer.keys.key_for(jwt)
+                fault = key if isinstance(key, Invalid) else check_signature(jwt, key)
+                return (issuer, jwt.claims, REVERIFY_S) if fault is None else fault
         elif is_jose(token) or self._asked is None:
             return jwt
         else:
@@ -373,16 +380,6 @@ class AccessTokens:
         assert issuer.introspector is not None  # noqa: S101  (an issuer has the one or the other)
         claims = await issuer.introspector.claims(token, source)
         return claims if isinstance(claims, Invalid) else (issuer, *claims)
-
-    async def _read_signed(
-        self, jwt: Jwt, issuer: _Issuer, keys: KeyRing, source: str
-    ) -> tuple[_Issuer, Claims, float] | Invalid:
-        key = keys.maybe_key(jwt)
-        if key is None:
-            with self._verifications.waiting(source):
-                key = await keys.key_for(jwt)
-        fault = key if isinstance(key, Invalid) else check_signature(jwt, key)
-        return (issuer, jwt.claims, REVERIFY_S) if fault is None else fault
 
     def _principal(self, issuer: _Issuer, claims: Claims) -> Principal | HttpRefusal:
         name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
@@ -410,10 +407,6 @@ class AccessTokens:
 
     def _challenge(self, **parameters: str | None) -> bytes:
         return f"www-authenticate: {challenge(self._metadata_url, **parameters)}\r\n".encode("latin-1")
-
-
-def _begin(verification: Coroutine[Any, Any, Principal | HttpRefusal]) -> asyncio.Task[Principal | HttpRefusal]:
-    return asyncio.get_running_loop().create_task(verification)
 
 
 _UNAVAILABLE: Final = HttpRefusal(

@@ -1,6 +1,7 @@
 """Operations on tokens and on logins of browsers. Each change to a token is recorded."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import get_args
 
 import msgspec
@@ -36,42 +37,41 @@ from interlock.store.tokens import BadTokenName, TokenRoom, token_name_fault
 from interlock.wire.refusal import NotFound, Refused
 
 
+@dataclass(eq=False)
 class TokenOperations:
     """Operations on tokens."""
 
-    def __init__(self, tokens: TokenRegistry, dismiss: Callable[[], None], recorder: Recorder, clock: Clock) -> None:
-        """Create the operations. `dismiss` closes connections whose token is no longer valid."""
-        self._tokens = tokens
-        self._recorder = recorder
-        self._clock = clock
-        self._dismiss = dismiss
+    tokens: TokenRegistry
+    dismiss: Callable[[], None]
+    recorder: Recorder
+    clock: Clock
 
     @handles(LIST_TOKENS)
     async def list_all(self) -> Tokens:
-        return await self._tokens.list_live()
+        return await self.tokens.list_live()
 
     @handles(ISSUE_TOKEN)
     async def issue(self, body: IssueToken, by: str) -> IssuedToken:
         """Make a token and return it, once. A name may be used again. Raises Refused, StoreError."""
         room = check_token(body)
         try:
-            token, record = await self._tokens.issue(body.name, body.audience, body.scope, body.days, room)
+            token, record = await self.tokens.issue(body.name, body.audience, body.scope, body.days, room)
         except BadTokenName as error:
             raise refused_as(BAD_TOKEN_NAME, str(error)) from None
         # If the record cannot be written, the token is not returned, so that no caller ever has it.
-        await self._recorder.append_now(token_line("issue", record, by, self._clock.wall()))
+        await self.recorder.append_now(token_line("issue", record, by, self.clock.wall()))
         return issued_token(token, record)
 
     @handles(REVOKE_TOKEN)
     async def revoke(self, ref: str, by: str) -> RevokedTokens:
         """Revoke the token with this id, or all tokens with this name. Raises NotFound, StoreError."""
-        revoked = await self._tokens.revoke(ref)
+        revoked = await self.tokens.revoke(ref)
         if not revoked:
-            live = [record for record in await self._tokens.list() if record.revoked_at is None]
+            live = [record for record in await self.tokens.list() if record.revoked_at is None]
             raise NotFound("token", ref, [record.name for record in live])
-        self._dismiss()  # first, so that connections close even if the log cannot be written
+        self.dismiss()  # first, so that connections close even if the log cannot be written
         for record in revoked:
-            await self._recorder.append_now(token_line("revoke", record, by, self._clock.wall()))
+            await self.recorder.append_now(token_line("revoke", record, by, self.clock.wall()))
         return RevokedTokens(revoked=tuple(record.id for record in revoked))
 
 

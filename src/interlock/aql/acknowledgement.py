@@ -7,6 +7,7 @@ the gate holds has no hold of this kind: a person decides about it there.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from interlock.aql.operation_index import OperationEntry
@@ -73,50 +74,41 @@ class PersonHold(DangerHold):
         return _REFUSED
 
 
+@dataclass(eq=False)
 class Acknowledgement(DangerHold):
     """The confirmation by the caller, who sends the same call again with the token of the first answer."""
 
-    def __init__(
-        self,
-        tokens: ConfirmationTokens,
-        entry: OperationEntry,
-        owner: str,
-        principal: str,
-        digest: str,
-        token: str | None,
-        note: Callable[[str], None],
-    ) -> None:
-        """Create an acknowledgement. `owner` is the session or principal to which tokens are bound, `digest` the hash
-        of the arguments. `note` receives the outcome for the audit log.
-        """
-        self._tokens = tokens
-        self._entry = entry
-        self._owner = owner
-        self._principal = principal
-        self._digest = digest
-        self._token = token
-        self._note = note
-        self._is_given = False
+    tokens: ConfirmationTokens
+    entry: OperationEntry
+    # The session or principal to which tokens are bound.
+    owner: str
+    principal: str
+    # The hash of the arguments.
+    digest: str
+    token: str | None
+    # Receives the outcome, for the audit log.
+    note: Callable[[str], None]
+    _is_given: bool = field(default=False, init=False)
 
     @property
     def is_asked_first(self) -> bool:
-        return self._token is None and not self._is_given
+        return self.token is None and not self._is_given
 
     def acknowledge(self, call: Call | None = None) -> Refused | None:
         """Redeem the token, or issue one. It happens once: a call that waits for its server asks again."""
         if self._is_given:
             return None
-        name, danger = self._entry.name, self._entry.danger
-        if self._token is not None:
-            self.failure = self._tokens.redeem(self._token, self._owner, self._principal, name, self._digest)
+        name, danger = self.entry.name, self.entry.danger
+        if self.token is not None:
+            self.failure = self.tokens.redeem(self.token, self.owner, self.principal, name, self.digest)
             self._is_given = self.failure is None
-            self._note("confirmed" if self.failure is None else f"denied, {self.failure.code}")
+            self.note("confirmed" if self.failure is None else f"denied, {self.failure.code}")
             return None if self._is_given else _REFUSED
-        token, expires_at = self._tokens.issue(self._owner, self._principal, name, self._digest, danger.level)
-        declared = self._entry.operation.confirmation_message
+        token, expires_at = self.tokens.issue(self.owner, self.principal, name, self.digest, danger.level)
+        declared = self.entry.operation.confirmation_message
         message = declared or f"'{name}' is {danger.level.word}. Send the same call again with this token to run it."
         self.failure = confirmation_required(
             name, danger.level.word, token=token, expires_at=expires_at, message=message, reasons=danger.reasons
         )
-        self._note(f"denied, {self.failure.code}")
+        self.note(f"denied, {self.failure.code}")
         return _REFUSED

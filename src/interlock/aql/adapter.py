@@ -106,13 +106,6 @@ class AqlAdapter:
     def plan(self) -> Plan:
         return self._current.plan
 
-    def _refresh_plan(self) -> None:
-        plan = self._current.plan
-        if plan is not self._plan:
-            self._plan = plan
-            self._forget_indexes()
-            self.tokens.change_lives(token_lives(plan.aql.danger))
-
     def _forget_indexes(self) -> None:
         self._entries.clear()
         self._indexes.clear()
@@ -121,7 +114,11 @@ class AqlAdapter:
 
     def index(self, caller: Caller) -> OperationIndex:
         """Return the operations that a caller may call. It is called for every operation and nearly always cached."""
-        self._refresh_plan()
+        plan = self._current.plan
+        if plan is not self._plan:
+            self._plan = plan
+            self._forget_indexes()
+            self.tokens.change_lives(token_lives(plan.aql.danger))
         namespace = self._catalog.namespace
         key = namespace.view(caller.key).key
         cached = self._indexes.get(key)

@@ -8,6 +8,7 @@ item of a batch has another last stage, which collects the answers (`own_calls.B
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +23,7 @@ from interlock.aql.protocol.errors import AqlFailure, Code, internal_error, too_
 from interlock.aql.protocol.families import Mode
 from interlock.aql.protocol.field_selection import Selection, known_fields, select, unmatched
 from interlock.aql.protocol.model import Category
-from interlock.aql.protocol.results import Read, maybe_envelope_data, read_error, read_result
+from interlock.aql.protocol.results import maybe_envelope_data, read_error, read_result
 from interlock.core.calls.caller import Caller, ClientRequest
 from interlock.core.calls.check import Account
 from interlock.core.clock import rfc3339
@@ -81,6 +82,7 @@ _HELPFUL_OPERATIONS: Final = {
 _LOOP_CATEGORIES: Final = {declaration.name: declaration.category for declaration in DECLARATIONS}
 
 
+@dataclass(eq=False)
 class Guidance:
     """Additions of a surface to answers: what a client can do about a refusal, and warnings about its budgets.
 
@@ -88,14 +90,13 @@ class Guidance:
     which an exceeded rate opens again.
     """
 
-    def __init__(self, adapter: AqlAdapter, mode: Mode, budgets: Budgets) -> None:
-        self._adapter = adapter
-        self._mode: Mode = mode
-        self._budgets = budgets
+    adapter: AqlAdapter
+    mode: Mode
+    budgets: Budgets
 
     def quota_warnings(self, caller: Caller, entry: OperationEntry) -> tuple[AnswerWarning, ...]:
         """Return warnings for the quotas of an operation that are nearly used up."""
-        route, budgets = entry.route, self._budgets
+        route, budgets = entry.route, self.budgets
         if route is None or not budgets.is_enforced:
             return ()
         link_account: Account | None = getattr(route.link, "account", None)
@@ -105,7 +106,7 @@ class Guidance:
             "max_mutable_calls_per_session": route.price.mutable,
             "max_cost_units_per_session": route.price.units > 0,
         }
-        now = self._adapter.clock.now()
+        now = self.adapter.clock.now()
         return tuple(
             AnswerWarning(
                 code="RATE_LIMIT_QUOTA_WARNING",
@@ -123,12 +124,12 @@ class Guidance:
         """Add to a failure what the client can do about it: the operation and tool that help, or the time to wait."""
         details = failure.details or {}
         if failure.code == Code.RATE_LIMIT_EXCEEDED.value and isinstance(details.get("retry_after_seconds"), int):
-            resets_at = rfc3339(self._adapter.clock.wall() + details["retry_after_seconds"])
+            resets_at = rfc3339(self.adapter.clock.wall() + details["retry_after_seconds"])
             return msgspec.structs.replace(failure, details={**details, "resets_at": resets_at})
         operation = _HELPFUL_OPERATIONS.get(str(details.get("reason")))
         if operation is None or failure.code != Code.PERMISSION_DENIED.value:
             return failure
-        endpoints = self._adapter.endpoints(self._mode)
+        endpoints = self.adapter.endpoints(self.mode)
         tool = endpoints.tool_of_family(endpoints.profile.by_category[_LOOP_CATEGORIES[operation]])
         detail = details.get("detail")
         sentence = f"{detail[:1].upper()}{detail[1:]}. " if isinstance(detail, str) and detail else ""
@@ -138,53 +139,42 @@ class Guidance:
         )
 
 
+@dataclass(slots=True, eq=False)
 class OperationSink:
     """The sink of the tool call that an operation became: reads the answer of the tool and delivers an envelope."""
 
-    __slots__ = ("_ack", "_deliver", "_entry", "_guidance", "_request", "_selection", "_warnings")
-
-    def __init__(
-        self,
-        request: ClientRequest,
-        deliver: Deliver,
-        entry: OperationEntry,
-        guidance: Guidance,
-        selection: Selection | None,
-        ack: DangerHold | None,
-        warnings: tuple[AnswerWarning, ...],
-    ) -> None:
-        """Create a sink. If the acknowledgement `ack` has a failure, that failure is the answer."""
-        self._request = request
-        self._guidance = guidance
-        self._deliver = deliver
-        self._entry = entry
-        self._selection = selection
-        self._ack = ack
-        self._warnings = warnings
+    request: ClientRequest
+    deliver: Deliver
+    entry: OperationEntry
+    guidance: Guidance
+    selection: Selection | None
+    # If the confirmation failed, its failure is the answer.
+    ack: DangerHold | None
+    warnings: tuple[AnswerWarning, ...]
 
     def emit(self, message: bytes) -> None:
-        self._request.sink.emit(message)
+        self.request.sink.emit(message)
 
     def drop(self) -> None:
-        self._request.sink.drop()
+        self.request.sink.drop()
 
     def answer(self, message: bytes, status: int = 200) -> None:
         try:
             answered = self._read(message, status)
         except Exception:
-            answered = OperationAnswer(failure=unexpected(f"the answer of {self._entry.name}"))
-        self._deliver(answered)
+            answered = OperationAnswer(failure=unexpected(f"the answer of {self.entry.name}"))
+        self.deliver(answered)
 
     def _read(self, message: bytes, status: int) -> OperationAnswer:
         """Read the answer of the tool. The failure of a refused confirmation takes precedence over it."""
-        if self._ack is not None and self._ack.failure is not None:
-            return OperationAnswer(failure=self._ack.failure)
-        entry = self._entry
+        if self.ack is not None and self.ack.failure is not None:
+            return OperationAnswer(failure=self.ack.failure)
+        entry = self.entry
         tool = entry.route.qualified if entry.route is not None else entry.name
         answer = _decode(message)
         if answer.error is not msgspec.UNSET:
             failure = read_error(answer.error, tool=tool, operation=entry.name)
-            return OperationAnswer(failure=self._guidance.complete(failure))
+            return OperationAnswer(failure=self.guidance.complete(failure))
         if answer.result is msgspec.UNSET:
             return OperationAnswer(failure=internal_error("the answer cannot be read"))
         read = read_result(answer.result, tool=tool, operation=entry.name, danger=entry.danger_word)
@@ -192,15 +182,12 @@ class OperationSink:
             return OperationAnswer(message=message, status=status)
         if entry.upstream is not None and read.failure is None:
             read = maybe_envelope_data(read.data) or read
-        return self._selected(read)
-
-    def _selected(self, read: Read) -> OperationAnswer:
-        """Select the requested fields of the data, and add warnings."""
-        data, warnings = read.data, self._warnings
-        if self._selection is not None and read.failure is None and self._selection != "full":
+        # Select the requested fields of the data, and add warnings.
+        data, warnings = read.data, self.warnings
+        if self.selection is not None and read.failure is None and self.selection != "full":
             whole = decode_value(data) if isinstance(data, Raw) else data
-            data = select(whole, self._selection)
-            if missed := unmatched(whole, self._selection):
+            data = select(whole, self.selection)
+            if missed := unmatched(whole, self.selection):
                 unmatched_warning = AnswerWarning(
                     code="VALIDATION_TRUNCATED_WARNING",
                     message=f"fields names nothing in the data: {', '.join(missed[:FIELDS_NAMED_MAX])}",
@@ -209,7 +196,7 @@ class OperationSink:
                 )
                 warnings = (*warnings, unmatched_warning)
         if read.failure is None:
-            warnings = (*warnings, *self._guidance.quota_warnings(self._request.caller, self._entry))
+            warnings = (*warnings, *self.guidance.quota_warnings(self.request.caller, self.entry))
         return OperationAnswer(
             data=data,
             failure=read.failure,
@@ -220,60 +207,47 @@ class OperationSink:
         )
 
 
+@dataclass(slots=True, eq=False)
 class AnswerDelivery:
     """The delivery of a single operation's answer: wraps it in an envelope and writes it to the client."""
 
-    __slots__ = ("_caller", "_client_id", "_entry", "_is_bare", "_limit", "_request_id", "_sink", "_started_ms")
-
-    def __init__(
-        self,
-        request: ClientRequest,
-        limit: int,
-        *,
-        request_id: str | None = None,
-        is_bare: bool = False,
-        started_ms: Callable[[], int] | None = None,
-    ) -> None:
-        """Create a delivery. `is_bare` marks an answer of introspection, whose schemas are closed."""
-        self._caller = request.caller
-        self._client_id = request.client_id
-        self._sink = request.sink
-        self._limit = limit
-        self._request_id = request_id
-        self._is_bare = is_bare
-        self._started_ms = started_ms
-        self._entry: OperationEntry | None = None
-
-    def serve(self, entry: OperationEntry) -> None:
-        """Set the operation that is served, once it is known."""
-        self._entry = entry
+    request: ClientRequest
+    limit: int
+    request_id: str | None = None
+    # True for an answer of introspection, whose schemas are closed.
+    is_bare: bool = False
+    started_ms: Callable[[], int] | None = None
+    # The operation, once it is known.
+    entry: OperationEntry | None = None
 
     def __call__(self, answered: OperationAnswer) -> None:
         if answered.message is not None:
-            self._sink.answer(answered.message, answered.status)
+            self.request.sink.answer(answered.message, answered.status)
             return
-        self._sink.answer(encode_result(self._client_id, self.result(answered)))
+        self.request.sink.answer(encode_result(self.request.client_id, self.result(answered)))
 
     def result(self, answered: OperationAnswer) -> bytes:
         """Encode the MCP result. Data that exceeds the limit becomes a failure, although the operation was executed."""
-        failure = answered.failure
-        blocks = answered.blocks
+        failure, blocks, meta, caller = answered.failure, answered.blocks, answered.meta, self.request.caller
         if failure is None:
-            if self._is_bare:
+            if self.is_bare:
                 envelope = success(answered.data)
             else:
-                took = None if self._started_ms is None else self._started_ms()
-                envelope = success(answered.data, answered.warnings, request_id=self._request_id, duration_ms=took)
-            if len(envelope) > self._limit:
-                failure, blocks = self._too_large(len(envelope)), ()
-        meta = answered.meta
+                took = None if self.started_ms is None else self.started_ms()
+                envelope = success(answered.data, answered.warnings, request_id=self.request_id, duration_ms=took)
+            if len(envelope) > self.limit:
+                more: dict[str, Any] = {"executed": True}
+                if self.entry is not None and self.entry.category is Category.READ:
+                    more["hint"] = "ask for less with fields, or in pages"
+                failure, blocks = too_large("response_size", self.limit, len(envelope), **more), ()
         if failure is not None:
-            if self._request_id is not None and not self._is_bare:
-                details = {**(failure.details or {}), "request_id": self._request_id}
+            if self.request_id is not None and not self.is_bare:
+                details = {**(failure.details or {}), "request_id": self.request_id}
                 failure = msgspec.structs.replace(failure, details=details)
-            envelope = failed(failure, bare=self._is_bare)
-            meta = self._session_meta(meta)
-        caller = self._caller
+            envelope = failed(failure, bare=self.is_bare)
+            # Failures name the session, for logs and support (2.3.5, X-16).
+            if meta is None and caller.aql is not None:
+                meta = Raw(encode_value({SESSION_META: caller.aql}))
         return tool_result(
             envelope,
             is_error=failure is not None and failure.is_error,
@@ -283,16 +257,3 @@ class AnswerDelivery:
             meta=meta,
             annotations=answered.annotations,
         )
-
-    def _session_meta(self, meta: Raw | None) -> Raw | None:
-        """Add the session to a failed operation, for logs and support (2.3.5, X-16)."""
-        session = self._caller.aql
-        if session is None or meta is not None:
-            return meta
-        return Raw(encode_value({SESSION_META: session}))
-
-    def _too_large(self, size: int) -> AqlFailure:
-        more: dict[str, Any] = {"executed": True}
-        if self._entry is not None and self._entry.category is Category.READ:
-            more["hint"] = "ask for less with fields, or in pages"
-        return too_large("response_size", self._limit, size, **more)

@@ -93,7 +93,9 @@ class LiftedServers:
             if operations is None:
                 continue
             by_route: dict[Route, dict[str, AqlOperation]] = {each: {} for each in tools}
-            kinds = _kinds(await self._introspect(route, query="types"))
+            types = (await self._introspect(route, query="types")).get("types")
+            declared = [item for item in types if isinstance(item, Mapping)] if isinstance(types, list) else []
+            kinds = {str(item.get("name")): str(item.get("kind")) for item in declared}
             for item in operations:
                 name = item.get("name") if isinstance(item, Mapping) else None
                 if not isinstance(name, str) or not is_name(name) or name == "introspect":
@@ -150,13 +152,6 @@ class LiftedServers:
             return {}
         data = decode_value(opened.data) if isinstance(opened.data, Raw) else opened.data
         return data if isinstance(data, Mapping) else {}
-
-
-def _kinds(listed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the kinds of the types that a server lists, by their names."""
-    types = listed.get("types")
-    declared = [each for each in types if isinstance(each, Mapping)] if isinstance(types, list) else []
-    return {str(each.get("name")): str(each.get("kind")) for each in declared}
 
 
 def _rank(route: Route) -> tuple[int, str]:

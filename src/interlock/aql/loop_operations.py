@@ -202,7 +202,11 @@ class LoopOperations:
             "verify_challenge": verification.verify,
         }
         for declaration in DECLARATIONS:
-            native.add(declaration, self._handler(handlers[declaration.name]), is_shown=self._is_shown)
+            native.add(
+                declaration,
+                self._handler(handlers[declaration.name]),
+                is_shown=lambda caller: self.mode() != "disabled",
+            )
 
     async def open(self) -> None:
         """Do nothing: there is nothing to open."""
@@ -249,9 +253,6 @@ class LoopOperations:
                 "auto_approve": len(plan.auto_approve),
             },
         }
-
-    def _is_shown(self, caller: Caller) -> bool:
-        return self._loop.plan.mode != "disabled"
 
     def _handler(self, work: LoopHandler) -> Handler:
         """Return a handler that lets the work of the loop finish, even if the call is cancelled."""

@@ -189,7 +189,18 @@ class BatchCall(OwnCall):
             self._begin(self.items[self.place])
         self.is_advancing = False
         if not self.done and self.current is None and (self.is_halted or self.place == len(self.items)):
-            self._finish()
+            # Answer the batch with the results of all items that ran.
+            halted = self.results.pop() if self.is_halted else None
+            envelope, caller = batch(self.results, halted), self.caller
+            result = tool_result(
+                envelope,
+                is_error=False,
+                is_modern=caller.era is MODERN,
+                is_structured=caller.era is MODERN or caller.version >= STRUCTURED_SINCE,
+            )
+            sink, client_id = self.sink, self.client_id
+            self.end(None)
+            sink.answer(encode_result(client_id, result))
 
     def _begin(self, raw: Raw) -> None:
         """Begin one item. Its answer may arrive before this returns, or later."""
@@ -236,20 +247,6 @@ class BatchCall(OwnCall):
         self.size += len(text) + len(operation)
         self.results.append((operation, text, failure is None))
         self.place += 1
-
-    def _finish(self) -> None:
-        """Answer the batch with the results of all items that ran."""
-        halted = self.results.pop() if self.is_halted else None
-        envelope, caller = batch(self.results, halted), self.caller
-        result = tool_result(
-            envelope,
-            is_error=False,
-            is_modern=caller.era is MODERN,
-            is_structured=caller.era is MODERN or caller.version >= STRUCTURED_SINCE,
-        )
-        sink, client_id = self.sink, self.client_id
-        self.end(None)
-        sink.answer(encode_result(client_id, result))
 
     def cancel_item(self) -> None:
         current, self.current = self.current, None

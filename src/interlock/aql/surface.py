@@ -12,13 +12,14 @@ operation, in the order that MCP-AQL 3.2 prescribes:
    no name needs to be mapped.
 
 There is no second way to a link. Native operations of the node, batches and introspection are answered here.
+`AqlLists` is what the fronts ask for lists, in place of the lists of the flat namespace.
 """
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -27,7 +28,7 @@ from interlock.aql.acknowledgement import Acknowledgement, PersonHold
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.answers import AnswerDelivery, Deliver, Guidance, OperationAnswer, OperationSink, unexpected
 from interlock.aql.loop_operations import DECLARATIONS
-from interlock.aql.operation_index import OperationEntry
+from interlock.aql.operation_index import OperationEntry, OperationIndex
 from interlock.aql.own_calls import BatchCall, NativeCalls, OwnCall
 from interlock.aql.protocol.classification import LEAST_TRUST
 from interlock.aql.protocol.envelope import AnswerWarning, failed, tool_result
@@ -40,25 +41,156 @@ from interlock.aql.protocol.errors import (
     invalid_encoding,
     unknown_operation,
 )
-from interlock.aql.protocol.families import INTROSPECT, EndpointTool, Mode, endpoint_tools
+from interlock.aql.protocol.families import INTROSPECT, AqlEndpoints, EndpointTool, Mode, endpoint_tools
 from interlock.aql.protocol.field_selection import Selection, read_selection
-from interlock.aql.protocol.model import Danger
+from interlock.aql.protocol.introspection import (
+    FIRST_PAGE_BYTES,
+    PAGE,
+    WHOLE_MAX,
+    IntrospectQuery,
+    operation_details,
+    operation_info,
+    read_query,
+)
+from interlock.aql.protocol.model import Danger, TypeDeclaration
 from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_request
 from interlock.aql.protocol.tokens import digest_of
 from interlock.aql.protocol.validation import Arguments
-from interlock.aql.surface import Introspection
 from interlock.catalog.catalog import View
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest, ViewKey
-from interlock.dispatch.arrivals import ArrivingCall
+from interlock.dispatch.arrivals import ArrivingCall, MissingServer
 from interlock.dispatch.dispatch import Dispatch
+from interlock.fronts.lists import SERVER_META, ListCache
 from interlock.mcp.meta import PROGRESS_TOKEN
-from interlock.mcp.methods import TOOLS_CALL
+from interlock.mcp.methods import TOOLS_CALL, TOOLS_LIST, Era
 from interlock.safety.executions import HeldOperation
 from interlock.wire.jsonrpc.codec import decode_object, encode_result, encode_value, find_string
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.aql")
+
+NAME_SHOWN_MAX: Final = 100
+SUGGESTED_MAX: Final = 3
+# Keys, quotes and the category of an operation in a list.
+ITEM_FRAME_BYTES: Final = 75
+# Left for `_protocol` beside the operations of a first page.
+PROTOCOL_BYTES: Final = 1500
+# Shown with a cut list: the three ways to the rest.
+HOW: Final = 'more by {"query":"operations","search":"WORDS"}, "prefix":"SERVER__", or "after":"..." of page_info.next'
+
+
+class Introspection:
+    """The answers to `introspect` (7): what a caller may call. Nothing that the caller may not see is mentioned.
+
+    The list of a large catalogue would fill the context of a model before it has called anything. Without parameters a
+    client therefore gets everything only up to `WHOLE_MAX` operations, and otherwise a first page that says how to get
+    the rest.
+    """
+
+    def __init__(self, adapter: AqlAdapter) -> None:
+        self._adapter = adapter
+
+    def answer(
+        self, caller: Caller, request: OperationRequest, endpoints: AqlEndpoints, missing: Sequence[MissingServer]
+    ) -> OperationAnswer:
+        """Answer `introspect`. `missing` are servers that are still connecting, whose operations cannot be listed."""
+        query = read_query(request, strict=self._adapter.plan.aql.strict_mode)
+        if isinstance(query, AqlFailure):
+            return OperationAnswer(failure=query)
+        index = self._adapter.index(caller)
+        if query.query == "types":  # AQL-9.2-1
+            return OperationAnswer(data=self._types(index, query.name))
+        if query.name is not None:
+            entry = index.by_name.get(query.name)
+            if entry is not None:
+                return OperationAnswer(data={"operation": operation_details(entry.operation, endpoints)})
+            near = ", ".join(index.near(query.name)[:SUGGESTED_MAX])
+            # The schema of the answer has no place for suggestions, so they are content beside it.
+            text = f"There is no operation '{query.name[:NAME_SHOWN_MAX]}'. Did you mean {near}?"
+            blocks = (Raw(encode_value({"type": "text", "text": text})),) if near else ()
+            return OperationAnswer(data={"operation": None}, blocks=blocks)
+        data = self._operations(caller, index, query, endpoints)
+        if missing:
+            data["_protocol"]["missing_servers"] = [
+                {"server": server.server, "state": server.state} for server in missing
+            ]
+        return OperationAnswer(data=data)
+
+    def _operations(
+        self, caller: Caller, index: OperationIndex, query: IntrospectQuery, endpoints: AqlEndpoints
+    ) -> dict[str, Any]:
+        """List operations: filtered, searched and cut to a page, with `_protocol` beside them."""
+        protocol = self._adapter.protocol(endpoints, caller)
+        entries = index.entries
+        if query.prefix:
+            entries = [entry for entry in entries if entry.name.startswith(query.prefix)]
+        if query.search is not None:
+            fitting = index.search(query.search, len(index.entries))
+            with_prefix = set(entries) if query.prefix else None
+            entries = [entry for entry in fitting if with_prefix is None or entry in with_prefix]
+        total = len(entries)
+        is_cut = not query.is_paged and total > WHOLE_MAX
+        start = _start(entries, query.after)
+        most = query.first or (PAGE if query.is_paged or is_cut else total)
+        page: list[dict[str, str]] = []
+        size = 0
+        for entry in entries[start : start + most]:
+            family = endpoints.profile.family(entry.name, entry.category, entry.family)
+            shown = operation_info(entry.name, entry.category, family, entry.operation.summary)
+            size += len(shown["name"]) + len(shown["description"]) + len(shown["endpoint"]) + ITEM_FRAME_BYTES
+            if is_cut and page and size > FIRST_PAGE_BYTES - PROTOCOL_BYTES:
+                break
+            page.append(shown)
+        listed = [index.by_name[shown["name"]] for shown in page]
+        levels = {entry.name: entry.danger_word for entry in listed if entry.danger.level >= Danger.DESTRUCTIVE}
+        if levels and self._adapter.plan.aql.danger.enforce:
+            protocol["danger_levels"] = levels
+        surfaces = {  # what the registry of tool surface names says about the tool of an operation (REG-4.2-9)
+            entry.name: entry.route.surface.meta
+            for entry in listed
+            if entry.route is not None and entry.route.surface is not None
+        }
+        if surfaces:
+            protocol["surfaces"] = surfaces
+        if query.is_paged or is_cut:
+            end = start + len(page)
+            info: dict[str, Any] = {"total": total, "returned": len(page)}
+            info["next"] = page[-1]["name"] if page and end < total else None
+            if is_cut:
+                info["how"] = HOW
+            protocol["page_info"] = info
+        return {"_protocol": protocol, "operations": page}
+
+    def _types(self, index: OperationIndex, name: str | None) -> dict[str, Any]:
+        """Return the list of types, or the details of one.
+
+        A large catalogue lists only the types of the protocol; a type of an operation is still found by its name.
+        """
+        types: dict[str, TypeDeclaration] = {declared.name: declared for declared in self._adapter.types()}
+        for entry in index.entries if name not in types else ():
+            # The types of a tool begin with the name of its operation. Other tools need not be read.
+            if name is None:
+                is_read = len(index.entries) <= WHOLE_MAX
+            else:
+                is_read = entry.native is not None or name.lower().startswith(entry.name.replace("_", ""))
+            for declared in entry.operation.types if is_read else ():
+                types.setdefault(declared.name, declared)
+        if name is None:
+            return {"types": [declared.info() for declared in types.values()]}
+        return {"type": types[name].details() if name in types else None}  # AQL-9.2-1
+
+
+def _start(entries: list[OperationEntry], after: str | None) -> int:
+    """Return where a page starts: after the operation that ended the previous page, wherever it is now."""
+    if after is None:
+        return 0
+    for place, entry in enumerate(entries):
+        if entry.name == after:
+            return place + 1
+    return next((place for place, entry in enumerate(entries) if entry.name > after), len(entries))
+
 
 _LOOP_OPERATIONS: Final = frozenset(declaration.name for declaration in DECLARATIONS)
 _LOOP_OFF: Final = "The safety loop is disabled here"
@@ -136,12 +268,16 @@ class AqlSurface:
             is_bare = request.code == Code.BATCH_VALIDATION_ERROR.value
             delivery = AnswerDelivery(client_request, aql.limits.response_bytes, is_bare=is_bare)
             return self._own(client_request, OperationAnswer(failure=request), delivery)
+        is_introspection = request.operation == INTROSPECT
+        stopwatch: Callable[[], int] | None = None
+        if aql.response_meta and not is_introspection:
+            clock, started = self.adapter.clock, self.adapter.clock.now()
+
+            def stopwatch() -> int:
+                return int((clock.now() - started) * 1000)
+
         deliver = AnswerDelivery(
-            client_request,
-            aql.limits.response_bytes,
-            request_id=request.request_id,
-            is_bare=request.operation == INTROSPECT,
-            started_ms=self._stopwatch() if aql.response_meta and request.operation != INTROSPECT else None,
+            client_request, aql.limits.response_bytes, request.request_id, is_introspection, stopwatch
         )
         return self.begin(client_request, request, tool, deliver)
 
@@ -180,7 +316,7 @@ class AqlSurface:
             if wrong is not None:
                 return self._own(client_request, OperationAnswer(failure=wrong), deliver)
         if isinstance(deliver, AnswerDelivery):
-            deliver.serve(entry)
+            deliver.entry = entry
         if request.operation == INTROSPECT:
             if self.adapter.lifted_servers.is_asking:
                 call = self._new(client_request, INTROSPECT)
@@ -211,7 +347,11 @@ class AqlSurface:
             )
             warnings = self.adapter.unsaid(caller, _warnings(arguments.ignored))
         sink = OperationSink(client_request, deliver, entry, self._guidance, selection, ack, warnings)
-        sent = {**client_request.params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
+        text = arguments.text
+        if entry.upstream is not None:
+            # The endpoint tool of an AQL server takes the name of the server's own operation.
+            text = Raw(b'{"operation":%b,"params":%b}' % (encode_value(entry.upstream), bytes(text)))
+        sent = {**client_request.params, "name": entry.tool_name, "arguments": text}
         inner_request = ClientRequest(caller, client_request.client_id, TOOLS_CALL, sent, meta, sink)
         return self.dispatch.call_tool(inner_request, ack=ack)
 
@@ -333,18 +473,6 @@ class AqlSurface:
         deliver(answered)
         return call
 
-    def _stopwatch(self) -> Callable[[], int]:
-        """Return a function that returns the milliseconds since now."""
-        clock, started = self.adapter.clock, self.adapter.clock.now()
-        return lambda: int((clock.now() - started) * 1000)
-
-
-def _for_upstream(entry: OperationEntry, text: Raw) -> Raw:
-    """Return the arguments of the tool. Behind the endpoint tool of an AQL server they name its own operation."""
-    if entry.upstream is None:
-        return text
-    return Raw(b'{"operation":%b,"params":%b}' % (encode_value(entry.upstream), bytes(text)))
-
 
 def _token(arguments: Arguments, request: OperationRequest) -> str | AqlFailure | None:
     """Return the confirmation token of a request, a failure if there are two that differ, or None.
@@ -374,3 +502,49 @@ def _warnings(ignored: tuple[str, ...]) -> tuple[AnswerWarning, ...]:
         )
         for name in ignored
     )
+
+
+# The endpoints change only with the configuration.
+LIST_TTL_MS: Final = 3_600_000
+
+INTRODUCTION: Final = (
+    "Interlock gathers several MCP servers behind a few tools. Every tool takes an operation and its params; the"
+    " operation introspect finds operations by words and shows how each is called."
+)
+
+
+class AqlLists:
+    """The lists, the introduction and the answers to unreadable messages of one AQL surface.
+
+    Its tools are the endpoints; its prompts and resources are those of the flat namespace (`fronts.lists.ListCache`).
+    """
+
+    unchanging = frozenset({"tools"})
+
+    def __init__(self, flat: ListCache, surface: AqlSurface) -> None:
+        self._flat = flat
+        self._surface = surface
+
+    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
+        if method != TOOLS_LIST:
+            return self._flat.list(method, key, params, era)
+        items = self._surface.tools()
+        if era is Era.LEGACY:
+            return b'{"tools":%b}' % items
+        return b'{"resultType":"complete","tools":%b,"ttlMs":%d,"cacheScope":"public","_meta":%b}' % (
+            items,
+            LIST_TTL_MS,
+            SERVER_META,
+        )
+
+    def when_fresh(self, method: str, then: Callable[[], None]) -> None:
+        if method == TOOLS_LIST:
+            then()
+        else:
+            self._flat.when_fresh(method, then)
+
+    def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        return self._surface.find_unreadable_answer(data, is_modern=is_modern)
+
+    def introduction(self, view: View, only: str | None) -> str:
+        return f"{INTRODUCTION} {self._surface.adapter.loop.instructions()}".rstrip()

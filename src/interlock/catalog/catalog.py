@@ -75,9 +75,14 @@ class View:
         self._namespace = namespace
         self._key = key
         self._pages: dict[tuple[str, Era, str], Page] = {}
-        self._link_items = namespace.link_items if key.only is None else _only(namespace.link_items, key.only)
+        link_items = namespace.link_items
+        if key.only is not None:
+            link_items = tuple(items for items in link_items if items.link.segment == key.only)
         if key.hidden:
-            self._link_items = tuple(items for items in self._link_items if not _is_hidden(items.link, key.hidden))
+            link_items = tuple(
+                items for items in link_items if items.link.members is None or items.link.members.name not in key.hidden
+            )
+        self._link_items = link_items
         if former is not None and (key.only is not None or former._namespace.clashing != namespace.clashing):
             former = None
         former_parts: dict[str, VisiblePart] = former._parts if former is not None else {}
@@ -160,7 +165,12 @@ class View:
         for name, segments in self._namespace.providers.items():
             parts = (self._parts[segment] for segment in segments if segment in self._parts)
             there = (route for part in parts if not part.shown.items.degraded for route in part.tools)
-            provider = next((route for route in there if _is_provider(route, name)), None)
+            providing = (
+                route
+                for route in there
+                if name in (route.original, route.local) and not route.is_refused and is_provided(route.surface, name)
+            )
+            provider = next(providing, None)
             if provider is not None:
                 providers[name] = provider
         return providers
@@ -236,7 +246,25 @@ class View:
         if cached is None:
             if len(self._pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
                 self._pages.clear()
-            cached = self._pages[(method, era, after)] = self._make_page(method, era, after)
+            if method in (TOOLS_LIST, PROMPTS_LIST):
+                routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes
+                start = bisect_right(routes, after, key=_qualified) if after else 0
+                page = routes[start : start + PAGE_ITEMS]
+                show = self._show_known_tool if method == TOOLS_LIST else self._show_prompt
+                last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
+                shown: Iterable[bytes] = (show(route, era) for route in page)
+                if method == TOOLS_LIST and not after and self._bare:
+                    bare = [self._show_tool(route, era, name) for name, route in sorted(self._bare.items())]
+                    shown = (*bare, *shown)
+            else:
+                places = self._resources if method == RESOURCES_LIST else self._templates
+                left = [place for place in places if place.shown > after] if after else places
+                member = "uri" if method == RESOURCES_LIST else "uriTemplate"
+                shown = (self._show_place(place, member) for place in left[:PAGE_ITEMS])
+                last = left[PAGE_ITEMS - 1].shown if len(left) > PAGE_ITEMS else None
+            cached = self._pages[(method, era, after)] = Page(
+                b"[%b]" % b",".join(shown), encode_cursor(last) if last is not None else None
+            )
         return cached
 
     @cached_property
@@ -271,25 +299,6 @@ class View:
             return segment == self._key.only
         tools, prefix = self._key.tools, self._namespace.prefix(segment)
         return tools == ("*",) or any(each.startswith(prefix) or fnmatchcase(prefix, each) for each in tools)
-
-    def _make_page(self, method: str, era: Era, after: str) -> Page:
-        if method in (TOOLS_LIST, PROMPTS_LIST):
-            routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes
-            start = bisect_right(routes, after, key=_qualified) if after else 0
-            page = routes[start : start + PAGE_ITEMS]
-            show = self._show_known_tool if method == TOOLS_LIST else self._show_prompt
-            last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
-            shown: Iterable[bytes] = (show(route, era) for route in page)
-            if method == TOOLS_LIST and not after and self._bare:
-                bare = [self._show_tool(route, era, name) for name, route in sorted(self._bare.items())]
-                shown = (*bare, *shown)
-        else:
-            places = self._resources if method == RESOURCES_LIST else self._templates
-            left = [place for place in places if place.shown > after] if after else places
-            member = "uri" if method == RESOURCES_LIST else "uriTemplate"
-            shown = (self._show_place(place, member) for place in left[:PAGE_ITEMS])
-            last = left[PAGE_ITEMS - 1].shown if len(left) > PAGE_ITEMS else None
-        return Page(b"[%b]" % b",".join(shown), encode_cursor(last) if last is not None else None)
 
     def show_name(self, route: Route) -> str:
         if self._key.only is not None:
@@ -377,18 +386,6 @@ class View:
 
 
 _qualified: Final = attrgetter("qualified")
-
-
-def _only(link_items: tuple[LinkItems, ...], segment: str) -> tuple[LinkItems, ...]:
-    return tuple(items for items in link_items if items.link.segment == segment)
-
-
-def _is_hidden(link: Link, hidden: frozenset[str]) -> bool:
-    return link.members is not None and link.members.name in hidden
-
-
-def _is_provider(route: Route, name: str) -> bool:
-    return name in (route.original, route.local) and not route.is_refused and is_provided(route.surface, name)
 
 
 def _bare(uri: str, segment: str) -> str:

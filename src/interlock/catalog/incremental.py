@@ -13,7 +13,6 @@ import msgspec
 
 from interlock.ax.protocol.names import Withheld, may_collide, withhold_colliding_aliases
 from interlock.catalog.routes import LinkItems, Place, Route, era_of
-from interlock.links.listing import Item
 from interlock.mcp.methods import MODERN, Era
 
 PAUSE_S: Final = 30.0
@@ -158,18 +157,14 @@ def _is_same(kind: str, old: LinkItems | None, new: LinkItems | None, same: Call
 
 
 def _same_definition(route: Route, other: Route) -> bool:
+    # Check whether two items are equal apart from `_meta`, which clients do not show to models.
     return (
         route.qualified == other.qualified
-        and _same_item(route.item, other.item)
+        and (route.item == other.item or {**route.item, "_meta": None} == {**other.item, "_meta": None})
         and route.hints == other.hints
         and route.irreversible == other.irreversible  # a tool that turned dangerous is another
         and route.scope == other.scope
     )
-
-
-def _same_item(item: Item, other: Item) -> bool:
-    """Return whether two items are equal apart from `_meta`, which clients do not show to models."""
-    return item == other or {**item, "_meta": None} == {**other, "_meta": None}
 
 
 def _same_metadata(route: Route, other: Route) -> bool:

@@ -97,7 +97,14 @@ async def make_link_items(
     if old is not None and is_same and old.least_latency is least:
         return msgspec.structs.replace(old, degraded=False) if old.degraded else old
     previous: dict[str, Route] = {}
-    if old is not None and _is_made_alike(old, offer, least, digests["tasks"]):
+    # Without these changes, the same item becomes the same route again.
+    if (
+        old is not None
+        and not old.stale
+        and old.offer == offer
+        and old.least_latency is least
+        and old.digests.get("tasks") == digests["tasks"]
+    ):
         previous = {route.original: route for route in old.tools}
     unchanged, others = _split_unchanged(offer, listing.tools, previous)
     named = settle_names(offer, others), settle_names(offer, listing.prompts)
@@ -130,11 +137,6 @@ async def make_link_items(
         private=listing.tools.private,
         seen=tuple(stock.seen),
     )
-
-
-def _is_made_alike(old: LinkItems, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
-    """Return whether the same item would become the same route again."""
-    return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
 
 
 def _split_unchanged(offer: Offer, items: Items, previous: dict[str, Route]) -> tuple[list[Route], Items]:
@@ -458,6 +460,9 @@ class _LinkItemsBuilder:
             has_class = False  # it lists tools without a class so, and gives up on the others first
         # What an unproved registrant, or an unaccepted change, says itself is not left alone: its hints are ours.
         published = hints(capability, annotations if self._offer.proved and accepted is None else None)
+        units = None if rule is None else rule.cost_units
+        if units is None:
+            units = getattr(self._plan.budget.units, capability.cost_class.value)
         return _Assessment(
             read=read,
             capability=capability,
@@ -466,7 +471,7 @@ class _LinkItemsBuilder:
             hints=published,
             has_class=has_class or (rule is not None and "latency_class" in rule.capability),
             changed=changed_claims(declaration, annotations, capability, published),
-            price=self._price(capability, rule),
+            price=Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget),
             notes={},
         )
 
@@ -512,12 +517,6 @@ class _LinkItemsBuilder:
             tool_class=self._link.classes.get(original, ruling),
             overrides=rule.capability if rule is not None else None,
         )
-
-    def _price(self, capability: Capability, rule: ToolRule | None) -> Price:
-        units: int | None = None if rule is None else rule.cost_units
-        if units is None:
-            units = getattr(self._plan.budget.units, capability.cost_class.value)
-        return Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget)
 
     def _reclassify(self, original: str, rule: ToolRule | None) -> bool:
         return original in self._link.classes or (

@@ -74,15 +74,11 @@ def _distinct(items: Items) -> list[tuple[str, Item]]:
     seen: dict[str, Item] = {}
     distinct = []
     for name, item in items.items:
-        if name in seen and _same(seen[name], item):
+        if name in seen and encode_value(seen[name]) == encode_value(item):
             continue
         seen[name] = item
         distinct.append((name, item))
     return distinct
-
-
-def _same(item: Item, other: Item) -> bool:
-    return encode_value(item) == encode_value(other)
 
 
 NEAR_MAX: Final = 3

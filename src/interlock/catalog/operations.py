@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -67,38 +68,26 @@ FOUND_MAX: Final = 100  # tools that a search gives
 Explain = Callable[[Route, str], tuple[CheckVerdict, ...]]  # what a call of the tool by that principal would meet
 
 
+@dataclass(eq=False)
 class ToolOperations:
     """Operations on tools and skills."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        definitions: Definitions,
-        approvals: InboxOperations,
-        contracts: LazyContracts,
-        explain: Explain,
-        classified: Callable[[Route], tuple[str, CategoryVerdict] | None],
-        lookup: Lookup,
-    ) -> None:
-        """Create the operations. `classified`: the operation that the AQL surfaces derive from a tool. `lookup`: the
-        registry of names.
-        """
-        self._lookup = lookup
-        self._classified = classified
-        self._catalog = catalog
-        self._definitions = definitions
-        self._approvals = approvals
-        self._contracts = contracts
-        self._explain = explain
+    catalog: Catalog
+    definitions: Definitions
+    approvals: InboxOperations
+    contracts: LazyContracts
+    explain: Explain
+    classified: Callable[[Route], tuple[str, CategoryVerdict] | None]
+    lookup: Lookup
 
     @handles(LIST_TOOLS)
     def list_all(self, search: str | None = None) -> Tools:
         """Return all tools, or those that match the words of `search` best, best first."""
         listed: list[Tool] = []
-        for items in self._catalog.namespace.link_items:
+        for items in self.catalog.namespace.link_items:
             advice = self._sibling_advice(items)
             listed += [self._tool(route, advice) for route in items.tools]
-        for items in self._catalog.namespace.link_items:
+        for items in self.catalog.namespace.link_items:
             listed.extend(
                 Tool(
                     name=f"{items.link.segment}.?",
@@ -117,7 +106,7 @@ class ToolOperations:
         return Tools(tools=tuple(_fitting(search, listed) if search and search.strip() else listed))
 
     def _operation(self, route: Route) -> ToolOperation | UnsetType:
-        classified = self._classified(route)
+        classified = self.classified(route)
         if classified is None:
             return UNSET
         name, operation = classified
@@ -128,7 +117,7 @@ class ToolOperations:
     @handles(GET_TOOL)
     def get(self, name: str, caller: str = "local") -> ToolDetail:
         """Return a tool, with what the checks say about a call by `caller`. Raises NotFound, Refused."""
-        namespace = self._catalog.namespace
+        namespace = self.catalog.namespace
         view = namespace.view(EVERYTHING)
         route = view.find_tool(name) or self._find_by_original(name)
         if route is None:
@@ -144,27 +133,27 @@ class ToolOperations:
             era=era_of(route.link).value,
             owner=self._owner(route.link),
             caller=caller,
-            checks=self._explain(route, caller),
+            checks=self.explain(route, caller),
         )
 
     @handles(CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
         """Ask what a tool does before somebody calls it, and return the approval that now waits."""
-        route = self._catalog.namespace.view(EVERYTHING).find_tool(name) or self._find_by_original(name)
+        route = self.catalog.namespace.view(EVERYTHING).find_tool(name) or self._find_by_original(name)
         if route is not None and not route.is_open:
             message = f"it is known what {name} does; [[tool]] says otherwise"
             raise refused_as(CLASSIFIED, message, {"tool": name})
         segment = route.link.segment if route is not None else self._segment_of_withheld(name)
-        raised = await self._definitions.ask_again(segment, route.qualified if route is not None else name)
+        raised = await self.definitions.ask_again(segment, route.qualified if route is not None else name)
         if raised is None:
             raise NotFound("tool", name)
         if isinstance(raised, Refusal):
             raise Refused(raised.message, (raised.details or {}).get("detail", raised.message), raised.details)
-        return self._approvals.get(raised.id)
+        return self.approvals.get(raised.id)
 
     def _find_by_original(self, name: str) -> Route | None:
         """Return the tool that has this name at its server, behind the segment, or None."""
-        namespace = self._catalog.namespace
+        namespace = self.catalog.namespace
         for items in namespace.link_items:
             prefix = namespace.prefix(items.link.segment)
             original = name[len(prefix) :] if name.startswith(prefix) else ""
@@ -174,7 +163,7 @@ class ToolOperations:
         return None
 
     def _find_withheld_reason(self, name: str) -> str | None:
-        for items in self._catalog.namespace.link_items:
+        for items in self.catalog.namespace.link_items:
             for entry in items.withheld:
                 if name.endswith(f".{entry.name}") and f".{items.link.segment}." in f".{name}":
                     return entry.reason
@@ -182,16 +171,16 @@ class ToolOperations:
 
     def _segment_of_withheld(self, name: str) -> str:
         """Return the segment of a tool that is withheld because of its definition. `name`: as it would be listed."""
-        for items in self._catalog.namespace.link_items:
+        for items in self.catalog.namespace.link_items:
             names = {entry.name for entry in items.withheld if entry.code == CHANGED}
             if any(name.endswith(f".{entry}") for entry in names) and f".{items.link.segment}." in f".{name}":
                 return items.link.segment
-        listed = [route.qualified for route in self._catalog.namespace.view(EVERYTHING).tool_routes]
+        listed = [route.qualified for route in self.catalog.namespace.view(EVERYTHING).tool_routes]
         raise NotFound("tool", name, listed)
 
     @handles(LIST_SKILLS)
     def skills(self) -> Skills:
-        contracts = self._contracts.current
+        contracts = self.contracts.current
         blocks_by_name = contracts.skills() if contracts is not None else {}
         return Skills(skills=tuple(Skill(name=name, blocks=blocks) for name, blocks in blocks_by_name.items()))
 
@@ -205,12 +194,12 @@ class ToolOperations:
                 capability=as_object(route.capability) if route.capability else {},
                 registered_at=rfc3339(_registered_at(route.link)),
             )
-            for items in self._catalog.namespace.link_items
-            for route in self._catalog.namespace.without_collisions(items.tools)
+            for items in self.catalog.namespace.link_items
+            for route in self.catalog.namespace.without_collisions(items.tools)
         }
 
     def _tool(self, route: Route, advice: Mapping[str, SiblingAdvice]) -> Tool:
-        clash = self._catalog.namespace.clashing.get(route.qualified)
+        clash = self.catalog.namespace.clashing.get(route.qualified)
         return Tool(
             name=route.qualified,
             alias=route.alias,
@@ -228,10 +217,10 @@ class ToolOperations:
         )
 
     def _sibling_advice(self, items: LinkItems | None) -> Mapping[str, SiblingAdvice]:
-        return {} if items is None else sibling_advice([route.original for route in items.tools], self._lookup)
+        return {} if items is None else sibling_advice([route.original for route in items.tools], self.lookup)
 
     def _items_of(self, route: Route) -> LinkItems | None:
-        return next((items for items in self._catalog.namespace.link_items if items.link is route.link), None)
+        return next((items for items in self.catalog.namespace.link_items if items.link is route.link), None)
 
     def _owner(self, link: Link) -> Owner:
         """Return who is responsible for a tool: the operator for configured servers, otherwise the registrant."""
@@ -251,14 +240,13 @@ class ToolOperations:
 _ids = itertools.count(1)
 
 
+@dataclass(eq=False)
 class CallOperations:
     """The operation that calls a tool."""
 
-    def __init__(self, modern: ModernFront, dispatch: Dispatch, principal: Callable[[str], Principal]) -> None:
-        """Create the operations. `principal` returns what the operator of this name may do as a caller."""
-        self._modern = modern
-        self._dispatch = dispatch
-        self._principal = principal
+    modern: ModernFront
+    dispatch: Dispatch
+    principal: Callable[[str], Principal]
 
     @handles(CALL_TOOL)
     def call(self, name: str, body: CallTool, by: str) -> AsyncGenerator[CallEvent, None]:
@@ -269,14 +257,14 @@ class CallOperations:
         return self._events(name, arguments, by)
 
     async def _events(self, name: str, arguments: Raw, by: str) -> AsyncGenerator[CallEvent, None]:
-        caller = self._modern.caller(self._principal(by), "operator", None, "qualified")
+        caller = self.modern.caller(self.principal(by), "operator", None, "qualified")
         id = str(next(_ids)).encode()
         meta: dict[str, Raw] = {}
         stamp_modern(meta, capabilities=Raw(b"{}"), client=None, log_level=None)
         meta[PROGRESS_TOKEN] = Raw(id)
         params: dict[str, Any] = {"name": Raw(encode_value(name)), "arguments": arguments}
         sink = _Progress()
-        call = self._dispatch.call_tool(ClientRequest(caller, id, TOOLS_CALL, params, meta, sink))
+        call = self.dispatch.call_tool(ClientRequest(caller, id, TOOLS_CALL, params, meta, sink))
         try:
             while not sink.is_over:
                 await sink.changed.wait()

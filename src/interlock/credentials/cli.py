@@ -82,10 +82,21 @@ def set_secret(
 
     Servers that use it are restarted.
     """
+    import sys
+    from getpass import getpass
+
     from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
 
     slug = name.lower().replace("_", "-")
-    secret = SetSecret(name=slug, value=_read_value(name))
+    # The value is never an argument, because other users of the machine can read the arguments of a process.
+    if sys.stdin.isatty():
+        value = getpass(f"{name}: ")
+    else:
+        value = sys.stdin.read(VALUE_CHARS_MAX + 1).removesuffix("\n").removesuffix("\r")
+    if not value or len(value) > VALUE_CHARS_MAX:
+        what = "nothing was given" if not value else f"it is longer than {VALUE_CHARS_MAX} characters"
+        raise BadUsage("bad_secret", what, hint=f"type it, or pipe it: … | interlock secrets set {name}")
+    secret = SetSecret(name=slug, value=value)
     try:
         answer = invocation.node.call(SET_SECRET, body=secret)
     except Unreachable as away:
@@ -182,23 +193,6 @@ def adopt(
         out.remark("the file has no credential that could be moved")
         return
     out.advice(f"interlock drivers trust {exposed_segment(done.driver)} accepts the file as it is now")
-
-
-def _read_value(name: str) -> str:
-    """Read a secret from the terminal or stdin. It is never an argument, because other users of the machine could
-    read that.
-    """
-    import sys
-    from getpass import getpass
-
-    if sys.stdin.isatty():
-        value = getpass(f"{name}: ")
-    else:
-        value = sys.stdin.read(VALUE_CHARS_MAX + 1).removesuffix("\n").removesuffix("\r")
-    if not value or len(value) > VALUE_CHARS_MAX:
-        what = "nothing was given" if not value else f"it is longer than {VALUE_CHARS_MAX} characters"
-        raise BadUsage("bad_secret", what, hint=f"type it, or pipe it: … | interlock secrets set {name}")
-    return value
 
 
 def offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":

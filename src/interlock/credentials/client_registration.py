@@ -8,6 +8,7 @@ about itself, or a registration that the node makes and stores. What an issuer g
 writes the file, and none is on the path of a call.
 """
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -145,17 +146,17 @@ class ClientIdentity:
         return url if is_public else None
 
 
+@dataclass(eq=False)
 class Clients:
     """Chooser of the client that the node is to an authorization server."""
 
-    def __init__(self, records: TokenStore, identity: ClientIdentity, reveal: SecretResolver) -> None:
-        self._records = records
-        self._identity = identity
-        self._reveal = reveal
+    records: TokenStore
+    identity: ClientIdentity
+    reveal: SecretResolver
 
     def redirect_uri(self) -> str:
         """Return the URL to which a person comes back. Raise Unobtainable if there is none that is safe."""
-        callback = self._identity.callback
+        callback = self.identity.callback
         if callback is None:
             raise Unobtainable(
                 "this node has no operator endpoint for the person to come back to: start interlock serve"
@@ -175,20 +176,20 @@ class Clients:
             # changes its authorization server must not receive the credentials of another (MCP, Authorization Server
             # Binding).
             if plan.issuer is None:
-                bound = await self._records.bound_issuer(segment, plan.client_id, server.issuer)
+                bound = await self.records.bound_issuer(segment, plan.client_id, server.issuer)
                 if bound != server.issuer:
                     raise Unobtainable(
                         f"its authorization server is now {printable(server.issuer)}, and the client_id in 'auth' "
                         f"belongs to {printable(bound)}: if that is right, set 'issuer' there"
                     )
             return await self._authenticate_configured(plan, plan.client_id, server)
-        if server.client_id_metadata_document_supported and self._identity.document is not None:
-            return Client(issuer=server.issuer, client_id=self._identity.document)
+        if server.client_id_metadata_document_supported and self.identity.document is not None:
+            return Client(issuer=server.issuer, client_id=self.identity.document)
         redirect_uri = self.redirect_uri()
-        client = await self._records.find_client(server.issuer)
+        client = await self.records.find_client(server.issuer)
         if client is None or client.redirect_uri != redirect_uri:
-            client = await authority.register(server, redirect_uri, self._identity.name)
-            await self._records.keep_client(client)
+            client = await authority.register(server, redirect_uri, self.identity.name)
+            await self.records.keep_client(client)
         return client
 
     async def of_grant(self, plan: OAuthPlan, grant: Grant, server: AuthorizationServer) -> Client:
@@ -197,9 +198,9 @@ class Clients:
             if plan.client_id != grant.client_id:
                 raise TokenRefused("the client_id in 'auth' is another one now")
             return await self._authenticate_configured(plan, plan.client_id, server)
-        if grant.client_id == self._identity.document:
+        if grant.client_id == self.identity.document:
             return Client(issuer=grant.issuer, client_id=grant.client_id)
-        client = await self._records.find_client(grant.issuer)
+        client = await self.records.find_client(grant.issuer)
         if client is None or client.client_id != grant.client_id:
             raise TokenRefused("the client it was given to is no longer registered")
         return client
@@ -213,5 +214,5 @@ class Clients:
         if method is None:
             accepted = printable(", ".join(supported or ("client_secret_basic",)))
             raise Unobtainable(f"its authorization server takes no proof that 'auth' has; it takes {accepted}")
-        secret = None if plan.client_secret is None else await self._reveal.text(plan.client_secret)
+        secret = None if plan.client_secret is None else await self.reveal.text(plan.client_secret)
         return Client(issuer=server.issuer, client_id=client_id, method=method, secret=secret)

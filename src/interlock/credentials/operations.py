@@ -1,6 +1,7 @@
 """Operations on secrets, which are never shown, and on consents to OAuth tokens. Each change is recorded."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
@@ -36,28 +37,20 @@ from interlock.store.sqlite.secrets import KINDS, Kind
 from interlock.wire.refusal import NotFound, Refused
 
 
+@dataclass(eq=False)
 class SecretOperations:
     """Operations on stored secrets."""
 
-    def __init__(
-        self,
-        credentials: CredentialService,
-        keepers: Keepers,
-        own: Mapping[str, OwnLinks],
-        restart_drivers: Callable[[str], Iterable[str]],
-        recorder: Recorder,
-        clock: Clock,
-    ) -> None:
-        self._recorder = recorder
-        self._clock = clock
-        self._credentials = credentials
-        self._keepers = keepers
-        self._own = own
-        self._restart_drivers = restart_drivers
+    credentials: CredentialService
+    keepers: Keepers
+    own: Mapping[str, OwnLinks]
+    restart_drivers: Callable[[str], Iterable[str]]
+    recorder: Recorder
+    clock: Clock
 
     @handles(LIST_SECRETS)
     async def list_all(self) -> Secrets:
-        names = await self._credentials.secret_names()
+        names = await self.credentials.secret_names()
         return Secrets(secrets=tuple(Secret(kind=kind, name=name) for kind, name in names))
 
     @handles(SET_SECRET)
@@ -69,9 +62,9 @@ class SecretOperations:
         state: Literal["new", "same", "differs"] | UnsetType = UNSET
         try:
             if body.unless_kept:
-                state = await self._credentials.keep_secret(body.name, body.value)
+                state = await self.credentials.keep_secret(body.name, body.value)
             else:
-                await self._credentials.set_secret(body.name, body.value)
+                await self.credentials.set_secret(body.name, body.value)
         except BadSecretName as error:
             raise refused_as(BAD_SECRET_NAME, str(error)) from None
         if state in ("same", "differs"):
@@ -85,8 +78,8 @@ class SecretOperations:
         checked: Kind | None = next((candidate for candidate in KINDS if candidate == kind), None)
         if checked is None:
             raise Refused("unknown_path", "the operator endpoint has no such path", status=404)
-        if not await self._credentials.remove_secret(checked, name):
-            raise NotFound("secret", name, [existing for _, existing in await self._credentials.secret_names()])
+        if not await self.credentials.remove_secret(checked, name):
+            raise NotFound("secret", name, [existing for _, existing in await self.credentials.secret_names()])
         if checked == "token":
             # First, so that the token is forgotten even if the log cannot be written.
             await self._forget_token(name)
@@ -94,17 +87,17 @@ class SecretOperations:
         return RemovedSecret(removed=Secret(kind=checked, name=name))
 
     async def _record(self, event: Literal["set", "remove"], kind: Kind, name: str, by: str) -> None:
-        await self._recorder.append_now(secret_line(event, kind, name, by, self._clock.wall()))
+        await self.recorder.append_now(secret_line(event, kind, name, by, self.clock.wall()))
 
     async def _forget_token(self, name: str) -> None:
         """Stop using a token that was removed from the store."""
         segment, _, principal = name.partition(" ")
-        keeper = self._keepers.get(segment)
+        keeper = self.keepers.get(segment)
         if keeper is None or keeper.holder is None:
             return
         if principal:
-            if segment in self._own:
-                await self._own[segment].forget(principal)
+            if segment in self.own:
+                await self.own[segment].forget(principal)
             return
         await keeper.holder.forget()
         await keeper.restart()
@@ -113,47 +106,45 @@ class SecretOperations:
         """Restart the servers whose configuration or driver refers to a secret. Return their names."""
         users = [
             keeper
-            for keeper in self._keepers.values()
+            for keeper in self.keepers.values()
             if keeper.is_offered
             and isinstance(keeper.link, ServerLink)
             and slug in referenced_secrets(keeper.link.plan)
         ]
         for keeper in users:
             await keeper.restart()
-        restarted = (*(keeper.link.segment for keeper in users), *self._restart_drivers(slug))
-        names = shown_names(self._keepers)
+        restarted = (*(keeper.link.segment for keeper in users), *self.restart_drivers(slug))
+        names = shown_names(self.keepers)
         return tuple(names.get(segment, segment) for segment in restarted)
 
 
+@dataclass(eq=False)
 class ConsentOperations:
     """Operations on the consent of a person to a token for a server: the page, and the return from it."""
 
-    def __init__(
-        self, keepers: Keepers, credentials: CredentialService, audience: Audience, recorder: Recorder, clock: Clock
-    ) -> None:
-        self._keepers = keepers
-        self._credentials = credentials
-        self._audience = audience
-        self._recorder = recorder
-        self._clock = clock
+    keepers: Keepers
+    credentials: CredentialService
+    audience: Audience
+    recorder: Recorder
+    clock: Clock
 
     @handles(AUTHORIZE_LINK)
     async def authorize(self, segment: str) -> Consent:
         """Return the page on which a person agrees to a token for this server. Raises NotFound, Refused."""
-        holder = find_keeper(self._keepers, segment).holder
+        holder = find_keeper(self.keepers, segment).holder
         if holder is None:
             raise Refused("no_oauth", f"{segment} is reached without OAuth", {"segment": segment})
         try:
             consent = await holder.consent(by_operator=True)
         except Unobtainable as error:
             raise Refused("auth_failed", str(error), {"segment": segment}) from None
-        left_s = consent.expires_at - self._clock.now()
+        left_s = consent.expires_at - self.clock.now()
         return Consent(
             segment=segment,
             url=consent.url,
             issuer=consent.issuer,
             scopes=tuple(consent.scopes),
-            expires_at=rfc3339(self._clock.wall() + left_s),
+            expires_at=rfc3339(self.clock.wall() + left_s),
         )
 
     @handles(TAKE_OAUTH_RETURN)
@@ -162,14 +153,14 @@ class ConsentOperations:
 
         The state in the parameters is the only credential.
         """
-        page, pending = await self._credentials.consents.finish(parameters)
+        page, pending = await self.credentials.consents.finish(parameters)
         if pending is not None:
-            holder, at = pending.requester, self._clock.wall()
+            holder, at = pending.requester, self.clock.wall()
             name = server_name(holder.segment)
-            self._recorder.add(
+            self.recorder.add(
                 AuditRecord(at, holder.principal or "operator", "oauth", "oauth/consent", name, None, "admitted", "ok")
             )
             # Notify the client that sent the person to the page.
             if holder.principal:
-                self._audience.page_visited(holder.principal, pending.consent.id)
+                self.audience.page_visited(holder.principal, pending.consent.id)
         return page

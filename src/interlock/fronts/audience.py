@@ -226,7 +226,7 @@ class Audience:
         changed, self._changed = self._changed, set()
         marked, self._marked = self._marked, set()
         announced, self._announced = self._announced, {}
-        self._told_at |= dict.fromkeys(changed, self._now())
+        self._told_at |= dict.fromkeys(changed, asyncio.get_running_loop().time())
         seen: dict[ViewKey, set[str]] = {}
         for member in list(self.members):
             caller = member.caller
@@ -302,9 +302,6 @@ class Audience:
         link.noise.count_receivers(len(receivers))
         for member in receivers:
             member.on_vendor_notification(notification)
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
 
     def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
         """Pass on a question that a client's own server asks outside a call, and return whether it was handled.

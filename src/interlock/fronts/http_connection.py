@@ -113,7 +113,10 @@ class EndpointConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if len(self.headers) > HEADERS_MAX or _size(self.headers) > HEAD_BYTES_MAX:
+        if (
+            len(self.headers) > HEADERS_MAX
+            or sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX
+        ):
             self.refuse(HEADERS_TOO_LARGE)
         if self._reads_no_more:
             return
@@ -123,20 +126,17 @@ class EndpointConnection(HttpToolsProtocol):
         if (b"expect", b"100-continue") in self.headers:
             self.expect_100_continue = True
         if not self._takes():
-            self._hand_over()
+            url, headers, expects = self.url, self.headers, self.expect_100_continue
+            super().on_message_begin()
+            self.url, self.expect_100_continue = url, expects
+            self.headers.extend(headers)
+            self.cycle = None  # type: ignore[assignment]  # so that uvicorn starts the new one, when its turn comes
+            super().on_headers_complete()
+            self._in_app = self.cycle is not None  # not for an upgrade
 
     def _takes(self) -> bool:
         """Return whether the request is answered here and not by the application."""
         return False
-
-    def _hand_over(self) -> None:
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
-        self.headers.extend(headers)
-        self.cycle = None  # type: ignore[assignment]  # so that uvicorn starts the new one, when its turn comes
-        super().on_headers_complete()
-        self._in_app = self.cycle is not None  # not for an upgrade
 
     def on_body(self, body: bytes) -> None:
         if self._in_app and not self._reads_no_more:
@@ -278,7 +278,26 @@ class EndpointConnection(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._ignored_upgrade:
-                return self._without_upgrade(data[upgrade.args[0] :])
+                # Return the request without its upgrade, followed by `rest`, or None if it was refused. An upgrade that
+                # we do not speak is ignored (RFC 9110 7.8).
+                rest = data[upgrade.args[0] :]
+                self._ignored_upgrade = False
+                method = self.parser.get_method()
+                if method == b"CONNECT":
+                    self.refuse(BAD_REQUEST)
+                    return None
+                lines = [b"%b %b HTTP/1.1" % (method, self.url)]
+                for name, value in self.headers:
+                    if name == b"connection":  # "close" beside "upgrade" still holds
+                        value = b", ".join(
+                            word
+                            for word in [word.strip(b" \t") for word in value.split(b",")]
+                            if word.lower() not in _OF_UPGRADE
+                        )
+                    if name not in _OF_UPGRADE:
+                        lines.append(b"%b: %b" % (name, value))
+                self.parser = httptools.HttpRequestParser(self)
+                return b"\r\n".join(lines) + b"\r\n\r\n" + rest
             self._upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self.refuse(BAD_REQUEST)
@@ -307,25 +326,6 @@ class EndpointConnection(HttpToolsProtocol):
         held, self._held = self._held, None
         if held is not None:
             held.release()
-
-    def _without_upgrade(self, rest: bytes) -> bytes | None:
-        """Return the request without its upgrade, followed by `rest`, or None if it was refused.
-
-        An upgrade that we do not speak is ignored (RFC 9110 7.8).
-        """
-        self._ignored_upgrade = False
-        method = self.parser.get_method()
-        if method == b"CONNECT":
-            self.refuse(BAD_REQUEST)
-            return None
-        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
-        for name, value in self.headers:
-            if name == b"connection":  # "close" beside "upgrade" still holds
-                value = b", ".join(word for word in _words(value) if word.lower() not in _OF_UPGRADE)
-            if name not in _OF_UPGRADE:
-                lines.append(b"%b: %b" % (name, value))
-        self.parser = httptools.HttpRequestParser(self)
-        return b"\r\n".join(lines) + b"\r\n\r\n" + rest
 
     def _should_upgrade(self) -> bool:
         return False
@@ -379,14 +379,6 @@ def _disconnect(cycle: RequestResponseCycle) -> None:
     """Tell the application that the client disconnected, and discard its answer."""
     cycle.disconnected = True
     cycle.message_event.set()
-
-
-def _words(value: bytes) -> list[bytes]:
-    return [word.strip(b" \t") for word in value.split(b",")]
-
-
-def _size(headers: list[tuple[bytes, bytes]]) -> int:
-    return sum(len(name) + len(value) for name, value in headers)
 
 
 _OF_UPGRADE: Final = frozenset((b"upgrade", b"http2-settings"))

@@ -179,7 +179,14 @@ class LegacyFront:
         if method in LISTS:
             self._list(session, message_id, method, params, sink)
         elif method == SUBSCRIBE:
-            self._subscribe(session, message_id, params, sink)
+            uri = find_string(params.get("uri"))
+            target = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
+            if uri is None:
+                self._answer(message_id, sink, Refusal(INVALID_PARAMS, "params.uri must be a string"))
+            elif isinstance(target, list):
+                self._answer(message_id, sink, resource_not_found(uri, target, Era.LEGACY))
+            else:
+                self._tasks.begin(self._on_subscribed(session, message_id, target, uri, sink))
         elif method == SET_LEVEL:
             self._set_level(session, message_id, params, sink)
         elif method == TASKS_LIST:
@@ -204,7 +211,14 @@ class LegacyFront:
         if method == PING:
             return EMPTY_RESULT
         if method == UNSUBSCRIBE:
-            return self._unsubscribe(session, params)
+            uri = find_string(params.get("uri"))
+            if uri is None:
+                return Refusal(INVALID_PARAMS, "params.uri must be a string")
+            target = self._dispatch.view(session.caller.key).find_resource(uri)
+            if isinstance(target, list):
+                return resource_not_found(uri, target, Era.LEGACY)
+            self._audience.unwatch(session, *target)
+            return EMPTY_RESULT
         if method == INITIALIZE:
             return Refusal(INVALID_REQUEST, "this session is already initialized")
         return Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
@@ -227,16 +241,6 @@ class LegacyFront:
         await asyncio.wait(heard)
         self._answer(message_id, sink, EMPTY_RESULT)
 
-    def _subscribe(self, session: ClientSession, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
-        uri = find_string(params.get("uri"))
-        target = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
-        if uri is None:
-            self._answer(message_id, sink, Refusal(INVALID_PARAMS, "params.uri must be a string"))
-        elif isinstance(target, list):
-            self._answer(message_id, sink, resource_not_found(uri, target, Era.LEGACY))
-        else:
-            self._tasks.begin(self._on_subscribed(session, message_id, target, uri, sink))
-
     async def _on_subscribed(
         self, session: ClientSession, message_id: bytes, target: tuple[Link, str], requested_uri: str, sink: Sink
     ) -> None:
@@ -245,16 +249,6 @@ class LegacyFront:
             sink.answer(encode_error(message_id, refusal.error))
         else:
             self._answer(message_id, sink, EMPTY_RESULT if refusal is None else refusal)
-
-    def _unsubscribe(self, session: ClientSession, params: dict[str, Raw]) -> bytes | Refusal:
-        uri = find_string(params.get("uri"))
-        if uri is None:
-            return Refusal(INVALID_PARAMS, "params.uri must be a string")
-        target = self._dispatch.view(session.caller.key).find_resource(uri)
-        if isinstance(target, list):
-            return resource_not_found(uri, target, Era.LEGACY)
-        self._audience.unwatch(session, *target)
-        return EMPTY_RESULT
 
     def _notification(self, session: ClientSession, message: Notification) -> None:
         if message.method == CANCELLED:

@@ -103,7 +103,9 @@ class ListCache:
         missing = self._arrivals.missing(view)
         meta: dict[str, Any] = {}
         if missing:
-            self._note_missing(missing)
+            if missing != self._missing:
+                self._missing = missing
+                log.info("lists are without %s", ", ".join(f"{server.server} ({server.state})" for server in missing))
             meta[META_MISSING] = missing
         if key.upward and method == TOOLS_LIST and not after:
             meta[META_UNLISTED] = view.unlisted
@@ -122,11 +124,6 @@ class ListCache:
             b"private" if view.private else b"public",
             encode_value({META_SERVER: SERVER_INFO, **meta}) if meta else SERVER_META,
         )
-
-    def _note_missing(self, missing: Sequence[MissingServer]) -> None:
-        if missing != self._missing:
-            self._missing = missing
-            log.info("lists are without %s", ", ".join(f"{server.server} ({server.state})" for server in missing))
 
     def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
         return None

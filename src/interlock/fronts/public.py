@@ -285,7 +285,8 @@ class PublicEndpoint:
         """Return the principal of a request without a credential, or None if a credential is needed."""
         if self._who_needs_none == "never":
             return None
-        if protocol.is_loopback and not _was_forwarded(head):
+        # Behind a proxy on this machine, every client looks like loopback.
+        if protocol.is_loopback and PROXY_HEADERS.isdisjoint(head.headers):
             return self._local
         if protocol.is_proxy and self._speaks_for_us(protocol, head):
             return self._local
@@ -532,7 +533,10 @@ class PublicEndpoint:
 
     def dismiss_unwelcome(self) -> None:
         """End the sessions, streams and calls of principals that would no longer be admitted."""
-        for name in self._present():
+
+        names = {listener.caller.principal.name for listener in self._modern.listeners}
+        names |= {session.caller.principal.name for session in self._legacy.sessions.by_id.values()}
+        for name in names | {stream.principal.name for stream in self.sse_streams.values()}:
             if not self._tokens.stands(name):
                 self._dismiss(name, "the credential was revoked")
             elif self._tokens.has_lapsed(name):
@@ -564,12 +568,6 @@ class PublicEndpoint:
                 listener.finish()
                 self._modern.stop_listening(listener)
 
-    def _present(self) -> set[str]:
-        """Return the names of the principals that have a session or stream open."""
-        names = {listener.caller.principal.name for listener in self._modern.listeners}
-        names |= {session.caller.principal.name for session in self._legacy.sessions.by_id.values()}
-        return names | {stream.principal.name for stream in self.sse_streams.values()}
-
 
 def _fail(exchange: Exchange) -> None:
     ref = secrets.token_hex(6)
@@ -596,11 +594,6 @@ def _with_lines(refusal: HttpRefusal | None, lines: bytes) -> HttpRefusal | None
     return (
         msgspec.structs.replace(refusal, headers=lines + refusal.headers) if refusal is not None and lines else refusal
     )
-
-
-def _was_forwarded(head: Head) -> bool:
-    """Return whether a proxy forwarded the request; a proxy on this machine makes every client look like loopback."""
-    return not PROXY_HEADERS.isdisjoint(head.headers)
 
 
 PROXY_HEADERS: Final = frozenset(

@@ -63,7 +63,9 @@ class HeadInspector:
             extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
             if head.method == b"OPTIONS":
                 return HeadDecision(endpoint, modern, extra + _PREFLIGHT, at_once=HttpRefusal("preflight", ""))
-        if _has_token(head.url):
+        # MCP forbids access tokens in URLs (RFC 6750 2.3), because URLs end up in logs.
+        query = head.url.partition(b"?")[2].decode("latin-1")
+        if query and "access_token" in parse_qs(query, keep_blank_values=True):
             return HeadDecision(endpoint, modern, extra, at_once=token_in_url)
         if endpoint is None:
             return HeadDecision(None, modern, extra, once_known=NOT_FOUND)
@@ -73,7 +75,10 @@ class HeadInspector:
                 "method_not_allowed", "this path takes another method", headers=b"allow: %b\r\n" % allowed
             )
             return HeadDecision(endpoint, modern, extra, once_known=refusal)
-        if head.method == b"POST" and not _is_json(headers.get(b"content-type", b"")):
+        content_type = headers.get(b"content-type", b"")
+        if head.method == b"POST" and not (
+            content_type == b"application/json" or content_type.split(b";")[0].strip().lower() == b"application/json"
+        ):
             return HeadDecision(endpoint, modern, extra, once_known=_NOT_JSON)
         accept = headers.get(b"accept", b"*/*").lower()
         json = any(kind in accept for kind in (b"application/json", b"application/*", b"*/*"))
@@ -108,16 +113,6 @@ class HeadInspector:
             return False
         own = LOOPBACK_HOSTS if self._own.hosts is None else self._own.hosts
         return parts.scheme in ("http", "https") and hostname is not None and hostname in own
-
-
-def _has_token(url: bytes) -> bool:
-    """Return whether a URL contains an access token (RFC 6750 2.3). MCP forbids it, because URLs end up in logs."""
-    query = url.partition(b"?")[2].decode("latin-1")
-    return bool(query) and "access_token" in parse_qs(query, keep_blank_values=True)
-
-
-def _is_json(content_type: bytes) -> bool:
-    return content_type == b"application/json" or content_type.split(b";")[0].strip().lower() == b"application/json"
 
 
 def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarget | None:

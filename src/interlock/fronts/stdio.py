@@ -45,7 +45,7 @@ from interlock.wire.jsonrpc.codec import (
     error_body,
     find_string,
 )
-from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
+from interlock.wire.jsonrpc.oversized import MessageKind, message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 log = logging.getLogger("interlock.stdio")
@@ -157,14 +157,12 @@ class LineFront:
                 self._receive(line)
         if self._lines.skipped:
             for oversized in self._lines.take_oversized():
-                self._refuse_oversized(oversized)
-
-    def _refuse_oversized(self, oversized: Oversized) -> None:
-        refusal = message_too_large(oversized.limit)
-        if oversized.kind is MessageKind.RESPONSE and self._session is not None:  # the server that asked is not to wait
-            self._legacy.handle(self._session, Response(oversized.id, ABSENT, Raw(error_body(refusal))), self)
-        else:
-            self.emit(encode_refusal(oversized.id or b"null", refusal))
+                refusal = message_too_large(oversized.limit)
+                if oversized.kind is MessageKind.RESPONSE and self._session is not None:
+                    # Otherwise the server that asked would wait.
+                    self._legacy.handle(self._session, Response(oversized.id, ABSENT, Raw(error_body(refusal))), self)
+                else:
+                    self.emit(encode_refusal(oversized.id or b"null", refusal))
 
     def _receive(self, line: bytes) -> None:
         try:

@@ -92,7 +92,8 @@ def _forwarded_for(header: str) -> list[str]:
             if pair[1].lower() == "for":
                 if chain[-1]:
                     return [""]
-                chain[-1] = _unquote(pair[2])
+                value = pair[2]
+                chain[-1] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
         if at < len(header):
             if header[at] == ",":
                 chain.append("")
@@ -100,10 +101,6 @@ def _forwarded_for(header: str) -> list[str]:
                 return [""]
             at += 1
     return chain
-
-
-def _unquote(value: str) -> str:
-    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
 
 
 if TYPE_CHECKING:

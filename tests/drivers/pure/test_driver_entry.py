@@ -6,8 +6,7 @@ import pytest
 from tests.drivers.driver_bindings import STRING, bound, entry, giving, promising, refused, takes
 from tests.drivers.driver_texts import as_driver, binding, driver, told
 
-from interlock import define_driver
-from interlock.drivers.hooks import DriverHandle, DriverRefused, defineDriver
+from interlock.drivers.hooks import DriverHandle, DriverRefused, define_driver, defineDriver
 from interlock.drivers.protocol.binding.match import (
     STANDARD,
     HookEntry,

@@ -88,7 +88,19 @@ def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any]) -> A
     """Return a value of a JSON type within the bounds of a parameter."""
     match kind:
         case "integer" | "number":
-            return _number(parameter, schema, is_integer=kind == "integer")
+            # Return a number within the bounds, and a multiple of what the schema demands.
+            is_integer = kind == "integer"
+            low = parameter.minimum
+            above = schema.get("exclusiveMinimum")
+            if low is None and isinstance(above, int | float) and not isinstance(above, bool):
+                low = above + 1
+            step = schema.get("multipleOf")
+            value: float = 1 if low is None else low
+            if parameter.maximum is not None and value > parameter.maximum:
+                value = parameter.maximum
+            if isinstance(step, int | float) and step:
+                value = -(-value // step) * step
+            return int(value) if is_integer or value == int(value) else value
         case "boolean":
             return True
         case "array":
@@ -99,25 +111,6 @@ def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any]) -> A
             return _of_schema(schema) if schema.get("required") else {}
         case "null":
             return None
-    return _text(parameter)
-
-
-def _number(parameter: AqlParameter, schema: Mapping[str, Any], *, is_integer: bool) -> Any:
-    """Return a number within the bounds, and a multiple of what the schema demands."""
-    low = parameter.minimum
-    above = schema.get("exclusiveMinimum")
-    if low is None and isinstance(above, int | float) and not isinstance(above, bool):
-        low = above + 1
-    step = schema.get("multipleOf")
-    value: float = 1 if low is None else low
-    if parameter.maximum is not None and value > parameter.maximum:
-        value = parameter.maximum
-    if isinstance(step, int | float) and step:
-        value = -(-value // step) * step
-    return int(value) if is_integer or value == int(value) else value
-
-
-def _text(parameter: AqlParameter) -> str:
     text = _FORMATS.get(parameter.format or "")
     if text is None:
         text = next((sample for word, sample in _WORDS if word in parameter.name), "example")

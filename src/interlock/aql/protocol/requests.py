@@ -80,7 +80,22 @@ def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = Fal
         if fault is not None:
             return fault
     if text.find(b"\\u") >= 0 and _SUSPECT.search(text):
-        return _spelling(text, nul_allowed)
+        # Reject surrogate halves and U+0000, however they are escaped.
+        for token in _TOKEN.finditer(text):
+            if text[token.start()] != QUOTE or b"\\u" not in token[0]:
+                continue
+            high_ends: int | None = None
+            for escape in _ESCAPE.finditer(token[0]):
+                point = -1 if escape[1] is None else int(escape[1], 16)
+                is_low = 0xDC00 <= point < 0xE000
+                if high_ends is not None and not (is_low and escape.start() == high_ends):  # AQL-4.7.1-2
+                    return invalid_encoding("request", token.start() + high_ends - 6)
+                if (is_low and high_ends is None) or (point == 0 and not nul_allowed):  # AQL-4.7.1-2
+                    return invalid_encoding("request", token.start() + escape.start())
+                high_ends = escape.end() if 0xD800 <= point < 0xDC00 else None
+            if high_ends is not None:  # AQL-4.7.1-2
+                return invalid_encoding("request", token.start() + high_ends - 6)
+        return None
     return None
 
 
@@ -139,25 +154,6 @@ def _string_bytes(inner: bytes) -> int:
     return size
 
 
-def _spelling(text: bytes, nul_allowed: bool) -> AqlFailure | None:
-    """Reject surrogate halves and U+0000, however they are escaped."""
-    for token in _TOKEN.finditer(text):
-        if text[token.start()] != QUOTE or b"\\u" not in token[0]:
-            continue
-        high_ends: int | None = None
-        for escape in _ESCAPE.finditer(token[0]):
-            point = -1 if escape[1] is None else int(escape[1], 16)
-            is_low = 0xDC00 <= point < 0xE000
-            if high_ends is not None and not (is_low and escape.start() == high_ends):  # AQL-4.7.1-2
-                return invalid_encoding("request", token.start() + high_ends - 6)
-            if (is_low and high_ends is None) or (point == 0 and not nul_allowed):  # AQL-4.7.1-2
-                return invalid_encoding("request", token.start() + escape.start())
-            high_ends = escape.end() if 0xD800 <= point < 0xDC00 else None
-        if high_ends is not None:  # AQL-4.7.1-2
-            return invalid_encoding("request", token.start() + high_ends - 6)
-    return None
-
-
 SHAPE: Final = 'Send {"operation":"NAME","params":{...}}; ' + HELP
 PROTOCOL_NAMES: Final = frozenset({"operation", "params", "operations"})
 CONFIRMATION: Final = "_confirmation"
@@ -211,7 +207,31 @@ def read_request(
     if members is None:
         return invalid_encoding("request")
     if "operations" in members and has_batch:
-        return _read_batch(members, text, limits)
+        # Read a batch. Its items are read when their turn comes, so that one bad item does not spoil the others.
+        def invalid(message: str) -> AqlFailure:
+            return failure(Code.BATCH_VALIDATION_ERROR, message)
+
+        if "operation" in members:
+            return invalid("Send either 'operation' or 'operations', not both")
+        others = [name for name in members if name != "operations" and not name.startswith("_")]
+        if others:
+            return invalid(f"A batch has no member beside 'operations': {', '.join(others)}")
+        items = decode_array(members["operations"]) if raw_type(members["operations"]) == "array" else None
+        if items is None:
+            return invalid('\'operations\' must be an array of {"operation":"NAME","params":{...}}')
+        if not items:
+            return invalid("'operations' must hold an item")
+        if len(items) > limits.batch_operations:
+            oversized = too_large("batch_operations", limits.batch_operations, len(items))
+            return AqlFailure(
+                oversized.code, f"{oversized.message}: a batch has up to {limits.batch_operations} operations"
+            )
+        if find_duplicate(members, text) is not None:
+            return invalid("'operations' stands twice")
+        for item in items:
+            if b'"operations"' in bytes(item) and "operations" in (decode_object(item) or {}):
+                return invalid("A batch cannot hold a batch")
+        return BatchRequest(tuple(items))
     return _read_members(members, text)
 
 
@@ -228,40 +248,14 @@ def _no_object(text: bytes) -> AqlFailure:
     return invalid_type("arguments", "object", raw_type(text), hint=SHAPE)
 
 
-def _read_batch(members: dict[str, Raw], text: bytes, limits: PayloadLimits) -> BatchRequest | AqlFailure:
-    """Read a batch. Its items are read when their turn comes, so that one bad item does not spoil the others."""
-
-    def invalid(message: str) -> AqlFailure:
-        return failure(Code.BATCH_VALIDATION_ERROR, message)
-
-    if "operation" in members:
-        return invalid("Send either 'operation' or 'operations', not both")
-    others = [name for name in members if name != "operations" and not name.startswith("_")]
-    if others:
-        return invalid(f"A batch has no member beside 'operations': {', '.join(others)}")
-    items = decode_array(members["operations"]) if raw_type(members["operations"]) == "array" else None
-    if items is None:
-        return invalid('\'operations\' must be an array of {"operation":"NAME","params":{...}}')
-    if not items:
-        return invalid("'operations' must hold an item")
-    if len(items) > limits.batch_operations:
-        oversized = too_large("batch_operations", limits.batch_operations, len(items))
-        return AqlFailure(
-            oversized.code, f"{oversized.message}: a batch has up to {limits.batch_operations} operations"
-        )
-    if find_duplicate(members, text) is not None:
-        return invalid("'operations' stands twice")
-    for item in items:
-        if b'"operations"' in bytes(item) and "operations" in (decode_object(item) or {}):
-            return invalid("A batch cannot hold a batch")
-    return BatchRequest(tuple(items))
-
-
 def _read_members(members: dict[str, Raw], text: bytes) -> OperationRequest | AqlFailure:
     """Read a request for one operation. Parameters may be inside `params` or beside it (4.2)."""
     name = members.get("operation")
     if name is None:  # AQL-4.1-1
-        return _missing_operation(members)
+        message = f"Missing required parameter 'operation'. Expected: string (the operation to call). {SHAPE}"
+        if "tool" in members or "name" in members:
+            message = f"{message}. 'tool' and 'args' are not read here"
+        return failure(Code.VALIDATION_MISSING_PARAM, message, {"param_name": "operation"})  # AQL-4.1-1
     operation = find_string(name)
     if operation is None:  # AQL-4.1-1
         return invalid_type("operation", "string", raw_type(name), hint=SHAPE)
@@ -316,13 +310,6 @@ def _take_underscored(request: OperationRequest, members: dict[str, Raw]) -> Non
             request.confirmation = members[key]
         elif key == "_meta":
             request.meta = members[key]
-
-
-def _missing_operation(members: dict[str, Raw]) -> AqlFailure:
-    message = f"Missing required parameter 'operation'. Expected: string (the operation to call). {SHAPE}"
-    if "tool" in members or "name" in members:
-        message = f"{message}. 'tool' and 'args' are not read here"
-    return failure(Code.VALIDATION_MISSING_PARAM, message, {"param_name": "operation"})  # AQL-4.1-1
 
 
 def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> AqlFailure | None:

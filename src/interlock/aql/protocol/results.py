@@ -174,7 +174,12 @@ def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Aq
     held = _confirmation(result.meta, operation, danger)
     if held is not None:
         return held
-    first, text = _texts(result.content)
+    texts = [
+        find_string(block.get("text")) or ""
+        for raw in decode_array(result.content) or ()
+        if find_string((block := decode_object(raw) or {}).get("type")) == "text"
+    ]
+    first, text = (texts[0].strip() if texts else ""), "\n".join(texts).strip()
     value = _maybe_decoded(result.structured if result.structured is not msgspec.UNSET else None)
     if value is None and text[:1] == "{":
         value = _maybe_decoded(Raw(text.encode("utf-8", "replace")))
@@ -197,15 +202,6 @@ def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Aq
         errno = named[1] or _ERRNO[named[2]]
         return failure(_OS_CODES[errno], line, {"errno": errno, **details})
     return internal_error(line, **details)
-
-
-def _texts(content: Raw) -> tuple[str, str]:
-    texts = [
-        find_string(block.get("text")) or ""
-        for raw in decode_array(content) or ()
-        if find_string((block := decode_object(raw) or {}).get("type")) == "text"
-    ]
-    return (texts[0].strip() if texts else ""), "\n".join(texts).strip()
 
 
 def _maybe_decoded(raw: Raw | None) -> Any:
@@ -269,19 +265,16 @@ def _confirmation(meta: Raw | None, operation: str, danger: str) -> AqlFailure |
     if find_string(held.get("status")) == "confirmation_denied":
         reason = find_string(held.get("reason"))
         return permission_denied("confirmation_denied", **({"note": reason} if reason else {}))
-    details: dict[str, Any] = {"operation": operation, "danger_level": _shown_danger(danger, held)}
+    # A call that is held because it is irreversible is at least destructive.
+    capability = _maybe_decoded(held.get("capability"))
+    is_irreversible = isinstance(capability, Mapping) and capability.get("reversible") is False
+    level = Danger.DESTRUCTIVE.word if is_irreversible and danger in _MILD else danger
+    details: dict[str, Any] = {"operation": operation, "danger_level": level}
     for key in ("confirmation_id", "approval_url", "expires_at"):
         value = find_string(held.get(key))
         if value is not None:
             details[key] = value
     return failure(Code.CONFIRMATION_REQUIRED, f"This operation requires confirmation by a person. {_HOW}", details)
-
-
-def _shown_danger(danger: str, held: Mapping[str, Raw]) -> str:
-    """Return the danger level to show. A call held because it is irreversible is at least destructive."""
-    capability = _maybe_decoded(held.get("capability"))
-    is_irreversible = isinstance(capability, Mapping) and capability.get("reversible") is False
-    return Danger.DESTRUCTIVE.word if is_irreversible and danger in _MILD else danger
 
 
 # JSON-RPC errors

@@ -127,7 +127,23 @@ def declare_tool(facts: ToolFacts, classification: Classification | None = None)
     classes = classification or classify_tool(facts)
     category = classes.classified.category
     builder = _TypeNames(facts.name, facts.schema)
-    parameters = _parameters(facts, builder)
+    # Find the parameters of a tool: its properties, required ones without a property, and `arguments` if it is open.
+    schema = facts.schema
+    properties = _properties(schema)
+    names = parameter_names(list(properties))
+    required = _required(schema)
+    parameters = [
+        builder.parameter(name, original, properties[original], is_required=original in required, rule=facts.rule)
+        for name, original in zip(names, properties, strict=True)
+    ]
+    undeclared = sorted(required.difference(properties))
+    for original, name in zip(undeclared, parameter_names(undeclared), strict=True):
+        if name not in names:
+            parameters.append(builder.parameter(name, original, True, is_required=True, rule=facts.rule))
+    if is_open(schema) and "arguments" not in names:
+        description = "Further members, sent beside the other parameters." if properties else "The members to send."
+        more = AqlParameter(name="arguments", type="object", description=description, schema={"type": "object"})
+        parameters.append(msgspec.structs.replace(more, allow_nul=facts.rule.allow_nul))
     if category is Category.UPDATE:
         parameters = _with_input(facts, parameters, builder)
     taken = {parameter.name for parameter in parameters}
@@ -201,29 +217,6 @@ def is_open(schema: Mapping[str, Any]) -> bool:
     if more is True or isinstance(more, Mapping) or schema.get("patternProperties"):
         return True
     return more is None and "properties" not in schema
-
-
-def _parameters(facts: ToolFacts, builder: "_TypeNames") -> list[AqlParameter]:
-    """Return the parameters of a tool: its properties, required ones without a property, and `arguments` if it is
-    open.
-    """
-    schema = facts.schema
-    properties = _properties(schema)
-    names = parameter_names(list(properties))
-    required = _required(schema)
-    parameters = [
-        builder.parameter(name, original, properties[original], is_required=original in required, rule=facts.rule)
-        for name, original in zip(names, properties, strict=True)
-    ]
-    undeclared = sorted(required.difference(properties))
-    for original, name in zip(undeclared, parameter_names(undeclared), strict=True):
-        if name not in names:
-            parameters.append(builder.parameter(name, original, True, is_required=True, rule=facts.rule))
-    if is_open(schema) and "arguments" not in names:
-        description = "Further members, sent beside the other parameters." if properties else "The members to send."
-        more = AqlParameter(name="arguments", type="object", description=description, schema={"type": "object"})
-        parameters.append(msgspec.structs.replace(more, allow_nul=facts.rule.allow_nul))
-    return parameters
 
 
 # The shape of an UPDATE (4.5, C.map-8, C.map-9)
@@ -366,6 +359,7 @@ class _TypeNames:
             text = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
         enum = plain.get("enum")
         items = plain.get("items")
+        words = snake(name).split("_")
         return AqlParameter(
             name=name,
             type=kind,
@@ -380,7 +374,12 @@ class _TypeNames:
             pattern=_text(plain.get("pattern")),
             format=_text(plain.get("format")),
             items=self._items(items, (*path, name)) if isinstance(items, Mapping) else None,
-            sensitive=_is_secret(name, plain),
+            sensitive=(
+                plain.get("writeOnly") is True
+                or plain.get("format") == "password"
+                or not _SECRET_WORDS.isdisjoint(words)
+                or snake(name).endswith(_SECRET_ENDS)
+            ),
             allow_nul=rule.allow_nul,
             original=None if name == original else original,
         )
@@ -465,16 +464,6 @@ def _pointed(root: Mapping[str, Any], reference: str) -> Any:
         key = step.replace("~1", "/").replace("~0", "~")
         target = target.get(key) if isinstance(target, Mapping) else None
     return target
-
-
-def _is_secret(name: str, schema: Mapping[str, Any]) -> bool:
-    words = snake(name).split("_")
-    return (
-        schema.get("writeOnly") is True
-        or schema.get("format") == "password"
-        or not _SECRET_WORDS.isdisjoint(words)
-        or snake(name).endswith(_SECRET_ENDS)
-    )
 
 
 def _number(value: Any) -> float | None:

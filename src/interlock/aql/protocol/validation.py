@@ -63,7 +63,11 @@ class Validator:
         unknown: list[str] = [name for name in members if name not in by_name]
         ignored: tuple[str, ...] = ()
         if not strict:  # AQL-4.6.2-2
-            members, ignored = _respelled(members, unknown, operation)
+            # Accept the tool's own spelling of parameters, and ignore unknown names.
+            spellings = {parameter.sent_as: parameter.name for parameter in operation.parameters}
+            renamed = {spellings.get(name, name): raw for name, raw in members.items()}
+            members = {name: raw for name, raw in renamed.items() if name in by_name}
+            ignored = tuple(unknown)
             unknown = []
         missing = [by_name[name] for name in operation.required if name not in members]
         if missing:  # AQL-4.5.3-1
@@ -179,18 +183,6 @@ def _is_ours(operation: AqlOperation, name: str) -> bool:
     """Return whether the gateway added this object, so that the tool receives its members (C.map-6, C.map-10)."""
     schema = operation.arguments_schema
     return schema is not None and name not in (schema.get("properties") or {})
-
-
-def _respelled(
-    members: Mapping[str, Raw], unknown: list[str], operation: AqlOperation
-) -> tuple[dict[str, Raw], tuple[str, ...]]:
-    """Accept other spellings of parameters if strict_mode is off. Return the members to use and the unknown names."""
-    by_original = {
-        parameter.original: parameter.name for parameter in operation.parameters if parameter.original is not None
-    }
-    taken = {by_original.get(name, name): raw for name, raw in members.items()}
-    accepted = {name: raw for name, raw in taken.items() if name in operation.by_name}
-    return accepted, tuple(unknown)
 
 
 def _errors(compiled: Compiled, value: Any) -> list[Any]:
@@ -312,3 +304,40 @@ def _value_schema(field: AqlParameter, types: Mapping[str, TypeDeclaration], dep
     if declared.fields:
         schema |= {**_object_schema(declared.fields, types, depth + 1), "additionalProperties": False}  # AQL-4.5.3-3
     return schema
+
+
+# The deep merge of an UPDATE operation (4.5.1): JSON Merge Patch (RFC 7396) with an object root. Objects merge, any
+# other value replaces the old one, and null removes a member. `merged` works on decoded values. `merged_text` works on
+# JSON text, and leaves everything that is not replaced as it was written. Neither changes its arguments.
+
+
+def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored object with changes merged into it."""
+    result = dict(stored)
+    for key, change in changes.items():
+        if change is None:  # AQL-4.5.1-4, AQL-4.5.2-1
+            result.pop(key, None)
+        elif isinstance(change, Mapping):  # AQL-4.5.1-2
+            before = result.get(key)
+            result[key] = merged(before if isinstance(before, Mapping) else {}, change)  # AQL-4.5.1-1 and -2
+        else:
+            result[key] = change  # AQL-4.5.1-1, -3 and -5
+    return result
+
+
+def merged_text(stored: bytes, changes: bytes) -> bytes:
+    """Merge two texts of JSON objects. Raise ValueError if one is not an object."""
+    result, members = decode_object(stored), decode_object(changes)
+    if result is None or members is None:
+        raise ValueError("only objects can be merged")
+    result = dict(result)
+    for key, change in members.items():
+        text = bytes(change)
+        if text == b"null":  # AQL-4.5.1-4, AQL-4.5.2-1
+            result.pop(key, None)
+        elif text[:1] == b"{":
+            before = bytes(result.get(key, b""))
+            result[key] = Raw(merged_text(before if before[:1] == b"{" else b"{}", text))  # AQL-4.5.1-1 and -2
+        else:
+            result[key] = change  # AQL-4.5.1-1, -3 and -5
+    return msgspec.json.encode(result)

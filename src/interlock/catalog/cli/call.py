@@ -56,18 +56,29 @@ def call(
 
     It is called as any MCP client calls it, at the public endpoint; here --url is a node's public URL.
     """
+    import os
+
+    from interlock.cli.client.mcp import McpClient
+    from interlock.operator.api import GET_STATUS, Status
+
     pairs = _parse_pairs(arg or [])
     whole = _whole(args_json)
-    client = _public_client(invocation, token, timeout)
+    url = invocation.remote_url or invocation.node.call(GET_STATUS).as_(Status).node.mcp_url
+    client = McpClient(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
     client, tool, nearest = _find(client, name)
-    arguments = whole | {key: _value(tool, key, text) for key, text in pairs}
+    arguments = whole | {key: argument_value(tool.input_schema, key, text) for key, text in pairs}
     try:
         with _Progress(invocation) as progress:
             result = client.call(tool, arguments, on_progress=progress.show)
     except Refused as refused:
         if find_code(refused.details.get("code")) != METHOD_NOT_FOUND:
             raise
-        raise _unknown_tool(invocation, name, nearest, refused) from None
+        message = f"there is no tool {name}"
+        hint = f"did you mean {' or '.join(nearest)}?" if nearest else "interlock tools list shows them"
+        if _has_tool(invocation, name):
+            message = f"{name} is not shown to this client"
+            hint = "call it with --token of a client that may see it; tools of rooms are for those who may join one"
+        raise Refused("tool_not_found", message, hint=hint, details={**refused.details, "nearest": nearest}) from None
     code = _show(invocation, bytes(result))
     if code != EXIT_DONE:
         raise typer.Exit(code)
@@ -96,21 +107,6 @@ def _whole(args_json: str | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadUsage("usage", "--args-json must be a JSON object")
     return value
-
-
-def _value(tool: "ListedTool", key: str, text: str) -> Any:
-
-    return argument_value(tool.input_schema, key, text)
-
-
-def _public_client(invocation: Invocation, token: str | None, timeout: float) -> "McpClient":
-    import os
-
-    from interlock.cli.client.mcp import McpClient
-    from interlock.operator.api import GET_STATUS, Status
-
-    url = invocation.remote_url or invocation.node.call(GET_STATUS).as_(Status).node.mcp_url
-    return McpClient(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
 
 
 def _client_token(token: str | None) -> str | None:
@@ -144,15 +140,6 @@ def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[
                 if tool.name == own:
                     return there, tool, []
     return client, ListedTool(name=name), get_close_matches(name, names, n=3)
-
-
-def _unknown_tool(invocation: Invocation, name: str, nearest: list[str], refused: Refused) -> Refused:
-    message = f"there is no tool {name}"
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "interlock tools list shows them"
-    if _has_tool(invocation, name):
-        message = f"{name} is not shown to this client"
-        hint = "call it with --token of a client that may see it; tools of rooms are for those who may join one"
-    return Refused("tool_not_found", message, hint=hint, details={**refused.details, "nearest": nearest})
 
 
 def _has_tool(invocation: Invocation, name: str) -> bool:

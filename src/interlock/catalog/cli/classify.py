@@ -137,14 +137,34 @@ def classify(
     out = invocation.out
     proposals = invocation.node.call(PROPOSE_CLASSES).as_(ClassProposals)
     matching = [proposal for proposal in proposals.tools if _is_meant(proposal, pattern)]
-    if not matching and pattern is not None and _is_name(pattern) and can_ask() and not (rules or out.as_json):
+    if (
+        not matching
+        and pattern is not None
+        and (not any(sign in pattern for sign in "*?["))
+        and can_ask()
+        and not (rules or out.as_json)
+    ):
         _ask(invocation, pattern, key, passphrase_fd)  # withheld, perhaps: the node knows
     elif not matching and not out.as_json:
         out.remark("every tool says what it does" if pattern is None else f"no tool to classify matches {pattern}")
     elif yes:
         _sign(invocation, proposals.aggregator_id, _said(matching, classes), key, passphrase_fd)
     elif out.as_json:
-        out.json({"unclassified": [_value(proposal) for proposal in matching]})
+        out.json(
+            {
+                "unclassified": [
+                    {
+                        "name": proposal.tool,
+                        "description": proposal.description,
+                        "class": proposal.tool_class,
+                        "by": proposal.by,
+                        "question": proposal.question,
+                        "digest": proposal.digest,
+                    }
+                    for proposal in matching
+                ]
+            }
+        )
     elif rules or not can_ask():
         for line in _rules(matching):
             out.line(line)
@@ -157,21 +177,6 @@ def _is_meant(proposal: "ClassProposal", pattern: str | None) -> bool:
     from fnmatch import fnmatchcase
 
     return pattern is None or fnmatchcase(proposal.tool, pattern) or proposal.tool.replace(".", "__") == pattern
-
-
-def _is_name(pattern: str) -> bool:
-    return not any(sign in pattern for sign in "*?[")
-
-
-def _value(proposal: "ClassProposal") -> dict[str, object]:
-    return {
-        "name": proposal.tool,
-        "description": proposal.description,
-        "class": proposal.tool_class,
-        "by": proposal.by,
-        "question": proposal.question,
-        "digest": proposal.digest,
-    }
 
 
 def _originals(proposals: "Sequence[ClassProposal]") -> dict[str, str]:
