@@ -116,11 +116,16 @@ class McpProtocol(EndpointConnection):
                 self.endpoint.judge(self, self._head)
             if not self._reads_no_more:
                 self._hold(self._body.size)
-                if count >= LARGE_READ_BYTES:
-                    # Pause reading for one turn of the loop, so that other connections are served between large pieces.
-                    if not self._reads_no_more and not self.flow.read_paused and not self.transport.is_closing():
-                        self.transport.pause_reading()
-                        self.loop.call_soon(self._read_on)
+                # Pause reading for one turn of the loop, so that other connections are served between large pieces.
+                # `_hold` may have refused the request.
+                if (
+                    count >= LARGE_READ_BYTES
+                    and not self._reads_no_more
+                    and not self.flow.read_paused
+                    and not self.transport.is_closing()
+                ):
+                    self.transport.pause_reading()
+                    self.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         if not self.flow.read_paused and not self.transport.is_closing():
