@@ -1,4 +1,10 @@
-"""The kinds of value that name a place on a network: where to listen, what to dial, who counts as near."""
+"""Kinds of configuration values that name a place on a network, or a key: addresses, URLs, origins, passkeys.
+
+Each class reads one kind of value (`value_types.ParsedText`) and refuses with a message that says what to write
+instead. Values are put into the form in which they are compared later: hosts in lower case, origins as a browser sends
+them, NATS servers with their port. An issuer is kept to the letter, because issuers are compared as strings. A message
+never repeats a URL, which may hold a secret.
+"""
 
 import ipaddress
 import re
@@ -10,7 +16,7 @@ import msgspec
 
 from interlock.ax.protocol.registration.authority import maybe_authority
 from interlock.config.problems import WRONG, At, WrongValue, quoted_word
-from interlock.config.value_types import UNSET, Text, ValueType, expand, read_text, resolve
+from interlock.config.value_types import UNSET, ParsedText, Text, ValueType, expand, read_text, resolve
 from interlock.credentials.protocol.resource import is_protected
 from interlock.crypto.jose import PRIVATE, BadKey, find_pem_label, is_key_text, read_key_untrusted
 from interlock.crypto.webauthn import read_passkey_untrusted
@@ -51,16 +57,26 @@ def collide(first: Address, second: Address) -> bool:
 
 
 class Listen(ValueType, frozen=True, kw_only=True):
+    """An address to listen on, as "HOST:PORT" or "[IPV6]:PORT"."""
+
     def read(self, value: object, at: At) -> Address | WrongValue:
         if not isinstance(value, str):
             return at.must_be("a host and a port", value, _EXAMPLE)
         match = _ADDRESS.fullmatch(value)
         if match is None:
-            return at.wrong(f"{at.name} must be a host and a port", self._hint(value))
+            if "://" in value:
+                hint = f"without the scheme: {_EXAMPLE}"
+            elif value.count(":") > 1:
+                hint = 'put an IPv6 address in brackets: "[::1]:7411"'
+            elif value.isdecimal() or value.startswith(":"):
+                hint = f"say who may connect: {_EXAMPLE} for this machine only"
+            else:
+                hint = _EXAMPLE
+            return at.wrong(f"{at.name} must be a host and a port", hint)
         six, name, port = match.groups()
         if int(port) > _PORT_MAX:
             return at.wrong(f"{at.name} has a port above {_PORT_MAX}")
-        host = _host(six, name)
+        host = _find_host(six, name)
         if host is None:
             return at.wrong(f"{at.name} has {quoted_word(six or name)} where a host belongs", _EXAMPLE)
         return Address(host, int(port))
@@ -68,20 +84,12 @@ class Listen(ValueType, frozen=True, kw_only=True):
     def to_toml(self, value: Any) -> str:
         return str(value)
 
-    def _hint(self, value: str) -> str:
-        if "://" in value:
-            return f"without the scheme: {_EXAMPLE}"
-        if value.count(":") > 1:
-            return 'put an IPv6 address in brackets: "[::1]:7411"'
-        if value.isdecimal() or value.startswith(":"):
-            return f"say who may connect: {_EXAMPLE} for this machine only"
-        return _EXAMPLE
-
     def schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": f"^{_ADDRESS.pattern}$"}
 
 
-def _host(six: str | None, name: str | None) -> str | None:
+def _find_host(six: str | None, name: str | None) -> str | None:
+    """Return the host of an address in the form in which hosts are compared, or None if it is malformed."""
     try:
         if six is not None:
             return str(ipaddress.IPv6Address(six))
@@ -93,21 +101,20 @@ def _host(six: str | None, name: str | None) -> str | None:
     return name.lower() if _HOST_NAME.fullmatch(name) else None
 
 
-class Url(ValueType, frozen=True, kw_only=True):
-    """http or https, without credentials. `outward`: an address we dial, where `${env:NAME}` and a query may stand."""
+class Url(ParsedText, frozen=True, kw_only=True):
+    """An http or https URL without credentials."""
 
-    outward: bool = False
+    called = "a URL"
+    outward: bool = False  # an address that the node dials: a query is allowed, and ${env:NAME} is replaced
 
-    def read(self, value: object, at: At) -> str | WrongValue:
-        text = read_text(value, at, "a URL")
-        if isinstance(text, WrongValue):
-            return WRONG
+    def parse(self, text: str, at: At) -> str | WrongValue:
         if self.outward:
-            text = expand(text, at)
-            if isinstance(text, WrongValue):
+            expanded = expand(text, at)
+            if isinstance(expanded, WrongValue):
                 return WRONG
             if at.unset:
                 return UNSET_URL
+            text = expanded
         # From here on the text may hold a secret: no message repeats it.
         if not re.fullmatch(_URL, text):
             return at.wrong(f"{at.name} must be an http:// or https:// URL, in ASCII and without spaces")
@@ -129,13 +136,13 @@ class Url(ValueType, frozen=True, kw_only=True):
         return {"type": "string", "minLength": 1} if self.outward else {"type": "string", "pattern": f"^{_URL}$"}
 
 
-class Origin(ValueType, frozen=True, kw_only=True):
+class Origin(ParsedText, frozen=True, kw_only=True):
     """An origin as a browser sends it: scheme, host and port, in lower case and without the default port."""
 
-    def read(self, value: object, at: At) -> str | WrongValue:
-        text = read_text(value, at, "an origin")
-        if isinstance(text, WrongValue):
-            return WRONG
+    called = "an origin"
+    form = f"^{_ORIGIN}/*$"
+
+    def parse(self, text: str, at: At) -> str | WrongValue:
         if text == "*":
             return at.wrong(f"{at.name} would let every web page call this node", "list each origin")
         bare = text.rstrip("/")
@@ -146,28 +153,23 @@ class Origin(ValueType, frozen=True, kw_only=True):
         default = _DEFAULT_PORTS.get(parts.scheme) == parts.port
         return f"{parts.scheme}://{host}" + ("" if parts.port is None or default else f":{parts.port}")
 
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": f"^{_ORIGIN}/*$"}
 
-
-class Network(ValueType, frozen=True, kw_only=True):
+class Network(ParsedText, frozen=True, kw_only=True):
     """An IP address or a network such as 10.0.0.0/8."""
 
-    def read(self, value: object, at: At) -> str | WrongValue:
-        text = read_text(value, at, "an IP address or network")
-        if isinstance(text, WrongValue):
-            return WRONG
+    called = "an IP address or network"
+    form = "^[0-9A-Fa-f:.]+(?:%[0-9A-Za-z]+)?(?:/[0-9.]+)?$"
+
+    def parse(self, text: str, at: At) -> str | WrongValue:
         try:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
             return at.wrong(f"{at.name} must be an IP address or network", 'for instance "10.0.0.0/8"')
         return str(network.network_address) if network.num_addresses == 1 else str(network)
 
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": "^[0-9A-Fa-f:.]+(?:%[0-9A-Za-z]+)?(?:/[0-9.]+)?$"}
-
 
 def _split(text: str) -> SplitResult | None:
+    """Split a URL, or return None if its host or port is malformed."""
     try:
         parts = urlsplit(text)
         _ = parts.port  # raises when it is no port
@@ -182,19 +184,27 @@ class NatsUrls(ValueType, frozen=True, kw_only=True):
     bare = "either"
 
     def read(self, value: object, at: At) -> tuple[str, ...] | WrongValue:
+        url = _NatsUrl()
         if isinstance(value, list):
-            read = tuple(self._url(each, at.inside(index)) for index, each in enumerate(value))
+            read = tuple(url.read(each, at.inside(index)) for index, each in enumerate(value))
         else:
             text = read_text(value, at, "a URL or a list of them")
             if isinstance(text, WrongValue):
                 return WRONG
-            read = tuple(self._url(each.strip(), at) for each in text.split(","))
-        return WRONG if WRONG in read else read  # type: ignore[return-value]
+            read = tuple(url.read(each.strip(), at) for each in text.split(","))
+        return WRONG if WRONG in read else read
 
-    def _url(self, value: object, at: At) -> str | WrongValue:
-        text = read_text(value, at, "a URL")
-        if isinstance(text, WrongValue):
-            return WRONG
+    def schema(self) -> dict[str, Any]:
+        url = _NatsUrl().schema()
+        return {"anyOf": [url, {"type": "array", "items": url}]}
+
+
+class _NatsUrl(ParsedText, frozen=True, kw_only=True):
+    """The URL of one NATS server, with its port written out."""
+
+    called = "a URL"
+
+    def parse(self, text: str, at: At) -> str | WrongValue:
         parts = _split(text) if re.fullmatch(_NATS_URL, text) else None
         if parts is None or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
             return at.wrong(
@@ -206,52 +216,42 @@ class NatsUrls(ValueType, frozen=True, kw_only=True):
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return f"{parts.scheme}://{host}:{parts.port or NATS_PORT}"
 
-    def schema(self) -> dict[str, Any]:
-        url = {"type": "string", "minLength": 1}
-        return {"anyOf": [url, {"type": "array", "items": url}]}
-
 
 class MailServer(Text, frozen=True, kw_only=True):
-    """smtp:// or smtps://, with credentials where it asks for them."""
+    """The URL of a mail server, smtp:// or smtps://, with credentials if the server asks for them."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
         text = super().read(value, at)
-        if isinstance(text, WrongValue) or _is_mail_server(text):
+        if isinstance(text, WrongValue):
             return text
-        return at.wrong(f"{at.name} must be smtp://HOST or smtps://HOST, with USER:PASSWORD@ where it asks for them")
+        parts = _split(text)
+        if parts is None or parts.scheme not in ("smtp", "smtps") or not parts.hostname or parts.port == 0:
+            return at.wrong(
+                f"{at.name} must be smtp://HOST or smtps://HOST, with USER:PASSWORD@ where it asks for them"
+            )
+        return text
 
 
-def _is_mail_server(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("smtp", "smtps") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
-
-
-class Protected(ValueType, frozen=True, kw_only=True):
+class Protected(ParsedText, frozen=True, kw_only=True):
     """A URL whose answers cannot be changed on the way, kept to the letter: an issuer is compared as a string."""
 
-    def read(self, value: object, at: At) -> str | WrongValue:
-        text = read_text(value, at, "a URL")
-        if isinstance(text, WrongValue):
-            return WRONG
+    called = "a URL"
+    form = f"^{_VISIBLE}$"
+
+    def parse(self, text: str, at: At) -> str | WrongValue:
         if not re.fullmatch(_VISIBLE, text) or not is_protected(text):
             hint = "plain http is only for this machine, such as http://127.0.0.1:9000"
             return at.wrong(f"{at.name} must be an https:// URL without credentials and fragment", hint)
         return text
 
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": f"^{_VISIBLE}$"}
 
-
-class SocketUrl(ValueType, frozen=True, kw_only=True):
+class SocketUrl(ParsedText, frozen=True, kw_only=True):
     """The URL at which a parent accepts registrations: /ax of its public endpoint."""
 
-    def read(self, value: object, at: At) -> str | WrongValue:
-        text = read_text(value, at, "a URL")
-        if isinstance(text, WrongValue):
-            return WRONG
+    called = "a URL"
+    form = f"^{_SOCKET_URL}$"
+
+    def parse(self, text: str, at: At) -> str | WrongValue:
         try:
             parts = urlsplit(text)
             host = parts.hostname
@@ -263,15 +263,13 @@ class SocketUrl(ValueType, frozen=True, kw_only=True):
             return at.wrong(f"{at.name} must have no credentials, query or fragment", "give the token as 'secret'")
         return text
 
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": f"^{_SOCKET_URL}$"}
 
+class PublicKey(ParsedText, frozen=True, kw_only=True):
+    """A public key as text, or the file that holds one. A private key is refused, and not repeated in the message."""
 
-class PublicKey(ValueType, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> str | Path | WrongValue:
-        text = read_text(value, at, "a public key or a file")
-        if isinstance(text, WrongValue):
-            return WRONG
+    called = "a public key or a file"
+
+    def parse(self, text: str, at: At) -> str | Path | WrongValue:
         if not is_key_text(text):
             return resolve(text, at)
         label = find_pem_label(text)
@@ -284,48 +282,39 @@ class PublicKey(ValueType, frozen=True, kw_only=True):
             return at.wrong(f"{at.name} is not a public key: {bad}", _FORMS)
         return text
 
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "minLength": 1}
 
+class Passkey(ParsedText, frozen=True, kw_only=True):
+    """A person's passkey: algorithm, credential id and public key, as `interlock access passkey` prints them."""
 
-class Passkey(ValueType, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> str | WrongValue:
-        text = read_text(value, at, "a passkey")
-        if isinstance(text, WrongValue):
-            return WRONG
+    called = "a passkey"
+    form = r"^(?:es256|ed25519|rs256):[A-Za-z0-9_-]+:[A-Za-z0-9_-]+$"
+
+    def parse(self, text: str, at: At) -> str | WrongValue:
         try:
             read_passkey_untrusted(text)
         except BadKey as bad:
             return at.wrong(f"{at.name} is not a passkey: {bad}", "interlock access passkey NAME prints the line")
         return text
 
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^(?:es256|ed25519|rs256):[A-Za-z0-9_-]+:[A-Za-z0-9_-]+$"}
+
+class KeySet(ParsedText, frozen=True, kw_only=True):
+    """The key set (JWKS) of an issuer of signatures: a protected URL, or a file."""
+
+    called = "a URL or a file"
+
+    def parse(self, text: str, at: At) -> str | Path | WrongValue:
+        return Protected().parse(text, at) if "://" in text else resolve(text, at)
 
 
-class KeySet(ValueType, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> str | Path | WrongValue:
-        text = read_text(value, at, "a URL or a file")
-        if isinstance(text, WrongValue):
-            return WRONG
-        return Protected().read(text, at) if "://" in text else resolve(text, at)
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "minLength": 1}
-
-
-class DnsName(ValueType, frozen=True, kw_only=True):
+class DnsName(ParsedText, frozen=True, kw_only=True):
     """A host name, with or without "dns:" before it, as it is compared."""
 
-    def read(self, value: object, at: At) -> str | WrongValue:
-        text = read_text(value, at, "a DNS name")
-        if isinstance(text, WrongValue):
-            return WRONG
+    called = "a DNS name"
+    form = r"^(?:[Dd][Nn][Ss]:)?[A-Za-z0-9.-]{1,254}$"
+
+    def parse(self, text: str, at: At) -> str | WrongValue:
         name = maybe_authority(text) or maybe_dns_name(text)
         if name is None:
             hint = 'for instance "edge01.example.com"; no wildcard, no address, and each name by itself'
             return at.wrong(f"{at.name} must be a DNS name", hint)
         return name
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^(?:[Dd][Nn][Ss]:)?[A-Za-z0-9.-]{1,254}$"}

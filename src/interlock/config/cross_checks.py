@@ -1,8 +1,12 @@
-"""Checks of keys that must not stand together, and of names the configuration itself shows cannot be listed.
+"""Checks of keys that do not fit together, and of tool names that the configuration itself shows cannot be listed.
 
-Run after all layers are read, on the values that were readable. A file names tools where it classifies them (`tools` of
-a server) and where a [[tool]] matches exactly one; only a server's own list has the rest (`interlock check
---upstream`).
+These checks run after all layers are read, on the values that were readable; a key whose value was wrong is not judged
+again. Each check reports at the place where the person wrote the key that matters (`Settings.written`). Combinations
+that leave the node open to others or cannot work are problems, and stop the start; those that are only unwise are
+warnings.
+
+A file names tools where it classifies them (`tools` of a server) and where a [[tool]] entry matches exactly one. All
+other tools are only in a server's own list, which `interlock check --upstream` asks for.
 """
 
 from pathlib import Path
@@ -29,13 +33,15 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     node: dict[str, Any] = settings.tables.get("node", {})
     plan = NodePlan(**node)
     auth = AuthPlan(**settings.tables.get("auth", {}))
-    anonymous = auth.anonymous
     _tls_pair(settings)
     _client_certificates(settings)
     _issuers_apart(settings, auth)
     _root_or_child(settings)
-    _anchors_apart(settings)
-    _operation_names_apart(settings)
+    # Used proofs and audit records refer to an anchor by its name.
+    _report_repeated(settings, "anchor", [anchor.name for anchor in settings.anchors], "name", "have the name")
+    # AQL-C.map-3: of two tools with the same operation name, neither would be listed.
+    operations = [None if rule.aql is None else rule.aql.name for rule in settings.tools]
+    _report_repeated(settings, "tool", operations, "aql", "give the operation name")
     _proof_asked_for(settings)
     _channels_can_be_reached(settings)
     _aql_profile_is_known(settings)
@@ -43,10 +49,10 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _require_two_endpoints(settings, plan)
-    _refuse_anonymous_from_outside(settings, plan, anonymous)
+    _refuse_anonymous_from_outside(settings, plan, auth.anonymous)
     _refuse_lax_aql_from_outside(settings, plan)
     _warn_of_plain_http(settings, plan)
-    _warn_of_proxied_loopback(settings, plan, anonymous)
+    _warn_of_proxied_loopback(settings, plan, auth.anonymous)
     _require_public_url_for_issuers(settings, plan, auth)
     _warn_of_unusable_passkeys(settings, plan)
     _data_outside_workspace(settings, workspace, data, findings)
@@ -73,7 +79,7 @@ def _client_certificates(settings: Settings) -> None:
 
 
 def _root_or_child(settings: Settings) -> None:
-    """MCP-AX 3.1: the segment of a child is its parent's to assign; only a root has one of its own."""
+    """Report a root segment of a node that has parents: a parent assigns the segment of a child (MCP-AX 3.1)."""
     at = settings.written.get(("ax", "root_segment"))
     if at is not None and settings.tables.get("ax", {}).get("parents"):
         at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
@@ -88,29 +94,12 @@ def _proof_asked_for(settings: Settings) -> None:
         )
 
 
-def _operation_names_apart(settings: Settings) -> None:
-    """Two tools of one name would have none of it (AQL-C.map-3)."""
-    seen: set[str] = set()
-    for index, rule in enumerate(settings.tools):
-        name = rule.aql.name if rule.aql is not None else None
-        at = settings.written.get(("tool", str(index)))
-        if name is not None and name in seen and at is not None:
-            at.inside("aql").wrong(
-                f"two entries of [[tool]] give the operation name {quoted_word(name)}", "give each its own"
-            )
-        seen.update(() if name is None else (name,))
-
-
-def _anchors_apart(settings: Settings) -> None:
-    """Report anchors of the same name: used proofs and audit records refer to an anchor by its name."""
-    seen: set[str] = set()
-    for index, anchor in enumerate(settings.anchors):
-        at = settings.written.get(("anchor", str(index)))
-        if anchor.name in seen and at is not None:
-            at.inside("name").wrong(
-                f"two entries of [[anchor]] have the name {quoted_word(anchor.name)}", "give each its own"
-            )
-        seen.add(anchor.name)
+def _report_repeated(settings: Settings, section: str, names: list[str | None], key: str, have: str) -> None:
+    """Report entries of a list that give a name which an entry before them has. None is no name."""
+    for index, name in enumerate(names):
+        at = settings.written.get((section, str(index)))
+        if name is not None and name in names[:index] and at is not None:
+            at.inside(key).wrong(f"two entries of [[{section}]] {have} {quoted_word(name)}", "give each its own")
 
 
 _CHANNEL_KEYS: Final = {
@@ -173,7 +162,7 @@ def _aql_profile_is_known(settings: Settings) -> None:
 
 
 def _refuse_lax_aql_from_outside(settings: Settings, plan: NodePlan) -> None:
-    """AQL-4.6.2-1: development only."""
+    """Refuse to switch strict mode off where others can connect: that is for development only (AQL-4.6.2-1)."""
     at = settings.written.get(("aql", "strict_mode"))
     if at is not None and settings.tables.get("aql", {}).get("strict_mode") is False:
         if not is_loopback(plan.listen.host):
@@ -276,12 +265,8 @@ def _data_outside_workspace(settings: Settings, workspace: Path, data: Path, fin
 
 def _first_written(settings: Settings, *names: str) -> At | None:
     """Return where the first of these keys is written, or None if none is."""
-    for name in names:
-        table, _, key = name.partition(".")
-        at = settings.written.get((table, key))
-        if at is not None:
-            return at
-    return None
+    places = (settings.written.get((table, key)) for table, _, key in (name.partition(".") for name in names))
+    return next((at for at in places if at is not None), None)
 
 
 def check_names(settings: Settings) -> None:

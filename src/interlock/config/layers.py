@@ -1,7 +1,12 @@
-"""The sources of settings, each made into a Layer: a TOML file, the environment, the flags of a command.
+"""The sources of settings, each made into a `Layer`: a TOML file, the environment, the flags of a command.
 
-What cannot become a layer (unreadable file, broken TOML) is among the findings. Text of a flag or of the environment
-means itself where the key holds text, and is a TOML value everywhere else.
+A layer is a tree as TOML has it, with a function that tells where a key was written, so that a problem found later
+names file and line. What cannot become a layer (an unreadable file, broken TOML) is among the findings. Text of a flag
+or of the environment means itself if the key holds text, and is a TOML value everywhere else.
+
+A file may come from anybody who can write to the workspace. Its size and the parts of its keys are limited, because
+the parser's time grows with the square of the parts of a key, and a pipe in place of a file is refused, not waited
+for.
 """
 
 import contextlib
@@ -101,32 +106,34 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) -> Layer:
+    """Return the layer of the environment: INTERLOCK_SECTION__KEY, or INTERLOCK_KEY for the top level and for sections.
+
+    Other programs set variables with our prefix too (Kubernetes does), so an unknown one is ignored. It gets a warning
+    if it is probably misspelled.
+    """
     settings: dict[KeyPath, tuple[str, str]] = {}
     for name, text in sorted(env.items()):
         word = name.removeprefix(PREFIX)
         if not text or word == name or word in _NOT_SETTINGS:
             continue
-        section, double, key = word.lower().partition("__")
+        section, double, key_name = word.lower().partition("__")
         if double:
-            settings[section, key] = (f"environment variable {name}", text)
+            settings[section, key_name] = (f"environment variable {name}", text)
         elif section in TOP or section in sections():
             settings[(section,)] = (f"environment variable {name}", text)
         else:
-            _warn_of_slip(name, findings)
-    for name, path in _own_variables().items():
-        if env.get(name):
-            settings[path] = (f"environment variable {name}", env[name])
+            known_names = [PREFIX + each.upper() for each in (*TOP, *sections(), *_NOT_SETTINGS)]
+            known_names += [f"{PREFIX}{each.name}__{key}".upper() for each in sections().values() for key in each.keys]
+            like = nearest(name, known_names, likeness=0.9)
+            if like is not None:
+                file, message = f"environment variable {name}", f"{name} is not a setting and is ignored"
+                findings.warning(Problem(file=file, message=message, hint=f"did you mean {like}?"))
+    # A specification (MCP-AQL) gives some keys an environment variable with another name.
+    for declared in sections().values():
+        for key in declared.keys.values():
+            if key.variable is not None and env.get(key.variable):
+                settings[declared.name, key.name] = (f"environment variable {key.variable}", env[key.variable])
     return _text_layer(settings, here, findings)
-
-
-def _own_variables() -> dict[str, KeyPath]:
-    """Return the keys that have an environment variable by a specification (MCP-AQL), by its name."""
-    return {
-        key.variable: (section.name, key.name)
-        for section in sections().values()
-        for key in section.keys.values()
-        if key.variable is not None
-    }
 
 
 def flags_layer(flags: Mapping[str, str], here: Path, findings: Findings) -> Layer:
@@ -142,7 +149,7 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
     tree: dict[str, Any] = {}
     for path, (file, text) in settings.items():
         value: Any = text
-        bare, example = _bare(path)
+        bare, example = _bare_form(path)
         if bare != "text":
             parsed = _parse(f"value = {text}", file)
             if isinstance(parsed, dict) and parsed.keys() == {"value"}:
@@ -166,7 +173,7 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
     return Layer(tree=tree, base=here, locate=locate)
 
 
-def _bare(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
+def _bare_form(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
     """Return how text for this path is understood, with an example of a value."""
     name = str(path[0])
     section = sections().get(name)
@@ -182,23 +189,12 @@ def _bare(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
     return (key.kind.bare, key.example) if key else ("text", "")
 
 
-def _warn_of_slip(name: str, findings: Findings) -> None:
-    """Warn of a variable that is probably misspelled. Other programs set variables with our prefix too (Kubernetes
-    does).
-    """
-    settings = [PREFIX + each.upper() for each in (*TOP, *sections(), *_NOT_SETTINGS)]
-    settings += [f"{PREFIX}{each.name}__{key}".upper() for each in sections().values() for key in each.keys]
-    like = nearest(name, settings, likeness=0.9)
-    if like is not None:
-        message = f"{name} is not a setting and is ignored"
-        findings.warning(Problem(file=f"environment variable {name}", message=message, hint=f"did you mean {like}?"))
-
-
 def _parse(text: str, file: str) -> dict[str, Any] | Problem:
+    """Parse TOML, or return what is wrong with it in our words, with the line."""
     long_key = _LONG_KEY.search(text)
     if long_key is not None:
-        line = _line(text, long_key.start())
-        return Problem(file=file, line=line, message=f"a key has more than {KEY_PARTS_MAX} parts")
+        message = f"a key has more than {KEY_PARTS_MAX} parts"
+        return Problem(file=file, line=_line(text, long_key.start()), message=message)
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -208,12 +204,8 @@ def _parse(text: str, file: str) -> dict[str, Any] | Problem:
     except ValueError:
         # Python refuses to read such integers, and tomllib does not say where it stood.
         number = _LONG_NUMBER.search(text)
-        found_on = _line(text, number.start()) if number else None
-        return Problem(file=file, line=found_on, message="is not valid TOML: a number is too long")
-    return _syntax_problem(words, text, file)
-
-
-def _syntax_problem(words: str, text: str, file: str) -> Problem:
+        line = _line(text, number.start()) if number is not None else None
+        return Problem(file=file, line=line, message="is not valid TOML: a number is too long")
     position = _POSITION.search(words)
     words = _POSITION.sub("", words)
     message, hint = _TWICE if _DECLARED.match(words) else _SYNTAX.get(words, (words[:1].lower() + words[1:], None))

@@ -11,8 +11,8 @@ from interlock.aql.protocol.requests import RANGES
 from interlock.aql.protocol.requests import PayloadLimits as AqlLimits
 from interlock.aql.protocol.tool_operations import OperationRule
 from interlock.config.keys import Key, Record
-from interlock.config.problems import WRONG, At, WrongValue
-from interlock.config.value_types import Choice, Many, Seconds, Size, Table, Text, ValueType, Whole, read_text
+from interlock.config.problems import At, WrongValue
+from interlock.config.value_types import Choice, Many, ParsedText, Seconds, Size, Table, Text, Whole
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.safety.protocol.policy import (
@@ -204,13 +204,12 @@ Stage = Literal["outcome", "patterns", "risk", "tolerance"]
 _STEPS: Final = Whole(low=1, high=1_000_000)
 
 
-class _HintPattern(ValueType, frozen=True, kw_only=True):
+class _HintPattern(ParsedText, frozen=True, kw_only=True):
     """A pattern over the hints of an agent's steps."""
 
-    def read(self, value: object, at: At) -> str | WrongValue:
-        text = read_text(value, at, "a pattern")
-        if isinstance(text, WrongValue):
-            return WRONG
+    called = "a pattern"
+
+    def parse(self, text: str, at: At) -> str | WrongValue:
         try:
             Pattern(text)
         except ValueError as error:

@@ -1,4 +1,14 @@
-"""Read the layers of a configuration into settings. Every key is checked, whichever layer wins in the end."""
+"""Reading of layers into settings. Every key of every layer is checked, whichever layer wins in the end.
+
+Theory of operation. `Settings.read` is called for each layer, the weakest first. A table, such as [node], is merged
+key by key; a list of tables, such as [[tool]], replaces the list of a weaker layer; a server, [servers.SEGMENT],
+replaces the weaker server of that segment. A value that is refused is reported where it stands and left out, and its
+key is remembered in `wrong`, so that no check judges the default in its place. `written` remembers where each key was
+written last, for problems that are found only when everything is known (`cross_checks`, `interlock check`).
+
+An unknown key is refused with the best guess at what was meant: the word of another program for the same thing, the
+section that the key belongs in, or the most similar key.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -104,17 +114,17 @@ class Settings:
             self.written[section.name, str(index)] = inside
             values = read_table(entry, section.keys, inside)
             if len(values) == len(entry) and not _missing_keys(section.keys, entry):
-                rules.append(_entry(section.name, values, inside))
-        read = tuple(rule for rule in rules if not isinstance(rule, WrongValue))
+                rules.append(_read_entry(section.name, values, inside))
+        entries = tuple(rule for rule in rules if not isinstance(rule, WrongValue))
         match section.name:
             case "access":
-                self.access = read
+                self.access = entries
             case "anchor":
-                self.anchors = read
+                self.anchors = entries
             case "room":
-                self.rooms = read
+                self.rooms = entries
             case _:
-                self.tools = read
+                self.tools = entries
 
     def _servers(self, section: Section, value: object, at: At) -> None:
         hint = "write [servers.NAME] above each server"
@@ -154,7 +164,8 @@ def _missing_keys(keys: Mapping[str, Key], table: dict[str, Any]) -> list[Key]:
     return [key for key in keys.values() if key.required and key.name not in table]
 
 
-def _entry(section: str, values: dict[str, Any], at: At) -> Any:
+def _read_entry(section: str, values: dict[str, Any], at: At) -> Any:
+    """Compile one entry of a list, such as [[tool]], from its values."""
     match section:
         case "access":
             return AccessRule(**values)
@@ -163,13 +174,9 @@ def _entry(section: str, values: dict[str, Any], at: At) -> Any:
         case "room":
             return RoomPlan(topic=values.pop("topic"), written=values)
         case _:
-            return _tool_rule(values)
-
-
-def _tool_rule(values: dict[str, Any]) -> ToolRule:
-    capability = {name: value for name, value in values.items() if name in ToolCapability.__struct_fields__}
-    others = {name: value for name, value in values.items() if name not in ToolCapability.__struct_fields__}
-    return ToolRule(**others, capability=capability)
+            names = values.keys() & set(ToolCapability.__struct_fields__)
+            capability = {name: values.pop(name) for name in list(values) if name in names}
+            return ToolRule(**values, capability=capability)
 
 
 def _unknown(what: str, name: str, names: Iterable[str], at: At) -> None:
@@ -215,16 +222,31 @@ def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
 
 def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], at: At) -> ServerPlan | WrongValue:
     """Compile one [servers.SEGMENT]. `written` is the table in its layer, `values` what of it could be read."""
-    reach = _reach(written, at)
-    if isinstance(reach, WrongValue):
+    reaches = [name for name in REACHES if name in written]
+    if not reaches:
+        return at.wrong(f"{at.title} does not say how to reach the server", f"give it one of {', '.join(REACHES)}")
+    if len(reaches) > 1:
+        return at.inside(reaches[1]).wrong(f"{at.title} has {' and '.join(reaches)}", "keep one of them")
+    (reach,) = reaches
+    is_wrong = len(values) < len(written)
+    for name in written:
+        if name != reach and name not in SERVER_KEYS[reach] and name in sections()["servers"].keys:
+            fitting = ", ".join(other for other, beside in SERVER_KEYS.items() if name in beside)
+            at.inside(name).wrong(f"'{name}' in {at.title} does not go with '{reach}'", f"it goes with {fitting}")
+            is_wrong = True
+    transport = values.get("transport", "auto")
+    if transport not in TRANSPORTS[reach]:
+        fitting = " or ".join(TRANSPORTS[reach])
+        at.inside("transport").wrong(f"'transport' in {at.title} must be {fitting} beside '{reach}', not '{transport}'")
+        is_wrong = True
+    # Both are asked, so that every mistake is reported.
+    has_faults = [_report_auth_fault(values, at), _report_egress_fault(reach, values, at)]
+    if is_wrong or any(has_faults):
         return WRONG
-    faults = [_misfit(reach, name, at) for name in written if name != reach]
-    faults += (_transport_fault(reach, values, at), _auth_fault(values, at), _egress_fault(reach, values, at))
-    if any(faults) or len(values) < len(written):
-        return WRONG
+    dialled = {name: values[name] for name in ("url", "headers", "transport", "auth") if name in values}
     return ServerPlan(
         segment=segment,
-        reach=_dial(values) if reach == "url" else _spawn(segment, reach, values),
+        reach=Dial(**dialled) if reach == "url" else _spawn_plan(segment, reach, values),
         classes=values.get("tools", {}),
         secrets=tuple(dict.fromkeys(at.substituted)),
         unset=tuple(dict.fromkeys(at.unset)),
@@ -233,33 +255,7 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
     )
 
 
-def _reach(written: dict[str, Any], at: At) -> str | WrongValue:
-    reaches = [name for name in REACHES if name in written]
-    if len(reaches) == 1:
-        return reaches[0]
-    if not reaches:
-        return at.wrong(f"{at.title} does not say how to reach the server", f"give it one of {', '.join(REACHES)}")
-    return at.inside(reaches[1]).wrong(f"{at.title} has {' and '.join(reaches)}", "keep one of them")
-
-
-def _misfit(reach: str, name: str, at: At) -> bool:
-    if name in SERVER_KEYS[reach] or name not in sections()["servers"].keys:
-        return False
-    fitting = ", ".join(other for other, beside in SERVER_KEYS.items() if name in beside)
-    at.inside(name).wrong(f"'{name}' in {at.title} does not go with '{reach}'", f"it goes with {fitting}")
-    return True
-
-
-def _transport_fault(reach: str, values: dict[str, Any], at: At) -> bool:
-    transport = values.get("transport", "auto")
-    if transport in TRANSPORTS[reach]:
-        return False
-    fitting = " or ".join(TRANSPORTS[reach])
-    at.inside("transport").wrong(f"'transport' in {at.title} must be {fitting} beside '{reach}', not '{transport}'")
-    return True
-
-
-def _auth_fault(values: dict[str, Any], at: At) -> bool:
+def _report_auth_fault(values: dict[str, Any], at: At) -> bool:
     auth: OAuthPlan | None = values.get("auth")
     if auth is None or "url" not in values:
         return False
@@ -284,7 +280,7 @@ def _auth_fault(values: dict[str, Any], at: At) -> bool:
     return False
 
 
-def _egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
+def _report_egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
     hosts: tuple[str, ...] = values.get("egress", ())
     inside = at.inside("egress")
     if hosts and reach == "docker":
@@ -295,12 +291,12 @@ def _egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
     return False
 
 
-def _dial(values: dict[str, Any]) -> Dial:
-    settings = {name: values[name] for name in ("headers", "transport", "auth") if name in values}
-    return Dial(url=values["url"], **settings)
+def _spawn_plan(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
+    """Return how a server is started that is a program, a package or a container.
 
-
-def _spawn(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
+    `egress` or `files` puts a program into a sandbox. A container is a sandbox already, so there they become options.
+    """
+    is_confined = "egress" in values or "files" in values
     env: dict[str, str] = values.get("env", {})
     command: tuple[str, ...] = values.get("args", ())
     package: Package | None = None
@@ -312,37 +308,23 @@ def _spawn(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
         case "pypi":
             package = Package(registry="pypi", name=values["pypi"])
         case "docker":
-            # Only the names stand in the arguments, where other users of the machine could read values.
-            handed_on = (word for name in env for word in ("-e", name))
-            command = (
-                "docker",
-                "run",
-                "-i",
-                "--rm",
-                *_container_options(values),
-                *handed_on,
-                values["docker"],
-                *command,
-            )
+            mounts = (word for path in values.get("files", ()) for word in ("-v", f"{path}:{path}"))
+            limits = ("--network", "none", *mounts) if is_confined else ()
+            # Arguments carry only the names of variables, because other users of the machine could read the values.
+            variables = (word for name in env for word in ("-e", name))
+            command = ("docker", "run", "-i", "--rm", *limits, *variables, values["docker"], *command)
             return Spawn(command=command, env=env)
-    return Spawn(
-        command=command, env=env, cwd=values.get("cwd"), package=package, sandbox=_find_sandbox(segment, values)
-    )
-
-
-def _container_options(values: dict[str, Any]) -> tuple[str, ...]:
-    """Return the options that limit a container, which is a sandbox already."""
-    mounts = tuple(word for path in values.get("files", ()) for word in ("-v", f"{path}:{path}"))
-    return ("--network", "none", *mounts) if "egress" in values or "files" in values else ()
-
-
-def _find_sandbox(segment: str, values: dict[str, Any]) -> SandboxPlan | None:
-    if "egress" not in values and "files" not in values:
-        return None
-    return SandboxPlan(
+    sandbox = SandboxPlan(
         home=Path(HOMES) / segment,
         write=values.get("files", ()),
         from_arguments="files" not in values,
         egress=values.get("egress", ()),
         any_program=True,
+    )
+    return Spawn(
+        command=command,
+        env=env,
+        cwd=values.get("cwd"),
+        package=package,
+        sandbox=sandbox if is_confined else None,
     )

@@ -1,7 +1,12 @@
-"""The kinds of value a key may have: how each is read, and how its JSON Schema says the same.
+"""The kinds of value that a key may have: how each is read, and how its JSON Schema describes the same values.
 
-`read` gives the value as the Plan holds it, or WRONG after reporting at its place. It accepts nothing that `schema`
-refuses. `bare` says what text from the environment or a flag means: itself, a TOML value, or whichever it can be.
+Theory of operation. A key of the plan has a `ValueType` (`keys`). While a configuration is read, `read` gets the value
+that a layer has and the place where it stands (`problems.At`). It returns the value as the plan holds it, or reports
+what is wrong there and returns WRONG, so that one run reports every mistake. It accepts nothing that `schema` refuses.
+
+Text from the environment or from a flag has no TOML type. `bare` says what it means for a kind: the text itself, a
+TOML value, or whichever of the two it can be. `${env:NAME}` is replaced while a value is read. `${secrets.NAME}` is
+only checked: the stored secret is put in when the server starts.
 """
 
 import os
@@ -20,11 +25,11 @@ _SIZE = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi)?", re.ASCII)
 _UNITS: Final = {None: 1, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 _SHELL_WORDS: Final = frozenset(("&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"))
 
-
+# References in values: ${env:NAME} is replaced while the configuration is read, ${secrets.NAME} when a server starts.
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_KIND = "env:"
-_STORED = "secrets."
+_ENV = "env:"
+_SECRETS = "secrets."
 SECRET_REFERENCE: Final = re.compile(r"\$\{secrets\.([A-Za-z][A-Za-z0-9_-]*)\}", re.ASCII)
 SLUG: Final = re.compile(r"(?:[a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]", re.ASCII)  # AIP-19
 UNSET: Final = "unset"  # in the place of a variable that the environment lacks, in the plan of a server not started
@@ -41,53 +46,58 @@ def is_slug(text: str) -> bool:
 
 
 def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
-    """Replace `${env:NAME}` in a text. `stored`: the text may refer to secrets of the node's store."""
-    pieces: list[str] = []
-    end = 0
-    sound = True
-    for match in _REFERENCE.finditer(text):
-        value = _value_of(match[1], at, stored=stored)
+    """Replace `${env:NAME}` in a text. `stored`: the text may refer to secrets of the node's store.
+
+    What other programs write as `${NAME}` stays as it is, with a warning.
+    """
+    faults: list[WrongValue] = []
+
+    def value_of(match: re.Match[str]) -> str:
+        value = _find_value(match[1], at, stored=stored)
         if isinstance(value, WrongValue):
-            sound = False
-            continue
-        pieces += (text[end : match.start()], match[0] if value is None else value)
-        end = match.end()
+            faults.append(value)
+        return value if isinstance(value, str) else match[0]
+
+    expanded = _REFERENCE.sub(value_of, text)
     rest = _REFERENCE.sub("", text)
-    for kind in (_KIND, _STORED):
+    for kind in (_ENV, _SECRETS):
         if "${" + kind in rest:
             return at.wrong(f"{at.name} has '${{{kind}' without the closing brace", f"write ${{{kind}NAME}}")
-    pieces.append(text[end:])
-    return "".join(pieces) if sound else WRONG
+    return WRONG if faults else expanded
 
 
-def _value_of(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
+def _find_value(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
     """Return the value of a reference, or None if it stays as it is written."""
-    if body.startswith(_STORED):
-        return _secret_reference_fault(body.removeprefix(_STORED), at, stored=stored)
-    if not body.startswith(_KIND):
+    if body.startswith(_SECRETS):
+        name = body.removeprefix(_SECRETS)
+        if not SECRET_REFERENCE.fullmatch(f"${{{body}}}") or not is_slug(secret_slug(name)):
+            return at.wrong(
+                f"{at.name} names the secret {quoted_word(name)}", "write ${secrets.NAME}, in letters and digits"
+            )
+        if not stored:
+            return at.wrong(
+                f"{at.name} is no place for ${{secrets.{name}}}",
+                "a stored secret can stand in headers, env and auth.client_secret of a server",
+            )
+        return None
+    if not body.startswith(_ENV):
         if _NAME.fullmatch(body):
             at.warn(
                 f"{at.name} passes {quoted_word('${' + body + '}')} on as it is written",
                 f"to use the environment variable write ${{env:{body}}}",
             )
         return None
-    name = body.removeprefix(_KIND)
+    name = body.removeprefix(_ENV)
     if not _NAME.fullmatch(name):
         return at.wrong(f"{at.name} names the environment variable {quoted_word(name)}", "write ${env:NAME}")
     value = at.around.env.get(name)
-    if value is None:
-        return _unset_value(name, at)
-    if value:
-        at.substituted.append(value)
-    return value
-
-
-def _unset_value(name: str, at: At) -> str | WrongValue:
-    """Report a missing variable. A server that needs it is not started; every other server is."""
-    message, hint = (
-        f"{at.name} needs the environment variable {name}, which is not set",
-        "set it before starting interlock",
-    )
+    if value is not None:
+        if value:
+            at.substituted.append(value)
+        return value
+    message = f"{at.name} needs the environment variable {name}, which is not set"
+    hint = "set it before starting interlock"
+    # A server that needs the variable is not started; every other server is.
     if at.table[:1] == ("servers",):
         at.unset.append(name)
         if at.around.starting:
@@ -96,26 +106,17 @@ def _unset_value(name: str, at: At) -> str | WrongValue:
     return at.wrong(message, hint) if at.around.starting else ""
 
 
-def _secret_reference_fault(name: str, at: At, *, stored: bool) -> WrongValue | None:
-    if not SECRET_REFERENCE.fullmatch(f"${{{_STORED}{name}}}") or not is_slug(secret_slug(name)):
-        return at.wrong(
-            f"{at.name} names the secret {quoted_word(name)}", "write ${secrets.NAME}, in letters and digits"
-        )
-    if not stored:
-        return at.wrong(
-            f"{at.name} is no place for ${{secrets.{name}}}",
-            "a stored secret can stand in headers, env and auth.client_secret of a server",
-        )
-    return None
-
-
 class ValueType(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of value. `bare` says what text from the environment or a flag means: itself, a TOML value, or either."""
+
     bare: ClassVar[Literal["text", "toml", "either"]] = "text"
 
     def read(self, value: object, at: At) -> Any:
+        """Return the value as the plan holds it, or report at its place why not and return WRONG."""
         raise NotImplementedError
 
     def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of what `read` accepts."""
         raise NotImplementedError
 
     def to_toml(self, value: Any) -> Any:
@@ -139,16 +140,33 @@ def read_text(value: object, at: At, what: str = "a string", *, empty: bool = Fa
     return value
 
 
+class ParsedText(ValueType, frozen=True, kw_only=True):
+    """A string with a meaning, such as an address. A subclass says how it is called, and parses it."""
+
+    called: ClassVar[str]  # "a URL": the beginning of a complaint about a value that is no string
+    form: ClassVar[str | None] = None  # pattern for the JSON Schema; None: any text that is not empty
+
+    def parse(self, text: str, at: At) -> Any:
+        """Return the value as the plan holds it, or report at its place why not and return WRONG."""
+        raise NotImplementedError
+
+    def read(self, value: object, at: At) -> Any:
+        text = read_text(value, at, self.called)
+        return text if isinstance(text, WrongValue) else self.parse(text, at)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1} if self.form is None else {"type": "string", "pattern": self.form}
+
+
 class Text(ValueType, frozen=True, kw_only=True):
-    """A string; of one form when `pattern` is given. `references`: `${env:NAME}` is replaced, so no form is asked.
-    `stored`: `${secrets.NAME}` may stand in it."""
+    """A string, which has one form if `pattern` is given."""
 
     pattern: str | None = None
     what: str = "a string"
     hint: str | None = None
     empty: bool = False
-    references: bool = False
-    stored: bool = False
+    references: bool = False  # ${env:NAME} in it is replaced; its form is then not checked
+    stored: bool = False  # it may refer to stored secrets, as ${secrets.NAME}
 
     def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, self.what, empty=self.empty)
@@ -261,7 +279,7 @@ class Seconds(ValueType, frozen=True, kw_only=True):
 
 
 class Size(ValueType, frozen=True, kw_only=True):
-    """Bytes: a number, or "16Mi"."""
+    """A number of bytes, or a text such as "16Mi"."""
 
     bare = "either"
     low: int
@@ -294,28 +312,21 @@ class Size(ValueType, frozen=True, kw_only=True):
         return value if unit is None else f"{value // _UNITS[unit]}{unit}"
 
 
-class FilePath(ValueType, frozen=True, kw_only=True):
-    """A path, of a file or a folder: `~` is the home folder, relative means beside the configuration file."""
+class FilePath(ParsedText, frozen=True, kw_only=True):
+    """A path of a file or a folder: `~` is the home folder, a relative path starts beside the configuration file."""
 
-    def read(self, value: object, at: At) -> Path | WrongValue:
-        text = read_text(value, at, "a path")
-        return WRONG if isinstance(text, WrongValue) else resolve(text, at)
+    called = "a path"
 
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "minLength": 1}
+    def parse(self, text: str, at: At) -> Path | WrongValue:
+        return resolve(text, at)
 
 
 def resolve(text: str, at: At) -> Path | WrongValue:
+    """Return a path as an absolute one. Links are not followed, because a plan is made without asking the disk."""
     first, _, rest = text.partition("/")
-    if first == "~":
-        return _absolute(at.around.home / rest)
-    if first.startswith("~"):
+    if first.startswith("~") and first != "~":
         return at.wrong(f"{at.name} starts in another person's home, and only ~/ is known", "write the whole path")
-    return _absolute(at.layer.base / text)
-
-
-def _absolute(path: Path) -> Path:
-    return Path(os.path.normpath(path))  # not resolve(): a plan is made without asking the disk
+    return Path(os.path.normpath(at.around.home / rest if first == "~" else at.layer.base / text))
 
 
 class Many(ValueType, frozen=True, kw_only=True):
@@ -336,13 +347,13 @@ class Many(ValueType, frozen=True, kw_only=True):
 
 
 class Table(ValueType, frozen=True, kw_only=True):
-    """Names of one form, each with a value of one kind."""
+    """A table whose keys are names of one form, and whose values are all of one kind."""
 
     bare = "toml"
     names: str  # the pattern
     names_are: str
     item: ValueType
-    reserved: str | None = None  # how names begin that are the node's own
+    reserved: str | None = None  # the prefix of names that only the node itself uses
 
     def read(self, value: object, at: At) -> dict[str, Any] | WrongValue:
         if not isinstance(value, dict):
@@ -415,7 +426,7 @@ class Command(ValueType, frozen=True, kw_only=True):
 
 _HEADER_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 5.6.2
 HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
-# They frame a message, or repeat what is in it.
+# Headers that frame a message, or that repeat what is in it.
 _OF_THE_LINK: Final = re.compile(
     "accept|connection|content-(?:encoding|length|type)|expect|host|keep-alive|last-event-id|te|trailer"
     "|transfer-encoding|upgrade|mcp-(?:method|name|protocol-version|session-id|param-.*)"
@@ -423,6 +434,8 @@ _OF_THE_LINK: Final = re.compile(
 
 
 class Headers(ValueType, frozen=True, kw_only=True):
+    """HTTP headers for every request to a server. Those that frame a message are Interlock's own and refused."""
+
     bare = "toml"
 
     def read(self, value: object, at: At) -> dict[str, str] | WrongValue:
@@ -431,25 +444,22 @@ class Headers(ValueType, frozen=True, kw_only=True):
         seen: set[str] = set()
         read: dict[str, str] = {}
         for name, text in value.items():
-            header = self._header(name, text, at.inside(name), again=name.lower() in seen)
-            seen.add(name.lower())
-            if not isinstance(header, WrongValue):
-                read[name] = header
+            inside, lowered = at.inside(name), name.lower()
+            if not re.fullmatch(_HEADER_NAME, name):
+                inside.wrong(f"{inside.name} is not a name a header can have")
+            elif _OF_THE_LINK.fullmatch(lowered):
+                inside.wrong(f"{inside.name} is a header Interlock writes itself", "leave it out")
+            elif lowered in seen:
+                inside.wrong(f"{inside.name} is there twice", "upper and lower case are the same header")
+            else:
+                header = Text(references=True, empty=True, stored=True).read(text, inside)
+                if isinstance(header, str) and HEADER_VALUE.fullmatch(header):
+                    read[name] = header
+                elif isinstance(header, str):
+                    hint = "no line breaks, only ASCII, no space at its ends"
+                    inside.wrong(f"{inside.name} is not a value a header can carry", hint)
+            seen.add(lowered)
         return read if len(read) == len(value) else WRONG
-
-    def _header(self, name: str, text: object, at: At, *, again: bool) -> str | WrongValue:
-        if not re.fullmatch(_HEADER_NAME, name):
-            return at.wrong(f"{at.name} is not a name a header can have")
-        if _OF_THE_LINK.fullmatch(name.lower()):
-            return at.wrong(f"{at.name} is a header Interlock writes itself", "leave it out")
-        if again:
-            return at.wrong(f"{at.name} is there twice", "upper and lower case are the same header")
-        value = Text(references=True, empty=True, stored=True).read(text, at)
-        if isinstance(value, WrongValue) or HEADER_VALUE.fullmatch(value):
-            return value
-        return at.wrong(
-            f"{at.name} is not a value a header can carry", "no line breaks, only ASCII, no space at its ends"
-        )
 
     def schema(self) -> dict[str, Any]:
         return {
