@@ -14,7 +14,7 @@ from interlock.config.plan import LimitsPlan, SandboxPlan, ServerPlan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.process.child import Child
-from interlock.process.sandbox.sandbox import Command, Sandboxes
+from interlock.process.sandbox.sandbox import SandboxedCommand, Sandboxes
 from interlock.process.stderr import StderrRing
 
 
@@ -61,7 +61,7 @@ class House:
     ) -> Ended:
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         sink, stderr = _Sink(gone), StderrRing(now=time.time)
-        command = Command(argv=argv, env=env or {}, cwd=cwd or self.workspace)
+        command = SandboxedCommand(argv=argv, env=env or {}, cwd=cwd or self.workspace)
         cell = await self.sandboxes.make("one", plan, command, stderr)
         child = Child(
             cell.argv,

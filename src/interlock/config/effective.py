@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from interlock.config.addresses import Address
-from interlock.config.keys import Secret, Section, secrets_of
+from interlock.config.keys import SecretPart, Section, secrets_of
 from interlock.config.plan import Dial, Plan, ServerPlan, Spawn, ToolRule
 from interlock.config.schema import sections
 
@@ -61,21 +61,21 @@ def _plain(value: Any) -> Any:
             return msgspec.to_builtins(value, enc_hook=str)
 
 
-def _masked(value: Any, secret: Secret) -> Any:
+def _masked(value: Any, secret: SecretPart) -> Any:
     if value is None:
         return None
     match secret:
-        case Secret.VALUE:
+        case SecretPart.VALUE:
             return dict.fromkeys(value, MASK) if isinstance(value, dict) else MASK
-        case Secret.ARGUMENTS:
+        case SecretPart.ARGUMENTS:
             return [*value[:1], *(MASK for _ in value[1:])]
-        case Secret.URL_QUERY:
+        case SecretPart.URL_QUERY:
             return _masked_url(value, ())
-        case Secret.URL_PATH:
+        case SecretPart.URL_PATH:
             # The path of a webhook is often all that is needed to post to it.
             parts = urlsplit(value)
             return f"{parts.scheme}://{parts.netloc}/{MASK}"
-        case Secret.URL_LOGIN:
+        case SecretPart.URL_LOGIN:
             parts = urlsplit(value)
             login = f"{MASK}@" if parts.username else ""
             return f"{parts.scheme}://{login}{parts.netloc.rpartition('@')[2]}"

@@ -6,8 +6,8 @@ A field of a section class carries everything about its key:
         also: Annotated[tuple[str, ...], Key("Further tools (globs) ...", example=["mail.send_*"])] = ()
 
 Name, type and default are the field's own. `Key` adds the help text, an example, how the value is read when its type
-alone does not say so, and the name of an environment variable if a specification gives it one. `Secret` beside it says
-what `interlock check --effective` masks, `AT_ONCE` that a running node applies a change without a restart. A field
+alone does not say so, and the name of an environment variable if a specification gives it one. `SecretPart` beside it
+says what `interlock check --effective` masks, `AT_ONCE` that a running node applies a change without a restart. A field
 without a `Key` is computed and cannot be written in a file. Reading, error messages, the JSON Schema and the effective
 configuration follow from these declarations (`keys_of`, `sections_of`).
 
@@ -29,7 +29,7 @@ from interlock.config.problems import WRONG, At, WrongValue, nearest, quoted_wor
 from interlock.config.value_types import Choice, FilePath, Flag, Many, Seconds, Size, Table, Text, ValueType, Whole
 
 
-class Secret(enum.Enum):
+class SecretPart(enum.Enum):
     """The part of a value that is masked when the configuration is shown."""
 
     VALUE = enum.auto()  # all of it; of a table, each value
@@ -74,7 +74,7 @@ class Section(msgspec.Struct, frozen=True):
     keys: dict[str, Key] = {}
 
 
-class Record(ValueType, frozen=True, kw_only=True):
+class StructTable(ValueType, frozen=True, kw_only=True):
     """A table with the fields of a struct."""
 
     bare = "toml"
@@ -196,10 +196,10 @@ def _live_keys(plan: type[msgspec.Struct], prefix: str) -> list[str]:
     return live
 
 
-def secrets_of(plan: type[msgspec.Struct]) -> dict[str, Secret]:
+def secrets_of(plan: type[msgspec.Struct]) -> dict[str, SecretPart]:
     """Return what must be masked in values of `plan`, by field."""
     notes = {field.name: _split_annotation(field.type)[1] for field in msgspec.structs.fields(plan)}
-    return {name: note for name, each in notes.items() for note in each if isinstance(note, Secret)}
+    return {name: note for name, each in notes.items() for note in each if isinstance(note, SecretPart)}
 
 
 @functools.cache
@@ -258,5 +258,5 @@ def _value_type(name: str, type_: Any) -> ValueType:
     if inspect.isclass(origin) and issubclass(origin, enum.Enum):
         return Choice(values=tuple(member.value for member in origin), **extra)
     if inspect.isclass(origin) and issubclass(origin, msgspec.Struct) and extra:
-        return Record(make=origin, **extra)
+        return StructTable(make=origin, **extra)
     raise TypeError(f"the type of {name} does not say how it is read: {type_}")

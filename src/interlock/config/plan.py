@@ -25,7 +25,7 @@ from interlock.config.addresses import (
     PublicKey,
     Url,
 )
-from interlock.config.keys import AT_ONCE, Key, Record, Secret, Section
+from interlock.config.keys import AT_ONCE, Key, SecretPart, Section, StructTable
 from interlock.config.plan_agents import (
     AgentPlan,
     AqlDangerPlan,
@@ -52,8 +52,8 @@ from interlock.config.plan_servers import (
     Package,
     PolicyPlan,
     SandboxPlan,
-    ServerEntry,
     ServerPlan,
+    ServerTable,
     Share,
     Spawn,
     ToolCapability,
@@ -69,7 +69,7 @@ from interlock.config.plan_tree import (
     DevicesPlan,
     ParentPlan,
 )
-from interlock.config.value_types import Choice, Command, Many, Seconds, Table, Text, Whole
+from interlock.config.value_types import Choice, CommandLine, Many, Seconds, Table, Text, Whole
 from interlock.rooms.protocol.settings import RoomSettings
 
 __all__ = [
@@ -216,10 +216,10 @@ class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
     url: Annotated[str, Protected()]  # the issuer identifier, to the letter
     audience: str | None = None  # None: the node's own resource identifier
     # None: from the metadata of the authorization server
-    jwks_url: Annotated[str | None, Protected(), Secret.URL_QUERY] = None
-    introspection_url: Annotated[str | None, Protected(), Secret.URL_QUERY] = None
+    jwks_url: Annotated[str | None, Protected(), SecretPart.URL_QUERY] = None
+    introspection_url: Annotated[str | None, Protected(), SecretPart.URL_QUERY] = None
     client_id: Annotated[str | None, Text(references=True)] = None
-    client_secret: Annotated[str | None, Text(references=True), Secret.VALUE] = None
+    client_secret: Annotated[str | None, Text(references=True), SecretPart.VALUE] = None
     # None: the usual names; empty: [[access]] alone decides
     scopes: Annotated[
         dict[str, Scope] | None,
@@ -228,7 +228,7 @@ class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ISSUERS: Final = Many(
-    item=Record(
+    item=StructTable(
         make=IssuerPlan,
         what="an issuer",
         where="[[auth.issuers]]",
@@ -449,10 +449,10 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Key(
             "For the channel command: a program to start; it is told what waits in a line of JSON on stdin.",
-            Command(),
+            CommandLine(),
             example="notify-team",
         ),
-        Secret.ARGUMENTS,
+        SecretPart.ARGUMENTS,
     ] = ()
     webhook_url: Annotated[
         str | None,
@@ -461,7 +461,7 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
             Url(outward=True),
             example="https://hooks.example.com/interlock",
         ),
-        Secret.URL_PATH,
+        SecretPart.URL_PATH,
     ] = None
     webhook_secret: Annotated[
         str | None,
@@ -470,7 +470,7 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
             TEXT,
             example="a-long-random-text",
         ),
-        Secret.VALUE,
+        SecretPart.VALUE,
     ] = None
     smtp_url: Annotated[
         str | None,
@@ -479,7 +479,7 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
             MailServer(references=True),
             example="smtps://interlock:${env:MAIL_PASSWORD}@mail.example.com",
         ),
-        Secret.URL_LOGIN,
+        SecretPart.URL_LOGIN,
     ] = None
     smtp_from: Annotated[
         str | None, Key("For the channel smtp: who the mails are from.", _MAIL_ADDRESS, example="interlock@example.com")
@@ -528,7 +528,7 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
         UnitsPlan,
         Key(
             "How many units a call costs, by the cost_class of its tool.",
-            Record(make=UnitsPlan, what="the units of a call", example="units = { expensive = 50 }", each=AMOUNT),
+            StructTable(make=UnitsPlan, what="the units of a call", example="units = { expensive = 50 }", each=AMOUNT),
             example={"metered": 2, "expensive": 50},
         ),
     ] = UnitsPlan()
@@ -598,7 +598,7 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
             Text(references=True, stored=True),
             example="${secrets.nats}",
         ),
-        Secret.VALUE,
+        SecretPart.VALUE,
     ] = None
     nats_ca_file: Annotated[
         Path | None,
@@ -666,7 +666,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     )
     servers: Annotated[
         tuple[ServerPlan, ...],
-        Section("The MCP servers, by segment.", entry=ServerEntry, shape="segments"),
+        Section("The MCP servers, by segment.", entry=ServerTable, shape="segments"),
         AT_ONCE,
     ] = ()
     drivers: Annotated[DriversPlan, Section("Servers that are declared as files."), AT_ONCE] = DriversPlan()

@@ -10,7 +10,7 @@ from interlock.aql.protocol.model import Category
 from interlock.aql.protocol.requests import RANGES
 from interlock.aql.protocol.requests import PayloadLimits as AqlLimits
 from interlock.aql.protocol.tool_operations import OperationRule
-from interlock.config.keys import Key, Record
+from interlock.config.keys import Key, StructTable
 from interlock.config.problems import At, WrongValue
 from interlock.config.value_types import Choice, Many, ParsedText, Seconds, Size, Table, Text, Whole
 from interlock.rooms.protocol.participants import Privilege
@@ -31,7 +31,7 @@ from interlock.safety.protocol.policy import (
 _MONTH_S: Final = 30 * 86_400
 SKEW_PLAIN_S: Final = 60  # above, the operator is warned
 _NAME: Final = Text(pattern=r"[a-z][a-z0-9_]*", what="a name of a-z, 0-9 and _")
-OPERATION: Final = Record(
+OPERATION: Final = StructTable(
     make=OperationRule,
     what="an operation",
     example='aql = { category = "READ" }',
@@ -43,7 +43,7 @@ OPERATION: Final = Record(
         )
     },
 )
-_LIMITS: Final = Record(
+_LIMITS: Final = StructTable(
     make=AqlLimits,
     what="the limits of a request",
     example="limits = { batch_operations = 20 }",
@@ -117,7 +117,7 @@ class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
     skew_s: Annotated[int, _ClockSkew(low=0, high=300)] = 0
     token_s: Annotated[
         AqlTokenPlan,
-        Record(make=AqlTokenPlan, what="the lives of confirmation tokens", example="token_s = { forbidden = 60 }"),
+        StructTable(make=AqlTokenPlan, what="the lives of confirmation tokens", example="token_s = { forbidden = 60 }"),
     ] = AqlTokenPlan()
 
 
@@ -183,7 +183,7 @@ class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
         AqlDangerPlan,
         Key(
             "Whether destructive operations need a confirmation token, and how long one is good.",
-            Record(
+            StructTable(
                 make=AqlDangerPlan, what="the handling of dangerous operations", example="danger = { enforce = false }"
             ),
             example={"enforce": False},
@@ -240,7 +240,7 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
 _AGENTS: Final = Table(
     names=r"[^\x00-\x1f\x7f]{1,100}",
     names_are="the name of an agent",
-    item=Record(make=AgentPlan, what="an agent", example='agents.reporter = { risk_tolerance = "conservative" }'),
+    item=StructTable(make=AgentPlan, what="an agent", example='agents.reporter = { risk_tolerance = "conservative" }'),
 )
 
 

@@ -11,12 +11,12 @@ from interlock.ax.protocol.budget import LIMIT_MAX, Limits
 from interlock.ax.protocol.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
 from interlock.ax.protocol.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
 from interlock.config.addresses import Protected, Url
-from interlock.config.keys import Key, Record, Secret
+from interlock.config.keys import Key, SecretPart, StructTable
 from interlock.config.plan_agents import OPERATION
 from interlock.config.problems import At
 from interlock.config.value_types import (
     Choice,
-    Command,
+    CommandLine,
     Headers,
     Many,
     Seconds,
@@ -45,7 +45,7 @@ ENVIRONMENT: Final = Table(  # of a program that the node starts
     reserved="INTERLOCK_",  # a node started as a server would read them as its own settings
 )
 AMOUNT: Final = Whole(low=0, high=LIMIT_MAX)
-BUDGET: Final = Record(make=Limits, what="a budget", example="budget = { max_calls_per_minute = 60 }", each=AMOUNT)
+BUDGET: Final = StructTable(make=Limits, what="a budget", example="budget = { max_calls_per_minute = 60 }", each=AMOUNT)
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]
 Share = Literal["auto", "node", "principal", "session"]
@@ -99,7 +99,7 @@ class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
     # The only authorization server that may issue them.
     issuer: Annotated[str | None, Protected()] = None
     client_id: Annotated[str | None, Text(references=True)] = None
-    client_secret: Annotated[str | None, Text(references=True, stored=True), Secret.VALUE] = None
+    client_secret: Annotated[str | None, Text(references=True, stored=True), SecretPart.VALUE] = None
     private_key: Path | None = None
     # Empty: the scopes that the server asks for.
     scopes: Annotated[tuple[str, ...], Many(item=Text(pattern=OAUTH_SCOPE, what="an OAuth scope"))] = ()
@@ -192,14 +192,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class ServerEntry(ServerSettings, frozen=True, kw_only=True):
+class ServerTable(ServerSettings, frozen=True, kw_only=True):
     """The keys of [servers.SEGMENT] as a person writes them. They are compiled into a ServerPlan."""
 
     command: Annotated[
         tuple[str, ...] | None,
         Key(
             "A program to start: one string, split like a shell does it, or a list.",
-            Command(),
+            CommandLine(),
             example="python -m my_server",
         ),
     ] = None
@@ -247,7 +247,7 @@ class ServerEntry(ServerSettings, frozen=True, kw_only=True):
             example={"LOG_LEVEL": "info"},
             goes_with=(*PROGRAMS, "docker"),
         ),
-        Secret.VALUE,
+        SecretPart.VALUE,
     ] = {}
     cwd: Annotated[
         Path | None, Key("The folder the program starts in. Default: workspace.", example="servers", goes_with=PROGRAMS)
@@ -260,13 +260,13 @@ class ServerEntry(ServerSettings, frozen=True, kw_only=True):
             example={"X-Team": "blue"},
             goes_with=("url",),
         ),
-        Secret.VALUE,
+        SecretPart.VALUE,
     ] = {}
     auth: Annotated[
         OAuthPlan | None,
         Key(
             "How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
-            Record(
+            StructTable(
                 make=OAuthPlan,
                 what="'auth'",
                 where="[servers.SEGMENT.auth]",
@@ -418,7 +418,9 @@ class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
         PolicyPlan,
         Key(
             "Which drivers may serve, by their policy tags: only those with one of allow, none with one of deny.",
-            Record(make=PolicyPlan, what="the policy on drivers", example='policy = { deny = ["third-party-api"] }'),
+            StructTable(
+                make=PolicyPlan, what="the policy on drivers", example='policy = { deny = ["third-party-api"] }'
+            ),
             example={"deny": ["third-party-api"]},
         ),
     ] = PolicyPlan()

@@ -8,10 +8,10 @@ import msgspec
 
 from interlock.ax.protocol.transport_classes import PRIVATE_CLASS
 from interlock.config.addresses import SocketUrl
-from interlock.config.keys import AT_ONCE, Key, Record, Secret
+from interlock.config.keys import AT_ONCE, Key, SecretPart, StructTable
 from interlock.config.plan_servers import ENVIRONMENT, MONTH_S
 from interlock.config.problems import At
-from interlock.config.value_types import Command, Many, Seconds, Segment, Text, Whole
+from interlock.config.value_types import CommandLine, Many, Seconds, Segment, Text, Whole
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.net.protocol.address_scope import is_loopback
 
@@ -32,7 +32,7 @@ class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
     url: Annotated[str, SocketUrl()]
     segment: Annotated[str, Segment()]
     tree: Annotated[str | None, _TREE] = None  # None: the node's own tree
-    secret: Annotated[str | None, Text(references=True), Secret.VALUE] = None  # the subserver token
+    secret: Annotated[str | None, Text(references=True), SecretPart.VALUE] = None  # the subserver token
     authority: Annotated[str | None, AUTHORITY] = None
     secure_by: str | None = None  # what protects a link without TLS
     ca_file: Path | None = None  # CA certificates for the parent; None: those of the system
@@ -53,7 +53,7 @@ def _check_parent(parent: ParentPlan, at: At) -> bool:
 
 
 _PARENTS: Final = Many(
-    item=Record(
+    item=StructTable(
         make=ParentPlan,
         what="a parent",
         where="[[ax.parents]]",
@@ -66,12 +66,12 @@ _PARENTS: Final = Many(
 class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A subserver that is started as a child process and registers over its stdio."""
 
-    command: Annotated[tuple[str, ...], Command()]
+    command: Annotated[tuple[str, ...], CommandLine()]
     segment: Annotated[str, Segment()]
-    env: Annotated[dict[str, str], ENVIRONMENT, Secret.VALUE] = {}
+    env: Annotated[dict[str, str], ENVIRONMENT, SecretPart.VALUE] = {}
 
 
-_CHILDREN: Final = Many(item=Record(make=ChildPlan, what="a child", where="[[ax.children]]"))
+_CHILDREN: Final = Many(item=StructTable(make=ChildPlan, what="a child", where="[[ax.children]]"))
 
 
 class AxPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -377,7 +377,7 @@ class Table(ValueType, frozen=True, kw_only=True):
         }
 
 
-class Command(ValueType, frozen=True, kw_only=True):
+class CommandLine(ValueType, frozen=True, kw_only=True):
     """A program and its arguments: a list, or one string split like a shell does it. No shell is ever started."""
 
     bare = "either"

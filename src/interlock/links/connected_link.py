@@ -50,7 +50,7 @@ from interlock.mcp.methods import (
     Era,
 )
 from interlock.mcp.tasks import offers_tasks
-from interlock.process.sandbox.bubblewrap import DeniedHost
+from interlock.process.sandbox.bubblewrap import EgressDenial
 from interlock.wire.jsonrpc.codec import (
     CodecError,
     LargeParams,
@@ -153,7 +153,9 @@ class ConnectedLink(Link):
         self.failed = FailedRequests(self, clock)
         self.noise = Noise()
         self.connection = 0  # counts greetings: what a server remembers may end with one
-        self.denied: dict[str, DeniedHost] = {}  # hosts that the server, since it started, wanted to reach and may not
+        self.denied: dict[
+            str, EgressDenial
+        ] = {}  # hosts that the server, since it started, wanted to reach and may not
         self._vendor_meta = vendor_meta
         self._last_id = 0
 
@@ -422,7 +424,7 @@ class ConnectedLink(Link):
     def on_pipe_lost(self, reason: str) -> None:
         self.events.on_pipe_lost(self, reason)
 
-    def on_host_denied(self, denied: DeniedHost) -> None:
+    def on_host_denied(self, denied: EgressDenial) -> None:
         """Add a note to the waiting call that the sandbox kept the server from a host.
 
         If several calls wait, none of them learns the host: it may be another client's business.

@@ -36,7 +36,7 @@ from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.installer import ensure
 from interlock.process.packages.programs import PackageUnavailable
 from interlock.process.sandbox.host_paths import SandboxFailed
-from interlock.process.sandbox.sandbox import Command, Sandbox, Sandboxes
+from interlock.process.sandbox.sandbox import Sandbox, SandboxedCommand, Sandboxes
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.oversized import Oversized
@@ -346,7 +346,7 @@ class Connector:
         sandboxes = self._connector_parts.sandboxes
         if sandboxes is None:
             raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
-        command = Command(argv=argv, env=env, cwd=cwd or plan.home)
+        command = SandboxedCommand(argv=argv, env=env, cwd=cwd or plan.home)
         self._link.denied.clear()
         return await sandboxes.make(self._link.segment, plan, command, self._stderr, self._link.on_host_denied)
 

@@ -35,7 +35,7 @@ from interlock.drivers.protocol.server_name import server_name
 from interlock.links.pipes import Undelivered
 from interlock.mcp.methods import Era
 from interlock.mcp.roots import HeldRoots
-from interlock.process.sandbox.bubblewrap import DeniedHost
+from interlock.process.sandbox.bubblewrap import EgressDenial
 from interlock.wire.jsonrpc.codec import Notification, Request
 from interlock.wire.refusal import Refusal
 
@@ -250,7 +250,7 @@ class Link(CallLink):
     pid: int | None = None  # of a process that the node started
     restarts = 0
     stray = 0  # answers no call waits for
-    denied: Mapping[str, DeniedHost] = {}  # hosts that a sandboxed server wanted to reach and may not
+    denied: Mapping[str, EgressDenial] = {}  # hosts that a sandboxed server wanted to reach and may not
 
     def __init__(
         self, segment: str, events: LinkEvents, clock: Clock, *, kind: str, transport: str, offer: Offer = ADOPTED

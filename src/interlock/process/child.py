@@ -1,13 +1,16 @@
 """A child process that speaks newline-delimited messages on its standard input and output. POSIX only.
 
-In: a command, its whole environment, messages to send. Out, through a ChildSink: lines in the order they were printed,
-then exactly once why the child is gone. It knows nothing of what a message says.
+A child gets a command, its whole environment and messages to send. Through its `ChildSink` come the lines in the order
+in which they were printed, and then, exactly once, why the child is gone. What a message says does not matter here.
 
 Theory of operation. A child leads a process group of its own, so that what it forks can be ended with it: `stop`, the
 exit of the leader and every verdict on a misbehaving child end in a sweep of the whole group. If the node is killed,
-the kernel kills the child (Linux) and the reaper sweeps the groups (everywhere). A child is gone when it has exited and
-its pipes are drained; as a process that left the group may hold the pipes open for ever, draining has a bound. All
-waiting is done by timers of the loop: no step of the ending depends on a task that could be cancelled half way.
+the kernel kills the child (Linux) and the reaper sweeps the groups (everywhere). A child is gone when it has exited
+and its pipes are drained; as a process that left the group may hold the pipes open for ever, draining has a bound.
+
+Ending a child goes through ever harder means: its input is closed, after INPUT_GRACE_S the group gets SIGTERM, after
+TERM_GRACE_S SIGKILL. All waiting is done by timers of the loop, so that no step of the ending depends on a task that
+could be cancelled half way.
 """
 
 import asyncio
@@ -192,6 +195,8 @@ KILL_WAIT_S = 2.0  # SIGKILL works at once, except on a process that hangs insid
 
 
 class ChildSink(Protocol):
+    """The receiver of what a child prints, and of its end."""
+
     def on_line(self, data: bytes) -> None: ...
 
     def on_oversized(self, oversized: Oversized) -> None:
@@ -205,7 +210,14 @@ class ChildSink(Protocol):
 
 
 class Child:
-    """One process, one life: `start` once, `stop` any number of times, also after a failed start."""
+    """A child process, from its start to its end: `start` is called once, `stop` any number of times.
+
+    States. Before `_spawned` is set there is no process. Then lines are delivered, at most LINES_PER_TURN in each turn
+    of the loop, until one of three things happens: the owner calls `stop`, the process exits, or a verdict condemns it
+    (`_verdict`: an endless line, a closed pipe, `end`). `_next_step` is the timer of the next harder means to end it.
+    `_announced` is set when the sink was told of the end, which is after the last line; `_finished` when the process
+    and its group are gone too.
+    """
 
     def __init__(
         self,
@@ -268,7 +280,7 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """Negative: the number of the signal that killed it."""
+        """The exit code, negative if a signal killed the child, or None while it runs."""
         return self._returncode
 
     @property
@@ -377,19 +389,15 @@ class Child:
         if self._verdict is not None or self._announced:
             return
         self._lines.extend(self._splitter.feed(data))
-        if self._splitter.skipped:
-            self._report_oversized()
+        # Read first: a line that has ended is no longer counted once it was taken.
+        if length := self._splitter.skipped:
+            for oversized in self._splitter.take_oversized():
+                self._sink.on_oversized(oversized)
+            if length > ENDLESS_LINE * self._max_line_bytes and self._verdict is None:
+                limit = f"{ENDLESS_LINE} times the limit of {self._max_line_bytes} bytes"
+                self._condemn(f"sent a line longer than {limit} and was killed")
         if self._turn is None:
             self._deliver()
-
-    def _report_oversized(self) -> None:
-        length = self._splitter.skipped  # asked first: a line that has ended is no longer counted once it was taken
-        for oversized in self._splitter.take_oversized():
-            self._sink.on_oversized(oversized)
-        if length > ENDLESS_LINE * self._max_line_bytes and self._verdict is None:
-            self._condemn(
-                f"sent a line longer than {ENDLESS_LINE} times the limit of {self._max_line_bytes} bytes and was killed"
-            )
 
     def _deliver(self) -> None:
         self._turn = None
@@ -405,20 +413,12 @@ class Child:
             self._settle()
 
     def _read(self, wanted: bool) -> None:
+        """Read from the child's standard output, or stop reading."""
         if self._transport is None or wanted == self._reading or 1 not in self._open_outputs:
             return
         self._reading = wanted
         stdout = cast(asyncio.ReadTransport, self._transport.get_pipe_transport(1))
         (stdout.resume_reading if wanted else stdout.pause_reading)()
-
-    def _on_full(self) -> None:
-        self._full = True
-        self._watch_queue(None)
-
-    def _on_drained(self) -> None:
-        self._full = False
-        if self._stall is not None:
-            self._stall.cancel()
 
     def _watch_queue(self, bytes_before: int | None) -> None:
         if self._stdin is None:
@@ -447,6 +447,7 @@ class Child:
         self._settle()
 
     def _then(self, delay_s: float, step: Callable[[], None]) -> None:
+        """Take a step after a delay, in place of the step that was planned."""
         if self._next_step is not None:
             self._next_step.cancel()
         self._next_step = asyncio.get_running_loop().call_later(delay_s, step)
@@ -517,13 +518,25 @@ class Child:
             self._announced = True
             self._stdin = None
             self._stderr.end_line()
-            asyncio.get_running_loop().call_soon(self._sink.on_gone, self._verdict or _exit_words(self._returncode))
+            asyncio.get_running_loop().call_soon(self._sink.on_gone, self._verdict or self._exit_reason())
         if self._exited and self._swept and self._transport is not None:
             self._transport.close()
             for handle in (self._turn, self._stall, self._drain):
                 if handle is not None:
                     handle.cancel()
             asyncio.get_running_loop().call_soon(self._finished.set)  # after the sink has heard of it
+
+    def _exit_reason(self) -> str:
+        """Return how the process ended, as a clause that completes "the server ..."."""
+        code = self._returncode
+        if code is None:
+            return "ended"
+        if code >= 0:
+            return f"exited with code {code}"
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
 
 
 class _Wire(asyncio.SubprocessProtocol):
@@ -548,18 +561,10 @@ class _Wire(asyncio.SubprocessProtocol):
         self._child._process_exited()
 
     def pause_writing(self) -> None:
-        self._child._on_full()
+        self._child._full = True
+        self._child._watch_queue(None)
 
     def resume_writing(self) -> None:
-        self._child._on_drained()
-
-
-def _exit_words(returncode: int | None) -> str:
-    if returncode is None:
-        return "ended"
-    if returncode >= 0:
-        return f"exited with code {returncode}"
-    try:
-        return f"was killed by {signal.Signals(-returncode).name}"
-    except ValueError:
-        return f"was killed by signal {-returncode}"
+        self._child._full = False
+        if self._child._stall is not None:
+            self._child._stall.cancel()

@@ -1,8 +1,11 @@
-"""Limits of what a sandboxed server uses, all its processes together, and its end when that is too much.
+"""Limits on what servers take from the machine: starts at one time, open files, and the usage of a sandbox.
 
-Limits of the kernel's (setrlimit(2)) count one process at a time, and a memory limit of theirs is an error that a
-program may survive, or address space that some runtimes reserve by the gigabyte. So what is really used is looked at
-every second, and a few times a second where a driver declares a limit.
+The kernel's own limits (setrlimit(2)) count one process at a time. Its limit on memory is an error that a program may
+survive, or counts address space, which some runtimes reserve by the gigabyte. So the actual usage of all processes in
+a sandbox is read together, every second, and several times a second if a driver declares a limit. Reading takes at
+most one part in SHARE of a processor, for all sandboxes together: the longer it takes, the less often it is done.
+
+A limit that is exceeded ends the server, with a reason that names the limit and the key that sets it.
 """
 
 import asyncio
@@ -20,17 +23,17 @@ import msgspec
 
 from interlock.config.plan import LimitsPlan, SandboxPlan
 
-# How many servers install or start at one time, of all that a node has.
-#
-# Two hundred interpreters that start at once leave no time for the calls of others. A server that takes long to come up
-# delays few others: after a while its start counts no more.
-
 INSTALLS_MAX: Final = 4  # each is a download and a build
 STARTS_MAX: Final = 8
 START_S: Final = 5.0  # a server that is not up by then waits for something, and takes no more of the machine
 
 
 class StartLimits:
+    """The limits on installations and starts under way, for all servers of a node together.
+
+    Two hundred interpreters that start at once leave no time for the calls of others.
+    """
+
     def __init__(self) -> None:
         self.installs = asyncio.Semaphore(INSTALLS_MAX)
         self._starts = asyncio.Semaphore(STARTS_MAX)
@@ -42,7 +45,7 @@ class StartLimits:
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
-        """Entered when there is room for another start, which ends with the block, or after START_S."""
+        """Wait until another server may start. The start counts until the block ends, or until START_S have passed."""
         await self._starts.acquire()
         left = [self._starts.release]
 
@@ -58,17 +61,16 @@ class StartLimits:
             end()
 
 
-# How many files and connections this process may have open.
-#
-# Systems start a program with a limit of often 1024, for the sake of programs that use `select`, and let it raise its
-# own as far as a second limit. A node holds one descriptor per connection, so it does.
-
 WANTED: Final = 65_536  # two connections of each session, one of each call under way or parked, with all at their most
 UNLIMITED: Final = 1_000_000  # where the system names no limit
 
 
 def raise_descriptor_limit() -> None:
-    """Take what the system grants, up to WANTED. What it does not grant stays as it was."""
+    """Raise the limit on open files as far as the system grants, up to WANTED.
+
+    Systems start a program with a limit of often 1024, for the sake of programs that use `select`, and let it raise
+    its own limit up to a second one. A node has one descriptor open per connection.
+    """
     if sys.platform == "win32":
         return
     import resource
@@ -79,7 +81,7 @@ def raise_descriptor_limit() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (ValueError, OSError):
-            pass  # macOS has a third limit, and tells it nowhere
+            pass  # macOS has a third limit, which it does not report
 
 
 def descriptor_limit() -> int:
@@ -105,6 +107,8 @@ _SHARED_OUT = re.compile(rb"^Pss_(?:Anon|Shmem):\s*(\d+) kB", re.MULTILINE)  # w
 
 
 class Usage(msgspec.Struct, frozen=True):
+    """The resources that the processes of one sandbox use."""
+
     memory_mb: float
     cpu_ms: float
     processes: int  # and threads
@@ -116,9 +120,12 @@ def descendants(pid: int) -> Iterator[int]:
     for _ in range(PROCESSES_MAX):
         if not waiting:
             return
-        for child in _children(waiting.pop(0)):
-            yield child
-            waiting.append(child)
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
+            for thread in (_PROC / str(waiting.pop(0)) / "task").iterdir():
+                with contextlib.suppress(OSError):  # this thread has ended, and the others count
+                    children = [int(child) for child in (thread / "children").read_bytes().split()]
+                    waiting += children
+                    yield from children
 
 
 def usage(pid: int) -> Usage:
@@ -181,8 +188,12 @@ def disk_mb(folder: Path) -> float:
     return blocks / 2048
 
 
-class Limits:
-    """Checks the usage until it is stopped or has ended the server."""
+class UsageWatch:
+    """A watch over what one sandbox uses, which ends its server when a limit is exceeded.
+
+    Memory is read in two ways: a cheap sum, which counts shared pages several times, and only if that is over the
+    limit the exact one.
+    """
 
     def __init__(
         self, plan: SandboxPlan, usual: LimitsPlan, count: Callable[[], int], pid: int, end: Callable[[str], None]
@@ -198,41 +209,40 @@ class Limits:
         self._end = end
         self._is_declared = plan.memory_mb is not None or plan.cpu_ms is not None
         self._look_at_disk_at = 0.0
-        self._task = asyncio.get_running_loop().create_task(self._look())
+        self._task = asyncio.get_running_loop().create_task(self._watch())
 
     def stop(self) -> None:
         self._task.cancel()
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         """Check the limits until one is exceeded. Checks run in a thread, and less often the longer they take."""
         reason, took = None, 0.0
         while reason is None:
             usual_s = LOOK_DEFAULT_S if not self._is_declared else LOOK_S
             await asyncio.sleep(max(usual_s, took * SHARE * self._count()))
-            reason, took = await asyncio.to_thread(self._timed_look)
+            reason, took = await asyncio.to_thread(self._look)
         self._end(reason)
 
-    def _timed_look(self) -> tuple[str | None, float]:
+    def _look(self) -> tuple[str | None, float]:
+        """Return which limit is exceeded, if one is, and the processor time that it took to find out."""
         began = time.thread_time()
-        return self._maybe_over(), time.thread_time() - began
+        return self._find_excess() or self._find_disk_excess(), time.thread_time() - began
 
-    def _maybe_over(self) -> str | None:
+    def _find_excess(self) -> str | None:
         used, usual, cpu_ms = usage(self._pid), self._usual, self._plan.cpu_ms
-        if used.memory_mb > self._memory_mb and self._is_over_memory():
-            return f"used more memory than its limit of {self._memory_mb} MB (memory_mb) and was ended"
+        if used.memory_mb > self._memory_mb:
+            # Forked processes share most of what each of them seems to use.
+            exact = memory_shared_out_mb(self._pid)
+            if exact is None or exact > self._memory_mb:
+                return f"used more memory than its limit of {self._memory_mb} MB (memory_mb) and was ended"
         if cpu_ms is not None and used.cpu_ms > cpu_ms:
             return f"used more processor time than its limit of {cpu_ms} ms (cpu_ms) and was ended"
         if used.processes > usual.sandbox_processes:
             many = usual.sandbox_processes
             return f"had more processes and threads than its limit of {many} (limits.sandbox_processes) and was ended"
-        return self._maybe_over_disk()
+        return None
 
-    def _is_over_memory(self) -> bool:
-        """Forked processes share most of what each of them seems to use."""
-        exact = memory_shared_out_mb(self._pid)
-        return exact is None or exact > self._memory_mb
-
-    def _maybe_over_disk(self) -> str | None:
+    def _find_disk_excess(self) -> str | None:
         now, home, limit_mb = time.monotonic(), self._plan.home, self._usual.sandbox_disk_mb
         if now < self._look_at_disk_at:
             return None
@@ -242,12 +252,3 @@ class Limits:
         if not over:
             return None
         return f"kept more than its limit of {limit_mb} MB (limits.sandbox_disk_mb) in {home} and was ended"
-
-
-def _children(pid: int) -> list[int]:
-    pids: list[int] = []
-    with contextlib.suppress(OSError):  # it has ended meanwhile
-        for thread in (_PROC / str(pid) / "task").iterdir():
-            with contextlib.suppress(OSError):  # this one has, and the others count
-                pids += map(int, (thread / "children").read_bytes().split())
-    return pids

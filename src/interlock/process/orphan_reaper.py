@@ -1,14 +1,17 @@
-"""Ends the process groups of a node that was itself killed.
+"""Process groups of children, and the helper that ends them if the node itself is killed. POSIX only.
 
-A node that gets SIGKILL can end nothing any more, and the kernel's parent-death signal reaches only direct children.
-So one small helper process waits at the other end of a pipe: the node tells it which groups live (`guard`, `release`),
-and when the pipe closes, for whatever reason, it ends those that are left and exits. It stands in a session of its own,
-where a signal to the node's group does not reach it. If it dies, another is started and told everything again. It is
-started before the first child: a node that only dials servers needs none.
-A process that moved itself into another session is in no group the node knows, and is not found.
+Theory of operation. A node that gets SIGKILL can end nothing any more, and the kernel's parent-death signal reaches
+only direct children. So a small helper process waits at the other end of a pipe. The node writes to the pipe which
+groups live (`guard`, `release`). When the pipe closes, for whatever reason, the helper sends SIGTERM to the groups
+that are left, after TERM_GRACE_S SIGKILL, and exits. It is in a session of its own, where a signal to the node's group
+does not reach it. If the helper dies, another one is started and told everything again. It is started before the first
+child: a node that only dials servers needs none.
+
+A process that moved itself into another session is in no group that the node knows, and is not found.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -30,19 +33,18 @@ def group_exists(pgid: int) -> bool:
         os.killpg(checked_group(pgid), 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # it belongs to another user
+        pass
     return True
 
 
 def signal_group(pgid: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(checked_group(pgid), number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def checked_group(pgid: int) -> int:
+    """Return the number of a child's process group. Raise ValueError for one that must never get a signal."""
     # killpg(0) is our own group and killpg(1) is everybody's.
     if pgid <= 1 or pgid == os.getpgrp():
         raise ValueError(f"{pgid} is not the process group of a child")
@@ -73,7 +75,7 @@ def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | No
 
 
 def reap_adopted(pgid: int) -> None:
-    """Reap orphans of a process group. This is needed when the node is the first process of a container."""
+    """Collect the exit codes of a group's orphans. A node that is the first process of a container inherits them."""
     try:
         while os.waitpid(-pgid, os.WNOHANG)[0]:
             pass
@@ -114,7 +116,10 @@ send(_signal.SIGKILL)
 
 
 class OrphanReaper:
-    """Groups may be named before `start` and after the helper died: the next helper is told them all."""
+    """The helper process that ends process groups after the node was killed, and the groups it guards.
+
+    Groups may be guarded before `start` and after the helper died: every new helper is told all of them.
+    """
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -137,7 +142,7 @@ class OrphanReaper:
         async with self._starting:
             if self._keeper is None:
                 await self._spawn()
-                self._keeper = asyncio.create_task(self._keep())
+                self._keeper = asyncio.create_task(self._restart_forever())
 
     async def close(self) -> None:
         """Let the helper end what is still guarded, and wait for it."""
@@ -190,7 +195,8 @@ class OrphanReaper:
         for pgid in self._groups:
             self._tell(b"+%d\n" % pgid)
 
-    async def _keep(self) -> None:
+    async def _restart_forever(self) -> None:
+        """Start another helper whenever one has died, with growing pauses if they die young."""
         loop = asyncio.get_running_loop()
         pause_s = RESTART_FIRST_S
         while True:
@@ -231,6 +237,8 @@ class OrphanReaper:
 
 
 class _Exit(asyncio.SubprocessProtocol):
+    """The protocol object of the helper, of which only the exit matters."""
+
     def __init__(self, exited: asyncio.Event) -> None:
         self._exited = exited
 

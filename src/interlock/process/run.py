@@ -1,14 +1,15 @@
-"""Runs a program to its end for what it says: an installer, a version check, a container engine. POSIX only.
+"""Programs that are run to their end for what they print, such as an installer or a version check. POSIX only.
 
-In: a command, its whole environment, a folder. Out: how it ended and what it printed, both bounded. Nothing of it is
-left when the call returns, is cancelled, or runs out of time; a deadline is the caller's `asyncio.timeout`.
+The result says how the program ended and what it printed, both bounded; credentials in addresses are masked. Nothing
+of the program is left when the call returns, is cancelled, or runs out of time. A deadline is the caller's
+`asyncio.timeout`.
 """
 
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -16,6 +17,9 @@ from interlock.process.child import Child, ChildStartFailed
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrRing
 from interlock.wire.jsonrpc.oversized import Oversized
+
+if TYPE_CHECKING:
+    from interlock.process.sandbox.sandbox import Sandbox
 
 OUTPUT_LINES: Final = 20  # kept for an error
 OUTPUT_LINE_BYTES: Final = 500
@@ -26,6 +30,8 @@ _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a program that was run: how it ended, and what it printed."""
+
     returncode: int | None  # negative: the number of the signal that killed it
     reason: str  # completes "the program ..."
     stdout: bytes
@@ -38,17 +44,6 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(f"; {line}" for line in errors[:2])
 
 
-class SandboxCell(Protocol):
-    """A sandbox that a program is started in."""
-
-    @property
-    def handed(self) -> Sequence[int]: ...
-
-    def terminate(self) -> None: ...
-
-    async def open(self, child: Child) -> None: ...
-
-
 async def run(
     argv: Sequence[str],
     env: Mapping[str, str],
@@ -56,20 +51,20 @@ async def run(
     *,
     reaper: OrphanReaper | None,
     output: StderrRing | None = None,
-    cell: SandboxCell | None = None,
+    cell: "Sandbox | None" = None,
 ) -> Ran:
     """Run a program to its end. Raise ChildStartFailed if it cannot be started.
 
     `output` collects what several commands print. `cell` is the sandbox that `argv` enters.
     """
     output = output or StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
-    ended = _Ended(output)
+    collector = _OutputCollector(output)
     child = Child(
         argv,
         env,
         cwd,
         max_message_bytes=LINE_BYTES_MAX,
-        sink=ended,
+        sink=collector,
         stderr=output,
         reaper=reaper,
         handed=() if cell is None else cell.handed,
@@ -79,40 +74,40 @@ async def run(
         await child.start()
         if cell is not None:
             await cell.open(child)
-        reason = await ended.reason
+        reason = await collector.reason
         if child.unfinished:
-            ended.on_line(child.unfinished)
+            collector.on_line(child.unfinished)
     finally:
         await child.stop(grace_s=0)
-    return Ran(returncode=child.returncode, reason=reason, stdout=bytes(ended.stdout), output=output_of(output))
+    return Ran(returncode=child.returncode, reason=reason, stdout=bytes(collector.stdout), output=output_of(output))
 
 
 def output_of(output: StderrRing) -> tuple[str, ...]:
     return tuple(_CREDENTIALS.sub("//***@", line.text) for line in output.tail())
 
 
-class _Ended:
-    """Hears a program: keeps what it says, waits for its end."""
+class _OutputCollector:
+    """The ChildSink of a program that is run to its end: its output so far, and a future for how it ended."""
 
     def __init__(self, output: StderrRing) -> None:
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.stdout = bytearray()
-        self._said = output
+        self._output = output
 
     def on_line(self, data: bytes) -> None:
-        self._said.feed(data + b"\n")
+        self._output.feed(data + b"\n")
         if len(self.stdout) < STDOUT_BYTES_MAX:
             self.stdout += data[: STDOUT_BYTES_MAX - len(self.stdout)] + b"\n"
 
     def on_oversized(self, oversized: Oversized) -> None:
-        self._said.feed(b"(a line longer than %d bytes)\n" % oversized.limit)
+        self._output.feed(b"(a line longer than %d bytes)\n" % oversized.limit)
 
     def on_gone(self, reason: str) -> None:
         if not self.reason.done():
             self.reason.set_result(reason)
 
     def on_stalled(self) -> None:
-        pass
+        """Do nothing: no input is sent."""
 
 
 __all__ = ["OUTPUT_LINES", "OUTPUT_LINE_BYTES", "ChildStartFailed", "Ran", "output_of", "run"]

@@ -1,7 +1,12 @@
-"""What a child says on its standard error: bytes in, the last lines out, fit to be printed on a terminal.
+"""Lines of a child process: the splitting of its output into messages, and the last lines of its standard error.
 
-It is kept for people and never parsed. Where secrets may be in it, every line goes through a function that takes
-them out.
+`LineSplitter` turns the bytes of standard output into complete lines and `write_line` frames a message as one line, so
+that each line is one JSON-RPC message.
+
+`StderrRing` keeps the last lines of standard error for people; they are never parsed. A redacting function removes
+secrets from every line before it is stored, and control characters are escaped when a line is read, so that a program
+cannot control the terminal of an operator. `words_of` leaves out stack frames and source lines: what is left says what
+is wrong.
 """
 
 import asyncio
@@ -37,19 +42,17 @@ def words_of(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(messages)
 
 
-# Newline-delimited framing: bytes in, complete lines out.
-#
-# A line ends in LF or CRLF and is handed out without it. What follows the last LF is kept until its end arrives, never
-# longer than the limit, so a peer that sends no newline costs at most one message of memory however small its pieces.
-# A longer line is skipped to its end; only whose message it is, is looked for while it passes.
-
-TOGETHER_BYTES_MAX: Final = (
-    64 * 1024
-)  # of a message that is copied for its newline: dearer than a second write when longer
+# Up to this size a message is copied to append its newline; above, a second write is cheaper.
+TOGETHER_BYTES_MAX: Final = 64 * 1024
 
 
 class LineSplitter:
-    """Splits one stream."""
+    """A splitter of one stream of bytes into lines.
+
+    A line ends in LF or CRLF and is returned without it. What follows the last LF is buffered until its end arrives,
+    never longer than the limit, so a peer that sends no newline costs at most one message of memory however small its
+    pieces are. A longer line is skipped to its end; only the id of its message is looked for while it passes.
+    """
 
     __slots__ = ("_is_skipping", "_max_bytes", "_oversized", "_rest", "_scanner", "skipped")
 
@@ -76,7 +79,10 @@ class LineSplitter:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that end in `data`. If `skipped` is not 0 afterwards, call `take_oversized`."""
         if self._is_skipping:
-            data = self._skip(data)
+            piece, newline, data = data.partition(b"\n")
+            self._scan(piece)
+            if newline:
+                self._end_line()
         lines = data.split(b"\n")
         unfinished = lines.pop()
         if lines:
@@ -113,14 +119,6 @@ class LineSplitter:
         self._is_skipping, self.skipped = True, 0
         self._scanner = OversizedScanner(self._max_bytes)
         self._scan(start)
-
-    def _skip(self, data: bytes) -> bytes:
-        """Skip the rest of an oversized line and return what follows it."""
-        piece, newline, rest = data.partition(b"\n")
-        self._scan(piece)
-        if newline:
-            self._end_line()
-        return rest
 
     def _leave_out(self, line: bytes) -> bool:
         self._begin_skipping(line)
@@ -173,6 +171,8 @@ def terminal_safe(text: str) -> str:
 
 
 class StderrLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that a child wrote to its standard error, safe to print on a terminal."""
+
     at: float
     text: str
 
@@ -225,7 +225,11 @@ class StderrRing:
             line = bytes(self._unfinished)
             entries.append((self._began, line if self._redact is None else self._redact(line, True), self._cut))
         first = 0 if count is None else max(0, len(entries) - count)
-        return [_make_line(*line) for line in entries[first:]]
+        lines: list[StderrLine] = []
+        for at, line, cut in entries[first:]:
+            text = terminal_safe(line.decode("utf-8", "replace"))
+            lines.append(StderrLine(at=at, text=f"{text} … {cut} bytes more" if cut else text))
+        return lines
 
     def _hold(self, piece: bytes, at: float) -> None:
         room = self._line_bytes - len(self._unfinished)
@@ -244,8 +248,3 @@ class StderrRing:
         cut += max(0, len(line) - self._line_bytes)
         line = line[: self._line_bytes].removesuffix(b"\r")
         self._kept.append((at, line if self._redact is None else self._redact(line, cut > 0), cut))
-
-
-def _make_line(at: float, line: bytes, cut: int) -> StderrLine:
-    text = terminal_safe(line.decode("utf-8", "replace"))
-    return StderrLine(at=at, text=f"{text} … {cut} bytes more" if cut else text)

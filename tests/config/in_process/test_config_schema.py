@@ -14,7 +14,7 @@ from tests.config.config_project import Project
 from tests.support.scale import examples
 
 from interlock.config.effective import MASK, effective
-from interlock.config.keys import Key, Record, Section, keys_of
+from interlock.config.keys import Key, Section, StructTable, keys_of
 from interlock.config.load import ConfigInvalid, load
 from interlock.config.plan import (
     AccessRule,
@@ -151,7 +151,7 @@ def test_a_field_whose_type_does_not_say_how_it_is_read_is_refused() -> None:
     with pytest.raises(TypeError, match="the type of amount does not say how it is read"):
         keys_of(_Unclear)
     with pytest.raises(TypeError, match="the type of amount does not say how it is read"):
-        _ = Record(make=_Unclear, what="unclear").fields
+        _ = StructTable(make=_Unclear, what="unclear").fields
 
 
 @pytest.mark.parametrize(("section", "key"), EVERY_KEY, ids=named)

@@ -27,7 +27,7 @@ from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.installer import Installer, Pins
 from interlock.process.run import ChildStartFailed, Ran, run
 from interlock.process.sandbox.host_paths import SandboxFailed
-from interlock.process.sandbox.sandbox import Command
+from interlock.process.sandbox.sandbox import SandboxedCommand
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import Damaged, KeyValue
 
@@ -177,7 +177,7 @@ def sandboxed_runner(connector_parts: ConnectorParts, segment: str, plan: Sandbo
         if connector_parts.sandboxes is None:
             raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
         stderr = StderrRing(now=connector_parts.clock.wall)
-        command = Command(argv=words, env={}, cwd=plan.home)
+        command = SandboxedCommand(argv=words, env={}, cwd=plan.home)
         sandbox = await connector_parts.sandboxes.make(segment, plan, command, stderr)
         try:
             return await run(

@@ -33,7 +33,7 @@ from interlock.drivers.workspace.folder import FolderUnreadable, digest_of
 from interlock.links.connector import ConnectorParts
 from interlock.process.child import Child, ChildStartFailed, child_environment
 from interlock.process.sandbox.host_paths import SandboxFailed
-from interlock.process.sandbox.sandbox import Command, Sandbox
+from interlock.process.sandbox.sandbox import Sandbox, SandboxedCommand
 from interlock.process.stderr import StderrRing
 from interlock.wire.jsonrpc.codec import CodecError, decode_value, encode_value
 from interlock.wire.jsonrpc.oversized import Oversized
@@ -165,7 +165,7 @@ class HookProcess:
             if connector_parts.sandboxes is None:
                 raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
             sandbox = SandboxPlan(home=plan.home, read=(_PACKAGE, folder))
-            command = Command(argv=argv, env={}, cwd=plan.home)
+            command = SandboxedCommand(argv=argv, env={}, cwd=plan.home)
             return await connector_parts.sandboxes.make(f"{plan.name} hooks", sandbox, command, stderr), argv, stderr
         except SandboxFailed as failed:
             if failed.code == "sandbox_unavailable" and plan.may_do_without:

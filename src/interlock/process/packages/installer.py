@@ -1,12 +1,15 @@
-"""Installs packages from npm and PyPI: finds all versions and hashes first, then installs exactly those. POSIX only.
+"""Installation of packages from npm and PyPI: all versions and hashes first, then exactly those. POSIX only.
 
-In: the name of a package, or the `Pins` of an earlier installation. Out: a folder that holds them, and for a configured
-server the command that runs it. npm's pins are a package-lock.json, PyPI's a list of requirements with hashes; neither
-installer accepts other bytes for them. Every folder holds the record of its pins, so that what broke is installed again
-as it was; a marker written last tells a whole installation from a broken one; a lock keeps two nodes from installing at
-once. The installer runs with the environment of the node, which may hold the settings of the registry. Nothing of a
-package runs while it is installed: no npm scripts, and no builds of source distributions unless the operator allows
-them (`drivers.allow_unverified_install`).
+An installation starts from the name of a package, or from the `Pins` of an earlier one. It ends with a folder, and for
+a configured server with the command that runs it. npm's pins are a package-lock.json, PyPI's a list of requirements
+with hashes; neither installer accepts other bytes for them.
+
+Every folder holds the record of its pins, so that a broken installation is repeated as it was. A marker that is
+written last tells a complete installation from a broken one, and a file lock keeps two nodes from installing at once.
+The installer runs with the environment of the node, which may hold the settings of the registry.
+
+Nothing of a package runs while it is installed: no npm scripts, and no builds of source distributions unless the
+operator allows them (`drivers.allow_unverified_install`).
 """
 
 import asyncio
@@ -20,10 +23,11 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
+from interlock.config.plan import Package
 from interlock.process.child import RESERVED_PREFIX
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.programs import (
@@ -53,18 +57,9 @@ _REQUIREMENT = re.compile(
 _NO_WHEEL = re.compile(r"No matching distribution found for (?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>\S*)")
 
 
-class PackageEntry(Protocol):
-    """A package as a configured server names it."""
-
-    @property
-    def registry(self) -> Registry: ...
-
-    @property
-    def name(self) -> str:
-        """Return the name with an optional version."""
-
-
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
+    """The exact versions and hashes of a package and of everything it needs."""
+
     registry: Registry
     name: str
     version: str
@@ -78,12 +73,18 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file that is written last, so that a broken installation has none."""
+
     version: str
     python: str = ""  # a virtual environment belongs to one version of Python
 
 
 class Installer:
-    """Packages below one folder, with one environment for npm and pip."""
+    """Packages below one folder, with one environment for npm and pip.
+
+    `find` asks the registry for versions and hashes, `put` installs exactly those, and `keep` does both for a
+    configured server. Only one installer works in a folder at a time, also among several nodes.
+    """
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Installer:
                 raise PackageUnavailable(f"{requirement[:80]!r} cannot stand beside {text}; write one like mcp<2")
         reference = read_reference(registry, text)
         commands = self._commands(text)
-        async with self._hold(self._query_folder(reference), commands):
+        async with self._hold(self.root / registry / f".asking-{reference.folder}", commands):
             return await self._find(reference, text, beside, commands)
 
     async def put(self, pins: Pins) -> Path:
@@ -147,8 +148,9 @@ class Installer:
         async with self._hold(folder, commands):
             if _is_complete(folder, registry, reference.name):
                 return folder
-            pins = _recorded_pins(folder)
-            if pins is None:
+            try:
+                pins = msgspec.json.decode((folder / RECORD).read_bytes(), type=Pins)
+            except (OSError, msgspec.DecodeError):  # the first installation
                 await self._put(folder, await self._find(reference, text, (), commands), commands)
                 return folder
             try:
@@ -165,12 +167,9 @@ class Installer:
     def _commands(self, what: str) -> "_Commands":
         return _Commands(what, self.env, self.reaper, self.source_builds)
 
-    def _query_folder(self, reference: Reference) -> Path:
-        return self.root / reference.registry / f".asking-{reference.folder}"
-
     async def _find(self, reference: Reference, text: str, beside: Sequence[str], commands: "_Commands") -> Pins:
         self.progress(f"asking {'npm' if reference.registry == 'npm' else 'PyPI'} for {text}")
-        folder = self._query_folder(reference)
+        folder = self.root / reference.registry / f".asking-{reference.folder}"
         await _empty(folder)
         try:
             if reference.registry == "npm":
@@ -210,21 +209,21 @@ class Installer:
 
 
 class _Commands:
-    """Runs the installer's commands for one package and turns their failure into words."""
+    """The installer's commands for one package. A failure becomes PackageUnavailable with the installer's own words."""
 
     def __init__(self, what: str, env: dict[str, str], reaper: OrphanReaper | None, source_builds: bool) -> None:
         self.what = what
         self.source_builds = source_builds
         self.env = env
         self._reaper = reaper
-        self._said = StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
+        self._output = StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
 
     def output(self) -> tuple[str, ...]:
-        return output_of(self._said)
+        return output_of(self._output)
 
     async def run(self, folder: Path, *argv: str) -> Ran:
         try:
-            ran = await run(argv, self.env, folder, reaper=self._reaper, output=self._said)
+            ran = await run(argv, self.env, folder, reaper=self._reaper, output=self._output)
         except ChildStartFailed as error:
             raise PackageUnavailable(f"{self.what} cannot be installed: {error}") from error
         if ran.returncode != 0:
@@ -235,7 +234,7 @@ class _Commands:
 
 
 async def ensure(
-    package: PackageEntry,
+    package: Package,
     root: Path,
     progress: Callable[[str], None],
     *,
@@ -323,13 +322,6 @@ def _python_of(folder: Path) -> str | None:
     """Return the Python that a finished installation was made with, or None if it was not finished."""
     try:
         return msgspec.json.decode((folder / MARKER).read_bytes(), type=_Marker).python
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def _recorded_pins(folder: Path) -> Pins | None:
-    try:
-        return msgspec.json.decode((folder / RECORD).read_bytes(), type=Pins)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -499,6 +491,8 @@ _WHERE: Final = {
 
 
 class Runner(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that runs an installed package, with the paths that it reads and writes."""
+
     command: tuple[str, ...]
     env: Mapping[str, str] = {}
     reads: tuple[Path, ...] = ()
@@ -506,9 +500,9 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PythonRunners:
-    """uvx and pipx, in the folder and under the rules of one installer. Both methods raise PackageUnavailable.
+    """The installers uvx and pipx, in the folder and under the rules of an `Installer`.
 
-    `package` is the name with its extras, `beside` what has to hold as well.
+    Both methods raise PackageUnavailable. `package` is the name with its extras; `beside` are further requirements.
     """
 
     def __init__(self, installer: Installer) -> None:

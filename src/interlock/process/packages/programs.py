@@ -1,4 +1,10 @@
-"""Programs of installed packages: which script of an npm or PyPI package is run, and with which interpreter."""
+"""Programs of installed packages: how people name packages, and which script is run with which interpreter.
+
+A reference such as "mcp-server-time==2026.10.19" or "@scope/server@1.2.3" is read strictly: both installers would take
+some other texts for files, addresses or options. Of an installed package the program named like the package is run, or
+the only one. A program is started through its interpreter, because a path with a space, or a long one, does not work
+in the first line of a script.
+"""
 
 import asyncio
 import os
@@ -16,8 +22,6 @@ from interlock.process.stderr import terminal_safe
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
-
-# Names of npm and PyPI packages as people write them, and the error every installation ends in when it fails.
 
 REFERENCE_CHARS_MAX: Final = 214  # npm's limit for a name; a folder's name has to hold it too
 
@@ -37,7 +41,7 @@ _ARCHIVE = re.compile(r"\.(?:tgz|tar|tar\.[a-z0-9]+|tbz|txz|zip|whl|egg)(?:@|$)"
 
 
 class PackageUnavailable(Exception):
-    """The program is not available; the message says why and what to do. `output` ends what the installer said."""
+    """A program that is not available. The message says why and what to do; `output` is the end of the installer's."""
 
     def __init__(self, message: str, output: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -45,10 +49,12 @@ class PackageUnavailable(Exception):
 
 
 class SourceBuildRefused(PackageUnavailable):
-    """A package exists as source code only; building it would run its code, which the operator has not allowed."""
+    """A package that exists as source code only. Building it would run its code, which the operator has not allowed."""
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """A package as a person names it, and the name of its folder."""
+
     registry: Registry
     text: str  # what the installer is told
     name: str
@@ -169,10 +175,9 @@ async def node_program(env: Mapping[str, str], package: str, reaper: OrphanReape
             ran = await run((path, "-p", "process.execPath"), env, None, reaper=reaper)
     except (TimeoutError, ChildStartFailed):
         return path
-    interpreter = ran.stdout.decode(errors="replace").strip()
-    return (
-        interpreter if ran.returncode == 0 and Path(interpreter).is_absolute() and Path(interpreter).is_file() else path
-    )
+    interpreter = Path(ran.stdout.decode(errors="replace").strip())
+    is_usable = ran.returncode == 0 and interpreter.is_absolute() and interpreter.is_file()
+    return str(interpreter) if is_usable else path
 
 
 def _is_script(path: Path) -> bool:

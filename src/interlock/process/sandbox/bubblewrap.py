@@ -1,8 +1,10 @@
-"""bubblewrap (bwrap): whether it works on this machine, and the words that make it show one view and nothing else.
+"""bubblewrap (bwrap): whether it works on this machine, and the options that make it show one view and nothing else.
 
-The words go to it through a file in memory, not as arguments: they hold the values of environment variables, and
-whatever is in an argument can be read by every user of the machine. Nor are they its own environment, which the dynamic
-linker would obey outside of the sandbox.
+The options are passed through a file in memory, not as arguments: they hold the values of environment variables, and
+every user of the machine can read the arguments of a process. They are not the environment of bwrap either, because
+the dynamic linker would obey it outside of the sandbox.
+
+`EgressDenial` is here because people read about a host that was refused beside the command that permits it.
 """
 
 import functools
@@ -10,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +20,12 @@ import msgspec
 
 from interlock.drivers.protocol.server_name import server_name
 from interlock.process.sandbox.host_paths import ROOT, SandboxFailed
-from interlock.process.sandbox.mounts import Kind, Mount
-
-# A host that a sandboxed server wanted to reach and may not: what people, clients and the record are told.
+from interlock.process.sandbox.mounts import Mount, MountKind
 
 
-class DeniedHost(msgspec.Struct, frozen=True, kw_only=True):
+class EgressDenial(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that a sandboxed server wanted to reach and may not, in the words for people, clients and the record."""
+
     host: str
     port: int  # 0: only its name was asked for
     why: str
@@ -77,7 +79,7 @@ _NO_NAMESPACES_INSIDE: Final = "--disable-userns"  # since 0.8
 
 
 class Bubblewrap:
-    """The tool, found and tried."""
+    """The tool bwrap, found and tried, with the options that separate a sandbox on this machine."""
 
     def __init__(self, program: str, base: tuple[str, ...]) -> None:
         self.program = program
@@ -93,29 +95,25 @@ class Bubblewrap:
         at_root = [mount for mount in mounts if mount.path == ROOT]
         for mount in at_root:
             words += _mount_options(mount, nothing)
-        words += _special(nothing)
+        words += ("--proc", "/proc", "--dev", "/dev")
+        for path in (_PROC / name for name in _KERNEL_READ):
+            if path.exists():
+                words += ("--ro-bind", str(path), str(path))
+        for path in (_PROC / name for name in _KERNEL_HIDDEN):
+            if path.exists():
+                words += _mount_options(Mount(MountKind.HIDDEN, path, path), nothing)
+        words += ("--size", str(TEMPORARY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
         holding = {parent for mount in mounts for parent in mount.path.parents}  # folders that others are shown in
         for mount in mounts:
             if mount.path != ROOT:
                 words += _mount_options(mount, None if mount.path in holding else nothing)
         if make_cwd:
             words += ("--dir", str(cwd))
-        hollow = [mount.path for mount in mounts if mount.kind is Kind.HIDDEN and mount.path in holding]
+        hollow = [mount.path for mount in mounts if mount.kind is MountKind.HIDDEN and mount.path in holding]
         for path in (*hollow, *(() if at_root else (ROOT,))):
             words += ("--remount-ro", str(path))  # AIP-security-1
         words += ("--chdir", str(cwd))
         return b"".join(os.fsencode(word) + b"\0" for word in words)
-
-
-def _special(nothing: Path) -> Iterator[str]:
-    yield from ("--proc", "/proc", "--dev", "/dev")
-    for name in _KERNEL_READ:
-        if (_PROC / name).exists():
-            yield from ("--ro-bind", str(_PROC / name), str(_PROC / name))
-    for name in _KERNEL_HIDDEN:
-        if (_PROC / name).exists():
-            yield from _mount_options(Mount(Kind.HIDDEN, _PROC / name, _PROC / name), nothing)
-    yield from ("--size", str(TEMPORARY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
 
 
 def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
@@ -124,35 +122,40 @@ def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
     """
     path, source = str(mount.path), str(mount.source)
     match mount.kind:
-        case Kind.READ:
+        case MountKind.READ:
             return ("--ro-bind", source, path)  # AIP-security-1
-        case Kind.WRITE:
+        case MountKind.WRITE:
             return ("--bind", source, path)
-        case Kind.HIDDEN:
+        case MountKind.HIDDEN:
             if nothing is None:
                 return ("--tmpfs", path)
             # A device cannot be opened in there, so this is a file that is never read.
             return ("--ro-bind", str(nothing) if mount.path.is_dir() else os.devnull, path)
-        case Kind.TEMPORARY:
+        case MountKind.TEMPORARY:
             return ("--size", str(TEMPORARY_BYTES), "--perms", "1777", "--tmpfs", path)
-        case Kind.LINK:
+        case MountKind.LINK:
             return ("--symlink", source, path)
 
 
 @functools.lru_cache(maxsize=1)
 def bubblewrap() -> Bubblewrap:
-    """Found and tried once; after a failure, tried again. Raises SandboxFailed. Blocks for some milliseconds."""
+    """Return the tool, which is searched for and tried once. Raise SandboxFailed. Blocks for some milliseconds.
+
+    Only success is remembered: after a failure it is tried again.
+    """
     if not sys.platform.startswith("linux"):
-        raise _unavailable("there is no sandbox for this system")
+        raise SandboxFailed("sandbox_unavailable", "there is no sandbox for this system")
     program = shutil.which("bwrap", path=SAFE_PATH) or shutil.which("bwrap")
     if program is None:
-        raise _unavailable("bubblewrap is not installed; install it (Debian, Ubuntu, Fedora, Arch: package bubblewrap)")
+        how = "install it (Debian, Ubuntu, Fedora, Arch: package bubblewrap)"
+        raise SandboxFailed("sandbox_unavailable", f"bubblewrap is not installed; {how}")
     refusal = ""
     for base in ((*_APART, _NO_NAMESPACES_INSIDE), _APART):
         refusal = _try_tool(program, base)
         if not refusal:
             return Bubblewrap(program, base)
-    raise _unavailable(f"bubblewrap does not work here ({refusal}); allow unprivileged user namespaces on this machine")
+    how = "allow unprivileged user namespaces on this machine"
+    raise SandboxFailed("sandbox_unavailable", f"bubblewrap does not work here ({refusal}); {how}")
 
 
 def _try_tool(program: str, base: tuple[str, ...]) -> str:
@@ -166,7 +169,3 @@ def _try_tool(program: str, base: tuple[str, ...]) -> str:
         return str(failed)
     error_lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
     return "" if ended.returncode == 0 else error_lines[-1] if error_lines else f"exit code {ended.returncode}"
-
-
-def _unavailable(why: str) -> SandboxFailed:
-    return SandboxFailed("sandbox_unavailable", why)

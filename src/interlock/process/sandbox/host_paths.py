@@ -1,7 +1,11 @@
-"""What a program needs to run: its file, the interpreter in its first line, the installation around it, its package.
+"""Paths of the host as sandboxes treat them: what a program needs to run, and what is protected.
 
-In: a command as it will be started. Out: paths to read. Only looked at, never run. What lies in the system's own
-folders is the view's matter.
+`program_files` and `package_of` find what a command needs: its file, the interpreter in its first line, the
+installation around it, the package beside its script. Programs are only looked at, never run. What lies in the
+system's own folders is left to the view (`mounts`).
+
+`ProtectedPaths` and `LinkRoots` judge paths: which of them an argument alone may grant, and where a symbolic link on
+the way to a declared path may lead. `server_programs` lists the files that no sandbox of another server may write.
 """
 
 import os
@@ -16,15 +20,14 @@ import msgspec
 from interlock.config.plan import ServerPlan, Spawn
 from interlock.process.child import maybe_script
 
-# Roots of declared paths: how far a symbolic link on the way to one may lead.
-#
-# A path that is declared for a sandbox means what stands there. A program that writes around it could put a link there,
-# and what is mounted would be another place. So a link may lead elsewhere inside the root, and never out of it.
-
 
 class LinkRoots(msgspec.Struct, frozen=True):
-    """`folders`: the workspace, the home and other places that belong together. The nearest around a path is its root;
-    where there is none, the folder that holds the path."""
+    """Folders in which a symbolic link on the way to a declared path may lead elsewhere, but never out of them.
+
+    These are the workspace, the home and other places that belong together. The root of a path is the nearest of them
+    around it, or the folder that holds the path if there is none. Without this rule, a program that writes around a
+    declared path could put a link there, and another place would be mounted.
+    """
 
     folders: tuple[Path, ...]
 
@@ -45,14 +48,12 @@ class LinkRoots(msgspec.Struct, frozen=True):
         return root, path.relative_to(root)
 
 
-# Why a sandbox is not made.
-#
-# SandboxFailed - sandbox_unavailable: this machine has none; the operator repairs it, or does without (drivers.sandbox)
-#               - sandbox_invalid: what is declared cannot be granted; its author corrects it
-
-
 class SandboxFailed(Exception):
-    """The server is not started; the message says what to do."""
+    """A sandbox that cannot be made, so that its server is not started. The message says what to do.
+
+    sandbox_unavailable: this machine has none; the operator repairs it, or does without (drivers.sandbox).
+    sandbox_invalid: what is declared cannot be granted; its author corrects it.
+    """
 
     def __init__(self, code: Literal["sandbox_unavailable", "sandbox_invalid"], message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -64,13 +65,13 @@ LIBRARIES: Final = Path("/usr/lib")
 SHIMS: Final = "shims"  # ~/.pyenv/shims/python3 looks for the version to run in the folder above
 MODULES: Final = "node_modules"
 PACKAGE_MARKS: Final = ("package.json", "pyproject.toml", "setup.py")
-# Places that no sandbox shows unless somebody writes them out: the root, the user's home, /etc and the node's data.
-
 ROOT: Final = Path("/")
 ETC: Final = Path("/etc")
 
 
 class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """Places that no sandbox shows unless they are declared: the user's home, /etc, the node's data and its rules."""
+
     home: Path  # of the user the node runs as
     state: Path  # the data folder
     roots: LinkRoots
@@ -84,28 +85,20 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
         return not any(each.is_relative_to(path) for each in (self.home, self.state, ETC))
 
     def may_be(self, path: Path, real: Path) -> bool:
-        """Return whether a declared path may mean the real path: it has no link on the way, or one that may lead
-        there.
-        """
-        return real == self.roots.plain_path(path) or self._may_lead_to(path, real)
+        """Return whether a declared path may mean the real path: without a link on the way, or by a permitted link.
 
-    def _may_lead_to(self, path: Path, real: Path) -> bool:
-        """Return whether a declared link may mean this real path.
-
-        It may not lead out of its root, to a protected place, or to a hidden part of the home that the path does not
-        name.
+        A link may not lead out of its root, to a protected place, or to a hidden part of the home, such as ~/.ssh or
+        ~/.aws, that the path does not name.
         """
-        hidden = self._maybe_hidden(real)
-        if hidden is not None and not self.roots.plain_path(path).is_relative_to(hidden):
+        plain = self.roots.plain_path(path)
+        if real == plain:
+            return True
+        below = real.relative_to(self.home).parts if real.is_relative_to(self.home) else ()
+        if below and below[0].startswith(".") and not plain.is_relative_to(self.home / below[0]):
             return False
         is_protected = any(real.is_relative_to(each) for each in (*self.private, *self.rules))
         shows_private = any(each.is_relative_to(real) for each in self.private)
         return not (is_protected or shows_private or self.roots.leaves(path)) and self.may_imply(real)
-
-    def _maybe_hidden(self, path: Path) -> Path | None:
-        """Return the hidden folder or file of the home that contains the path, such as ~/.ssh or ~/.aws, or None."""
-        below = path.relative_to(self.home).parts if path.is_relative_to(self.home) else ()
-        return self.home / below[0] if below and below[0].startswith(".") else None
 
     def may_imply_folder(self, path: Path) -> bool:
         """Return whether a program in a folder may grant the whole folder. ~/.local and ~/.config contain far more."""
@@ -119,6 +112,8 @@ FIRST_LINE_BYTES: Final = 256
 
 
 class ProgramFiles(msgspec.Struct, frozen=True):
+    """Folders and files that a program needs to run."""
+
     folders: tuple[Path, ...]
     files: tuple[Path, ...]
 
@@ -172,6 +167,8 @@ def _package(script: Path, workspace: Path, packages: Sequence[Path], protected:
 
 
 class _FileSearch:
+    """A search for everything that a program needs: interpreters, and the installations around them."""
+
     def __init__(self, search: str, protected: ProtectedPaths) -> None:
         self.folders: dict[Path, None] = {}
         self.files: dict[Path, None] = {}
@@ -179,7 +176,7 @@ class _FileSearch:
         self._protected = protected
 
     def program(self, path: Path) -> None:
-        """Itself, whatever its links lead to, and the installation around each."""
+        """Add a program, every file that its links lead to, and the installation around each of them."""
         for _ in range(LINKS_MAX):
             if path in self.files:
                 return
@@ -239,41 +236,30 @@ class _FileSearch:
                     self.program(Path(interpreter))
 
 
-# Programs of servers: the files that decide what a server does when it is started next.
-#
-# A sandboxed server that could write the program of another one would be in no sandbox for long.
-
-
 class ServerProgram(msgspec.Struct, frozen=True):
+    """A file that decides what a server does when it is started next."""
+
     segment: str
     path: Path
 
 
 def server_programs(servers: Iterable[ServerPlan]) -> Iterator[ServerProgram]:
+    """Yield the programs, scripts and modules of servers, as they are named and with symbolic links resolved.
+
+    A sandboxed server that could write the program of another one would be in no sandbox for long.
+    """
     for server in servers:
-        if isinstance(server.reach, Spawn):
-            for path in _programs(server.reach):
-                yield ServerProgram(server.segment, path)
-
-
-def _programs(reach: Spawn) -> Iterator[Path]:
-    """Yield the paths of the program and its script, both as named and with symbolic links resolved."""
-    if reach.package is not None or not reach.command:
-        return  # it lies in the data folder, which no sandbox shows
-    search = reach.env.get("PATH", os.environ.get("PATH", os.defpath))
-    program = reach.command[0] if os.sep in reach.command[0] else shutil.which(reach.command[0], path=search)
-    cwd = reach.cwd or (reach.sandbox.home if reach.sandbox is not None else Path())
-    named = (None if program is None else cwd / program, maybe_script(reach.command, cwd), _maybe_module(reach, cwd))
-    for path in named:
-        if path is not None and path.exists():
-            yield Path(os.path.realpath(path.parent)) / path.name
-            yield Path(os.path.realpath(path))
-
-
-def _maybe_module(reach: Spawn, cwd: Path) -> Path | None:
-    """Return the path of NAME for `python -m NAME` in the working directory, or None for other commands."""
-    words = reach.command
-    if "-m" not in words[1:-1]:
-        return None
-    top = module_path(words[words.index("-m") + 1], cwd)
-    return top if top.is_dir() else top.with_name(f"{top.name}.py")
+        reach = server.reach
+        if not isinstance(reach, Spawn) or reach.package is not None or not reach.command:
+            continue  # a package lies in the data folder, which no sandbox shows
+        words, search = reach.command, reach.env.get("PATH", os.environ.get("PATH", os.defpath))
+        program = words[0] if os.sep in words[0] else shutil.which(words[0], path=search)
+        cwd = reach.cwd or (reach.sandbox.home if reach.sandbox is not None else Path())
+        module = None
+        if "-m" in words[1:-1]:
+            top = module_path(words[words.index("-m") + 1], cwd)
+            module = top if top.is_dir() else top.with_name(f"{top.name}.py")
+        for path in (None if program is None else cwd / program, maybe_script(words, cwd), module):
+            if path is not None and path.exists():
+                yield ServerProgram(server.segment, Path(os.path.realpath(path.parent)) / path.name)
+                yield ServerProgram(server.segment, Path(os.path.realpath(path)))

@@ -1,8 +1,12 @@
-"""What a sandboxed server sees of the file system, as an ordered list of mounts on an empty root.
+"""The view that a sandboxed server has of the file system: an ordered list of mounts on an empty root, and its check.
 
-Every mount stands at its real path, so that no link decides what is shown; a path written through a link gets the link
-too. The deeper of two mounts is made later and so lies above. What is denied is taken away from what is declared, below
-it too, but not from what the server needs to run at all.
+Every mount is at its real path, so that no link decides what is shown; a path that is written through a link gets the
+link too. The deeper of two mounts is made later and so lies above. What is denied is taken away from what is declared,
+below it too, but not from what the server needs to run at all.
+
+Between the judgement of a path and its mount another program may swap a folder for a link, and back. So what was
+judged is remembered by its device and inode, and `check_mounts` compares it with what is mounted, while bubblewrap
+still holds the program back.
 """
 
 import enum
@@ -17,12 +21,6 @@ import msgspec
 
 from interlock.config.plan import SandboxPlan
 from interlock.process.sandbox.host_paths import ROOT, ProgramFiles, ProtectedPaths, SandboxFailed
-
-# The check of mounts: does a sandbox show what was judged, and not what was put there meanwhile?
-#
-# Between the judgement of a path and its mount another program may swap a folder for a link, and back. So what was
-# judged is remembered by its device and inode, and compared with what is mounted while bubblewrap holds the program
-# back.
 
 WAIT_S: Final = 10.0  # for bubblewrap to have mounted everything
 LOOK_S: Final = 0.001
@@ -95,7 +93,9 @@ SOCKETS: Final = (Path("/run"), Path("/sys"))  # of services; who may read there
 STEPS_MAX: Final = 400  # on the way to one path, with the links on it
 
 
-class Kind(enum.Enum):
+class MountKind(enum.Enum):
+    """The way in which a path is shown, or hidden."""
+
     READ = "read"
     WRITE = "write"
     HIDDEN = "hidden"
@@ -104,16 +104,20 @@ class Kind(enum.Enum):
 
 
 class Mount(msgspec.Struct, frozen=True):
-    kind: Kind
+    """A path of a sandbox, and what is shown there."""
+
+    kind: MountKind
     path: Path
     source: Path  # what is shown there; of a link: where it leads
 
     @property
     def shows(self) -> bool:
-        return self.kind in (Kind.READ, Kind.WRITE)
+        return self.kind in (MountKind.READ, MountKind.WRITE)
 
 
-class View:
+class SandboxView:
+    """The file system that a sandboxed server sees, put together step by step before the start."""
+
     def __init__(self, protected: ProtectedPaths) -> None:
         self._protected = protected
         self._mounts: dict[Path, Mount] = {}
@@ -122,7 +126,9 @@ class View:
     @property
     def mounts(self) -> list[Mount]:
         # A link below what is shown anyway is there already.
-        needed = (each for each in self._mounts.values() if each.kind is not Kind.LINK or not self._is_shown(each.path))
+        needed = (
+            each for each in self._mounts.values() if each.kind is not MountKind.LINK or not self._is_shown(each.path)
+        )
         return sorted(needed, key=lambda mount: len(mount.path.parts))
 
     def identities(self) -> dict[Path, Identity]:
@@ -135,37 +141,38 @@ class View:
 
     def hides(self, path: Path) -> bool:
         mount = self._above(Path(os.path.realpath(path)))
-        return mount is not None and mount.kind is Kind.HIDDEN
+        return mount is not None and mount.kind is MountKind.HIDDEN
 
     def system(self, programs: Sequence[str], *, any_program: bool) -> None:
         """Mount the system's libraries and data, and its programs if any program may be started."""
-        self._put(Kind.TEMPORARY, ROOT / "tmp")
+        self._put(MountKind.TEMPORARY, ROOT / "tmp")
         for name in (*LIBRARIES, *PROGRAMS):
             top = ROOT / name
             if top.is_symlink():
-                self._put(Kind.LINK, top, top.readlink())
+                self._put(MountKind.LINK, top, top.readlink())
             elif top.is_dir() and (any_program or name in LIBRARIES):
-                self._put(Kind.READ, top)
+                self._put(MountKind.READ, top)
         if any_program:
-            self._put(Kind.READ, USR)
+            self._put(MountKind.READ, USR)
         else:
             for folder in (USR, USR / "local"):
                 for name in (*LIBRARIES, "share"):
                     if (folder / name).is_dir() and not (folder / name).is_symlink():
-                        self._put(Kind.READ, folder / name)
-            self._without_programs(USR / "lib", programs)
+                        self._put(MountKind.READ, folder / name)
+            self._hide_programs(USR / "lib", programs)
         for path in (*SETTINGS, Path("/nix/store")):
             if path.exists():
                 self.show(path)
 
-    def _without_programs(self, libraries: Path, programs: Sequence[str]) -> None:
+    def _hide_programs(self, libraries: Path, programs: Sequence[str]) -> None:
+        """Hide the folders of libraries that hold programs, except those of languages and of named programs."""
         for folder in sorted(libraries.iterdir()) if libraries.is_dir() else ():
             is_needed = folder.name.startswith((*LANGUAGES, *(Path(each).name for each in programs)))
             if folder.is_dir() and not folder.is_symlink() and not is_needed and "-linux-" not in folder.name:
-                self._put(Kind.HIDDEN, folder)
+                self._put(MountKind.HIDDEN, folder)
         for each in programs:
             for folder in (USR / "libexec").glob(f"{glob.escape(Path(each).name)}*"):
-                self._put(Kind.READ, folder)
+                self._put(MountKind.READ, folder)
 
     def show_package(self, package: ProgramFiles) -> None:
         """Mount the files of a package. Raise SandboxFailed if a link leads elsewhere."""
@@ -185,105 +192,98 @@ class View:
         if not real.exists():
             return
         if not self._is_shown(real):
-            self._put(Kind.READ, real)
+            self._put(MountKind.READ, real)
         self._link(path)
 
     def declare(self, plan: SandboxPlan, implied: Sequence[Path]) -> None:
         """Mount the declared paths. Raise SandboxFailed for paths that cannot be granted."""
         for path in (*plan.read, *plan.write, *implied, *plan.deny):
-            _check_accepted(plan, path)
+            accepted, real = plan.accepted.get(path), Path(os.path.realpath(path))
+            if accepted is not None and accepted != real:
+                message = f"{path} is {real} now and was {accepted} when it was accepted"
+                raise SandboxFailed("sandbox_invalid", message)
         before = frozenset(self._mounts)
         denied = [Path(os.path.realpath(path)) for path in plan.deny]
         writable: list[Path] = []
-        wanted = [(Kind.WRITE, path) for path in (*plan.write, *implied)] + [(Kind.READ, path) for path in plan.read]
+        wanted = [(MountKind.WRITE, path) for path in (*plan.write, *implied)] + [
+            (MountKind.READ, path) for path in plan.read
+        ]
         for kind, path in sorted(wanted, key=lambda each: len(each[1].parts)):
             if any(path.is_relative_to(each) for each in writable):
                 continue  # it has that already, and may have put a link there that leads anywhere
-            real = self._granted_path(kind, path)
-            if real is None or any(real.is_relative_to(each) for each in denied):
+            real = Path(os.path.realpath(path))
+            if not real.exists() and kind is MountKind.READ:
                 continue
-            if kind is Kind.WRITE:
+            if not real.exists():
+                message = f"{path}, which it may write, is not there; make it or name its folder"
+                raise SandboxFailed("sandbox_invalid", message)
+            self._check_link(path, real)
+            if any(real.is_relative_to(each) for each in denied):
+                continue
+            if kind is MountKind.WRITE:
                 writable += (path, real)
             self._put(kind, real)
             self._link(path)
-        self._hide_unwritten(plan)
-        self._keep_rules(plan)
-        for path in denied:
-            self._cover(path, Kind.HIDDEN)
-        self._declared |= self._mounts.keys() - before
-
-    def _keep_rules(self, plan: SandboxPlan) -> None:
-        """Protect the files that say which programs are started: a server that could write them could leave its
-        sandbox.
-        """
+        # Shown only if the plan names them explicitly, not as part of a folder around them.
+        for place in (*self._protected.private, *SOCKETS):
+            is_named = any(path.is_relative_to(place) for path in (*plan.read, *plan.write))
+            if self._is_shown(place) and not is_named and place.is_dir():
+                self._put(MountKind.HIDDEN, place)
+        # A server that could write the files that say which programs are started could leave its sandbox.
         written = {self._protected.roots.plain_path(path) for path in plan.write}  # not what a link leads to
         for path in self._protected.rules:
             above = self._above(path)
-            if above is not None and above.kind is Kind.WRITE and path not in written:
-                self._cover(path, Kind.READ)
+            if above is not None and above.kind is MountKind.WRITE and path not in written:
+                self._cover(path, MountKind.READ)
+        for path in denied:
+            self._cover(path, MountKind.HIDDEN)
+        self._declared |= self._mounts.keys() - before
 
-    def _cover(self, path: Path, kind: Kind) -> None:
+    def _cover(self, path: Path, kind: MountKind) -> None:
+        """Hide a path inside of what is shown, or show it for reading only."""
         above = self._above(path)
         if above is None or not above.shows or not path.exists():
             return
-        if above.kind is Kind.WRITE:
+        if above.kind is MountKind.WRITE:
             # A folder that is a mount cannot be renamed, so what is covered in it stays where it is.
             for between in path.parents:
                 if between == above.path:
                     break
-                self._put(Kind.WRITE, between)
+                self._put(MountKind.WRITE, between)
         self._put(kind, path)
-
-    def _granted_path(self, kind: Kind, path: Path) -> Path | None:
-        real = Path(os.path.realpath(path))
-        if not real.exists():
-            if kind is Kind.READ:
-                return None
-            raise SandboxFailed(
-                "sandbox_invalid", f"{path}, which it may write, is not there; make it or name its folder"
-            )
-        self._check_link(path, real)
-        return real
 
     def _check_link(self, path: Path, real: Path) -> None:
         if not self._protected.may_be(path, real):
             raise SandboxFailed("sandbox_invalid", f"{path} is a link to {real}; write that path itself if it is meant")
 
-    def _hide_unwritten(self, plan: SandboxPlan) -> None:
-        """Hide places that are shown only if the plan names them explicitly, not as part of a folder around them."""
-        for place in (*self._protected.private, *SOCKETS):
-            written = any(path.is_relative_to(place) for path in (*plan.read, *plan.write))
-            if self._is_shown(place) and not written and place.is_dir():
-                self._put(Kind.HIDDEN, place)
-
     @property
     def writes(self) -> bool:
         """Return whether any path of the machine is writable."""
-        return any(mount.kind is Kind.WRITE for mount in self._mounts.values())
+        return any(mount.kind is MountKind.WRITE for mount in self._mounts.values())
 
     def is_written(self, path: Path) -> bool:
         """Return whether the server may write to this real path."""
         mount = self._above(path)
-        return mount is not None and mount.kind is Kind.WRITE
+        return mount is not None and mount.kind is MountKind.WRITE
 
     def own(self, path: Path) -> None:
         """Mount the server's own folder for writing, whatever else is denied."""
-        self._put(Kind.WRITE, path)
+        self._put(MountKind.WRITE, path)
 
     def replace_file(self, path: Path, source: Path) -> None:
         if self._above(path) is None or path.exists():
-            self._mounts[path] = Mount(Kind.READ, path, source)
+            self._mounts[path] = Mount(MountKind.READ, path, source)
 
-    def _put(self, kind: Kind, path: Path, source: Path | None = None) -> None:
+    def _put(self, kind: MountKind, path: Path, source: Path | None = None) -> None:
         self._mounts[path] = Mount(kind, path, source or path)
 
     def _above(self, path: Path) -> Mount | None:
         """Return the mount that shows or hides `path`, or None."""
         around = (self._mounts.get(each) for each in (path, *path.parents))
-        return next((mount for mount in around if mount is not None and mount.kind is not Kind.LINK), None)
+        return next((mount for mount in around if mount is not None and mount.kind is not MountKind.LINK), None)
 
     def _link(self, path: Path) -> None:
-        """Recreate every link on the way to a path, as it is outside."""
+        """Add every link on the way to a path, as it is outside."""
         at, ahead = ROOT, list(path.absolute().parts[1:])
         for _ in range(STEPS_MAX):
             if not ahead:
@@ -295,7 +295,7 @@ class View:
                 continue
             target = here.readlink()
             if not self._is_shown(here):
-                self._put(Kind.LINK, here, target)
+                self._put(MountKind.LINK, here, target)
             at, ahead = (ROOT, [*target.parts[1:], *ahead]) if target.is_absolute() else (at, [*target.parts, *ahead])
 
     def _is_shown(self, path: Path) -> bool:
@@ -303,15 +303,8 @@ class View:
         return mount is not None and mount.shows
 
 
-def _check_accepted(plan: SandboxPlan, path: Path) -> None:
-    """Raise SandboxFailed if a path leads elsewhere than when it was accepted."""
-    was, real = plan.accepted.get(path), Path(os.path.realpath(path))
-    if was is not None and was != real:
-        raise SandboxFailed("sandbox_invalid", f"{path} is {real} now and was {was} when it was accepted")
-
-
 def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterator[Path]:
-    """Existing absolute paths that stand alone (AIP-security-5), unless a link leads where none may."""
+    """Yield the arguments that grant a path (AIP-security-5): existing absolute paths that are no links elsewhere."""
     for argument in arguments:
         path = Path(argument)
         if not path.is_absolute() or not path.exists():
@@ -321,7 +314,7 @@ def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterat
             yield path
 
 
-def out_of_sight(arguments: Iterable[str], view: View) -> list[str]:
+def out_of_sight(arguments: Iterable[str], view: SandboxView) -> list[str]:
     """Return the paths among the arguments that the server will not find."""
     named = (argument.partition("=")[2] if argument.startswith("-") else argument for argument in arguments)
     return [path for path in named if path.startswith("/") and len(path) > 1 and not view.sees(Path(path))]

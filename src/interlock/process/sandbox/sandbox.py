@@ -1,8 +1,16 @@
-"""One start of a sandboxed server: what is prepared before, opened with it and closed after it.
+"""One start of a sandboxed server: what is prepared before, opened with it and closed after it. Linux only.
 
-In: a SandboxPlan and a command with its environment. Out: the command that starts it inside, descriptors to hand over,
-and, while it runs, its way to the hosts it may reach and the watch over what it uses. A sandbox ends with its first
-process, and that one with the node: bubblewrap and the kernel see to it.
+A sandbox gets a SandboxPlan and a command with its environment. It gives the command that starts the program inside,
+the descriptors that the child inherits, and, while it runs, the way to the hosts that the program may reach and the
+watch over what it uses.
+
+Theory of operation. `Sandboxes.make` does everything that reads or writes the disk, on a thread: it judges every path
+and arranges them as a view (`mounts`), finds the files that the program needs (`host_paths`), and writes the options
+of bubblewrap. When the child has started, bubblewrap says which process is inside and waits. `Sandbox.open` now
+compares the mounts with the paths that were judged, because a path may have been swapped meanwhile, and opens the name
+server and the egress proxy inside. Only then does the program run. If any step fails, everything inside is killed.
+
+A sandbox ends with its first process, and that one with the node: bubblewrap and the kernel see to it.
 """
 
 import asyncio
@@ -30,8 +38,8 @@ from interlock.drivers.protocol.server_name import server_name
 from interlock.net.egress_proxy import Egress, Listeners
 from interlock.net.protocol.egress import direct_ports
 from interlock.process.child import Child, child_environment, program
-from interlock.process.limits import Limits, descendants
-from interlock.process.sandbox.bubblewrap import DeniedHost, bubblewrap, remedy
+from interlock.process.limits import UsageWatch, descendants
+from interlock.process.sandbox.bubblewrap import EgressDenial, bubblewrap, remedy
 from interlock.process.sandbox.host_paths import (
     LinkRoots,
     ProgramFiles,
@@ -41,7 +49,7 @@ from interlock.process.sandbox.host_paths import (
     program_files,
     server_programs,
 )
-from interlock.process.sandbox.mounts import Identity, View, check_mounts, implied_paths, out_of_sight
+from interlock.process.sandbox.mounts import Identity, SandboxView, check_mounts, implied_paths, out_of_sight
 from interlock.process.stderr import StderrRing
 
 # System calls that no server in a sandbox can make, as a filter for the kernel (seccomp(2), classic BPF).
@@ -52,6 +60,8 @@ from interlock.process.stderr import StderrRing
 
 
 class _Machine(msgspec.Struct, frozen=True):
+    """The numbers of refused system calls on one processor architecture."""
+
     audit: int  # AUDIT_ARCH_*
     calls: tuple[int, ...]  # add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd
 
@@ -122,7 +132,9 @@ socket.send_fds(socket.socket(fileno=0), [b"+"], [each.fileno() for each in made
 """
 
 
-class Place(msgspec.Struct, frozen=True):
+class InsideAddress(msgspec.Struct, frozen=True):
+    """An address at which a socket is opened inside a sandbox."""
+
     kind: str  # tcp or udp
     host: str
     port: int
@@ -132,7 +144,7 @@ class NamespaceClosed(Exception):
     """The namespace cannot be entered; the message says why."""
 
 
-def listen_inside(pid: int, places: Sequence[Place]) -> list[socket.socket]:
+def listen_inside(pid: int, places: Sequence[InsideAddress]) -> list[socket.socket]:
     """Open sockets inside the network namespace of a process, in the order of `places`. This blocks for some tens of
     milliseconds.
     """
@@ -177,10 +189,10 @@ OWN_FILES: Final = {  # of /etc; passwd and group are made
     "resolv.conf": "nameserver 127.0.0.1\n",
 }
 
-TellDenied = Callable[[DeniedHost], None]
+TellDenied = Callable[[EgressDenial], None]
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxedCommand(msgspec.Struct, frozen=True, kw_only=True):
     """The command that is to run inside."""
 
     argv: tuple[str, ...]
@@ -213,7 +225,7 @@ def link_roots(plan: Plan) -> LinkRoots:
 
 
 class Sandboxes:
-    """Makes the sandboxes of a node."""
+    """The sandboxes of a node: what they must not show or change, and how many of them use each home now."""
 
     def __init__(
         self,
@@ -260,7 +272,7 @@ class Sandboxes:
         self,
         segment: str,
         plan: SandboxPlan,
-        command: Command,
+        command: SandboxedCommand,
         stderr: StderrRing,
         tell_denied: TellDenied | None = None,
     ) -> "Sandbox":
@@ -271,8 +283,10 @@ class Sandboxes:
         home = plan.home.absolute()
         self._living[home] += 1
         try:
-            others = tuple(server for server in self._servers() if not _is_same(server.segment, segment))
-            sandbox = await asyncio.to_thread(self._prepare, plan, command, others, alone=self._living[home] == 1)
+            # Segments of a driver's tenants are ID@MAJOR+TENANT: they are the same server.
+            name = segment.partition("+")[0]
+            others = tuple(server for server in self._servers() if server.segment.partition("+")[0] != name)
+            prepared = await asyncio.to_thread(self._prepare, plan, command, others, alone=self._living[home] == 1)
         except OSError as error:  # a path that is swapped for a link while it is read, a full disk
             self._living[home] -= 1
             raise SandboxFailed("sandbox_invalid", f"{error.filename or home}: {error.strerror}") from error
@@ -280,24 +294,25 @@ class Sandboxes:
             self._living[home] -= 1
             raise
 
-        def record_denied(denied: DeniedHost) -> None:
-            text = denied.text
-            stderr.feed(f"interlock: {text}\n".encode())
-            name = server_name(segment)
-            who = f"server:{name}"
-            at = self._clock.wall()
-            self._record(AuditRecord(at, who, "egress", "egress", name, None, "refused", "refused", reason=text))
+        return Sandbox(self, segment, plan, prepared, stderr, tell_denied)
 
-        def on_closed() -> None:
-            self._living[home] -= 1
+    def watch_usage(self, plan: SandboxPlan, child: Child) -> UsageWatch:
+        """Begin to watch what a started sandbox uses. The watch ends the child if that is too much."""
+        return UsageWatch(plan, self._limits(), self._living.total, child.pid or 0, child.end)
 
-        def watch(child: Child) -> Limits:
-            return Limits(plan, self._limits(), self._living.total, child.pid or 0, child.end)
+    def record_denied(self, segment: str, denied: EgressDenial) -> None:
+        """Write to the audit log that a server wanted to reach a host and may not."""
+        name, at, text = server_name(segment), self._clock.wall(), denied.text
+        self._record(
+            AuditRecord(at, f"server:{name}", "egress", "egress", name, None, "refused", "refused", reason=text)
+        )
 
-        return Sandbox(segment, plan, sandbox, watch, record_denied, tell_denied, on_closed, stderr)
+    def release(self, plan: SandboxPlan) -> None:
+        """Note that a sandbox is closed, so that its home may be prepared from the beginning again."""
+        self._living[plan.home.absolute()] -= 1
 
     def _prepare(
-        self, plan: SandboxPlan, command: Command, others: Sequence[ServerPlan], *, alone: bool
+        self, plan: SandboxPlan, command: SandboxedCommand, others: Sequence[ServerPlan], *, alone: bool
     ) -> "_Prepared":
         """Do everything that reads from or writes to disk. `alone` means that no other sandbox uses this home now."""
         tool = bubblewrap()
@@ -309,14 +324,21 @@ class Sandboxes:
         start = start if start.is_absolute() else command.cwd / start
         arguments = command.argv[1:]
         package = package_of(arguments, command.cwd, self._workspace, self._packages, self._protected)
-        view = View(self._protected)
+        view = SandboxView(self._protected)
         view.system(plan.programs, any_program=plan.any_program)
         implied = [each for each in implied_paths(arguments, self._protected) if not _is_in(each, package)]
         view.declare(plan, implied if plan.from_arguments else ())
-        if view.writes:
-            _check_programs(view, others)
-        for each in (start, *self._named_paths(plan, env["PATH"])):
-            view.show_files(program_files(each, env["PATH"], self._protected))
+        for each in server_programs(others) if view.writes else ():
+            if view.is_written(each.path):  # AIP-security-5
+                owner = f"{each.path}, a program of {server_name(each.segment)}"
+                raise SandboxFailed("sandbox_invalid", f"what it may write covers {owner}; name folders beside it")
+        named = {name: shutil.which(name, path=env["PATH"]) for name in plan.programs}
+        for name, path_on_host in named.items():
+            if path_on_host is None:
+                message = f"there is no program {name!r} on the PATH; install it or remove it"
+                raise SandboxFailed("sandbox_invalid", message)
+        for path in (start, *(Path(each) for each in named.values() if each is not None)):
+            view.show_files(program_files(path, env["PATH"], self._protected))
         view.show_package(package)
         view.own(_real(home))
         for name in ("passwd", "group", *OWN_FILES):
@@ -346,19 +368,10 @@ class Sandboxes:
                 path.write_text(text, encoding="utf-8")
         return nothing
 
-    def _named_paths(self, plan: SandboxPlan, search: str) -> list[Path]:
-        paths = []
-        for name in plan.programs:
-            path = shutil.which(name, path=search)
-            if path is None:
-                raise SandboxFailed(
-                    "sandbox_invalid", f"there is no program {name!r} on the PATH; install it or remove it"
-                )
-            paths.append(Path(path))
-        return paths
-
 
 class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of everything that is prepared on disk before a sandbox is started."""
+
     program: str
     argv: tuple[str, ...]
     words: bytes
@@ -367,9 +380,11 @@ class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sandbox:
-    """One sandboxed start.
+    """A sandbox around one start of a server.
 
-    `argv` and `handed` are for the Child; `open` when it has started, `close` when it is gone or never started.
+    `argv` and `handed` are for the Child. The owner calls `open` when the child has started, and `close` when it is
+    gone or never started. Between the two, bubblewrap holds the program back until `open` has compared what is mounted
+    with what was judged, and has bound the sockets of name server and proxy inside.
     """
 
     env: Final[Mapping[str, str]] = {"PATH": os.defpath}  # of bubblewrap itself, outside
@@ -377,26 +392,23 @@ class Sandbox:
 
     def __init__(
         self,
+        sandboxes: Sandboxes,
         segment: str,
         plan: SandboxPlan,
         prepared: _Prepared,
-        watch: Callable[[Child], Limits],
-        record_denied: TellDenied,
-        tell_denied: TellDenied | None,
-        closed: Callable[[], None],
         stderr: StderrRing,
+        tell_denied: TellDenied | None,
     ) -> None:
+        self._sandboxes = sandboxes
         self._stderr = stderr
-        self._closed: Callable[[], None] | None = closed
+        self._is_closed = False
         self._segment = segment
         self._plan = plan
-        self._watch = watch
-        self._record_denied = record_denied
         self._tell_denied = tell_denied
-        self._denied: dict[tuple[str, int], DeniedHost] = {}
+        self._denied: dict[tuple[str, int], EgressDenial] = {}
         self._unseen = prepared.unseen
         self._egress: Egress | None = None
-        self._limits: Limits | None = None
+        self._usage_watch: UsageWatch | None = None
         self._pid = 0
         self._theirs: list[int] = [_in_memory(prepared.words)]
         self._ours: list[int] = []
@@ -435,10 +447,10 @@ class Sandbox:
         _close_all(self._theirs)
         self._pid = child.pid or 0
         await self._enter()
-        self._limits = self._watch(child)
+        self._usage_watch = self._sandboxes.watch_usage(self._plan, child)
 
     def terminate(self) -> None:
-        """SIGTERM to the processes inside: bubblewrap itself would end at once, and they with it."""
+        """Send SIGTERM to the processes inside. Bubblewrap itself would end at once, and they with it."""
         inside = list(descendants(self._pid))
         for pid in inside[1:] or inside:  # the first is bubblewrap's own
             with contextlib.suppress(OSError):
@@ -449,11 +461,11 @@ class Sandbox:
         _close_all(self._ours)
         if self._egress is not None:
             self._egress.close()
-        if self._limits is not None:
-            self._limits.stop()
-        if self._closed is not None:
-            self._closed()
-            self._closed = None
+        if self._usage_watch is not None:
+            self._usage_watch.stop()
+        if not self._is_closed:
+            self._is_closed = True
+            self._sandboxes.release(self._plan)
 
     async def _enter(self) -> None:
         """Check the mounts and open the egress while bubblewrap holds the program back.
@@ -489,10 +501,10 @@ class Sandbox:
         reports what the program wanted to reach.
         """
         entries = self._plan.egress
-        places = [Place("udp", "127.0.0.1", DNS_PORT)]
+        places = [InsideAddress("udp", "127.0.0.1", DNS_PORT)]
         if entries:
-            places.append(Place("tcp", "127.0.0.1", PROXY_PORT))
-        places += [Place("tcp", "0.0.0.0", port) for port in direct_ports(entries) if port != PROXY_PORT]  # noqa: S104
+            places.append(InsideAddress("tcp", "127.0.0.1", PROXY_PORT))
+        places += [InsideAddress("tcp", "0.0.0.0", port) for port in direct_ports(entries) if port != PROXY_PORT]  # noqa: S104
         try:
             sockets = await asyncio.to_thread(listen_inside, inside, places)
         except NamespaceClosed as failed:
@@ -510,7 +522,7 @@ class Sandbox:
         await self._egress.start(Listeners(names=names, proxy=proxy, direct=direct))
 
     def _note_denied(self, host: str, port: int, why: str) -> None:
-        denied = DeniedHost(host=host, port=port, why=why, remedy=remedy(self._segment, self._plan.egress, host))
+        denied = EgressDenial(host=host, port=port, why=why, remedy=remedy(self._segment, self._plan.egress, host))
         if self._tell_denied is not None:
             self._tell_denied(denied)
         if (host, port) in self._denied or len(self._denied) > DENIED_HOSTS_MAX:
@@ -519,23 +531,13 @@ class Sandbox:
         self._denied[host, port] = denied
         if len(self._denied) > DENIED_HOSTS_MAX:
             denied = msgspec.structs.replace(denied, why=f"{why}; further hosts are not written down")
-        self._record_denied(denied)
-
-
-def _is_same(segment: str, other: str) -> bool:
-    """Return whether two segments belong to the same server. Those of a driver's tenants are ID@MAJOR+TENANT."""
-    return segment.partition("+")[0] == other.partition("+")[0]
-
-
-def _check_programs(view: View, others: Iterable[ServerPlan]) -> None:
-    """Raise SandboxFailed if the sandbox could write the program of another server."""
-    for each in server_programs(others):
-        if view.is_written(each.path):  # AIP-security-5
-            whose = f"{each.path}, a program of {server_name(each.segment)}"
-            raise SandboxFailed("sandbox_invalid", f"what it may write covers {whose}; name folders beside it")
+        self._stderr.feed(f"interlock: {denied.text}\n".encode())
+        self._sandboxes.record_denied(self._segment, denied)
 
 
 class _BubblewrapInfo(msgspec.Struct, frozen=True):
+    """The JSON object that bwrap writes to its `--info-fd`."""
+
     child_pid: int = msgspec.field(name="child-pid")
 
 
