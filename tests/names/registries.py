@@ -19,7 +19,7 @@ from interlock.names.protocol.entry import RegistryEntry
 from interlock.names.protocol.registry import NameProposal, NameRequest, Retrieval
 from interlock.names.requests import RequestDecisions, RequestService
 from interlock.names.reviews import Reminders
-from interlock.names.state import Actor, RegistryState
+from interlock.names.state import Actor, RegistryState, own_entry
 from interlock.store.sqlite.names_log import SqliteNamesLog
 from interlock.wire.refusal import Refusal
 
@@ -83,6 +83,11 @@ class NamesHere:
 
     def set_day(self, day: str) -> None:
         self.clock.wall_at = datetime.datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
+
+    async def amend(self, actor: Actor, amended: NameProposal) -> NameRequest:
+        """File a new revision of the entry that has the proposed name."""
+        entry = own_entry(self.state.registry, amended.surface_name)
+        return await self.requests.file(actor, amended, amends=entry)
 
     def entry(self, name: str = "acme_search") -> RegistryEntry:
         entry = self.state.entry(name)

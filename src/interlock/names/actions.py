@@ -70,10 +70,9 @@ class Sightings:
 
     async def note(self) -> None:
         """Record which servers offer a registered name now. Raises StoreError."""
-        now = self._clock.wall()
-        for name, segments in self._registered_offers().items():
-            for segment in segments:
-                day = msgspec.json.encode(self._state.today)
+        now, day = self._clock.wall(), msgspec.json.encode(self._state.today)
+        for name, segment in sorted(set(self._offered())):
+            if self._state.entry(name) is not None:
                 await self._kv.put(SEEN_BUCKET, f"{name} {segment}", day, now, ttl_s=SEEN_DAYS * _DAY_S)
 
     async def of(self, name: str) -> list[str]:
@@ -87,15 +86,7 @@ class Sightings:
         """Return the names under a prefix that servers offer now, registered or not, with one server each."""
         return {name: segment for name, segment in self._offered() if name.startswith(prefix)}
 
-    def _registered_offers(self) -> dict[str, set[str]]:
-        offers: dict[str, set[str]] = {}
-        for name, segment in self._offered():
-            if self._state.entry(name) is not None:
-                offers.setdefault(name, set()).add(segment)
-        return offers
 
-
-REASON_CHARS_MAX: Final = TEXT_CHARS_MAX
 _LOOKED: Final = "an operator of the node has looked at it"
 
 
@@ -225,7 +216,7 @@ class ControllerChanges:
         (REG-N-4).
         """
         state = self._state
-        if not evidence.strip() or len(evidence) > REASON_CHARS_MAX:
+        if not evidence.strip() or len(evidence) > TEXT_CHARS_MAX:
             raise Refused("evidence_required", "say what shows that the implementation has ended")
 
         def decide(registry: NamesRegistry) -> RegistryChange[Implementation]:
@@ -328,38 +319,38 @@ class NamesActions:
         self._changes = changes
         self._day = ""
         self._counts: dict[str, int] = {}
-        self._by_name: Mapping[str, Callable[[Actor, str, Raw], Awaitable[Result]]] = {
-            "request": self._request,
-            "amend": self._amend,
-            "cancel": lambda actor, id, body: requests.cancel(actor, id),
-            "deprecate": lambda actor, name, body: changes.deprecate(
-                actor, name, _decoded(body, Deprecation).successor
-            ),
-            "reinstate": lambda actor, name, body: changes.reinstate(actor, name),
-            "withdraw": lambda actor, name, body: changes.withdraw(actor, name),
-            "transfer": lambda actor, name, body: changes.transfer(actor, name, _decoded(body, TransferTo).to),
-            "confirm-public": lambda actor, name, body: changes.confirm_public(actor, name),
-            "declare": lambda actor, name, body: changes.declare(actor, name, _decoded(body, NewImplementation).who),
-            "end": lambda actor, name, body: changes.end_implementation(
-                actor, name, *astuple(_decoded(body, EndedImplementation))
-            ),
-            "consent": lambda actor, prefix, body: changes.consent(actor, prefix, *astuple(_decoded(body, ConsentTo))),
-            "dispute": lambda actor, prefix, body: requests.dispute(
-                actor, prefix, *astuple(_decoded(body, DisputeClaim))
-            ),
+        # The type of the body, or None if the body is ignored, and the method, which takes its members as arguments.
+        self._by_name: Mapping[str, tuple[type[msgspec.Struct] | None, Callable[..., Awaitable[Result]]]] = {
+            "request": (NameProposal, self._request),
+            "amend": (Amendment, self._amend),
+            "cancel": (None, requests.cancel),
+            "deprecate": (Deprecation, changes.deprecate),
+            "reinstate": (None, changes.reinstate),
+            "withdraw": (None, changes.withdraw),
+            "transfer": (TransferTo, changes.transfer),
+            "confirm-public": (None, changes.confirm_public),
+            "declare": (NewImplementation, changes.declare),
+            "end": (EndedImplementation, changes.end_implementation),
+            "consent": (ConsentTo, changes.consent),
+            "dispute": (DisputeClaim, requests.dispute),
         }
 
     async def act(self, actor: Actor, action: str, subject: str, body: Raw) -> Result:
         """Perform an action. Raises Refused, NotFound, StoreError."""
-        perform = self._by_name.get(action)
-        if perform is None:
+        if action not in self._by_name:
             raise Refused("unknown_action", f"actions are {', '.join(self._by_name)}")
+        shape, perform = self._by_name[action]
         statement = actor.statement
         if statement is not None and (statement.action, statement.subject) != (action, subject):
             raise Refused("statement_invalid", f"the statement is about {statement.action} {statement.subject[:100]}")
         self._count(actor)
         await self._state.refresh()
-        return await perform(actor, subject, statement.body if statement is not None else body)
+        if shape is None:
+            return await perform(actor, subject)
+        decoded = _decode_body(statement.body if statement is not None else body, shape)
+        # Requests and amendments are values of their own; the members of other bodies are arguments.
+        is_value = isinstance(decoded, NameProposal | Amendment)
+        return await (perform(actor, subject, decoded) if is_value else perform(actor, subject, *astuple(decoded)))
 
     def _count(self, actor: Actor) -> None:
         """Limit how much a client can add to the log in a day, because the log only grows."""
@@ -373,15 +364,13 @@ class NamesActions:
             raise Refused("too_many_actions", f"at most {ACTIONS_PER_DAY_MAX} actions of one client in a day")
         self._counts[actor.principal] = done + 1
 
-    async def _request(self, actor: Actor, name: str, body: Raw) -> NameRequest:
-        proposal = _decoded(body, NameProposal)
+    async def _request(self, actor: Actor, name: str, proposal: NameProposal) -> NameRequest:
         if proposal.surface_name != name:
             raise Refused("invalid_body", f"the request is for {proposal.surface_name[:100]}")
         return await self._requests.file(actor, proposal)
 
-    async def _amend(self, actor: Actor, name: str, body: Raw) -> NameRequest:
+    async def _amend(self, actor: Actor, name: str, change: Amendment) -> NameRequest:
         """Complete an amendment with the current values of the entry, and file it."""
-        change = _decoded(body, Amendment)
         entry = own_entry(self._state.registry, name)
         current = entry.specification
         scope = change.authentication_scope or entry.authentication_scope
@@ -398,10 +387,10 @@ class NamesActions:
             breaking=change.breaking,
             no_authentication_planned=change.no_authentication_planned or stays_public,
         )
-        return await self._requests.amend(actor, amended)
+        return await self._requests.file(actor, amended, amends=entry)
 
 
-def _decoded(body: Raw, shape: type[T]) -> T:
+def _decode_body(body: Raw, shape: type[T]) -> T:
     """Decode the body of an action, which may be missing. Raises Refused."""
     try:
         return msgspec.json.decode(b"{}" if bytes(body) in (b"", b"null") else body, type=shape)

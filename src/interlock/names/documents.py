@@ -94,12 +94,18 @@ class DocumentWatch:
     async def look(self) -> None:
         """Fetch the documents that are due. Raises Refused, StoreError."""
         state = self._state
-        watched = [each for each in state.registry.in_order() if _is_document_watched(each)]
         stored = await self._kv.entries(DOCUMENTS_BUCKET, self._clock.wall())
         seen_by_name = {each.key: msgspec.json.decode(each.value, type=Seen) for each in stored}
-        due = [each for each in watched if _is_due(each, seen_by_name.get(each.surface_name), state.today)]
-        for entry in due[:AT_ONCE_MAX]:
-            seen = seen_by_name.get(entry.surface_name) or Seen(day=state.today)
+        looks = []
+        for entry in state.registry.in_order():
+            # An entry is watched if it is current, registered here, and its document was fetched.
+            is_current = entry.status is not EntryStatus.WITHDRAWN and not entry.source
+            if is_current and entry.specification.document_digest is not None:
+                seen = seen_by_name.get(entry.surface_name)
+                last = seen.day if seen is not None else entry.specification.registered
+                if days_between(last, state.today) >= EVERY_DAYS:  # REG-8.2-4
+                    looks.append((entry, seen or Seen(day=state.today)))
+        for entry, seen in looks[:AT_ONCE_MAX]:
             await self._look_at(entry, seen)
 
     async def _look_at(self, entry: RegistryEntry, seen: Seen) -> None:
@@ -125,17 +131,6 @@ class DocumentWatch:
             return RegistryChange((RegistryStep(at=at, by=REGISTRY, what=what, subject=name, reason=reason),), None)
 
         await self._state.change(decide)
-
-
-def _is_document_watched(entry: RegistryEntry) -> bool:
-    """Return whether the document of an entry is watched: the entry is current, registered here, and was fetched."""
-    is_current = entry.status is not EntryStatus.WITHDRAWN and not entry.source
-    return is_current and entry.specification.document_digest is not None
-
-
-def _is_due(entry: RegistryEntry, seen: Seen | None, today: str) -> bool:
-    last = seen.day if seen is not None else entry.specification.registered
-    return days_between(last, today) >= EVERY_DAYS  # REG-8.2-4
 
 
 FOLDER: Final = "names-documents"
@@ -171,7 +166,7 @@ class DocumentCopies:
             request = _waiting(registry, subject)
             copy = Retrieval(outcome="attached", at=now, digest=f"sha256:{digest}", detail=f"a copy: {path.name}")
             reason = f"the document was not reached; compare the copy {FOLDER}/{path.name}"
-            attached = CheckFinding(criterion=2, verdict="needs_expert", code="copy_attached", reason=reason)
+            attached = CheckFinding(2, "needs_expert", "copy_attached", reason)
             findings = tuple(attached if finding.code in _CODES else finding for finding in request.findings)
             after = replace(request, retrieval=copy, findings=findings)
             step = RegistryStep(

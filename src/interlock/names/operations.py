@@ -209,7 +209,7 @@ class NameOperations:
         if proposal.surface_name != body.name:
             raise Refused("invalid_body", "the request is for another name")
         await self._refresh()
-        return name_check(body.name, await self._requests.check(proposal))
+        return name_check(body.name, self._requests.check(proposal))
 
     @handles(VERIFY_NAME)
     async def verify(self, body: VerifyName) -> NameVerification:

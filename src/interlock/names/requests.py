@@ -9,6 +9,7 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -286,10 +287,9 @@ class RequestService:
             await self._bring(request)
         await self.look()
 
-    async def check(self, proposal: NameProposal, *, amends: RegistryEntry | None = None) -> tuple[CheckFinding, ...]:
+    def check(self, proposal: NameProposal) -> tuple[CheckFinding, ...]:
         """Run the machine checks without filing or fetching anything."""
-        state = self._state
-        return judge_proposal(proposal, state.registry, state.today, None, amends=amends)
+        return judge_proposal(proposal, self._state.registry, self._state.today, None)
 
     async def file(self, actor: Actor, proposal: NameProposal, *, amends: RegistryEntry | None = None) -> NameRequest:
         """Submit a request for a name, or for a new revision of the entry `amends`.
@@ -312,7 +312,13 @@ class RequestService:
         def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
             self._check_filing(registry, actor, proposal, amends)
             findings = judge_proposal(proposal, registry, state.today, retrieval, amends=amends)
-            findings += self._observed_use(registry, proposal)
+            prefix = proposal.vendor_prefix
+            # Servers here that use a prefix without a holder are evidence for the expert, and refuse nothing.
+            offered = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}  # REG-8.3-1
+            if offered:
+                servers = sorted(set(offered.values()))
+                reason = f"{len(servers)} servers here offer names under {prefix}, on {state.today}: "
+                findings += (CheckFinding(5, "needs_expert", "observed_use", reason + ", ".join(servers[:5])),)
             failed = [finding for finding in findings if finding.verdict == "fail"]
             if failed:  # REG-5-3, REG-5-7
                 # REG-5-2
@@ -345,21 +351,6 @@ class RequestService:
 
         return await self._bring(await state.change(decide))
 
-    def _observed_use(self, registry: NamesRegistry, proposal: NameProposal) -> tuple[CheckFinding, ...]:
-        """Return a finding if servers here use a prefix that has no holder (REG-8.3-1).
-
-        It is evidence for the expert, and refuses nothing.
-        """
-        prefix = proposal.vendor_prefix
-        offered = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}  # REG-8.3-1
-        if not offered:
-            return ()
-        servers = sorted(set(offered.values()))
-        reason = (
-            f"{len(servers)} servers here offer names under {prefix}, on {self._state.today}: {', '.join(servers[:5])}"
-        )
-        return (CheckFinding(criterion=5, verdict="needs_expert", code="observed_use", reason=reason),)
-
     def _check_filing(
         self, registry: NamesRegistry, actor: Actor, proposal: NameProposal, amends: RegistryEntry | None
     ) -> None:
@@ -376,10 +367,6 @@ class RequestService:
         previous = registry.requests.get(proposal.previous)
         if proposal.previous and (previous is None or previous.subject != proposal.surface_name):
             raise NotFound("request", proposal.previous)
-
-    async def amend(self, actor: Actor, proposal: NameProposal) -> NameRequest:
-        """Submit a request for a new revision of the entry that has the proposed name."""
-        return await self.file(actor, proposal, amends=own_entry(self._state.registry, proposal.surface_name))
 
     async def dispute(self, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]) -> NameRequest:
         """Submit a claim on a prefix that another controller holds, with documented first use (REG-7.2-3)."""
@@ -424,9 +411,9 @@ class RequestService:
             )
 
         request = await state.change(decide)
-        approval = self._inbox.find(request.filed_by, request_digest(request))
-        if approval is not None and approval.status is Status.PENDING:
-            await self._inbox.withdraw(approval.id)
+        approval_id = self.find_approval_id(request)
+        if approval_id is not None:
+            await self._inbox.withdraw(approval_id)
         return request
 
     def find_approval_id(self, request: NameRequest) -> str | None:
@@ -450,33 +437,31 @@ class RequestService:
                 continue
             if days_between(state.today, due) <= max(NOTICE_DAYS):  # REG-5-13
                 retrieval = await self._fetch(entry.specification_reference)
-                await self._bring(await state.change(self._review(entry.surface_name, retrieval)))
+                await self._bring(
+                    await state.change(partial(self._start_review, str(uuid.uuid4()), entry.surface_name, retrieval))
+                )
 
-    def _review(self, name: str, retrieval: Retrieval) -> Callable[[NamesRegistry], RegistryChange[NameRequest]]:
-        """Return the decision that starts the review of a provisional entry."""
-        state, id = self._state, str(uuid.uuid4())
-
-        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
-            entry = own_entry(registry, name)
-            proposal = proposal_of(entry)
-            request = NameRequest(
-                id=id,
-                kind="review",
-                subject=name,
-                state=RequestState.SUBMITTED,
-                filed_on=state.today,
-                filed_by=REGISTRY,
-                controller=entry.change_controller,
-                proposal=proposal,
-                retrieval=retrieval,
-                findings=judge_proposal(proposal, registry, state.today, retrieval, amends=entry),
-                reason=f"its review is due on {entry.answer_due or entry.review_due}",
-            )
-            return RegistryChange(
-                (RegistryStep(at=state.now, by=REGISTRY, what="review", subject=name, request=request),), request
-            )
-
-        return decide
+    def _start_review(
+        self, id: str, name: str, retrieval: Retrieval, registry: NamesRegistry
+    ) -> RegistryChange[NameRequest]:
+        """Decide that the review of a provisional entry starts."""
+        state, entry = self._state, own_entry(registry, name)
+        proposal = proposal_of(entry)
+        request = NameRequest(
+            id=id,
+            kind="review",
+            subject=name,
+            state=RequestState.SUBMITTED,
+            filed_on=state.today,
+            filed_by=REGISTRY,
+            controller=entry.change_controller,
+            proposal=proposal,
+            retrieval=retrieval,
+            findings=judge_proposal(proposal, registry, state.today, retrieval, amends=entry),
+            reason=f"its review is due on {entry.answer_due or entry.review_due}",
+        )
+        step = RegistryStep(at=state.now, by=REGISTRY, what="review", subject=name, request=request)
+        return RegistryChange((step,), request)
 
     async def _bring(self, request: NameRequest) -> NameRequest:
         """Put a request into the inbox, unless it is there already."""
@@ -491,7 +476,7 @@ class RequestService:
             target=request.id,
             method=NAMES_REVIEW if request.kind == "review" else f"names/{request.kind}",
             params=Raw(msgspec.json.encode(request)),
-            reason=_reason(request),
+            reason=_REASONS[request.kind].format(request=request),
             factors=tuple(
                 dict.fromkeys(finding.code for finding in request.findings if finding.verdict == "needs_expert")
             ),
@@ -524,13 +509,10 @@ def request_digest(request: NameRequest) -> str:
     return hashlib.sha256(b"names/" + msgspec.json.encode(requested)).hexdigest()
 
 
-def _reason(request: NameRequest) -> str:
-    match request.kind:
-        case "dispute":
-            return f"{request.controller} claims the prefix {request.subject}"
-        case "review":
-            return f"{request.subject} is provisional; {request.reason}"
-        case "amendment":
-            return f"{request.controller} changes {request.subject} in a way that breaks its callers"
-        case _:
-            return f"{request.controller} asks for the name {request.subject}"
+# The reason that an expert reads in the inbox, by the kind of the request.
+_REASONS: Final[Mapping[RequestKind, str]] = {
+    "request": "{request.controller} asks for the name {request.subject}",
+    "amendment": "{request.controller} changes {request.subject} in a way that breaks its callers",
+    "review": "{request.subject} is provisional; {request.reason}",
+    "dispute": "{request.controller} claims the prefix {request.subject}",
+}

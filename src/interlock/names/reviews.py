@@ -68,7 +68,7 @@ class Reminders:
             for entry in registry.entries.values()
             if not entry.source and (entry.status is EntryStatus.PROVISIONAL or entry.authentication_scope == PUBLIC)
         ]
-        for step in [step for entry in own for step in _notices(entry, now) if not _is_given(registry, step)]:
+        for step in [step for entry in own for step in _due_notices(entry, now) if not _is_given(registry, step)]:
             if await self._give(step) and step.what == REVIEW:
                 self._remind(step.subject)
 
@@ -100,30 +100,18 @@ def _is_given(registry: NamesRegistry, step: RegistryStep) -> bool:
     return registry.notices.get((step.subject, step.what)) == step.notice
 
 
-def _notices(entry: RegistryEntry, now: str) -> Iterator[RegistryStep]:
+def _due_notices(entry: RegistryEntry, now: str) -> Iterator[RegistryStep]:
     """Yield the notices about an entry that are due now, whether they were given or not."""
-    yield from filter(None, (_find_review_notice(entry, now), _find_public_notice(entry, now)))
-
-
-def _find_review_notice(entry: RegistryEntry, now: str) -> RegistryStep | None:
+    today, name = now[:10], entry.surface_name
     due = entry.answer_due or entry.review_due
-    if entry.status is not EntryStatus.PROVISIONAL or due is None:
-        return None
-    days = reached_notice(now[:10], due)
-    if days is None:
-        return None
-    reason = f"its review is due on {due}" if days else f"its review was due on {due}, and is overdue"
-    return RegistryStep(
-        at=now, by=REGISTRY, what=REVIEW, subject=entry.surface_name, reason=reason, notice=f"{due} {days}"
-    )
-
-
-def _find_public_notice(entry: RegistryEntry, now: str) -> RegistryStep | None:
-    due = confirmation_due(entry)
-    if due is None or now[:10] < due:  # REG-8.4-2
-        return None
-    reason = f"it is public, and no one has confirmed that for {PUBLIC_DAYS} days"
-    return RegistryStep(at=now, by=REGISTRY, what=CONFIRM, subject=entry.surface_name, reason=reason, notice=due)
+    days = reached_notice(today, due) if entry.status is EntryStatus.PROVISIONAL and due is not None else None
+    if days is not None:
+        reason = f"its review is due on {due}" if days else f"its review was due on {due}, and is overdue"
+        yield RegistryStep(at=now, by=REGISTRY, what=REVIEW, subject=name, reason=reason, notice=f"{due} {days}")
+    confirm_on = confirmation_due(entry)
+    if confirm_on is not None and today >= confirm_on:  # REG-8.4-2
+        reason = f"it is public, and no one has confirmed that for {PUBLIC_DAYS} days"
+        yield RegistryStep(at=now, by=REGISTRY, what=CONFIRM, subject=name, reason=reason, notice=confirm_on)
 
 
 EVERY_S: Final = 3600.0

@@ -164,7 +164,7 @@ class NamesTools:
 
     async def _check(self, principal: str, arguments: bytes) -> object:
         proposal = _decode(arguments, NameProposal)
-        return name_check(proposal.surface_name, await self._requests.check(proposal))
+        return name_check(proposal.surface_name, self._requests.check(proposal))
 
     async def _request(self, principal: str, arguments: bytes) -> object:
         proposal = _decode(arguments, NameProposal)

@@ -240,7 +240,7 @@ async def _play_provisional(here: NamesHere) -> None:
     await here.requests.look()  # raised once
     reviews = {one.subject: one for one in here.state.registry.open_requests()}
     assert sorted(reviews) == ["acme_one", "acme_three", "acme_two"]
-    await here.requests.amend(ACME, proposal("acme_one", specification_reference="draft-acme-later-00"))
+    await here.amend(ACME, proposal("acme_one", specification_reference="draft-acme-later-00"))
     promoted = await here.accept(reviews["acme_one"], answer="promote")
     assert isinstance(promoted, Approval)
     assert promoted.status is ApprovalStatus.DONE, promoted.outcome

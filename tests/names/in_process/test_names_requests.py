@@ -151,7 +151,7 @@ async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) 
     zoo = Actor(principal="operator:zoo", is_operator=True, override="asked to")
     asked = proposal("zoo_feed", vendor_prefix="zoo_", change_controller="Zoo")
     for work, error in (
-        (here.requests.amend(zoo, asked), "read_only"),
+        (here.amend(zoo, asked), "read_only"),
         (here.changes.deprecate(zoo, "zoo_feed"), "read_only"),
         (here.requests.file(zoo, asked), "name_taken"),
     ):
@@ -236,29 +236,27 @@ async def test_of_two_requests_for_one_name_one_is_accepted_also_with_two_proces
 async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(here: NamesHere) -> None:
     before = await here.registered(authentication_scope="public", no_authentication_planned=True)
     with pytest.raises(Refused) as refused:
-        await here.requests.amend(ZEBRA, proposal())
+        await here.amend(ZEBRA, proposal())
     assert refused.value.code == "not_change_controller"
     assert here.entry() == before
     public: dict[str, Any] = {"authentication_scope": "public", "no_authentication_planned": True}
-    done = await here.requests.amend(ACME, proposal(specification_reference="draft-acme-search-04", **public))
+    done = await here.amend(ACME, proposal(specification_reference="draft-acme-search-04", **public))
     assert done.state is RequestState.ACCEPTED
     assert [one.specification_reference for one in here.entry().revisions] == [
         "draft-acme-search-03",
         "draft-acme-search-04",
     ]
     assert here.entry().first_registered == before.first_registered
-    same = await here.requests.amend(
-        ACME, proposal(specification_reference="draft-acme-search-04", semantics="3", **public)
-    )
+    same = await here.amend(ACME, proposal(specification_reference="draft-acme-search-04", semantics="3", **public))
     assert same.state is RequestState.ACCEPTED
     assert here.entry().specification.document_digest == here.document.digest  # nothing was fetched, nothing forgotten
     assert here.entry().scope_tightened_on is None
     tighter = proposal(specification_reference="draft-acme-search-05")
-    returned = await here.requests.amend(ACME, tighter)
+    returned = await here.amend(ACME, tighter)
     assert returned.state is RequestState.REVISION_REQUESTED
     tightened = [(one.criterion, one.verdict) for one in returned.findings if one.code == "scope_tightened"]
     assert tightened == [(4, "revise")]
-    breaking = await here.requests.amend(ACME, proposal(specification_reference="draft-acme-search-05", breaking=True))
+    breaking = await here.amend(ACME, proposal(specification_reference="draft-acme-search-05", breaking=True))
     assert breaking.state is RequestState.IN_REVIEW
     tightened = [(one.criterion, one.verdict) for one in breaking.findings if one.code == "scope_tightened"]
     assert tightened == [(4, "needs_expert")]
@@ -268,13 +266,13 @@ async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(her
     assert here.entry().scope_tightened_on == "2026-11-17"
     assert published_entry(here.entry(), "2026-11-18").scope_tightened_on == "2026-11-17"
     loosened = proposal(specification_reference="draft-acme-search-06", authentication_scope="public")
-    returned = await here.requests.amend(ACME, loosened)
+    returned = await here.amend(ACME, loosened)
     assert returned.state is RequestState.REVISION_REQUESTED
     assert codes(returned.findings) == {"public_not_permanent"}
     assert here.entry().authentication_scope == "member-recognition"
     assert here.entry().specification.is_breaking
     with pytest.raises(NotFound):
-        await here.requests.amend(ACME, proposal("acme_unknown"))
+        await here.amend(ACME, proposal("acme_unknown"))
 
 
 @pytest.mark.req("REG-7.2-1", "REG-7.2-2", "REG-7.2-3", "REG-8.3-1", "REG-N-3")

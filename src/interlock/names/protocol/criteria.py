@@ -218,13 +218,9 @@ def judge_proposal(
     """
     fault = find_name_fault(proposal.surface_name)
     if fault is not None:  # REG-5-3
-        reason = f"{fault.reason} (at offset {fault.offset})"
-        return (CheckFinding(criterion=1, verdict="fail", code=fault.code, reason=reason),)
+        return (CheckFinding(1, "fail", fault.code, f"{fault.reason} (at offset {fault.offset})"),)
     return (
-        *(
-            CheckFinding(criterion=1, verdict="note", code=code, reason=reason)
-            for code, reason in length_warnings(proposal.surface_name)
-        ),
+        *(CheckFinding(1, "note", code, reason) for code, reason in length_warnings(proposal.surface_name)),
         *_texts(proposal),
         *_reference(proposal, retrieval),
         *_schemas(proposal),
@@ -254,17 +250,24 @@ def _texts(proposal: NameProposal) -> Iterator[CheckFinding]:
     """Check the texts of a proposal."""
     controller = proposal.change_controller
     if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1
-        reason = "the change controller has a name of 1 to 200 printable characters"
-        yield CheckFinding(criterion=0, verdict="fail", code="controller_missing", reason=reason)
+        yield CheckFinding(
+            0, "fail", "controller_missing", "the change controller has a name of 1 to 200 printable characters"
+        )
     if proposal.controller_handle and not is_handle(proposal.controller_handle):  # REG-3-4
-        reason = "a handle is ~ and up to 32 lower-case letters, digits and hyphens, and ~org is no one's"
-        yield CheckFinding(criterion=0, verdict="fail", code="handle_syntax", reason=reason)
+        yield CheckFinding(
+            0,
+            "fail",
+            "handle_syntax",
+            "a handle is ~ and up to 32 lower-case letters, digits and hyphens, and ~org is no one's",
+        )
     if len(proposal.semantics) > TEXT_CHARS_MAX or len(proposal.contact) > TEXT_CHARS_MAX:
-        reason = f"semantics and contact have at most {TEXT_CHARS_MAX} characters"
-        yield CheckFinding(criterion=0, verdict="fail", code="text_too_long", reason=reason)
+        yield CheckFinding(
+            0, "fail", "text_too_long", f"semantics and contact have at most {TEXT_CHARS_MAX} characters"
+        )
     if not proposal.semantics.strip():
-        reason = "say what the surface does, or which section of the document says it"
-        yield CheckFinding(criterion=3, verdict="revise", code="semantics_missing", reason=reason)
+        yield CheckFinding(
+            3, "revise", "semantics_missing", "say what the surface does, or which section of the document says it"
+        )
 
 
 def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[CheckFinding]:
@@ -272,25 +275,25 @@ def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[
     text = proposal.specification_reference
     # REG-5-1
     if not text.strip() or len(text) > REFERENCE_CHARS_MAX or not text.isprintable():  # REG-N-1: provisional ones too
-        yield CheckFinding(
-            criterion=2, verdict="revise", code="reference_missing", reason="a specification is required"
-        )
+        yield CheckFinding(2, "revise", "reference_missing", "a specification is required")
         return
     reference = read_reference(text)
     open_: Verdict = "note" if proposal.status == EntryStatus.PROVISIONAL.value else "needs_expert"  # REG-5-12
     if reference.unstable is not None:  # REG-5-4
-        yield CheckFinding(
-            criterion=2, verdict=open_, code="reference_unstable", reason=f"{text}: {reference.unstable}"
-        )
+        yield CheckFinding(2, open_, "reference_unstable", f"{text}: {reference.unstable}")
     if retrieval is not None and retrieval.outcome != "retrieved":  # REG-5-4
         code = _RETRIEVALS[retrieval.outcome]
-        yield CheckFinding(criterion=2, verdict=open_, code=code, reason=retrieval.detail or "it was not fetched")
+        yield CheckFinding(2, open_, code, retrieval.detail or "it was not fetched")
     if reference.owner is not None:
         *_, before, label, _ = ("", *reference.owner.split("."))
         owner = (before or label if label in _SECOND_LEVELS else label).replace("-", "")
         if owner not in "".join(filter(str.isalnum, proposal.change_controller.lower())):  # REG-4.1-5
-            reason = f"{reference.owner} is not evidently {proposal.change_controller}'s"
-            yield CheckFinding(criterion=2, verdict="note", code="controller_reference_mismatch", reason=reason)
+            yield CheckFinding(
+                2,
+                "note",
+                "controller_reference_mismatch",
+                f"{reference.owner} is not evidently {proposal.change_controller}'s",
+            )
 
 
 def _schemas(proposal: NameProposal) -> Iterator[CheckFinding]:
@@ -298,7 +301,7 @@ def _schemas(proposal: NameProposal) -> Iterator[CheckFinding]:
     verdict: Verdict = "revise" if proposal.status == EntryStatus.PROVISIONAL.value else "needs_expert"
     for raw, is_argument in ((proposal.argument_schema, True), (proposal.return_schema, False)):
         for reason in imprecise_places(raw, is_argument=is_argument):  # REG-5-5
-            yield CheckFinding(criterion=3, verdict=verdict, code="schema_imprecise", reason=reason)
+            yield CheckFinding(3, verdict, "schema_imprecise", reason)
 
 
 def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntry | None) -> Iterator[CheckFinding]:
@@ -306,23 +309,35 @@ def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntr
     scope = proposal.authentication_scope
     if scope in AMBIGUOUS_SCOPES:  # REG-5-6
         problem = f"{scope} does not say" if scope else "say"
-        reason = f"{problem} which credential the server asks for"
-        yield CheckFinding(criterion=4, verdict="revise", code="scope_ambiguous", reason=reason)
+        yield CheckFinding(4, "revise", "scope_ambiguous", f"{problem} which credential the server asks for")
     elif not is_scope(scope):
-        reason = "a scope is a class in lower case, perhaps with a colon and a tier: trust-tier:engineering"
-        yield CheckFinding(criterion=4, verdict="revise", code="scope_syntax", reason=reason)
+        yield CheckFinding(
+            4,
+            "revise",
+            "scope_syntax",
+            "a scope is a class in lower case, perhaps with a colon and a tier: trust-tier:engineering",
+        )
     elif scope_class(scope) not in SCOPE_CLASSES.union(
         scope_class(entry.authentication_scope) for entry in registry.entries.values()
     ):  # REG-4.1-6
-        reason = f"{scope_class(scope)} is a new class of credential; accepting says that the specification defines it"
-        yield CheckFinding(criterion=4, verdict="needs_expert", code="scope_class_new", reason=reason)
+        yield CheckFinding(
+            4,
+            "needs_expert",
+            "scope_class_new",
+            f"{scope_class(scope)} is a new class of credential; accepting says that the specification defines it",
+        )
     if scope == PUBLIC and not proposal.no_authentication_planned:  # REG-8.4-3
-        reason = "state no_authentication_planned: a public surface stays public"
-        yield CheckFinding(criterion=4, verdict="revise", code="public_not_permanent", reason=reason)
+        yield CheckFinding(
+            4, "revise", "public_not_permanent", "state no_authentication_planned: a public surface stays public"
+        )
     if amends is not None and amends.authentication_scope == PUBLIC != scope:  # REG-8.4-4
         verdict: Verdict = "needs_expert" if proposal.breaking else "revise"
-        reason = "callers without a credential are shut out: a breaking change, to be stated as breaking"
-        yield CheckFinding(criterion=4, verdict=verdict, code="scope_tightened", reason=reason)
+        yield CheckFinding(
+            4,
+            verdict,
+            "scope_tightened",
+            "callers without a credential are shut out: a breaking change, to be stated as breaking",
+        )
 
 
 def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> Iterator[CheckFinding]:
@@ -330,29 +345,40 @@ def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> 
     name, prefix, controller = proposal.surface_name, proposal.vendor_prefix, proposal.change_controller
     collision = registry.find_collision(name, controller, today)
     if collision is not None:  # REG-5-7
-        yield CheckFinding(criterion=5, verdict="fail", code=collision[0], reason=collision[1])
+        yield CheckFinding(5, "fail", collision[0], collision[1])
     standing = registry.entry(name)
     if standing is not None and standing.deprecation is not None:  # REG-7.3-2
-        yield CheckFinding(criterion=5, verdict="note", code="deprecated", reason=standing.deprecation)
+        yield CheckFinding(5, "note", "deprecated", standing.deprecation)
     if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):  # REG-4.1-7
-        reason = f"{prefix} is no prefix of {name} that ends with an underscore"
-        yield CheckFinding(criterion=5, verdict="fail", code="prefix_mismatch", reason=reason)
+        yield CheckFinding(
+            5, "fail", "prefix_mismatch", f"{prefix} is no prefix of {name} that ends with an underscore"
+        )
     elif (conflict := registry.prefix_conflict(name, prefix, controller, today)) is not None:  # REG-5-8, REG-7.2-2
-        yield CheckFinding(criterion=5, verdict="fail", code="prefix_conflict", reason=conflict)
+        yield CheckFinding(5, "fail", "prefix_conflict", conflict)
     own = sorted(holder.prefix for holder in registry.holders.values() if holder.controller == controller)
     if own and prefix not in own:  # REG-4.2-5
-        reason = f"{controller} has the prefix {own[0]}; register all its surfaces under one"
-        yield CheckFinding(criterion=5, verdict="note", code="prefix_advice", reason=reason)
+        yield CheckFinding(
+            5, "note", "prefix_advice", f"{controller} has the prefix {own[0]}; register all its surfaces under one"
+        )
     elif prefix == NONE and not proposal.cross_vendor:  # REG-4.2-6
-        reason = "a name without a prefix is for several vendors: state cross_vendor, or take a prefix"
-        yield CheckFinding(criterion=5, verdict="needs_expert", code="prefix_advice", reason=reason)
+        yield CheckFinding(
+            5,
+            "needs_expert",
+            "prefix_advice",
+            "a name without a prefix is for several vendors: state cross_vendor, or take a prefix",
+        )
     for entry in registry.entries.values():
         if entry.change_controller != controller and is_lookalike(name, entry.surface_name):
-            reason = f"it reads like {entry.surface_name} of {entry.change_controller}"
-            yield CheckFinding(criterion=5, verdict="needs_expert", code="lookalike", reason=reason)
+            yield CheckFinding(
+                5, "needs_expert", "lookalike", f"it reads like {entry.surface_name} of {entry.change_controller}"
+            )
     if not registry.controller(controller).is_proven and controller in registry.controllers:
-        reason = f"no one has shown to act for {controller}; accepting lets the requester do so"
-        yield CheckFinding(criterion=0, verdict="needs_expert", code="controller_unproven", reason=reason)
+        yield CheckFinding(
+            0,
+            "needs_expert",
+            "controller_unproven",
+            f"no one has shown to act for {controller}; accepting lets the requester do so",
+        )
 
 
 def registered_entry(

@@ -29,17 +29,17 @@ EvidenceKind = Literal["datatracker_date", "publication_date", "operational_hist
 Verdict = Literal["fail", "revise", "needs_expert", "note"]
 
 
-class CheckFinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The finding of a machine check.
+class CheckFinding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The finding of a machine check: criterion, verdict, code and reason.
 
-    Its verdict is `fail` (the request is refused at once), `revise` (it is returned to the registrant), `needs_expert`
+    The verdict is `fail` (the request is refused at once), `revise` (it is returned to the registrant), `needs_expert`
     (a person decides) or `note` (advice).
     """
 
-    criterion: int  # of section 5; 0: beside them
+    criterion: int  # 1 to 5 of section 5; 0: a check beside the criteria
     verdict: Verdict
-    code: str
-    reason: str
+    code: str  # for programs
+    reason: str  # for people
 
 
 class NameProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
