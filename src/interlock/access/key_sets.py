@@ -13,7 +13,7 @@ from typing import Final
 
 from interlock.core.clock import Clock
 from interlock.credentials.protocol.resource import BadMetadata, discovery_urls, read_metadata_untrusted
-from interlock.crypto.jose import BadKeySet, Invalid, Jwk, Jwt, Reason, read_jwks_untrusted, select
+from interlock.crypto.jose import BadKeySet, InvalidToken, Jwk, Jwt, Reason, read_jwks_untrusted, select
 from interlock.net.fetch import FetchFailed
 
 log = logging.getLogger("interlock.oauth")
@@ -48,12 +48,12 @@ class KeyRing:
         self._newest = 0  # which of them gave the keys
         self._fetching: asyncio.Task[bool] | None = None
 
-    def maybe_key(self, token: Jwt) -> Jwk | Invalid | None:
+    def maybe_key(self, token: Jwt) -> Jwk | InvalidToken | None:
         """Return the result of `key_for` if it is available without waiting, or None."""
         key = None if self._keys is None or self._age() >= FRESH_S else select(self._keys, token.alg, token.kid)
         return None if key == _UNKNOWN else key
 
-    async def key_for(self, token: Jwt) -> Jwk | Invalid:
+    async def key_for(self, token: Jwt) -> Jwk | InvalidToken:
         """Return the key that verifies the token, and fetch the key set again if it is not in it. Raise Unavailable
         if the set cannot be fetched.
         """
@@ -138,4 +138,4 @@ class KeyRing:
         raise failure
 
 
-_UNKNOWN: Final = Invalid(Reason.KEY_UNKNOWN)
+_UNKNOWN: Final = InvalidToken(Reason.KEY_UNKNOWN)

@@ -39,8 +39,8 @@ from interlock.credentials.protocol.resource import (
 )
 from interlock.crypto.jose import (
     SKEW_S,
-    Claims,
-    Invalid,
+    TokenClaims,
+    InvalidToken,
     Jwt,
     Reason,
     check,
@@ -128,7 +128,7 @@ Post = Callable[[str, bytes, bytes], Awaitable[bytes]]
 
 
 class _Confirmed(msgspec.Struct, frozen=True):
-    claims: Claims
+    claims: TokenClaims
     at: float
 
 
@@ -144,11 +144,11 @@ class Introspector:
         self._post = post
         self._verifications = verifications
         self._clock = clock
-        self._refused: dict[bytes, tuple[Invalid, float]] = {}  # by the token's hash, oldest first
+        self._refused: dict[bytes, tuple[InvalidToken, float]] = {}  # by the token's hash, oldest first
         self._confirmed: dict[bytes, _Confirmed] = {}  # likewise
         self._next_complaint = 0.0
 
-    async def claims(self, token: str, source: str) -> tuple[Claims, float] | Invalid:
+    async def claims(self, token: str, source: str) -> tuple[TokenClaims, float] | InvalidToken:
         """Return the claims of a token and for how many seconds they are valid. Raise Unavailable."""
         digest = hashlib.sha256(token.encode()).digest()
         now = self._clock.now()
@@ -166,7 +166,7 @@ class Introspector:
         except Unavailable:
             return confirmed.claims, min(BELIEVED_S, confirmed.at + KEPT_S - now)
 
-    async def _ask(self, token: str, digest: bytes) -> tuple[Claims, float] | Invalid:
+    async def _ask(self, token: str, digest: bytes) -> tuple[TokenClaims, float] | InvalidToken:
         try:
             claims = read_introspection_untrusted(
                 await self._post(self._url, self._headers, request_body(token)), self._issuer
@@ -176,9 +176,9 @@ class Introspector:
             raise Unavailable from None
         except BadIntrospection as error:  # says nothing for the token; the next answer may be better
             self._complain(error)
-            return Invalid(Reason.UNCLEAR)
+            return InvalidToken(Reason.UNCLEAR)
         now = self._clock.now()
-        if isinstance(claims, Invalid):
+        if isinstance(claims, InvalidToken):
             self._confirmed.pop(digest, None)
             _keep(self._refused, digest, (claims, now + BELIEVED_S), REFUSED_MAX)
             return claims
@@ -335,14 +335,14 @@ class AccessTokens:
             return self.without
         token = maybe_bearer(authorization)
         if token is None:
-            return self._invalid(Invalid(Reason.MALFORMED))
+            return self._invalid(InvalidToken(Reason.MALFORMED))
         if token.startswith(_OURS):  # and not in our table, which is asked first
-            return self._invalid(Invalid(Reason.UNKNOWN))
+            return self._invalid(InvalidToken(Reason.UNKNOWN))
         try:
             outcome = await self._read(token, source)
         except Unavailable:
             return _UNAVAILABLE
-        if isinstance(outcome, Invalid):
+        if isinstance(outcome, InvalidToken):
             return self._invalid(outcome)
         issuer, claims, believed_s = outcome
         now = self._clock.wall()
@@ -355,7 +355,7 @@ class AccessTokens:
             self._registry.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
         return principal
 
-    async def _read(self, token: str, source: str) -> tuple[_Issuer, Claims, float] | Invalid:
+    async def _read(self, token: str, source: str) -> tuple[_Issuer, TokenClaims, float] | InvalidToken:
         """Return the issuer of a token, its claims, and how long they may be trusted.
 
         A token that cannot be read is shown to the introspecting issuer only if it does not look like a JWT: otherwise
@@ -365,13 +365,13 @@ class AccessTokens:
         if isinstance(jwt, Jwt):
             issuer = self._issuers.get(jwt.claims.iss or "")
             if issuer is None:
-                return Invalid(Reason.ISSUER)
+                return InvalidToken(Reason.ISSUER)
             if issuer.keys is not None:
                 key = issuer.keys.maybe_key(jwt)
                 if key is None:
                     with self._verifications.waiting(source):
                         key = await issuer.keys.key_for(jwt)
-                fault = key if isinstance(key, Invalid) else check_signature(jwt, key)
+                fault = key if isinstance(key, InvalidToken) else check_signature(jwt, key)
                 return (issuer, jwt.claims, REVERIFY_S) if fault is None else fault
         elif is_jose(token) or self._asked is None:
             return jwt
@@ -379,9 +379,9 @@ class AccessTokens:
             issuer = self._asked
         assert issuer.introspector is not None  # noqa: S101  (an issuer has the one or the other)
         claims = await issuer.introspector.claims(token, source)
-        return claims if isinstance(claims, Invalid) else (issuer, *claims)
+        return claims if isinstance(claims, InvalidToken) else (issuer, *claims)
 
-    def _principal(self, issuer: _Issuer, claims: Claims) -> Principal | HttpRefusal:
+    def _principal(self, issuer: _Issuer, claims: TokenClaims) -> Principal | HttpRefusal:
         name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
         if not issuer.scopes:
             return msgspec.structs.replace(principal_for(name, None, self._rules, roles), issuer=issuer.url)
@@ -394,7 +394,7 @@ class AccessTokens:
 
     # What is answered
 
-    def _invalid(self, fault: Invalid) -> HttpRefusal:
+    def _invalid(self, fault: InvalidToken) -> HttpRefusal:
         header = self._challenge(error="invalid_token", description=fault.reason.value, scope=self._first_scope)
         return HttpRefusal("unauthorised", fault.reason.value, headers=header)
 

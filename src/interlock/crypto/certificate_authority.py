@@ -10,9 +10,7 @@ because `cryptography` takes 10 MiB of memory.
 
 import datetime
 import ipaddress
-import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -24,7 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from interlock.crypto.signing import FileDamaged, FileUnusable, KeyFileError, write_once
+from interlock.crypto.signing import FileDamaged, FileUnusable, KeyFileError, write_draft, write_once
 
 CA_CERTIFICATE: Final = "ca.pem"
 CA_KEY: Final = "ca.key"
@@ -122,23 +120,12 @@ class DevelopmentAuthority:
             raise FileDamaged(f"{key} exists without {certificate}; restore the one, or remove the other to begin anew")
         private_key = generate_private_key(SECP256R1())
         at = _at(now)
-        # A name of its own, so that the authorities of two organisations are never taken for one.
+        # The serial number is part of the name, so that the authorities of two organisations are never confused.
         serial = x509.random_serial_number()
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Interlock nodes {serial % 16**8:08x}")])
-        public = private_key.public_key()
-        authority_certificate = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(public)
-            .serial_number(serial)
-            .not_valid_before(at - BACKDATED)
-            .not_valid_after(at + datetime.timedelta(days=CA_DAYS))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(certificates=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .sign(private_key, SHA256())
-        )
+        name = _common_name(f"Interlock nodes {serial % 16**8:08x}")
+        ends = at + datetime.timedelta(days=CA_DAYS)
+        builder = _certificate(name, name, private_key, serial, at, ends, is_authority=True)
+        authority_certificate = builder.sign(private_key, SHA256())
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_once(key, _private(private_key))
@@ -174,13 +161,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 def _replace(path: Path, data: bytes, mode: int) -> None:
     """Write a file so that readers see either the old or the new content, never a part of it."""
     try:
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(handle, mode)
-            os.fsync(handle)
-        Path(draft).replace(path)
+        write_draft(path, data, mode).replace(path)
     except OSError as error:
         raise FileUnusable(f"{path} cannot be written: {error.strerror or error}") from None
 
@@ -206,37 +187,47 @@ def _node_certificate(
     ends = min(at + datetime.timedelta(days=days), ca.not_valid_after_utc)
     names = [*map(x509.DNSName, dns), *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses)]
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    public = key.public_key()
+    serial, issuer_key = x509.random_serial_number(), ca_key.public_key()
     return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(ca.subject)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(at - BACKDATED)
-        .not_valid_after(ends)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(certificates=False), critical=True)
+        _certificate(_common_name(name), ca.subject, key, serial, at, ends, is_authority=False)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
-            critical=False,
-        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
         .sign(ca_key, SHA256())
     )
 
 
-def _usage(*, certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=certificates,
-        crl_sign=certificates,
-        encipher_only=False,
-        decipher_only=False,
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: EllipticCurvePrivateKey,
+    serial: int,
+    at: datetime.datetime,
+    ends: datetime.datetime,
+    *,
+    is_authority: bool,
+) -> x509.CertificateBuilder:
+    """Begin a certificate with what those of the authority and of nodes have in common (RFC 5280 4.2.1)."""
+    public, others = key.public_key(), ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        **dict.fromkeys((*others, "encipher_only", "decipher_only"), False),
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(serial)
+        .not_valid_before(at - BACKDATED)
+        .not_valid_after(ends)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )

@@ -32,7 +32,7 @@ def encode(data: bytes) -> str:
 
 # Why a bearer token opens nothing here, as values.
 #
-#     Invalid(reason)   the client's fault; it gets another token from its authorization server
+#     InvalidToken(reason)   the client's fault; it gets another token from its authorization server
 #
 # Every reason is answered with HTTP 401 and `error="invalid_token"` (RFC 6750 3.1). The text is the same for everybody
 # and repeats nothing of the token.
@@ -59,7 +59,9 @@ class Reason(enum.Enum):
     UNCLEAR = "the authorization server gives no clear answer about the token"
 
 
-class Invalid(msgspec.Struct, frozen=True):
+class InvalidToken(msgspec.Struct, frozen=True):
+    """The refusal of a token, as a value."""
+
     reason: Reason
 
 
@@ -74,8 +76,8 @@ CLIENT_ID_MAX: Final = 2048  # it may be a URL (OAuth Client ID Metadata Documen
 _NAME_SAFE: Final = "!$&'()*+,-./:;=?[]_|~#"
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """RFC 9068 2.2, RFC 7662 2.2. Claims that nothing here needs are not read."""
+class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """RFC 9068 2.2, RFC 7662 2.2. TokenClaims that nothing here needs are not read."""
 
     iss: str | None = None
     sub: str | None = None
@@ -102,36 +104,36 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(role for role in roles if isinstance(role, str))
 
 
-def check(claims: Claims, *, issuer: str, audience: str, now: float) -> Invalid | None:
+def check(claims: TokenClaims, *, issuer: str, audience: str, now: float) -> InvalidToken | None:
     """Return why a token with these claims cannot be used here now (RFC 9068 4), or None if it can."""
     if claims.iss != issuer:  # RFC 3986 6.2.1: as strings
-        return Invalid(Reason.ISSUER)
+        return InvalidToken(Reason.ISSUER)
     audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if not any(same_resource(resource, audience) for resource in audiences):
-        return Invalid(Reason.AUDIENCE)
+        return InvalidToken(Reason.AUDIENCE)
     if claims.exp is None or now >= claims.exp + SKEW_S:
-        return Invalid(Reason.EXPIRED)
+        return InvalidToken(Reason.EXPIRED)
     if any(begun is not None and begun > now + SKEW_S for begun in (claims.nbf, claims.iat)):
-        return Invalid(Reason.NOT_YET)
+        return InvalidToken(Reason.NOT_YET)
     if not claims.sub or len(claims.sub) > SUBJECT_MAX or len(_client(claims)) > CLIENT_ID_MAX:
-        return Invalid(Reason.SUBJECT)
+        return InvalidToken(Reason.SUBJECT)
     if claims.cnf is not None:  # RFC 9449 7.2: a bound token presented as a bearer token is a stolen one
-        return Invalid(Reason.BOUND)
+        return InvalidToken(Reason.BOUND)
     return None
 
 
-def principal_name(issuer_name: str, claims: Claims) -> str:
+def principal_name(issuer_name: str, claims: TokenClaims) -> str:
     """Return `client:ISS/SUB@CLIENT_ID`. Different pairs of subject and client never share a name."""
     subject, client = (quote(part, safe=_NAME_SAFE) for part in (claims.sub or "", _client(claims)))
     return f"client:{issuer_name}/{subject}@{client}"
 
 
-def role_principals(issuer_name: str, claims: Claims) -> tuple[str, ...]:
+def role_principals(issuer_name: str, claims: TokenClaims) -> tuple[str, ...]:
     """Return a principal `role:ISS/ROLE` for each role, which [[access]] entries can name."""
     return tuple(f"role:{issuer_name}/{quote(role, safe=_NAME_SAFE)}" for role in claims.role_names)
 
 
-def _client(claims: Claims) -> str:
+def _client(claims: TokenClaims) -> str:
     return claims.client_id or claims.azp or ""
 
 
@@ -149,7 +151,7 @@ TYPES: Final = frozenset(("at+jwt", "application/at+jwt", "jwt"))  # RFC 9068 4;
 class Jwt(msgspec.Struct, frozen=True, kw_only=True):
     alg: Algorithm
     kid: str | None
-    claims: Claims
+    claims: TokenClaims
     signed: bytes
     signature: bytes
 
@@ -162,7 +164,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 _decode_header = msgspec.json.Decoder(_Header).decode
-_decode_claims = msgspec.json.Decoder(Claims).decode
+_decode_claims = msgspec.json.Decoder(TokenClaims).decode
 
 
 def is_jose(token: str) -> bool:
@@ -170,26 +172,26 @@ def is_jose(token: str) -> bool:
     return token.count(".") in (2, 4)
 
 
-def read_jwt_untrusted(token: str, types: Set[str] = TYPES) -> Jwt | Invalid:
+def read_jwt_untrusted(token: str, types: Set[str] = TYPES) -> Jwt | InvalidToken:
     """Parse a signed token without checking its signature. `types` are the accepted values of `typ` in lower case;
     "" accepts a missing one.
     """
     parts = token.split(".")
     if len(parts) != 3:  # five would be an encrypted one
-        return Invalid(Reason.MALFORMED)
+        return InvalidToken(Reason.MALFORMED)
     header, payload, signature = (decode_base64url(part) for part in parts)
     if header is None or payload is None or signature is None:
-        return Invalid(Reason.MALFORMED)
+        return InvalidToken(Reason.MALFORMED)
     try:
         jose_header, claims = _decode_header(header), _decode_claims(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Invalid(Reason.MALFORMED)
+        return InvalidToken(Reason.MALFORMED)
     if jose_header.alg not in ALGORITHMS or not signature:
-        return Invalid(Reason.ALGORITHM)
+        return InvalidToken(Reason.ALGORITHM)
     if jose_header.crit is not None:  # RFC 7515 4.1.11: we understand no extension
-        return Invalid(Reason.UNSUPPORTED)
+        return InvalidToken(Reason.UNSUPPORTED)
     if (jose_header.typ or "").lower() not in types:
-        return Invalid(Reason.TYPE)
+        return InvalidToken(Reason.TYPE)
     signed = token.rpartition(".")[0].encode("ascii")
     alg: Algorithm = jose_header.alg  # type: ignore[assignment]  # one of ALGORITHMS
     return Jwt(alg=alg, kid=jose_header.kid, claims=claims, signed=signed, signature=signature)
@@ -270,7 +272,7 @@ def _read_key(each: object) -> Jwk | None:
         return None
 
 
-def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | Invalid:
+def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | InvalidToken:
     """Return the key with that id, or without an id the only key that fits. Several candidates are refused.
 
     KEY_UNKNOWN means that a newer key set may contain the key.
@@ -278,12 +280,12 @@ def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | Invali
     if kid is None:
         fitting = [key for key in keys if key.fits(alg)]
         if not fitting:
-            return Invalid(Reason.KEY_UNKNOWN)
-        return fitting[0] if len(fitting) == 1 else Invalid(Reason.KEY_UNFIT)
+            return InvalidToken(Reason.KEY_UNKNOWN)
+        return fitting[0] if len(fitting) == 1 else InvalidToken(Reason.KEY_UNFIT)
     named = [key for key in keys if key.kid == kid]
     if not named:
-        return Invalid(Reason.KEY_UNKNOWN)
-    return named[0] if len(named) == 1 and named[0].fits(alg) else Invalid(Reason.KEY_UNFIT)
+        return InvalidToken(Reason.KEY_UNKNOWN)
+    return named[0] if len(named) == 1 and named[0].fits(alg) else InvalidToken(Reason.KEY_UNFIT)
 
 
 # A public key as a person writes it into a configuration or a file: `ed25519:BASE64`, a JWK, or a set of JWKs.

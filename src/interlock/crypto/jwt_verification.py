@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPubli
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from interlock.crypto.jose import Algorithm, Invalid, Jwk, Jwt, Reason, decode_base64url
+from interlock.crypto.jose import Algorithm, InvalidToken, Jwk, Jwt, Reason, decode_base64url
 from interlock.crypto.webauthn import Assertion, algorithm_of
 
 RSA_BITS_MIN: Final = 2048  # RFC 7518 3.3
@@ -26,27 +26,27 @@ P256_BYTES: Final = 32
 Verify = Callable[[bytes, bytes], None]  # signature, what was signed
 
 
-def check_signature(token: Jwt, key: Jwk) -> Invalid | None:
+def check_signature(token: Jwt, key: Jwk) -> InvalidToken | None:
     return _check(token.alg, key, token.signature, token.signed)
 
 
-def check_assertion_signature(assertion: Assertion, key: Jwk) -> Invalid | None:
+def check_assertion_signature(assertion: Assertion, key: Jwk) -> InvalidToken | None:
     """Check a passkey's signature. Authenticators encode ECDSA signatures as ASN.1 (WebAuthn 6.5.5), tokens as two
     numbers.
     """
     alg = algorithm_of(key)
     signature = assertion.signature if alg != "ES256" else _raw_signature(assertion.signature)
-    return _check(alg, key, signature, assertion.signed) if signature else Invalid(Reason.SIGNATURE)
+    return _check(alg, key, signature, assertion.signed) if signature else InvalidToken(Reason.SIGNATURE)
 
 
-def _check(alg: Algorithm, key: Jwk, signature: bytes, signed: bytes) -> Invalid | None:
+def _check(alg: Algorithm, key: Jwk, signature: bytes, signed: bytes) -> InvalidToken | None:
     verify = _verifier(key, alg)
     if verify is None:
-        return Invalid(Reason.KEY_UNFIT)
+        return InvalidToken(Reason.KEY_UNFIT)
     try:
         verify(signature, signed)
     except InvalidSignature:
-        return Invalid(Reason.SIGNATURE)
+        return InvalidToken(Reason.SIGNATURE)
     return None
 
 

@@ -173,17 +173,23 @@ def make_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
 
 def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a new file atomically. An existing file stays unchanged and is not an error. Raise OSError on failure."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
+    draft = write_draft(path, data, mode)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(handle, mode)
-            os.fsync(handle)
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
     finally:
-        os.unlink(draft)  # noqa: PTH108
+        draft.unlink()
+
+
+def write_draft(path: Path, data: bytes, mode: int) -> Path:
+    """Write the content of a file to the disk, under another name in the same folder, and return that name."""
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fchmod(handle, mode)
+        os.fsync(handle)
+    return Path(draft)
 
 
 def jwk_of(public: object) -> Jwk:
@@ -246,8 +252,6 @@ def public_text(private: Path) -> str:
 
 def make_key(private: Path, kind: KeyKind, passphrase: bytes | None) -> str:
     """Create a key pair and return its public half. Raise KeyExists or OSError on failure."""
-    from interlock.crypto.signing import jwk_of, write_once
-
     public, pem = _pair(kind, passphrase)
     text = format_key(jwk_of(public))
     private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

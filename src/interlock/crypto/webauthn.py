@@ -157,11 +157,6 @@ class _Authenticator(msgspec.Struct, frozen=True, kw_only=True):
     attested: bytes
 
 
-def as_text(assertion: Assertion) -> str:
-    parts = (assertion.client_data, assertion.authenticator_data, assertion.signature)
-    return ".".join((assertion.credential, *map(encode, parts)))
-
-
 def is_assertion(token: str) -> bool:
     """Return whether the text has the parts of an assertion. A signed token has three parts instead (RFC 7515 3.1)."""
     return token.count(".") == PARTS - 1

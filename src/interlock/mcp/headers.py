@@ -22,17 +22,8 @@ PARAM_PREFIX: Final = b"mcp-param-"
 # Where a JSON Schema (2020-12) holds further schemas. `properties` alone keeps a position reachable by name.
 _ONE: Final = frozenset(
     (
-        "items",
-        "contains",
-        "unevaluatedItems",
-        "additionalProperties",
-        "propertyNames",
-        "unevaluatedProperties",
-        "not",
-        "if",
-        "then",
-        "else",
-        "contentSchema",
+        *("items", "contains", "unevaluatedItems", "additionalProperties", "propertyNames", "unevaluatedProperties"),
+        *("not", "if", "then", "else", "contentSchema"),
     )
 )
 _MANY: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))

@@ -28,25 +28,9 @@ ERA_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_
 _TRACE_KEYS: Final = frozenset(("traceparent", "tracestate"))
 _CREDENTIAL_WORDS: Final = frozenset(
     (
-        "token",
-        "accesstoken",
-        "authtoken",
-        "idtoken",
-        "refreshtoken",
-        "authorization",
-        "cookie",
-        "secret",
-        "session",
-        "sessionid",
-        "password",
-        "passwd",
-        "passphrase",
-        "credential",
-        "bearer",
-        "jwt",
-        "apikey",
-        "accesskey",
-        "privatekey",
+        *("token", "accesstoken", "authtoken", "idtoken", "refreshtoken", "authorization", "cookie", "secret"),
+        *("session", "sessionid", "password", "passwd", "passphrase", "credential", "bearer", "jwt"),
+        *("apikey", "accesskey", "privatekey"),
     )
 )
 _KEY_KINDS: Final = frozenset(("api", "access", "private"))  # before the word "key"

@@ -20,29 +20,29 @@ STEPS_MAX: Final = 100_000  # characters of literals that one URI is compared wi
 _EXPRESSION: Final = re.compile(r"\{([+#./;?&]?)[^{}]*\}")
 
 
-class _Run(msgspec.Struct, frozen=True):
+class _Expansion(msgspec.Struct, frozen=True):
     """Expansion of an expression: nothing, or `lead` followed by any characters but those in `ends`."""
 
     lead: str
     ends: str
 
 
-_RUNS: Final = {
-    "": _Run("", "/?#"),
-    "+": _Run("", ""),
-    "#": _Run("#", ""),
-    ".": _Run(".", "/?#"),
-    "/": _Run("/", "?#"),
-    ";": _Run(";", "/?#"),
-    "?": _Run("?", "#"),
-    "&": _Run("&", "#"),
+_EXPANSIONS: Final = {
+    "": _Expansion("", "/?#"),
+    "+": _Expansion("", ""),
+    "#": _Expansion("#", ""),
+    ".": _Expansion(".", "/?#"),
+    "/": _Expansion("/", "?#"),
+    ";": _Expansion(";", "/?#"),
+    "?": _Expansion("?", "#"),
+    "&": _Expansion("&", "#"),
 }
 
 
 class _Template(msgspec.Struct, frozen=True):
     head: str  # the literal before the first expression
-    body: tuple[tuple[_Run, str], ...]  # each expression and the literal after it, but for the last literal
-    last: _Run
+    body: tuple[tuple[_Expansion, str], ...]  # each expression and the literal after it, but for the last literal
+    last: _Expansion
     tail: str
 
 
@@ -81,7 +81,7 @@ class Matcher:
                     return False
         return bool(self._past_run(reached, parts.last) >> len(uri) - len(parts.tail) & 1)
 
-    def _past_run(self, reached: int, run: _Run) -> int:
+    def _past_run(self, reached: int, run: _Expansion) -> int:
         masks = self._masks or {}
         inside = ~sum(masks.get(end, 0) for end in run.ends) & ((1 << len(self._uri)) - 1)
         began = (reached & masks.get(run.lead, 0)) << 1 if run.lead else reached
@@ -105,7 +105,7 @@ def _parts(template: str) -> _Template | None:
     literals, runs, at = [], [], 0
     for expression in _EXPRESSION.finditer(template):
         literals.append(template[at : expression.start()])
-        runs.append(_RUNS[expression[1]])
+        runs.append(_EXPANSIONS[expression[1]])
         at = expression.end()
     if not 0 < len(runs) <= EXPRESSIONS_MAX:
         return None

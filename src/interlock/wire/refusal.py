@@ -139,72 +139,50 @@ _CALL_FORMS: Final[Mapping[RefusalCode, Forms]] = {
     EXECUTION_REFUSED: Forms(32150, aql="PERMISSION_DENIED"),  # by the safety loop of MCP-AQL
 }
 
-# Codes that are answered outside MCP. 409 is the status of a code without a row.
-_HTTP_FORMS: Final[Mapping[str, Forms]] = {
-    "preflight": Forms(http_status=204),
-    "bad_headers": Forms(http_status=400),
-    "bad_request": Forms(http_status=400),
-    "invalid_body": Forms(http_status=400),
-    "invalid_query": Forms(http_status=400),
-    "topic_required": Forms(http_status=400),
-    "unauthorised": Forms(http_status=401),
-    "bad_origin": Forms(http_status=403),
-    "insufficient_scope": Forms(http_status=403),
-    "not_found": Forms(http_status=404),
-    "method_not_allowed": Forms(http_status=405),
-    "not_acceptable": Forms(http_status=406),
-    "request_timeout": Forms(http_status=408),
-    "body_too_large": Forms(http_status=413),
-    "unsupported_media_type": Forms(http_status=415),
-    "bad_host": Forms(http_status=421),
-    "protocol_required": Forms(http_status=426),
-    "upgrade_required": Forms(http_status=426),
-    "headers_too_large": Forms(http_status=431),
-    "too_many_bytes": Forms(http_status=503),
-    "too_many_connections": Forms(http_status=503),
-    "too_many_pipelined": Forms(http_status=503),
-    # rooms
-    "invalid_json": Forms(http_status=400),
-    "invalid_envelope": Forms(http_status=400),
-    "invalid_proposal": Forms(http_status=400),
-    "invalid_chat": Forms(http_status=400),
-    "unsupported_protocol": Forms(http_status=400),
-    "unknown_kind": Forms(http_status=400),
-    "one_recipient": Forms(http_status=400),
-    "target_absent": Forms(http_status=400),
-    "input_invalid": Forms(http_status=400, aql="VALIDATION_INVALID_TYPE"),
-    "secret_found": Forms(http_status=400),
-    "wrong_topic": Forms(http_status=403),
-    "history_hidden": Forms(http_status=403),
-    "removed": Forms(http_status=403),
-    "room_full": Forms(http_status=403),
-    "from_mismatch": Forms(http_status=403),
-    "kind_not_allowed": Forms(http_status=403),
-    "reserved_kind": Forms(http_status=403),
-    "not_proposer": Forms(http_status=403),
-    "self_approval": Forms(http_status=403),
-    "privilege_violation": Forms(http_status=403),
-    "unknown_topic": Forms(http_status=404),
-    "unknown_proposal": Forms(http_status=404),
-    "history_gap": Forms(http_status=404),
-    "envelope_too_large": Forms(http_status=413),
-    "rate_limited": Forms(http_status=429, aql="RATE_LIMIT_EXCEEDED"),
-    # drivers
-    "input_unsupported": Forms(aql="VALIDATION_INVALID_TYPE"),
-    "auth_required": Forms(aql="PERMISSION_DENIED"),
-    "auth_failed": Forms(aql="PERMISSION_DENIED"),
-    "access_denied": Forms(aql="PERMISSION_DENIED"),
-    "policy_violation": Forms(aql="PERMISSION_DENIED"),
-    "egress_denied": Forms(aql="PERMISSION_DENIED"),
-    # the registry of names
-    "statement_invalid": Forms(http_status=400),
-    "not_change_controller": Forms(http_status=403),
-    "statement_required": Forms(http_status=403),
-    "statement_replayed": Forms(http_status=403),
-    "statement_expired": Forms(http_status=403),
-    "wrong_registry": Forms(http_status=403),
-    "too_many_actions": Forms(http_status=429),
+# Codes that are answered outside MCP. A code without a row has the defaults of `Forms`, such as the HTTP status 409.
+_HTTP_STATUSES: Final[Mapping[int, frozenset[str]]] = {
+    204: frozenset(["preflight"]),
+    400: frozenset(
+        [
+            *("bad_headers", "bad_request", "invalid_body", "invalid_query", "topic_required", "statement_invalid"),
+            *("invalid_json", "invalid_envelope", "invalid_proposal", "invalid_chat", "unsupported_protocol"),
+            *("unknown_kind", "one_recipient", "target_absent", "input_invalid", "secret_found"),
+        ]
+    ),
+    401: frozenset(["unauthorised"]),
+    403: frozenset(
+        [
+            *("bad_origin", "insufficient_scope"),
+            *("wrong_topic", "history_hidden", "removed", "room_full", "from_mismatch", "kind_not_allowed"),
+            *("reserved_kind", "not_proposer", "self_approval", "privilege_violation"),
+            *("not_change_controller", "statement_required", "statement_replayed", "statement_expired"),
+            "wrong_registry",
+        ]
+    ),
+    404: frozenset(["not_found", "unknown_topic", "unknown_proposal", "history_gap"]),
+    405: frozenset(["method_not_allowed"]),
+    406: frozenset(["not_acceptable"]),
+    408: frozenset(["request_timeout"]),
+    413: frozenset(["body_too_large", "envelope_too_large"]),
+    415: frozenset(["unsupported_media_type"]),
+    421: frozenset(["bad_host"]),
+    426: frozenset(["protocol_required", "upgrade_required"]),
+    429: frozenset(["rate_limited", "too_many_actions"]),
+    431: frozenset(["headers_too_large"]),
+    503: frozenset(["too_many_bytes", "too_many_connections", "too_many_pipelined"]),
 }
+_AQL_CODES: Final[Mapping[str, frozenset[str]]] = {
+    "VALIDATION_INVALID_TYPE": frozenset(["input_invalid", "input_unsupported"]),
+    "RATE_LIMIT_EXCEEDED": frozenset(["rate_limited"]),
+    "PERMISSION_DENIED": frozenset(
+        ["auth_required", "auth_failed", "access_denied", "policy_violation", "egress_denied"]
+    ),
+}
+_HTTP_FORMS: Final[dict[str, Forms]] = {
+    code: Forms(http_status=status) for status, codes in _HTTP_STATUSES.items() for code in codes
+}
+for _aql, _codes in _AQL_CODES.items():
+    _HTTP_FORMS.update({code: _HTTP_FORMS.get(code, Forms())._replace(aql=_aql) for code in _codes})
 
 FORMS: Final[Mapping[str, Forms]] = {**{str(code): forms for code, forms in _CALL_FORMS.items()}, **_HTTP_FORMS}
 _DEFAULT: Final = Forms()

@@ -1,21 +1,22 @@
-"""The event stream of Server-Sent Events, both ways (WHATWG HTML 9.2.5 and 9.2.6)."""
+"""The event stream of Server-Sent Events: reading and writing (WHATWG HTML 9.2.5 and 9.2.6).
+
+`SseParser` takes the bytes of a stream, cut anywhere, and returns events whose data stays the bytes that came in. By
+the standard no stream is malformed: unknown fields are ignored, and an event that the stream does not finish is
+dropped. The data of an event is limited. Of a larger event only the request is reported to which its message belongs
+(`OversizedScanner`), and the stream is read on.
+
+Beyond the standard, an event without a data field is reported if it carries an id or a retry time: MCP 2025-11-25
+primes a client with such events, so that it can resume.
+
+`encode_event` writes one event. Most events that servers send have one of a few plain forms; those are recognised as a
+whole, without looking at their lines.
+"""
 
 import re
 
 import msgspec
 
 from interlock.wire.jsonrpc.oversized import Oversized, OversizedScanner
-
-# The event stream of Server-Sent Events, both ways (WHATWG HTML 9.2.5 and 9.2.6).
-#
-# In: bytes of a stream, cut anywhere. Out: events whose data stays the bytes that came in. By the standard no stream
-# is
-# malformed: unknown fields are ignored, and an event that the stream does not finish is dropped. Of an event larger
-# than
-# the limit only whose message it is, is reported, and the stream is read on. Beyond the standard, an event without a
-# data
-# field is reported if it carries an id or a retry: MCP 2025-11-25 primes a client with such events so that it can
-# resume.
 
 RETRY_DIGITS_MAX = 15  # more than 30,000 years in milliseconds; longer values are ignored
 

@@ -14,7 +14,7 @@ from interlock.access.tokens import KNOWN_MAX, TokenRegistry
 from interlock.config.plan import IssuerPlan
 from interlock.core.calls.caller import Principal
 from interlock.core.store_backends import build_store
-from interlock.crypto.jose import Invalid, Jwk, Jwt, Reason, read_jwt_untrusted
+from interlock.crypto.jose import InvalidToken, Jwk, Jwt, Reason, read_jwt_untrusted
 from interlock.net.fetch import FetchFailed
 from interlock.store.tokens import TokenTable
 
@@ -78,7 +78,7 @@ def ring(server: Server, clock: SetClock) -> KeyRing:
 
 async def kid(ring: KeyRing, name: str) -> str | Reason | None:
     found = await ring.key_for(token(name))
-    return found.reason if isinstance(found, Invalid) else found.kid
+    return found.reason if isinstance(found, InvalidToken) else found.kid
 
 
 async def test_keys_are_fetched_once_while_they_are_fresh(ring: KeyRing, server: Server, clock: SetClock) -> None:
@@ -243,7 +243,7 @@ async def test_a_refused_token_is_remembered_a_while_and_no_more_of_them_than_fi
     judge = Judge()
     asking = introspector(judge, clock)
     for _ in range(3):
-        assert await asking.claims("x", "here") == Invalid(Reason.INACTIVE)
+        assert await asking.claims("x", "here") == InvalidToken(Reason.INACTIVE)
     assert judge.asked == 1
     clock.time += BELIEVED_S
     await asking.claims("x", "here")
@@ -260,10 +260,10 @@ async def test_a_server_that_cannot_be_asked_or_answers_oddly_refuses_nobody_for
     with pytest.raises(Unavailable):
         await asking.claims("x", "here")
     for judge.answer in ([], {"active": "yes"}, {"active": True, "aud": 7}):
-        assert await asking.claims("x", "here") == Invalid(Reason.UNCLEAR)
+        assert await asking.claims("x", "here") == InvalidToken(Reason.UNCLEAR)
     judge.answer = {"active": True, "sub": "alice"}
     found = await asking.claims("x", "here")
-    assert not isinstance(found, Invalid)
+    assert not isinstance(found, InvalidToken)
     claims, believed_s = found
     assert claims.exp is not None and claims.exp > clock.wall()
     assert believed_s == BELIEVED_S
@@ -278,7 +278,7 @@ async def test_a_confirmed_token_stays_believed_while_its_server_cannot_be_asked
     first = await asking.claims("x", "here")
     clock.time += BELIEVED_S / 2
     again = await asking.claims("x", "here")
-    assert not isinstance(first, Invalid) and not isinstance(again, Invalid)
+    assert not isinstance(first, InvalidToken) and not isinstance(again, InvalidToken)
     assert (judge.asked, again) == (1, (first[0], BELIEVED_S / 2))
     judge.answer = None
     clock.time += BELIEVED_S / 2
@@ -290,7 +290,7 @@ async def test_a_confirmed_token_stays_believed_while_its_server_cannot_be_asked
     with pytest.raises(Unavailable):
         await asking.claims("x", "here")
     judge.answer = {"active": False}
-    assert await asking.claims("x", "here") == Invalid(Reason.INACTIVE)
+    assert await asking.claims("x", "here") == InvalidToken(Reason.INACTIVE)
 
 
 @pytest.mark.parametrize(("answer", "reason"), [({"active": False}, Reason.INACTIVE), ([], Reason.UNCLEAR)])
@@ -303,7 +303,7 @@ async def test_a_confirmed_token_that_its_server_confirms_no_more_is_refused(
     await asking.claims("x", "here")
     clock.time += BELIEVED_S
     judge.answer = answer
-    assert await asking.claims("x", "here") == Invalid(reason)
+    assert await asking.claims("x", "here") == InvalidToken(reason)
 
 
 async def test_a_confirmed_token_is_asked_about_whoever_else_keeps_the_server_busy(clock: SetClock) -> None:
@@ -322,7 +322,7 @@ async def test_a_confirmed_token_is_asked_about_whoever_else_keeps_the_server_bu
         assert judge.asked == 1 + ASKING_MAX + 1
         judge.waiting.set()
     assert judge.asked == 1 + len(made_up) + 1
-    assert not isinstance(again.result(), Invalid)
+    assert not isinstance(again.result(), InvalidToken)
 
 
 # What is remembered

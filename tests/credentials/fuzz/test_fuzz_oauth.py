@@ -35,7 +35,7 @@ from interlock.credentials.protocol.resource import (
 )
 from interlock.crypto.jose import (
     BadKeySet,
-    Invalid,
+    InvalidToken,
     Jwt,
     check,
     principal_name,
@@ -55,10 +55,10 @@ KEYS = read_jwks_untrusted(b'{"keys":[%b]}' % json.dumps(SIGNER.jwk()).encode())
 def judged(token: str) -> bool:
     """The whole way; True when it comes through."""
     jwt = read_jwt_untrusted(token)
-    if isinstance(jwt, Invalid):
+    if isinstance(jwt, InvalidToken):
         return False
     found = select(KEYS, jwt.alg, jwt.kid)
-    if isinstance(found, Invalid) or check_signature(jwt, found) is not None:
+    if isinstance(found, InvalidToken) or check_signature(jwt, found) is not None:
         return False
     return check(jwt.claims, issuer="i", audience="a", now=1.9e9) is None
 

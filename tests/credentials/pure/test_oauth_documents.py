@@ -25,7 +25,7 @@ from interlock.credentials.protocol.resource import (
     resource_of,
     scope_to_ask,
 )
-from interlock.crypto.jose import KEYS_MAX, Algorithm, BadKeySet, Invalid, Jwk, Reason, read_jwks_untrusted, select
+from interlock.crypto.jose import KEYS_MAX, Algorithm, BadKeySet, InvalidToken, Jwk, Reason, read_jwks_untrusted, select
 from interlock.net.protocol.uri import same_resource
 
 ISSUER = "https://login.example.com"
@@ -38,8 +38,8 @@ def keys(*jwks: Any) -> tuple[Jwk, ...]:
     return read_jwks_untrusted(json.dumps({"keys": list(jwks)}).encode())
 
 
-def chosen(found: Jwk | Invalid) -> str | Reason | None:
-    return found.reason if isinstance(found, Invalid) else found.kid
+def chosen(found: Jwk | InvalidToken) -> str | Reason | None:
+    return found.reason if isinstance(found, InvalidToken) else found.kid
 
 
 ED, EC, RSA = (key(alg, kid).jwk() for alg, kid in (("EdDSA", "ed"), ("ES256", "ec"), ("RS256", "rsa")))
@@ -229,15 +229,15 @@ def test_the_request_carries_the_clients_name_and_the_token_encoded() -> None:
     ],
 )
 def test_a_token_the_server_does_not_vouch_for_is_refused(said: Any, why: Reason) -> None:
-    assert read_introspection_untrusted(json.dumps(said).encode(), ISSUER) == Invalid(why)
+    assert read_introspection_untrusted(json.dumps(said).encode(), ISSUER) == InvalidToken(why)
 
 
 def test_an_answer_need_not_repeat_who_gives_it() -> None:
     for said in ({}, {"iss": None}, {"iss": ISSUER}):
         found = read_introspection_untrusted(json.dumps({"active": True, **said}).encode(), ISSUER)
-        assert not isinstance(found, Invalid) and found.iss == ISSUER
+        assert not isinstance(found, InvalidToken) and found.iss == ISSUER
     other = read_introspection_untrusted(b'{"active":true,"iss":"https://other.example"}', ISSUER)
-    assert not isinstance(other, Invalid) and other.iss == "https://other.example"
+    assert not isinstance(other, InvalidToken) and other.iss == "https://other.example"
 
 
 @pytest.mark.parametrize(

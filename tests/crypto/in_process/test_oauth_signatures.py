@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.servers.minting import SigningKey, b64, key, mint, number, tampered, unb64
 
-from interlock.crypto.jose import Invalid, Jwk, Jwt, Reason, read_jwt_untrusted
+from interlock.crypto.jose import InvalidToken, Jwk, Jwt, Reason, read_jwt_untrusted
 from interlock.crypto.jwt_verification import check_signature
 
 ALGORITHMS = ["EdDSA", "ES256", "RS256", "PS256"]
@@ -25,7 +25,7 @@ def judged(token: str, signer: Jwk) -> Reason | None:
     jwt = read_jwt_untrusted(token)
     assert isinstance(jwt, Jwt)
     fault = check_signature(jwt, signer)
-    assert fault is None or isinstance(fault, Invalid)
+    assert fault is None or isinstance(fault, InvalidToken)
     return None if fault is None else fault.reason
 
 

@@ -9,10 +9,10 @@ from tests.servers.minting import b64, confused, join, key, mint, unsigned
 
 from interlock.credentials.protocol.resource import TOKEN_BYTES_MAX, challenge, is_bearer, maybe_bearer
 from interlock.crypto.jose import (
-    Claims,
-    Invalid,
+    InvalidToken,
     Jwt,
     Reason,
+    TokenClaims,
     check,
     decode_base64url,
     encode,
@@ -36,11 +36,11 @@ def read(token: str) -> Jwt:
 
 def reason(token: str) -> Reason:
     refused = read_jwt_untrusted(token)
-    assert isinstance(refused, Invalid), refused
+    assert isinstance(refused, InvalidToken), refused
     return refused.reason
 
 
-def claims(**changes: Any) -> Claims:
+def claims(**changes: Any) -> TokenClaims:
     made = {name: value for name, value in (GOOD | changes).items() if value is not None}
     return read(mint(ED, made)).claims
 
@@ -110,7 +110,7 @@ def test_bytes_have_one_spelling() -> None:
         assert decode_base64url(text) is None, text
 
 
-# Claims
+# TokenClaims
 
 
 def test_good_claims_are_good() -> None:

@@ -18,7 +18,7 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
-from interlock.crypto.jose import Invalid, Jwk, Jwt, thumbprint
+from interlock.crypto.jose import InvalidToken, Jwk, Jwt, thumbprint
 from interlock.crypto.webauthn import Assertion, Party, is_assertion
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.proofs import (
@@ -213,14 +213,14 @@ def stored_proof(verified: Verified) -> Proof:
     return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
 
 
-def verify_token(token: Jwt, key: Jwk) -> Invalid | None:
+def verify_token(token: Jwt, key: Jwk) -> InvalidToken | None:
     """Return why the signature of a token does not hold, or None."""
     from interlock.crypto.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
 
     return check_signature(token, key)
 
 
-def _verify_assertion(assertion: Assertion, key: Jwk) -> Invalid | None:
+def _verify_assertion(assertion: Assertion, key: Jwk) -> InvalidToken | None:
     from interlock.crypto.jwt_verification import check_assertion_signature
 
     return check_assertion_signature(assertion, key)

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit, urlunspli
 
 import msgspec
 
-from interlock.crypto.jose import Claims, Invalid, Reason
+from interlock.crypto.jose import InvalidToken, Reason, TokenClaims
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.net.protocol.uri import canonical_uri
 
@@ -22,7 +22,7 @@ from interlock.net.protocol.uri import canonical_uri
 _FORM: Final = b"content-type: application/x-www-form-urlencoded\r\naccept: application/json\r\n"
 
 
-class Introspected(Claims, frozen=True, kw_only=True):
+class Introspected(TokenClaims, frozen=True, kw_only=True):
     active: bool
     token_type: str | None = None
 
@@ -43,16 +43,16 @@ def request_body(token: str) -> bytes:
     return urlencode({"token": token, "token_type_hint": "access_token"}).encode()
 
 
-def read_introspection_untrusted(data: bytes, issuer: str) -> Claims | Invalid:
+def read_introspection_untrusted(data: bytes, issuer: str) -> TokenClaims | InvalidToken:
     """Return the claims of an active token. A missing issuer is filled in, because an answer need not repeat it."""
     try:
         answer = msgspec.json.decode(data, type=Introspected)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadIntrospection("the answer is not a token introspection answer") from None
     if not answer.active:
-        return Invalid(Reason.INACTIVE)
+        return InvalidToken(Reason.INACTIVE)
     if answer.token_type is not None and answer.token_type.lower() not in ("bearer", "access_token"):
-        return Invalid(Reason.BOUND)
+        return InvalidToken(Reason.BOUND)
     return answer if answer.iss is not None else msgspec.structs.replace(answer, iss=issuer)
 
 

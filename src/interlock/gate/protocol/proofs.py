@@ -29,11 +29,11 @@ import msgspec
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, WORDS, Anchor
 from interlock.crypto.jose import (
     SKEW_S,
-    Claims,
-    Invalid,
+    InvalidToken,
     Jwk,
     Jwt,
     Reason,
+    TokenClaims,
     decode_base64url,
     read_jwt_untrusted,
     select,
@@ -57,7 +57,7 @@ TOKEN_CHARS_MAX: Final = 8192  # the claims take some 600; a kid or an iss may b
 NAME_CHARS_MAX: Final = 255  # of a jti, an iss
 
 ProofType = Literal["operator_signature", "policy_nonce", "approval_token"]
-Verify = Callable[[Jwt, Jwk], Invalid | None]  # None: the signature holds
+Verify = Callable[[Jwt, Jwk], InvalidToken | None]  # None: the signature holds
 
 _ALGORITHMS: Final = frozenset(("EdDSA", "ES256", "RS256"))
 _TYPES: Final = frozenset((TYP, f"application/{TYP}"))  # RFC 7515 4.1.9 lets the prefix be left out
@@ -103,7 +103,7 @@ def judge_confirmation(
     if len(proof.token) > TOKEN_CHARS_MAX:
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")
     jwt = read_jwt_untrusted(proof.token, _TYPES)
-    if isinstance(jwt, Invalid):  # AX-11.3-5
+    if isinstance(jwt, InvalidToken):  # AX-11.3-5
         return _refusal(jwt.reason)
     if jwt.alg not in _ALGORITHMS:  # AX-11.3-5: unsigned
         return _refusal(Reason.ALGORITHM)
@@ -180,7 +180,7 @@ def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> t
     entitled = approvers(tool, anchors)
     refused = Reason.KEY_UNKNOWN
     for anchor, key in _candidates(jwt, (*entitled, *(other for other in anchors if other not in entitled))):
-        if isinstance(key, Invalid):
+        if isinstance(key, InvalidToken):
             refused = key.reason
         elif (wrong := verify(jwt, key)) is not None:  # AX-11.3-5
             refused = wrong.reason
@@ -191,14 +191,14 @@ def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> t
     return _refusal(refused)
 
 
-def _candidates(jwt: Jwt, anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, Jwk | Invalid]]:
+def _candidates(jwt: Jwt, anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, Jwk | InvalidToken]]:
     for anchor in anchors:
         key = select(anchor.keys, jwt.alg, jwt.kid)
         if isinstance(key, Jwk) or key.reason is not Reason.KEY_UNKNOWN:
             yield anchor, key
 
 
-def _check_claims(claims: Claims, bound: _CallClaims, question: ProofQuestion, now: float) -> Refusal | None:
+def _check_claims(claims: TokenClaims, bound: _CallClaims, question: ProofQuestion, now: float) -> Refusal | None:
     audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if question.aggregator_id not in (audience.lower() for audience in audiences):
         return invalid(
@@ -215,7 +215,7 @@ def _check_claims(claims: Claims, bound: _CallClaims, question: ProofQuestion, n
     return None
 
 
-def _check_times(claims: Claims, now: float) -> Refusal | None:
+def _check_times(claims: TokenClaims, now: float) -> Refusal | None:
     if claims.iat is None or claims.exp is None:
         return invalid("claims", "the proof must have iat and exp")
     if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):
@@ -255,7 +255,7 @@ _BOUND_BYTES: Final = 64
 _TIME_BYTES: Final = 8
 _CHALLENGE_BYTES: Final = _BOUND_BYTES + _TIME_BYTES + ENTROPY_BYTES
 
-VerifyAssertion = Callable[[Assertion, Jwk], Invalid | None]  # None: the signature holds
+VerifyAssertion = Callable[[Assertion, Jwk], InvalidToken | None]  # None: the signature holds
 
 
 def challenge(question: ProofQuestion, *, now: float, entropy: bytes) -> bytes:

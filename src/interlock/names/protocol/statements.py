@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock.crypto.jose import (
     SKEW_S,
     BadKey,
-    Invalid,
+    InvalidToken,
     Jwk,
     Jwt,
     decode_base64url,
@@ -28,7 +28,7 @@ CHARS_MAX: Final = 1024 * 1024
 JTI_CHARS_MAX: Final = 255
 
 _TYPES: Final = frozenset((TYP, f"application/{TYP}"))
-Verify = Callable[[Jwt, Jwk], Invalid | None]
+Verify = Callable[[Jwt, Jwk], InvalidToken | None]
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statem
     if len(token) > CHARS_MAX:
         raise BadStatement("statement_invalid", f"a statement has at most {CHARS_MAX} characters")
     jwt = read_jwt_untrusted(token.strip(), _TYPES)
-    if isinstance(jwt, Invalid):
+    if isinstance(jwt, InvalidToken):
         raise BadStatement("statement_invalid", f"this is no JWS of type {TYP}: {jwt.reason.value}")
     payload = decode_base64url(token.strip().split(".")[1]) or b""
     try:

@@ -176,7 +176,7 @@ def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
     Without `exact`, numbers may lose digits. Dates are read this way, because they are not compared to their last
     digit.
     """
-    reading = _Reading(exact)
+    reading = _UnambiguousReader(exact)
     try:
         value = json.loads(
             data.decode(),
@@ -195,8 +195,8 @@ def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
     return value
 
 
-class _Reading:
-    """The hooks of one reading."""
+class _UnambiguousReader:
+    """The hooks with which the decoder reads one text, and the count of its values."""
 
     def __init__(self, exact: bool) -> None:
         self._exact = exact

@@ -66,7 +66,7 @@ _KINDS: Final = {
 _NUMBER: Final = ("number", "minimum", "maximum")
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ValueRange(msgspec.Struct, frozen=True, kw_only=True):
     """Range of numbers, lengths or counts. An open end is not part of the range."""
 
     kind: str
@@ -79,14 +79,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def is_empty(self) -> bool:
         return self.low > self.high or (self.low == self.high and (self.is_low_open or self.is_high_open))
 
-    def is_within(self, other: "Limits", lower: bool) -> bool:
+    def is_within(self, other: "ValueRange", lower: bool) -> bool:
         """Return whether this range does not extend beyond the other range at the given end."""
         if lower:
             return self.low > other.low or (self.low == other.low and (self.is_low_open or not other.is_low_open))
         return self.high < other.high or (self.high == other.high and (self.is_high_open or not other.is_high_open))
 
 
-def limits_of(parts: Iterable[Mapping[str, Any]], key: str, types: frozenset[str]) -> Limits | None:
+def limits_of(parts: Iterable[Mapping[str, Any]], key: str, types: frozenset[str]) -> ValueRange | None:
     """Return the range that all parts together allow for the kind of value that `key` limits. Return None if a limit
     is not a number.
     """
@@ -109,7 +109,7 @@ def limits_of(parts: Iterable[Mapping[str, Any]], key: str, types: frozenset[str
         highs = [(-_whole(-value, is_open), False) for value, is_open in highs]
     low, is_low_open = max(lows)
     high, is_high_open = min(highs, key=lambda each: (each[0], not each[1]))
-    return Limits(kind=kind, low=low, is_low_open=is_low_open, high=high, is_high_open=is_high_open)
+    return ValueRange(kind=kind, low=low, is_low_open=is_low_open, high=high, is_high_open=is_high_open)
 
 
 def _whole(value: float, is_open: bool) -> float:

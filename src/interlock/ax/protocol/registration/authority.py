@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from interlock.ax.protocol.messages import Proof
-from interlock.crypto.jose import SKEW_S, Claims, Invalid, Jwk, Jwt, Reason, read_jwt_untrusted, select
+from interlock.crypto.jose import SKEW_S, InvalidToken, Jwk, Jwt, Reason, TokenClaims, read_jwt_untrusted, select
 from interlock.net.protocol.dns import maybe_dns_name
 from interlock.net.protocol.uri import same_resource
 from interlock.wire.refusal import AUTHORITY_UNVERIFIED, Refusal, ax_refusal
@@ -26,7 +26,7 @@ KEY_UNKNOWN: Final = "key_unknown"  # data.reason: an anchor's key set may have 
 _ALGORITHMS: Final = frozenset(("EdDSA", "ES256", "RS256"))  # AX-4.2-8
 _TYPES: Final = frozenset(("", "jwt"))  # an access token or a confirmation under the same key is no proof of authority
 
-Verify = Callable[[Jwt, Jwk], Invalid | None]  # None: the signature holds
+Verify = Callable[[Jwt, Jwk], InvalidToken | None]  # None: the signature holds
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ def judge_proof(
     The reason KEY_UNKNOWN may mean that an anchor's key set was renewed.
     """
     jwt = read_jwt_untrusted(proof.token, _TYPES)
-    if isinstance(jwt, Invalid):
+    if isinstance(jwt, InvalidToken):
         return _refusal(jwt.reason)
     if jwt.alg not in _ALGORITHMS:  # AX-4.2-8
         return _refusal(Reason.ALGORITHM)
@@ -138,7 +138,7 @@ def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, J
 
 
 def _judge_claims(
-    claims: Claims, authority: str, anchor: str, audiences: Sequence[str], now: float
+    claims: TokenClaims, authority: str, anchor: str, audiences: Sequence[str], now: float
 ) -> Proved | Refusal:
     subject = claims.sub or ""
     if authority not in (maybe_authority(subject), maybe_dns_name(subject)):  # AX-4.2-8: sub
