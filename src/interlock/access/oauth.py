@@ -39,10 +39,10 @@ from interlock.credentials.protocol.resource import (
 )
 from interlock.crypto.jose import (
     SKEW_S,
-    TokenClaims,
     InvalidToken,
     Jwt,
     Reason,
+    TokenClaims,
     check,
     is_jose,
     principal_name,
