@@ -12,6 +12,7 @@ the participants. Subscribers are notified when something is published, at most 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -330,21 +331,23 @@ class RoomTool(msgspec.Struct, frozen=True):
     operation: Callable[[Participation, RoomMember, Any], Awaitable[Json | EnvelopeRefusal]] | None  # None: list
     effect: Literal["reads", "changes"] = "changes"
 
-    def input_schema(self) -> Json:
-        """Return a short JSON Schema of the arguments: many models read it with every request."""
-        _, components = msgspec.json.schema_components((self.arguments,), ref_template="{name}")
-        schema: Json = components[self.arguments.__name__]
-        properties = {}
-        for name, declared in schema["properties"].items():
-            # Of an optional member only the schema of a value is shown.
-            value = next((each for each in declared.get("anyOf", ()) if each.get("type") != "null"), declared)
-            properties[name] = {key: value[key] for key in value if key not in ("additionalProperties", "default")}
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": schema["required"],
-            "additionalProperties": False,
-        }
+
+@cache
+def input_schema(arguments: type[msgspec.Struct]) -> Json:
+    """Return a short JSON Schema of the arguments: many models read it with every request."""
+    _, components = msgspec.json.schema_components((arguments,), ref_template="{name}")
+    schema: Json = components[arguments.__name__]
+    properties = {}
+    for name, declared in schema["properties"].items():
+        # Of an optional member only the schema of a value is shown.
+        value = next((each for each in declared.get("anyOf", ()) if each.get("type") != "null"), declared)
+        properties[name] = {key: value[key] for key in value if key not in ("additionalProperties", "default")}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": schema["required"],
+        "additionalProperties": False,
+    }
 
 
 TOOLS: Final = {
@@ -450,7 +453,7 @@ class RoomTools:
         return LocalTool(
             name=name,
             description=tool.description,
-            input_schema=tool.input_schema(),
+            input_schema=input_schema(tool.arguments),
             handler=call,
             has_effect=has_effect,
             latency_class=LatencyClass.STANDARD,
