@@ -259,9 +259,12 @@ class LineFront:
             return
         if not isinstance(message, Request):
             return
-        self._running = {
-            key: request for key, request in self._running.items() if not (isinstance(request, Call) and request.done)
-        }
+        if self._running:
+            self._running = {
+                key: request
+                for key, request in self._running.items()
+                if not (isinstance(request, Call) and request.done)
+            }
         if message.id in self._running:
             self.emit(encode_refusal(message.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way")))
             return
