@@ -1,9 +1,13 @@
 """The choice of the driver that serves a call of a contract, in the six phases of AIP-30.
 
 The input is the contract, the names of the inputs that the call uses, the state of each driver that binds the contract,
-and the operator's policy. The result is the remaining drivers, best first, the reason for each rejected one, and an
-error if no driver remains. The order in which drivers are passed does not matter. The message of an error reaches the
-client and names no driver; its cause is for the operator.
+and the operator's policy. Phase 1 removes drivers that do not fit the contract, phase 2 those that cannot serve now,
+phase 3 those that the policy forbids. A pinned call has no other candidate than its pin (phase 4); otherwise the
+remaining drivers are ranked (phase 5). The result holds the ranking, the reason for each rejected driver, and an error
+if no driver remains (phase 6).
+
+The order in which drivers are passed does not matter. The message of an error reaches the client and names no driver;
+its cause is for the operator.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -35,7 +39,7 @@ _MESSAGES: Final = {
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver that names the contract, and how it stands now."""
+    """A driver that binds the contract, and its present state."""
 
     driver: Driver
     binding: ToolBinding
@@ -43,8 +47,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     refusal: Refusal | None = None
     auth: Literal["unknown", "unauthed", "authed"] = "unknown"
     login: str | None = None  # what an unauthed driver waits for, in words the client may read: slugs, a login URL
-    passed_at: float | None = None  # the last health check that passed, and the last that failed, in the time of
-    failed_at: float | None = None  # Request.now; the later of the two counts
+    # The last health check that passed and the last that failed, in the time of SelectionRequest.now. The later counts.
+    passed_at: float | None = None
+    failed_at: float | None = None
 
     @property
     def key(self) -> str:
@@ -61,23 +66,27 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelectionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One call that needs a driver."""
+
     contract: Contract
     inputs: Collection[str]  # the names of the inputs this call uses
     now: float
     pinned: str | None = None  # id, or id@major
     region: str | None = None  # where the call must stay
-    login_only: bool = False
+    login_only: bool = False  # the call is a login, so a missing login is no reason against a driver
 
 
 class SelectionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Tags compare exactly. `region` is the host's own."""
+    """The operator's policy. Tags compare exactly."""
 
     allow: tuple[str, ...] = ()  # empty: any
     deny: tuple[str, ...] = ()
-    region: str | None = None
+    region: str | None = None  # where this node runs
 
 
 class Rejection(NamedTuple):
+    """The reason why a driver does not serve the call."""
+
     driver: str  # id@major
     phase: int
     code: str
@@ -85,13 +94,17 @@ class Rejection(NamedTuple):
 
 
 class SelectionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver that may serve the call."""
+
     candidate: Candidate
     cost_units: float
-    check_first: bool  # its failed health check no longer counts: it is checked anew before it is used
+    check_first: bool  # its failed health check is too old to count, so it is checked again before it is used
 
 
 class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
-    ranked: tuple[SelectionChoice, ...] = ()  # a pinned call has one: it never falls back
+    """The outcome of a selection: drivers to try, best first, or an error."""
+
+    ranked: tuple[SelectionChoice, ...] = ()  # a pinned call has at most one, because it never falls back
     rejected: tuple[Rejection, ...] = ()
     error: DriverRefusal | None = None
     total: int = 0
@@ -105,10 +118,11 @@ class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: SelectionPolicy) -> DriverResolution:
+    """Choose the drivers that may serve a call, best first."""
     rejected: list[Rejection] = []
-    fitting = _keep(candidates, rejected, 1, lambda each: _check_fit(request, each))
-    able = _keep(fitting, rejected, 2, lambda each: _unable(request, each))
-    allowed = _keep(able, rejected, 3, lambda each: _check_policy(request, each, policy))
+    fitting = _keep(candidates, rejected, 1, lambda each: _find_misfit(request, each))
+    able = _keep(fitting, rejected, 2, lambda each: _find_inability(request, each))
+    allowed = _keep(able, rejected, 3, lambda each: _find_violation(request, each, policy))
     ranked, decided_by = _rank_candidates(request, allowed)
     error = None
     if request.pinned is not None:
@@ -116,7 +130,7 @@ def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: 
         ranked = [each for each in ranked if _is_named(each.candidate, request.pinned)][:1]
         decided_by = "pin"
         if not ranked:
-            error = _pin_lost(request.pinned, candidates, rejected)
+            error = _pin_error(request.pinned, candidates, rejected)
     elif not ranked:
         error = _no_candidate_error(request, candidates, rejected)
     return DriverResolution(
@@ -132,7 +146,11 @@ def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: 
 
 def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dict[str, Any]:
     """Return the audit row driver.resolved without user, workspace and time: names and reasons, never a value."""
-    chosen = resolution.ranked[0] if resolution.ranked else None
+    selected: dict[str, Any] | None = None
+    if resolution.ranked:
+        best = resolution.ranked[0]
+        selected = {"provider_id": best.candidate.key, "kind": best.candidate.kind}
+        selected["cost_units_per_call"] = best.cost_units
     return {
         "tool_id": request.contract.id,
         "tool_version": request.contract.version,
@@ -141,13 +159,7 @@ def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dic
         "candidates_passed_phase_3_policy": resolution.passed_policy,
         "pinned_provider": request.pinned,
         "rejected": _rows(resolution.rejected),
-        "selected": None
-        if chosen is None
-        else {
-            "provider_id": chosen.candidate.key,
-            "kind": chosen.candidate.kind,
-            "cost_units_per_call": chosen.cost_units,
-        },
+        "selected": selected,
     }
 
 
@@ -172,12 +184,13 @@ def _keep(
             remaining.append(each)
         else:
             dropped.append(Rejection(each.key, phase, refusal.code, refusal.message))
+    # Sorted, so that the order in which drivers are passed does not show.
     rejected += sorted(dropped)
     return remaining
 
 
-def _check_fit(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
-    """Phase 1."""
+def _find_misfit(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
+    """Return why a driver does not fit the contract or the call, or None (phase 1)."""
     contract, binding = request.contract, candidate.binding
     if not satisfies(contract.version, binding.version):  # AIP-30.resolve-1
         return Refusal(
@@ -194,53 +207,46 @@ def _check_fit(request: SelectionRequest, candidate: Candidate) -> Refusal | Non
     return None
 
 
-def _unable(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
-    """Phase 2."""
+def _find_inability(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
+    """Return why a driver cannot serve a call now, or None (phase 2)."""
     if candidate.refusal is not None:  # AIP-30.resolve-2
         return candidate.refusal
     if candidate.auth == "unauthed" and not request.login_only:  # AIP-30.resolve-2
         return Refusal(code="auth_required", message=candidate.login or "it is not logged in")
-    if candidate.is_failing and not _is_to_be_checked(request, candidate):  # AIP-30.resolve-2
+    if candidate.is_failing and not _is_check_outdated(request, candidate):  # AIP-30.resolve-2
         return Refusal(code="health_check_failed", message="its last health check failed")
     return None
 
 
-def _is_to_be_checked(request: SelectionRequest, candidate: Candidate) -> bool:
+def _is_check_outdated(request: SelectionRequest, candidate: Candidate) -> bool:
+    """Return whether the failed health check of a driver is so old that the driver gets another chance."""
     failed_at = candidate.failed_at
-    return (
-        candidate.is_failing and failed_at is not None and request.now - failed_at > HEALTH_COUNTS * candidate.every_s
-    )
+    if failed_at is None or not candidate.is_failing:
+        return False
+    return request.now - failed_at > HEALTH_COUNTS * candidate.every_s
 
 
-def _check_policy(request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy) -> Refusal | None:
-    """Phase 3."""
-    tags = candidate.driver.policy_tags
+def _find_violation(request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy) -> Refusal | None:
+    """Return why the operator's policy or the region of the call forbids a driver, or None (phase 3)."""
+    tags, regions, region = candidate.driver.policy_tags, candidate.driver.region, request.region
     denied = [each for each in tags if each in policy.deny]
     if denied:  # AIP-30.resolve-3
         return Refusal(code="policy_violation", message=f"policy.deny has {', '.join(denied)}")
     if policy.allow and not set(tags).intersection(policy.allow):  # AIP-30.resolve-3
         return Refusal(code="policy_violation", message="it has no tag of policy.allow")
-    if request.region is not None and not _serves(candidate.driver.region, request.region, policy):  # AIP-30.resolve-3
-        return Refusal(
-            code="region_mismatch", message=f"it serves {', '.join(candidate.driver.region)}, not {request.region}"
-        )
-    return None
-
-
-def _serves(regions: tuple[str, ...], wanted: str, policy: SelectionPolicy) -> bool:
-    return (
-        GLOBAL in regions  # AIP-30.resolve-3
-        or wanted in regions
-        # What runs on this host leaves the data where the host is.
-        or (SELF_HOSTED in regions and policy.region is not None and policy.region == wanted)
-    )
+    if region is None or GLOBAL in regions or region in regions:  # AIP-30.resolve-3
+        return None
+    # A driver that runs on this host leaves the data where the host is.
+    if SELF_HOSTED in regions and policy.region == region:  # AIP-30.resolve-3
+        return None
+    return Refusal(code="region_mismatch", message=f"it serves {', '.join(regions)}, not {region}")
 
 
 def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate]) -> tuple[list[SelectionChoice], str]:
-    """Phase 5. `decided_by` is the first rule in which the best and the second differ."""
+    """Return the drivers, best first, and the rule in which the best and the second differ (phase 5)."""
     keyed = sorted(((_rank(request.contract, each), each) for each in candidates), key=lambda pair: pair[0])
     ranked = [
-        SelectionChoice(candidate=each, cost_units=rank.cost, check_first=_is_to_be_checked(request, each))
+        SelectionChoice(candidate=each, cost_units=rank.cost, check_first=_is_check_outdated(request, each))
         for rank, each in keyed
     ]
     if len(keyed) < 2:
@@ -251,14 +257,14 @@ def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate])
 
 
 class _Rank(NamedTuple):
-    """The smaller, the better."""
+    """The place of a driver in the ranking. Fields are compared in this order, and smaller is better."""
 
     not_default: bool
     cost: float
     kind: int
     unhealthy: float
     id: str
-    older: int
+    negative_major: int  # of two major versions the newer one is better
 
 
 def _rank(contract: Contract, candidate: Candidate) -> _Rank:
@@ -269,7 +275,7 @@ def _rank(contract: Contract, candidate: Candidate) -> _Rank:
         kind=KINDS.index(candidate.kind) if candidate.kind in KINDS else len(KINDS),
         unhealthy=float("inf") if candidate.passed_at is None else -candidate.passed_at,
         id=driver.id,
-        older=-int(driver.version.partition(".")[0]),
+        negative_major=-int(driver.version.partition(".")[0]),
     )
 
 
@@ -277,18 +283,15 @@ def _is_named(candidate: Candidate, name: str) -> bool:
     return name in (candidate.driver.id, candidate.key)
 
 
-def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[Rejection]) -> DriverRefusal:
-    """Phase 4: the cause says what removed the pinned driver."""
+def _pin_error(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[Rejection]) -> DriverRefusal:
+    """Return the error of a call whose pinned driver was removed. Its cause says in which phase and why (phase 4)."""
     keys = {each.key for each in candidates if _is_named(each, pinned)}
     removed = [each for each in rejected if each.driver in keys]
     if not removed:
         removed = [Rejection(pinned, 1, "not_a_candidate", "it does not implement this contract here")]
-    why = max(removed, key=lambda each: each.phase)  # AIP-30.resolve-4
-    return _error(
-        "pinned_provider_unavailable",  # AIP-30.resolve-4
-        {"pinned_provider": pinned, "phase": why.phase, "code": why.code, "reason": why.reason}
-        | {"candidates": _rows(removed)},
-    )
+    last = max(removed, key=lambda each: each.phase)  # AIP-30.resolve-4
+    cause = {"pinned_provider": pinned, "phase": last.phase, "code": last.code, "reason": last.reason}
+    return _error("pinned_provider_unavailable", cause | {"candidates": _rows(removed)})  # AIP-30.resolve-4
 
 
 def _no_candidate_error(

@@ -1,5 +1,11 @@
-"""What a tool says it gives against what a contract promises: how its results are to be read, whether they can fit, and
-what is left to the call (AIP-tools-6, AIP-extract-5 and -7).
+"""How the results of a tool are read, and whether they can satisfy a contract (AIP-tools-6, AIP-extract-5 and -7).
+
+`settle` is asked once per binding, before any call. It follows result_extract through the server's outputSchema instead
+of through a value (`path_type`), and compares the schema at the end of the path with the contract's outputs. A value
+that no schema allows is a refusal, a value that the schemas do not decide is a doubt: it is checked at every call.
+
+A tool without outputSchema returns text. Its text is read as JSON only if plain text could not satisfy the contract,
+and it stands for the single name of result_extract only if the binding allows the fallback to text (AIP-extract-7).
 """
 
 from collections.abc import Mapping
@@ -26,36 +32,40 @@ from interlock.wire.schemas.inclusion import (
     exclusions,
     includes,
 )
-from interlock.wire.schemas.shapes import DEPTH_MAX, Side, alternatives, types_shown
+from interlock.wire.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
 
-# A path of result_extract through a JSON Schema instead of a value (AIP-tools-6): the schema of what it will find.
+TEXT: Final[Mapping[str, Any]] = {"type": "string"}
+CONTENT: Final = "content"  # the member under which a text stands (AIP-extract-4)
+PARSE_HINT: Final = "add result_parse to metadata.interlock of the binding, to read the text as json, lines or records"
+UNLISTED: Final = "no outputSchema"
 
 
 class Nowhere(msgspec.Struct, frozen=True, kw_only=True):
-    """No value of the schema has this."""
+    """The end of a path at a step that no value of the schema has."""
 
     step: Step
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
-    """The schema does not say what is there."""
+    """The end of a path at a step about which the schema says nothing."""
 
     step: Step
 
 
-Found = tuple[Any, ...]  # schemas that all hold for what is found
+Schemas = tuple[Any, ...]  # all of them hold for the value
 
 
-def path_type(side: Side, schema: Any, path: ResultPath) -> Found | Nowhere | Unknown:
+def path_type(side: Side, schema: Any, path: ResultPath) -> Schemas | Nowhere | Unknown:
+    """Return the schemas of what a path leads to in every value of `schema`, or where it ends."""
     try:
-        return _path_type(side, (schema,), path.steps, 0, Effort())
+        return _follow(side, (schema,), path.steps, 0, Effort())
     except EffortSpent:
         return Unknown(step=path.steps[0])
 
 
-def _path_type(
-    side: Side, schemas: Found, steps: tuple[Step, ...], depth: int, effort: Effort
-) -> Found | Nowhere | Unknown:
+def _follow(
+    side: Side, schemas: Schemas, steps: tuple[Step, ...], depth: int, effort: Effort
+) -> Schemas | Nowhere | Unknown:
     effort.spend(1)
     if not steps:
         return schemas
@@ -65,66 +75,45 @@ def _path_type(
     shape = side.shape(*schemas)
     if ("object" if isinstance(step, NameStep) else "array") not in shape.types:
         return Nowhere(step=step)
-    for branches in alternatives(shape):
-        ends = [_path_type(side, branch, steps, depth + 1, effort) for branch in branches]
-        reached = [{"allOf": list(end)} for end in ends if isinstance(end, tuple)]
+    # One group of alternatives is enough, because each of its branches holds the others. A branch in which the path
+    # ends is left out: a value of that branch fails at the call.
+    branches = next(iter(alternatives(shape)), None)
+    if branches is not None:
+        ends = [_follow(side, branch, steps, depth + 1, effort) for branch in branches]
         unknown = next((end for end in ends if isinstance(end, Unknown)), None)
-        if unknown is not None:
-            return unknown
-        return (
-            ({"anyOf": reached},)
-            if reached
-            else next((end for end in ends if isinstance(end, Nowhere)), Nowhere(step=step))
-        )
+        reached = [{"allOf": list(end)} for end in ends if isinstance(end, tuple)]
+        nowhere = next((end for end in ends if isinstance(end, Nowhere)), Nowhere(step=step))
+        return unknown or (({"anyOf": reached},) if reached else nowhere)
     if isinstance(step, NameStep):
-        inner = shape.names().get(step.key)
-        if inner is None:
-            return (
-                Nowhere(step=step)
-                if shape.shuts_out(step.key)
-                else _additional(side, shape.all_of("additionalProperties"), step, rest, depth, effort)
-            )
-        return _path_type(side, inner, rest, depth + 1, effort)
-    inner = _element(shape, step)
-    if inner is None:
+        member = shape.names().get(step.key)
+        if member is None:
+            if shape.shuts_out(step.key):
+                return Nowhere(step=step)
+            member = tuple(each for each in shape.all_of("additionalProperties") if isinstance(each, dict))
+            if not member:
+                return Unknown(step=step)
+        return _follow(side, member, rest, depth + 1, effort)
+    element = _element(shape, step)
+    if element is None:
         return Unknown(step=step)
-    end = _path_type(side, inner, rest, depth + 1, effort)
+    end = _follow(side, element, rest, depth + 1, effort)
     if isinstance(step, EachStep | WhereStep) and isinstance(end, tuple):
         return ({"type": "array", "items": {"allOf": list(end)}},)
     return end
 
 
-def _additional(
-    side: Side, additional: Found, step: Step, rest: tuple[Step, ...], depth: int, effort: Effort
-) -> Found | Nowhere | Unknown:
-    schemas = tuple(each for each in additional if isinstance(each, dict))
-    return _path_type(side, schemas, rest, depth + 1, effort) if schemas else Unknown(step=step)
-
-
-def _element(shape: Any, step: Step) -> Found | None:
+def _element(shape: Shape, step: Step) -> Schemas | None:
     """Return the schemas of an array's element, or None if they cannot be determined."""
-    listed = [*shape.all_of("prefixItems"), *(each for each in shape.all_of("items") if isinstance(each, list))]
-    every: Found = tuple(each for each in shape.all_of("items") if not isinstance(each, list))
+    items = shape.all_of("items")
+    listed = [*shape.all_of("prefixItems"), *(each for each in items if isinstance(each, list))]
     if not listed:
-        return every or None
-    if (
-        isinstance(step, IndexStep)
-        and len(listed) == 1
-        and isinstance(listed[0], list)
-        and step.number < len(listed[0])
-    ):
-        return (listed[0][step.number],)
-    return None
-
-
-TEXT: Final[Mapping[str, Any]] = {"type": "string"}
-CONTENT: Final = "content"  # the member under which a text stands (AIP-extract-4)
-PARSE_HINT: Final = "add result_parse to metadata.interlock of the binding, to read the text as json, lines or records"
-UNLISTED: Final = "no outputSchema"
+        return tuple(each for each in items if not isinstance(each, list)) or None
+    tuples = listed[0] if len(listed) == 1 and isinstance(listed[0], list) else []
+    return (tuples[step.number],) if isinstance(step, IndexStep) and step.number < len(tuples) else None
 
 
 class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """`narrow` of a Difference is the server's side, `wide` the contract's."""
+    """The way results are read. `narrow` of a difference is the server's side, `wide` the contract's."""
 
     mode: Mode
     falls_back: bool = False
@@ -152,34 +141,35 @@ def settle(
         mode: Mode = parse.form or ("text" if offered is None or parse.source in {"text", "content"} else "structured")
         side, base = _base_of_parse(parse, offered, pattern)
         return _settle_path(mode, side, base, binding, path, outputs)
-    if offered is None:
-        return _settle_unlisted(binding, path, outputs, strict)
-    side = Side(offered)
     name = path.only_name
-    if name is not None and _is_text_shaped(side, offered) and name not in side.shape(offered).names():
-        return _fallback("structured", name, side, binding, outputs, strict)
-    return _settle_path("structured", side, offered, binding, path, outputs)
-
-
-def _settle_unlisted(binding: ToolBinding, path: ResultPath, outputs: Side, strict: bool) -> SettledOutput:
-    """Decide how to read the results of a tool without outputSchema.
-
-    Its text is read as JSON only if plain text could not satisfy the contract.
-    """
+    if offered is not None:
+        side = Side(offered)
+        shape = side.shape(offered)
+        members = list(shape.names().items())
+        # A result that is an object whose only member is a text.
+        is_text_shaped = (
+            shape.types == {"object"}
+            and len(members) == 1
+            and types_shown(side.shape(*members[0][1]).types) == "string"
+        )
+        if name is not None and is_text_shaped and name != members[0][0]:
+            return _settle_fallback("structured", name, side, binding, outputs, strict)
+        return _settle_path("structured", side, offered, binding, path, outputs)
     doubt = SchemaDifference(path="", narrow=UNLISTED, wide="outputs")
     first = path.steps[0] if path.steps else None
-    textual = _object_of(CONTENT, TEXT) if first is None else TEXT
-    name = path.only_name
-    reaches = first is None or name is not None or first == NameStep(CONTENT)
-    if not reaches or exclusions(Side({}), _wrap(textual, binding), outputs, outputs.root):
+    text_schema = _object_of(CONTENT, TEXT) if first is None else TEXT
+    reaches_text = first is None or name is not None or first == NameStep(CONTENT)
+    if not reaches_text or exclusions(Side({}), _wrap(text_schema, binding), outputs, outputs.root):
         return SettledOutput(mode="json", doubts=(doubt,))
     if name is None or name == CONTENT:
         return SettledOutput(mode="text", doubts=(doubt,))
-    settled = _fallback("text", name, Side({}), binding, outputs, strict)
+    settled = _settle_fallback("text", name, Side({}), binding, outputs, strict)
     return msgspec.structs.replace(settled, doubts=(doubt, *settled.doubts))
 
 
-def _fallback(mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side, strict: bool) -> SettledOutput:
+def _settle_fallback(
+    mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side, strict: bool
+) -> SettledOutput:
     """Read the text if a text-shaped result has no member of this single name (AIP-extract-7)."""
     if strict or not binding.text_fallback:  # AIP-extract-7
         missing = SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
@@ -201,11 +191,13 @@ def _settle_path(
 
 
 def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding, outputs: Side) -> SettledOutput:
-    offered = _without(side, _wrap(schema, binding), binding.schema_narrowing.drop_outputs)
-    apart = exclusions(side, offered, outputs, outputs.root)
-    if apart:  # AIP-tools-6
-        text = side.shape(schema).types == {"string"} and binding.result_parse is None
-        return SettledOutput(mode=mode, refusals=apart, hint=PARSE_HINT if text else "")
+    offered = _wrap(schema, binding)
+    if dropped := binding.schema_narrowing.drop_outputs:
+        offered = _without_properties(side, offered, dropped)
+    refusals = exclusions(side, offered, outputs, outputs.root)
+    if refusals:  # AIP-tools-6
+        is_unread_text = side.shape(schema).types == {"string"} and binding.result_parse is None
+        return SettledOutput(mode=mode, refusals=refusals, hint=PARSE_HINT if is_unread_text else "")
     outcome = includes(outputs, outputs.root, side, offered, unnamed=InclusionVerdict.ACCEPTS)
     if outcome.verdict is InclusionVerdict.ACCEPTS:
         return SettledOutput(mode=mode)
@@ -213,25 +205,22 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
 
 
 def _base_of_parse(parse: ResultParse, offered: Any, pattern: RecordPattern | None) -> tuple[Side, Any]:
-    side, base = Side({}), _read_as(parse, pattern)
-    if parse.form is None:
-        if parse.source in {"auto", "structured"}:
-            side, base = Side(offered), True if offered is None else offered
-        else:
-            base = {"text": TEXT, "content": {"type": "array"}, "result": {"type": "object"}}[parse.source]
-    return side, base if parse.into is None else _object_of(parse.into, base)
-
-
-def _read_as(parse: ResultParse, pattern: RecordPattern | None) -> Any:
+    """Return the schema of what result_extract starts from in a binding with result_parse (AIP-extract-8)."""
+    side = Side({})
+    base: Any = True
     match parse.form:
         case "text":
-            return TEXT
+            base = TEXT
         case "lines":
-            return {"type": "array", "items": TEXT}  # AIP-extract-8
+            base = {"type": "array", "items": TEXT}
         case "records" if pattern is not None:
             record = {"type": "object", "properties": dict.fromkeys(pattern.groups, TEXT)}
-            return {"type": "array", "items": {**record, "additionalProperties": False}}
-    return True
+            base = {"type": "array", "items": {**record, "additionalProperties": False}}
+        case None if parse.source in {"auto", "structured"}:
+            side, base = Side(offered), True if offered is None else offered
+        case None:
+            base = {"text": TEXT, "content": {"type": "array"}, "result": {"type": "object"}}[parse.source]
+    return side, base if parse.into is None else _object_of(parse.into, base)
 
 
 def _object_of(name: str, schema: Any) -> dict[str, Any]:
@@ -242,24 +231,13 @@ def _wrap(schema: Any, binding: ToolBinding) -> Any:
     return schema if binding.result_wrap is None else _object_of(binding.result_wrap, schema)
 
 
-def _without(side: Side, schema: Any, dropped: tuple[str, ...]) -> Any:
+def _without_properties(side: Side, schema: Any, dropped: tuple[str, ...]) -> Any:
     """Return the schema of the value without the dropped outputs."""
-    if not dropped:
-        return schema
     parts = []
     for part in side.shape(schema).parts:
         remaining = {key: value for key, value in part.items() if key not in {"$ref", "allOf"}}
-        if isinstance(remaining.get("properties"), Mapping):
-            remaining["properties"] = {
-                name: each for name, each in remaining["properties"].items() if name not in dropped
-            }
+        properties = remaining.get("properties")
+        if isinstance(properties, Mapping):
+            remaining["properties"] = {name: each for name, each in properties.items() if name not in dropped}
         parts.append(remaining)
     return {"allOf": parts}
-
-
-def _is_text_shaped(side: Side, offered: Any) -> bool:
-    """Return whether the schema describes an object whose only member is a text."""
-    shape = side.shape(offered)
-    names = shape.names()
-    only = next(iter(names.values())) if len(names) == 1 else None
-    return shape.types == {"object"} and only is not None and types_shown(side.shape(*only).types) == "string"
