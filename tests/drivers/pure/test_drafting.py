@@ -17,7 +17,7 @@ from interlock.drivers.protocol.authoring import (
     draft_driver,
     proposed_renames,
 )
-from interlock.drivers.protocol.binding.effects import effects_of, maybe_question, proposed_class
+from interlock.drivers.protocol.binding.effects import effects_of, find_contradiction, proposed_class
 from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.files.contract import read_contract
 from interlock.drivers.protocol.problems import FileProblem
@@ -237,9 +237,9 @@ def test_a_class_is_proposed_from_annotations_else_from_verbs(name: str, annotat
 def test_a_read_only_class_is_questioned_where_a_whole_word_of_the_name_says_otherwise(
     name: str, verb: str | None
 ) -> None:
-    question = maybe_question(name, "read_only")
+    question = find_contradiction(name, "read_only")
     assert question == (None if verb is None else f"it is said to only read, and its name says {verb!r}")
-    assert maybe_question(name, "reversible") is None
+    assert find_contradiction(name, "reversible") is None
     proposed = proposed_class(tool(name, annotations={"readOnlyHint": True}))
     assert (proposed.question, proposed.tool_class == "read_only") == (question, verb is None)
     assert proposed.by == ("annotations" if verb is None else "name")

@@ -38,7 +38,12 @@ from interlock.catalog.routes import Route
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.drivers.protocol.binding.effects import ProposedClass, contradicted, maybe_question, proposed_class
+from interlock.drivers.protocol.binding.effects import (
+    ProposedClass,
+    find_contradiction,
+    propose_stricter_class,
+    proposed_class,
+)
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.gate.protocol.proofs import ProofQuestion
 from interlock.mcp.items import maybe_value
@@ -89,7 +94,7 @@ class ClassificationOperations:
                     tool_class=proposed.tool_class,
                     by=proposed.by,
                     question=proposed.question,
-                    doubt=maybe_question(route.original, "read_only"),
+                    doubt=find_contradiction(route.original, "read_only"),
                     is_open=route.is_open,
                     description=description if isinstance(description, str) else None,
                 )
@@ -211,5 +216,5 @@ def _find_proposal(route: Route) -> ProposedClass | None:
         return proposed_class(tool)
     if route.is_classified or route.capability is None or route.capability.mutable:
         return None
-    question = maybe_question(route.original, "read_only")
-    return None if question is None else contradicted(route.original, question)
+    question = find_contradiction(route.original, "read_only")
+    return None if question is None else propose_stricter_class(route.original, question)

@@ -73,9 +73,9 @@ def maybe_tool(written: str, tools: Mapping[str, str]) -> str | None:
 
 def may_be(name: str, tool_class: "ToolClass") -> bool:
     """Return whether the person insists on a class that the name of the tool contradicts."""
-    from interlock.drivers.protocol.binding.effects import maybe_question
+    from interlock.drivers.protocol.binding.effects import find_contradiction
 
-    doubt = maybe_question(name, tool_class)
+    doubt = find_contradiction(name, tool_class)
     return doubt is None or typer.confirm(f"{one_line(name)}: {doubt}. Is it read_only all the same?", err=True)
 
 

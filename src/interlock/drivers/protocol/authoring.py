@@ -23,7 +23,7 @@ from interlock.drivers.protocol.binding.effects import (
     RISK_IRREVERSIBLE,
     UNANNOTATED,
     effects_of,
-    maybe_question,
+    find_contradiction,
     proposed_class,
 )
 from interlock.drivers.protocol.binding.match import Bound, match
@@ -385,7 +385,7 @@ def _proposal(
         tool_class = _class_of(standing.contract)
         return ToolProposal(tool_name=name, contract_id=contract_id, tool_class=tool_class, by="contract", is_new=False)
     if chosen_class is not None:
-        question = maybe_question(name, chosen_class)
+        question = find_contradiction(name, chosen_class)
         return ToolProposal(
             tool_name=name, contract_id=contract_id, tool_class=chosen_class, by="person", question=question
         )

@@ -2,7 +2,7 @@
 
 The definition of a contract's tool is made from TOOL.md alone; nothing that a server lists reaches it (AIP-tools-15).
 The contract's effect fields become the MCP-AX capability, which gives the class that gate.mode uses (AIP-14.rules-1).
-Whether a person confirms every call is `OfferedContract.asks`. It is kept beside the definition and not in its _meta,
+Whether a person confirms every call is `OfferedContract.asks`. This is kept beside the definition and not in its _meta,
 so that no server can claim or deny it.
 
 A server's MCP annotations are read in the cautious direction, and only if they are real booleans (AIP-author-5). A
@@ -38,6 +38,8 @@ ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", 
 
 
 class Effects(msgspec.Struct, frozen=True, kw_only=True):
+    """The effect fields of a contract (AIP-14)."""
+
     mutates: tuple[str, ...] = ()
     approval: str = "auto"
     risk_level: int = 0
@@ -50,25 +52,25 @@ def effects_of(annotations: object, driver_id: str, tool_class: ToolClass | None
     `annotations` come from tools/list; a value that is not an object is ignored. `tool_class` is the class that a
     person chose, and takes precedence over the annotations.
     """
-    hints = _Hints.read(annotations)
-    tool_class = tool_class or hints.tool_class
+    hints = _read_hints(annotations)
+    annotated = _class_of_hints(hints)
+    tool_class = tool_class or annotated
     mutates = (f"external:{driver_id}",)
     if tool_class is None:  # AIP-author-5
         return Effects(mutates=mutates, approval=UNANNOTATED, risk_level=2)
-    idempotent = hints.idempotent is True and hints.tool_class is not None  # AIP-author-5
+    idempotent = hints.get("idempotentHint", False) and annotated is not None  # AIP-author-5
     if tool_class == "read_only":  # AIP-author-5
         return Effects(idempotent=idempotent)
-    risk = 3 if tool_class == "irreversible" else 1 if hints.open_world is False else 2  # AIP-author-5
+    risk = 3 if tool_class == "irreversible" else 2 if hints.get("openWorldHint", True) else 1  # AIP-author-5
     return Effects(mutates=mutates, approval=GATE, risk_level=risk, idempotent=idempotent)
 
 
 class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
-    """`by`: what suggests the class; nothing does where it is the strictest for want of anything else. `question`:
-    what a person should look at, because two of them contradict each other."""
+    """The class that a tool probably has, for a person to accept or correct."""
 
     tool_class: ToolClass
-    by: SuggestedBy
-    question: str | None = None
+    by: SuggestedBy  # what suggests the class; "nothing" means that it is the strictest because nothing suggests one
+    question: str | None = None  # what a person should look at, because two signs contradict each other
 
 
 def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
@@ -80,12 +82,12 @@ def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
     listed_name = tool.get("name")
     name = listed_name if isinstance(listed_name, str) else ""
     by_name = maybe_class(name)
-    annotated = _Hints.read(tool.get("annotations")).tool_class
+    annotated = _class_of_hints(_read_hints(tool.get("annotations")))
     if annotated is not None:
-        question = maybe_question(name, annotated)
+        question = find_contradiction(name, annotated)
         if question is None:
             return ProposedClass(tool_class=annotated, by="annotations")
-        return contradicted(name, question)
+        return propose_stricter_class(name, question)
     if by_name == "read_only":
         schema = tool.get("inputSchema")
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
@@ -96,42 +98,34 @@ def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
     return ProposedClass(tool_class=by_name or "irreversible", by="name" if by_name is not None else "nothing")
 
 
-def contradicted(name: str, question: str) -> ProposedClass:
+def propose_stricter_class(name: str, question: str) -> ProposedClass:
     """Propose the stricter class for a tool that is declared read-only although its name suggests a change."""
     return ProposedClass(tool_class=maybe_class(name) or "irreversible", by="name", question=question)
 
 
-def maybe_question(name: str, tool_class: ToolClass) -> str | None:
+def find_contradiction(name: str, tool_class: ToolClass) -> str | None:
     """Return the question to ask if a tool is to be read-only and its name suggests a change, or None."""
     verb = maybe_changing_verb(name) if tool_class == "read_only" else None
     return None if verb is None else f"it is said to only read, and its name says {verb!r}"
 
 
-class _Hints(msgspec.Struct, frozen=True, kw_only=True):
-    read_only: bool | None
-    destructive: bool | None
-    idempotent: bool | None
-    open_world: bool | None
+def _class_of_hints(hints: Mapping[str, bool]) -> ToolClass | None:
+    """Return the class that annotations declare, or None if they do not say what the tool changes.
 
-    @classmethod
-    def read(cls, annotations: object) -> "_Hints":
-        hints = annotations if isinstance(annotations, Mapping) else {}
-        read_only, destructive, idempotent, open_world = (
-            each if isinstance(each, bool) else None for each in map(hints.get, ANNOTATION_HINTS)
-        )
-        return cls(read_only=read_only, destructive=destructive, idempotent=idempotent, open_world=open_world)
+    MCP's default for a tool that is not read-only is destructive.
+    """
+    read_only, destructive = hints.get("readOnlyHint"), hints.get("destructiveHint")
+    if destructive is True or (read_only is False and destructive is None):  # AIP-author-5
+        return "irreversible"
+    if read_only is True:
+        return "read_only"
+    return "reversible" if destructive is False else None
 
-    @property
-    def tool_class(self) -> ToolClass | None:
-        """Return the class that the hints declare, or None if they do not say what the tool changes.
 
-        MCP's default for a tool that is not read-only is destructive.
-        """
-        if self.destructive is True or (self.read_only is False and self.destructive is None):  # AIP-author-5
-            return "irreversible"
-        if self.read_only is True:
-            return "read_only"
-        return "reversible" if self.destructive is False else None
+def _read_hints(annotations: object) -> dict[str, bool]:
+    """Return the hints that are real booleans. Any other value is ignored."""
+    hints = annotations if isinstance(annotations, Mapping) else {}
+    return {name: hints[name] for name in ANNOTATION_HINTS if isinstance(hints.get(name), bool)}
 
 
 CONTRACT_KEY: Final = "dev.interlock/contract"  # AIP-tools-16
@@ -144,13 +138,13 @@ _COSTS: Final = {"trivial": "free", "metered": "metered", "expensive": "expensiv
 
 
 class OfferedContract(msgspec.Struct, frozen=True, kw_only=True):
-    """One contract ready for a list."""
+    """A contract as a tool of tools/list."""
 
     contract: Contract
     segment: str
     local: str
     item: dict[str, Any]
-    asks: bool
+    asks: bool  # a person confirms every call
 
     @property
     def qualified(self) -> str:
@@ -158,6 +152,8 @@ class OfferedContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
+    """All contracts that can be listed, and why the others cannot."""
+
     offered: tuple[OfferedContract, ...]  # sorted by qualified name
     problems: tuple[FileProblem, ...]
 
@@ -184,12 +180,20 @@ def offer(contracts: Iterable[Contract]) -> Offering:
                 OfferedContract(contract=contract, segment=segment, local=local, item=item, asks=asks(contract))
             )
         else:
-            problems += _collisions(f"{segment}.{local}", claimants)
+            files = sorted(each.places.file for each in claimants)
+            message = f"{', '.join(map(quoted, files))} would all be listed as {segment}.{local}"
+            hint = "give one of them another metadata.interlock.name"
+            for contract in claimants:
+                pointer = "/id" if contract.listed_as is None else "/metadata/interlock/name"
+                problems.append(contract.places.problem(pointer, "name_collision", message, hint))
     return Offering(offered=tuple(offered), problems=tuple(problems))
 
 
 def qualified_name(contract: Contract) -> tuple[str, str] | FileProblem:
-    """Segment and local name: a function of the file alone, because policies match names."""
+    """Return the segment and the local name of a contract's tool, or why it has none.
+
+    Both follow from the file alone, because policies match names: what else is installed must not change them.
+    """
     if contract.listed_as is not None:  # AIP-tools-15
         segment, _, local = contract.listed_as.partition(".")
         place = "/metadata/interlock/name"
@@ -273,16 +277,3 @@ def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
         capability = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
         capability["idempotent"] = effects.idempotent
     return {**tool, "_meta": {**meta, CAPABILITY: capability, CONTRACT_KEY: NO_CONTRACT}}
-
-
-def _collisions(qualified: str, claimants: list[Contract]) -> list[FileProblem]:
-    files = sorted(each.places.file for each in claimants)
-    return [
-        each.places.problem(
-            "/metadata/interlock/name" if each.listed_as is not None else "/id",
-            "name_collision",
-            f"{', '.join(map(quoted, files))} would all be listed as {qualified}",
-            "give one of them another metadata.interlock.name",
-        )
-        for each in claimants
-    ]

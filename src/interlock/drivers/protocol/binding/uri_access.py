@@ -1,16 +1,23 @@
-"""May this server be given this URI? (AIP-security-6)
+"""Resources of servers: which reference names which URI, and which URIs a server may be given.
 
-A file URI is decoded once, and what it names - as written, and with its dots settled first - is resolved by the
-function that is passed in and compared with the file roots of the server's sandbox. An http URI's host is compared with
-its egress. Any other scheme is one that the driver's resources declare. Whatever two readers could read differently
-(a backslash, a control character, an escape inside an escape, a query after a file) is refused. Text without a scheme
-is a path, and paths are left to the sandbox.
+A reference is `mcp_<kind>:<uri>` (AIP-27, AIP-resources-2 to -4). A kind belongs to one driver. The body is the URI as
+it stands; a body in which AIP-27's reserved characters are encoded (its scheme ends in %3A) is decoded once. A trailing
+#sha256= checks the content and is no part of the URI.
+
+`denial` decides whether a server may be given a URI (AIP-security-6). A file URI is decoded once. Its path, as written
+and with its dots removed first, is resolved by the function that is passed in and compared with the file roots of the
+server's sandbox. The host of an http URI is compared with the server's egress. Any other scheme must be one that the
+driver's resources declare. Whatever two readers could read differently (a backslash, a control character, an escape
+inside an escape, a query after a file) is refused. Text without a scheme is a path, and paths are left to the sandbox.
+
+`UriWatch` finds the URIs among the arguments of a call: strings whose schema has the format uri, and whatever begins
+with file:.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,12 +27,7 @@ from interlock.mcp import uri_templates as templates
 from interlock.net.protocol.address_scope import Scope, maybe_scope
 from interlock.net.protocol.egress import Permit, permits, port_of
 from interlock.net.protocol.uri import Unreadable, is_within, read_file_path, without_dots
-
-# References to a server's resources: `mcp_<kind>:<uri>`, read and printed (AIP-27, AIP-resources-2 to -4).
-#
-# A kind belongs to one driver. The body is the URI as it stands; a body in which AIP-27's reserved characters are
-# encoded (its scheme ends in %3A) is decoded once. A trailing #sha256= is a check of the content and no part of the
-# URI.
+from interlock.wire.schemas.validators import reference_target
 
 REFERENCE_PREFIX: Final = "mcp_"  # AIP-resources-2
 BASE_KINDS: Final = frozenset(  # AIP-resources-3
@@ -41,13 +43,15 @@ _LAST_SIMPLE = re.compile(r"\{(?=[A-Za-z0-9_])([^{}]*)\}\Z")
 
 
 class ResourceRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A reference to a resource of a server."""
+
     kind: str
     uri: str
     sha256: str | None = None  # lower case
 
 
 class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered kind: whose it is, and which URIs it names."""
+    """A registered kind of reference: its driver, and the URIs that it names."""
 
     name: str
     driver: str  # id@major
@@ -55,14 +59,14 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
+    """All registered kinds by name, and why others are not registered."""
+
     kinds: Mapping[str, ResourceKind] = {}
     problems: tuple[FileProblem, ...] = ()
 
 
 def kind_name(ref_kind_id: str) -> str:
-    return (
-        ref_kind_id if ref_kind_id.startswith(REFERENCE_PREFIX) else REFERENCE_PREFIX + ref_kind_id
-    )  # AIP-resources-2
+    return REFERENCE_PREFIX + ref_kind_id.removeprefix(REFERENCE_PREFIX)  # AIP-resources-2
 
 
 def register_kinds(drivers: Iterable[Driver]) -> Kinds:
@@ -75,26 +79,21 @@ def register_kinds(drivers: Iterable[Driver]) -> Kinds:
             if resource.integrate_as != "ref_kind" or resource.ref_kind_id is None:
                 continue
             name = kind_name(resource.ref_kind_id)
-            taken = resource.ref_kind_id in BASE_KINDS
-            if taken or name in kinds:  # AIP-resources-3
-                whose = "a base kind" if taken else f"the kind {name} of {kinds[name].driver}"
-                problems.append(
-                    driver.places.problem(
-                        f"/resources/{index}/ref_kind_id",
-                        "ref_kind_conflict",
-                        f"this is {whose}, so it is not registered",
-                        "choose another ref_kind_id",
-                        severity="warning",
-                    )
-                )
-                continue
-            wanted.setdefault(name, []).append(resource.uri_template)
+            is_base = resource.ref_kind_id in BASE_KINDS
+            if is_base or name in kinds:  # AIP-resources-3
+                owner = "a base kind" if is_base else f"the kind {name} of {kinds[name].driver}"
+                pointer, message = f"/resources/{index}/ref_kind_id", f"this is {owner}, so it is not registered"
+                hint = "choose another ref_kind_id"
+                problems.append(driver.places.problem(pointer, "ref_kind_conflict", message, hint, severity="warning"))
+            else:
+                wanted.setdefault(name, []).append(resource.uri_template)
         for name, uri_templates in wanted.items():
             kinds[name] = ResourceKind(name=name, driver=driver.key, templates=tuple(uri_templates))
     return Kinds(kinds=kinds, problems=tuple(problems))
 
 
 def parse_reference(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> ResourceRef | DriverRefusal:
+    """Read a reference to a URI that its kind names, or return why it is none."""
     if len(text_untrusted) > REF_CHARS_MAX:
         return _invalid(f"the reference has more than {REF_CHARS_MAX} characters")
     parts = _REF.fullmatch(text_untrusted)
@@ -114,14 +113,6 @@ def parse_reference(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> R
     return ResourceRef(kind=name, uri=body, sha256=sha256)
 
 
-def uri_text(ref: ResourceRef) -> str:
-    """Return the reference as text. The URI is escaped only if its end would be read as a checksum."""
-    body = ref.uri
-    if _CHECK.search(body):
-        body = re.sub(r"[%:@#]", lambda character: f"%{ord(character[0]):02X}", body)
-    return f"{ref.kind}:{body}" + (f"#sha256={ref.sha256}" if ref.sha256 is not None else "")
-
-
 def matches_template(uri_template: str, uri: str) -> bool:
     """Return whether the template matches the URI (AIP-resources-4).
 
@@ -137,7 +128,8 @@ def _invalid(message: str) -> DriverRefusal:
 URI_CHARS_MAX: Final = 8192
 SCHEMA_STEPS_MAX: Final = 64  # of $ref and combinators around one value
 
-Resolve = Callable[[str], str | None]  # an absolute path -> the same without symlinks; None: it cannot be told
+# Returns an absolute path without symlinks, or None if it cannot be resolved.
+Resolve = Callable[[str], str | None]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DROPPED = re.compile("[\x00-\x20\x7f-\xa0\ud800-\udfff]")
@@ -152,7 +144,7 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """Access that a server's sandbox allows. Paths are absolute and without symlinks."""
 
     roots: tuple[str, ...] = ()
-    denied: tuple[str, ...] = ()  # below the roots, and stronger
+    denied: tuple[str, ...] = ()  # folders below the roots that are closed
     egress: tuple[str, ...] = ()
     schemes: frozenset[str] = frozenset()  # of the declared resource templates
 
@@ -167,7 +159,7 @@ def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverRefusal 
 
     The reason is for the operator and does not contain the URI itself.
     """
-    reason = _reason(uri_untrusted, reach, resolve)
+    reason = _find_reason(uri_untrusted, reach, resolve)
     if reason is None:
         return None
     return DriverRefusal(
@@ -179,76 +171,73 @@ def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverRefusal 
 
 
 class UriWatch:
-    """Which strings of a value are checked: where the schema says uri, and whatever begins with file:. Made once for a
-    schema and asked for every call."""
+    """A search for URIs in values of one schema. Constructed once per schema, and used in every call."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._start: tuple[Any, ...] = (schema,) if _says_uri(schema) else ()
+        self._start: tuple[Any, ...] = ()
+        # Most schemas have no URI. Of a value of such a schema only the strings are looked at.
+        todo = [schema]
+        while todo and not self._start:
+            inner = todo.pop()
+            if isinstance(inner, Mapping):
+                if inner.get("format") in _URI_FORMATS:
+                    self._start = (schema,)
+                todo += inner.values()
+            elif isinstance(inner, list | tuple):
+                todo += inner
 
     def uris(self, value: Any) -> Iterator[str]:
-        # Every branch a schema could take counts: one more string checked does no harm. No recursion: a caller nests.
+        """Yield the strings that have to be checked.
+
+        Every branch that a schema could take counts, because checking one string more does no harm. There is no
+        recursion, because a caller can nest a value deeply.
+        """
         todo: list[tuple[Any, tuple[Any, ...]]] = [(value, self._start)]
         while todo:
             value, schemas = todo.pop()
             spread = tuple(_spread(schemas, self._schema)) if schemas else ()
             if isinstance(value, str):
-                if _begins_with_file(value) or any(each.get("format") in _URI_FORMATS for each in spread):
+                is_file = ":" in value and _generous_reading(value[:64])[:5].lower() == "file:"
+                if is_file or any(each.get("format") in _URI_FORMATS for each in spread):
                     yield value
             elif isinstance(value, Mapping):
-                members = [(each, tuple(_of_member(spread, key)) if spread else ()) for key, each in value.items()]
+                members = [(each, tuple(_member_schemas(spread, key))) for key, each in value.items()]
                 todo += reversed(members)
             elif isinstance(value, list | tuple):
-                elements = [(each, tuple(_of_element(spread, at)) if spread else ()) for at, each in enumerate(value)]
+                elements = [(each, tuple(_element_schemas(spread, at))) for at, each in enumerate(value)]
                 todo += reversed(elements)
 
 
-def _says_uri(schema: Any) -> bool:
-    todo = [schema]
-    while todo:
-        at = todo.pop()
-        if isinstance(at, Mapping):
-            if at.get("format") in _URI_FORMATS:
-                return True
-            todo += at.values()
-        elif isinstance(at, list | tuple):
-            todo += at
-    return False
-
-
-def _reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
+def _find_reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
     if len(uri) > URI_CHARS_MAX:
         return f"it has more than {URI_CHARS_MAX} characters"
-    seen = _generous_reading(uri)
-    scheme_match = _SCHEME.match(seen)
-    if scheme_match is None and not seen.startswith("//"):
+    lenient = _generous_reading(uri)
+    scheme_match = _SCHEME.match(lenient)
+    if scheme_match is None and not lenient.startswith("//"):
         return None
-    if seen != uri:  # AIP-security-6
+    if lenient != uri:  # AIP-security-6
         return "it holds a backslash, a space or a control character"
     if scheme_match is None:
-        return _host_reason(uri, reach)
+        return _find_host_reason(uri, reach)
     scheme = scheme_match[1].lower()
     if scheme == "file":
-        return _file_reason(uri[scheme_match.end() :], reach, resolve)
+        path = read_file_path(uri[scheme_match.end() :])
+        if isinstance(path, Unreadable):
+            return path.reason
+        # If a symlink comes before the dots, the two readings differ, and we cannot know which one the server opens.
+        for each in (path, without_dots(path)):
+            resolved = resolve(each)
+            # AIP-security-6
+            if resolved is None or not is_within(resolved, reach.roots) or is_within(resolved, reach.denied):
+                return "its path is outside of the sandbox"
+        return None
     if scheme in _WEB:
-        return _host_reason(uri, reach)
+        return _find_host_reason(uri, reach)
     return None if scheme in reach.schemes else "no declared resource has its scheme"  # AIP-security-6
 
 
-def _file_reason(rest: str, reach: Reach, resolve: Resolve) -> str | None:
-    path = read_file_path(rest)
-    if isinstance(path, Unreadable):
-        return path.reason
-    # Where a symlink stands before the dots the two differ, and which one the server opens is not ours to know.
-    for each in (path, without_dots(path)):
-        resolved = resolve(each)
-        # AIP-security-6
-        if resolved is None or not is_within(resolved, reach.roots) or is_within(resolved, reach.denied):
-            return "its path is outside of the sandbox"
-    return None
-
-
-def _host_reason(uri: str, reach: Reach) -> str | None:
+def _find_host_reason(uri: str, reach: Reach) -> str | None:
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, port_of(parts)
@@ -262,23 +251,13 @@ def _host_reason(uri: str, reach: Reach) -> str | None:
     permit = permits(host, port, reach.egress)
     if permit is None:  # AIP-security-6
         return "its host is not in network.egress"
-    if permit is not Permit.NAMED and _is_private(host):
-        return "a private address is reached only where network.egress names it"
-    return None
-
-
-def _is_private(host: str) -> bool:
-    """Return whether the host is private as far as its name shows. The egress proxy checks the addresses it resolves
-    to.
-    """
+    # The host is judged by its name alone. The egress proxy checks the addresses to which the name resolves.
     scope = maybe_scope(host)
-    if scope is not None:
-        return scope > Scope.PUBLIC
-    return _NUMBER.fullmatch(host.rpartition(".")[2]) is not None  # one of the older spellings of an address
-
-
-def _begins_with_file(text: str) -> bool:
-    return ":" in text and _generous_reading(text[:64])[:5].lower() == "file:"
+    # A last label of digits is one of the older spellings of an address.
+    is_private = scope > Scope.PUBLIC if scope is not None else _NUMBER.fullmatch(host.rpartition(".")[2]) is not None
+    if permit is not Permit.NAMED and is_private:
+        return "a private address is reached only if network.egress names it"
+    return None
 
 
 def _generous_reading(text: str) -> str:
@@ -287,6 +266,7 @@ def _generous_reading(text: str) -> str:
 
 
 def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the schemas with all branches of their combinators and local references, up to SCHEMA_STEPS_MAX."""
     todo = list(schemas)
     for _ in range(SCHEMA_STEPS_MAX):
         if not todo:
@@ -301,26 +281,12 @@ def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
         todo += [schema[key] for key in _BRANCHES if key in schema]
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            todo.append(_reference_target(root, reference))
+            target = reference_target(root, reference)
+            # A reference by anchor counts as one to the whole schema. One to another document is not followed.
+            todo.append(target[0] if target is not None else root if reference.startswith("#") else None)
 
 
-def _reference_target(root: Any, reference: str) -> Any:
-    """Return the schema that a local pointer refers to, or None for any other reference."""
-    if not reference.startswith("#"):
-        return None
-    target = root
-    for step in unquote(reference[1:]).split("/")[1:]:
-        step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, Mapping):
-            target = target.get(step)
-        elif isinstance(target, list) and step.isdigit() and int(step) < len(target):
-            target = target[int(step)]
-        else:
-            return None
-    return target
-
-
-def _of_member(schemas: Iterable[Mapping[str, Any]], key: str) -> Iterator[Any]:
+def _member_schemas(schemas: Iterable[Mapping[str, Any]], key: str) -> Iterator[Any]:
     for schema in schemas:
         properties = schema.get("properties")
         if isinstance(properties, Mapping) and key in properties:
@@ -332,7 +298,7 @@ def _of_member(schemas: Iterable[Mapping[str, Any]], key: str) -> Iterator[Any]:
         yield schema.get("unevaluatedProperties")
 
 
-def _of_element(schemas: Iterable[Mapping[str, Any]], index: int) -> Iterator[Any]:
+def _element_schemas(schemas: Iterable[Mapping[str, Any]], index: int) -> Iterator[Any]:
     for schema in schemas:
         items = schema.get("items")
         places = items if isinstance(items, list) else schema.get("prefixItems")
