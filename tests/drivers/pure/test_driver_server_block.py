@@ -130,7 +130,7 @@ def test_an_address_that_cannot_be_used_is_refused(url: str, code: str) -> None:
     assert {pointer for _, pointer in found} == {"/server/url"}
     if code == "plaintext_secret":
         refused = as_driver(remote(url)).errors
-        assert {"'url' holds a credential in clear"} == {one.message for one in refused if one.code == code}
+        assert {"'url' holds a credential in clear text"} == {one.message for one in refused if one.code == code}
         assert not any("password" in one.message + one.hint for one in refused)
 
 
@@ -265,7 +265,10 @@ PLAIN: list[tuple[dict[str, Any], str]] = [
 def test_a_credential_in_clear_is_refused_by_name_and_never_shown(data: dict[str, Any], pointer: str) -> None:
     reading = as_driver(data)
     assert told(reading.errors) == [("plaintext_secret", pointer)]
-    assert reading.errors[0].message.endswith("' holds a credential in clear") and "''" not in reading.errors[0].message
+    assert (
+        reading.errors[0].message.endswith("' holds a credential in clear text")
+        and "''" not in reading.errors[0].message
+    )
     assert b"hidden" not in msgspec.json.encode(reading.problems).lower()
 
 

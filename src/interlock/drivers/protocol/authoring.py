@@ -37,18 +37,39 @@ from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.wire.jsontext.canonical import quoted
 from interlock.wire.schemas.digest import to_2020_12
 
-# Frontmatter for hosts without our extensions. A key that has an equivalent is written as that; every other one is left
-# out and named. Nothing becomes less strict: an approval that only this node understands becomes one that asks.
-
 OWN: Final = "interlock"
+VERSION: Final = "1.0.0"  # of a file that is written the first time
+NAME_CHARS_MAX: Final = 80  # AIP-14
+ID_CHARS_MAX: Final = 80  # AIP-14
+DESCRIPTION_CHARS_MAX: Final = 2000  # AIP-14
+TEXT_OUTPUTS: Final[Mapping[str, Any]] = {  # of a tool without outputSchema, AIP-author-4
+    "type": "object",
+    "required": ["content"],
+    "properties": {"content": {"type": "string"}},
+}
+OWN_TOOLS: Final = "tools"  # the folder of a driver's own contracts
+ALWAYS: Final = "always"  # the approval of a contract that a person confirms before each call
+SUGGESTED: Final = ("name", "schema", "nothing")  # signs that only suggest a class: a person has to accept it
 
-_RISK_IRREVERSIBLE: Final = 3
+ClassSource = Literal["annotations", "name", "schema", "nothing", "person", "contract"]
+Tool = Mapping[str, Any]
+
+_OUTSIDE_ID = re.compile(r"[^a-z0-9.]+")
+_ID = re.compile(r"[a-z0-9][a-z0-9.-]*[a-z0-9]")
+_HASH_DIGITS = 8
+_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """Frontmatter for hosts without our extensions.
+
+    A key that has an equivalent is written as the equivalent. Every other one is left out and named. Nothing becomes
+    less strict: an approval that only this node understands becomes one that asks.
+    """
+
     data: dict[str, Any]
     lost: tuple[str, ...]  # dotted keys: server.cwd, implements[0].metadata.interlock.result_parse
-    changed: tuple[str, ...]  # dotted keys that say the same in other words
+    changed: tuple[str, ...]  # dotted keys that are written as their equivalent
 
 
 def driver_upstream(data: Mapping[str, Any]) -> Upstream:
@@ -67,7 +88,9 @@ def driver_upstream(data: Mapping[str, Any]) -> Upstream:
         _without_own(entry, f"implements[{index}].", lost) for index, entry in enumerate(data["implements"])
     ]
     if "install" in data:
-        published["install"] = _installs(data["install"], lost)
+        methods = [entry.get("method") for entry in data["install"]]
+        lost += [f"install[{index}]" for index, method in enumerate(methods) if method == "docker"]
+        published["install"] = [entry for entry in data["install"] if entry.get("method") != "docker"]
     return Upstream(data=_without_own(published, "", lost), lost=tuple(lost), changed=tuple(changed))
 
 
@@ -78,18 +101,14 @@ def contract_upstream(data: Mapping[str, Any]) -> Upstream:
     published = _without_own(data, "", lost)
     approval = data.get("approval")
     if approval in (GATE, UNANNOTATED):
-        irreversible = approval == UNANNOTATED or data.get("risk_level", 0) >= _RISK_IRREVERSIBLE
+        irreversible = approval == UNANNOTATED or data.get("risk_level", 0) >= RISK_IRREVERSIBLE
         published["approval"] = "always" if irreversible else "on-mutate"
         changed.append("approval")
     return Upstream(data=published, lost=tuple(lost), changed=tuple(changed))
 
 
-def _installs(entries: list[Any], lost: list[str]) -> list[Any]:
-    lost += [f"install[{index}]" for index, each in enumerate(entries) if each.get("method") == "docker"]
-    return [each for each in entries if each.get("method") != "docker"]
-
-
 def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict[str, Any]:
+    """Return the data without metadata.interlock. `pointer` is put before the keys that are added to `lost`."""
     metadata = data.get("metadata")
     if not isinstance(metadata, Mapping) or OWN not in metadata:
         return dict(data)
@@ -98,23 +117,9 @@ def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict
     return {key: rest if key == "metadata" else value for key, value in data.items() if key != "metadata" or rest}
 
 
-VERSION: Final = "1.0.0"  # of a file that is written the first time
-NAME_CHARS_MAX: Final = 80  # AIP-14
-ID_CHARS_MAX: Final = 80  # AIP-14
-DESCRIPTION_CHARS_MAX: Final = 2000  # AIP-14
-TEXT_OUTPUTS: Final[Mapping[str, Any]] = {  # of a tool without outputSchema, AIP-author-4
-    "type": "object",
-    "required": ["content"],
-    "properties": {"content": {"type": "string"}},
-}
-
-_OUTSIDE_ID = re.compile(r"[^a-z0-9.]+")
-_ID = re.compile(r"[a-z0-9][a-z0-9.-]*[a-z0-9]")
-_HASH_DIGITS = 8
-_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-
-
 class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
+    """A new TOOL.md of a tool."""
+
     tool_name: str
     contract: Contract
     text: str
@@ -131,11 +136,15 @@ class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftedContracts(msgspec.Struct, frozen=True, kw_only=True):
+    """New contracts of a server's tools, and why other tools have none."""
+
     drafted: tuple[DraftedContract, ...]
     problems: tuple[FileProblem, ...]
 
 
 class DraftedDriver(msgspec.Struct, frozen=True, kw_only=True):
+    """A new DRIVER.md."""
+
     driver: Driver
     text: str
     problems: tuple[FileProblem, ...]  # warnings and notes of the file
@@ -157,8 +166,9 @@ def draft_contracts(
     problems: list[FileProblem] = []
     for tool in tools:
         name = str(tool.get("name")) if isinstance(tool, Mapping) else ""
-        contract_id_override, tool_class = (contract_ids or {}).get(name), (classes or {}).get(name)
-        drafted = draft_contract(tool, driver_id, contract_id=contract_id_override, tool_class=tool_class)
+        drafted = draft_contract(
+            tool, driver_id, contract_id=(contract_ids or {}).get(name), tool_class=(classes or {}).get(name)
+        )
         if isinstance(drafted, DraftedContract):
             contracts.append(drafted)
         else:
@@ -169,11 +179,8 @@ def draft_contracts(
     for contract_id, several in claims.items():
         if len(several) > 1:
             names = ", ".join(sorted(quoted(each.tool_name) for each in several))
-            problems.append(
-                _tool_problem(
-                    "id_collision", f"the tools {names} would all have the contract {contract_id}", "name one each"
-                )
-            )
+            message = f"the tools {names} would all have the contract {contract_id}"
+            problems.append(FileProblem(file=TOOL_FILE, code="id_collision", message=message, hint="name one each"))
     unique = tuple(each for each in contracts if len(claims[each.contract.id]) == 1)
     return DraftedContracts(drafted=unique, problems=tuple(problems))
 
@@ -190,19 +197,22 @@ def draft_contract(
 
     `tool_class` is the effect class that a person chose. `outputs` replaces the output schema that the server declares.
     """
-    if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str) or not tool["name"]:
-        return (_tool_problem("tool_invalid", "a tool of the server's list has no name", "ask the server's author"),)
-    name: str = tool["name"]
+    name = tool.get("name") if isinstance(tool, Mapping) else None
+    if not isinstance(name, str) or not name:
+        return _invalid_tool("a tool of the server's list has no name")
     inputs = tool.get("inputSchema")
     outputs = tool.get("outputSchema", TEXT_OUTPUTS) if outputs is None else outputs
     if not isinstance(inputs, Mapping) or not isinstance(outputs, Mapping):
-        return (_tool_problem("tool_invalid", f"the tool {quoted(name)} has no schema", "ask the server's author"),)
+        return _invalid_tool(f"the tool {quoted(name)} has no schema")
     effects = effects_of(tool.get("annotations"), driver_id, tool_class)
-    title = next((line for each in (tool.get("title"), name) if (line := _one_line(each))), "Tool")
+    title = " ".join(_clean(tool.get("title")).split()) or " ".join(_clean(name).split()) or "Tool"
+    description = _clean(tool.get("description")) or title
+    if len(description) > DESCRIPTION_CHARS_MAX:
+        description = description[: DESCRIPTION_CHARS_MAX - 1] + "…"
     data = {
         "name": title[:NAME_CHARS_MAX].strip(),
         "id": contract_id or contract_id_of(driver_id, name),
-        "description": _cut(_clean(tool.get("description")) or title),
+        "description": description,
         "version": VERSION,
         "inputs": to_2020_12(inputs),
         "outputs": to_2020_12(outputs),
@@ -242,18 +252,9 @@ def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tup
 
     The kind defaults to mcp and the version to 1.0.0.
     """
-    whole = {
-        key: value
-        for key, value in {
-            "name": data.get("name"),
-            "id": data.get("id"),
-            "description": data.get("description"),
-            "version": VERSION,
-            "kind": "mcp",
-            **data,
-        }.items()
-        if value is not None
-    }
+    # The usual fields come first, in the usual order.
+    first = {key: data.get(key) for key in ("name", "id", "description")} | {"version": VERSION, "kind": "mcp"}
+    whole = {key: value for key, value in {**first, **data}.items() if value is not None}
     text = frontmatter_text(whole, body)
     identifier = whole.get("id")
     reading = read_driver(
@@ -282,7 +283,7 @@ def proposed_renames(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) ->
             renames[name] = alike[0]
         elif len(fitting) == 1 and not alike:
             renames[name] = fitting[0]
-    targets: Sequence[str] = list(renames.values())
+    targets = list(renames.values())
     return {name: target for name, target in renames.items() if targets.count(target) == 1}
 
 
@@ -304,28 +305,12 @@ def _clean(text: Any) -> str:
     return _NOT_SHOWN.sub("", text.replace("\r\n", "\n")).strip() if isinstance(text, str) else ""
 
 
-def _one_line(text: Any) -> str:
-    return " ".join(_clean(text).split())
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= DESCRIPTION_CHARS_MAX else text[: DESCRIPTION_CHARS_MAX - 1] + "…"
-
-
-def _tool_problem(code: str, message: str, hint: str) -> FileProblem:
-    return FileProblem(file=TOOL_FILE, code=code, message=message, hint=hint)
-
-
-OWN_TOOLS: Final = "tools"  # the folder of a driver's own contracts
-ASKED: Final = "always"
-
-Said = Literal["annotations", "name", "schema", "nothing", "person", "contract"]
-SUGGESTED: Final = ("name", "schema", "nothing")  # only suggests a class: somebody has to accept it
-Tool = Mapping[str, Any]
+def _invalid_tool(message: str) -> tuple[FileProblem, ...]:
+    return (FileProblem(file=TOOL_FILE, code="tool_invalid", message=message, hint="ask the server's author"),)
 
 
 class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
-    """A contract that is there. `text`: it is the driver's own, at `path` in its folder."""
+    """A contract that exists already: the driver's own, with its path in the folder and its text, or another's."""
 
     contract: Contract
     path: str | None = None
@@ -333,18 +318,19 @@ class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolProposal(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool, as a person is asked about it. `by`: who says the class; a name only suggests it. `question`: what
-    contradicts it."""
+    """The contract and the class that a tool would get, about which a person is asked."""
 
     tool_name: str
     contract_id: str
     tool_class: ToolClass
-    by: Said
-    is_new: bool = True
-    question: str | None = None
+    by: ClassSource  # what says the class, or suggests it
+    is_new: bool = True  # the contract does not exist yet
+    question: str | None = None  # what contradicts the class
 
 
 class ComposedDriver(msgspec.Struct, frozen=True, kw_only=True):
+    """The texts of all files of a driver's folder."""
+
     driver: DraftedDriver
     files: Mapping[str, str]  # by their path in the folder
     reviews: tuple[str, ...] = ()  # what a person should look at
@@ -365,37 +351,42 @@ def propose(
     listed = {str(tool.get("name")): tool for tool in tools}
     unknown = [name for name in (*(wanted or ()), *(classes or ())) if name not in listed]
     if unknown:
-        there = ", ".join(map(quoted, list(listed)[:20])) or "none"
-        return tuple(_problem("tool_unknown", f"the server has no tool {quoted(each)}", there) for each in unknown)
+        hint = ", ".join(map(quoted, list(listed)[:20])) or "none"
+        return tuple(
+            FileProblem(
+                file=DRIVER_FILE, code="tool_unknown", message=f"the server has no tool {quoted(each)}", hint=hint
+            )
+            for each in unknown
+        )
     proposals = []
     for name, tool in listed.items():
         if wanted is not None and name not in wanted:
             continue
         contract_id = (wanted or {}).get(name) or contract_id_of(driver_id, name)
-        standing = (known or {}).get(contract_id)
-        proposals.append(_proposal(name, tool, contract_id, standing, (classes or {}).get(name)))
-    return tuple(proposals)
-
-
-def _proposal(
-    name: str, tool: Tool, contract_id: str, standing: ExistingContract | None, chosen_class: ToolClass | None
-) -> ToolProposal:
-    proposed = proposed_class(tool)
-    if standing is not None:
-        tool_class = _class_of(standing.contract)
-        return ToolProposal(tool_name=name, contract_id=contract_id, tool_class=tool_class, by="contract", is_new=False)
-    if chosen_class is not None:
-        question = find_contradiction(name, chosen_class)
-        return ToolProposal(
-            tool_name=name, contract_id=contract_id, tool_class=chosen_class, by="person", question=question
+        existing = (known or {}).get(contract_id)
+        chosen = (classes or {}).get(name)
+        by: ClassSource
+        if existing is not None:
+            contract, by, question = existing.contract, "contract", None
+            tool_class: ToolClass = "reversible" if contract.mutates else "read_only"
+            if contract.risk_level >= RISK_IRREVERSIBLE:
+                tool_class = "irreversible"
+        elif chosen is not None:
+            tool_class, by, question = chosen, "person", find_contradiction(name, chosen)
+        else:
+            proposed = proposed_class(tool)
+            tool_class, by, question = proposed.tool_class, proposed.by, proposed.question
+        proposals.append(
+            ToolProposal(
+                tool_name=name,
+                contract_id=contract_id,
+                tool_class=tool_class,
+                by=by,
+                is_new=existing is None,
+                question=question,
+            )
         )
-    return ToolProposal(
-        tool_name=name,
-        contract_id=contract_id,
-        tool_class=proposed.tool_class,
-        by=proposed.by,
-        question=proposed.question,
-    )
+    return tuple(proposals)
 
 
 def compose(
@@ -416,9 +407,12 @@ def compose(
     known = known or {}
     listed = {str(tool.get("name")): tool for tool in tools}
     fresh = [each for each in proposals if each.contract_id not in known]
-    # Where annotations and name contradict each other, the stricter class stands until a person says otherwise.
-    is_written = [each.by == "person" or (each.by == "name" and each.question is not None) for each in fresh]
-    classes = {each.tool_name: each.tool_class for each, written in zip(fresh, is_written, strict=True) if written}
+    # If annotations and name contradict each other, the stricter class applies until a person says otherwise.
+    classes = {
+        each.tool_name: each.tool_class
+        for each in fresh
+        if each.by == "person" or (each.by == "name" and each.question is not None)
+    }
     ids = {each.tool_name: each.contract_id for each in fresh}
     drafted = draft_contracts(
         [listed[each.tool_name] for each in fresh], str(data.get("id")), contract_ids=ids, classes=classes
@@ -431,21 +425,24 @@ def compose(
     problems: list[FileProblem] = []
     for each in drafted.drafted:
         path = f"{OWN_TOOLS}/{each.contract.id}/{TOOL_FILE}"
-        files[path] = _question(each.text) if asks is True or each.tool_name in (asks or ()) else each.text
+        files[path] = each.text
+        front = read_frontmatter(each.text.encode(), TOOL_FILE).value
+        if front is not None and (asks is True or each.tool_name in (asks or ())):
+            files[path] = frontmatter_text({**front.data, "approval": ALWAYS})
         bindings[each.tool_name] = each.binding(f"./{path}")
     for proposal in proposals:
-        standing = known.get(proposal.contract_id)
-        if standing is None:
+        existing = known.get(proposal.contract_id)
+        if existing is None:
             continue
-        fitted = _fit(data, listed[proposal.tool_name], proposal, standing)
-        if isinstance(fitted, FileProblem):
-            problems.append(fitted)
+        binding_and_review = _bind_existing(data, listed[proposal.tool_name], proposal, existing)
+        if isinstance(binding_and_review, FileProblem):
+            problems.append(binding_and_review)
             continue
-        binding, review = fitted
+        binding, review = binding_and_review
         bindings[proposal.tool_name] = binding
         reviews += review
-        if standing.path is not None and standing.text is not None:
-            files[standing.path] = standing.text
+        if existing.path is not None and existing.text is not None:
+            files[existing.path] = existing.text
     if problems:
         return tuple(problems)
     reviewed_body = f"{body.rstrip()}\n\n" + "\n".join(f"Review: {each}" for each in reviews) if reviews else body
@@ -455,39 +452,40 @@ def compose(
     return ComposedDriver(driver=driver, files={**files, DRIVER_FILE: driver.text}, reviews=tuple(reviews))
 
 
-def _question(text: str) -> str:
-    front = read_frontmatter(text.encode(), TOOL_FILE).value
-    return text if front is None else frontmatter_text({**front.data, "approval": ASKED})
-
-
-def _fit(
-    data: Mapping[str, Any], tool: Tool, proposal: ToolProposal, standing: ExistingContract
+def _bind_existing(
+    data: Mapping[str, Any], tool: Tool, proposal: ToolProposal, existing: ExistingContract
 ) -> tuple[dict[str, Any], list[str]] | FileProblem:
-    contract = standing.contract
+    """Return the binding of a contract that exists, and what a person should review of it, or why it does not fit.
+
+    If the tool only has other names for its arguments, the binding renames them (AIP-author-3).
+    """
+    contract = existing.contract
     plain = {
-        "tool": f"./{standing.path}" if standing.path is not None else contract.id,
+        "tool": f"./{existing.path}" if existing.path is not None else contract.id,
         "version": f"^{contract.version}",
         "metadata": {"mcp": {"tool_name": proposal.tool_name}},
     }
-    fault = _fault(data, plain, contract, tool)
+    fault = _find_fault(data, plain, contract, tool)
     if fault is None:
         return plain, []
     arguments = tool.get("inputSchema")
     renames = proposed_renames(contract.inputs, arguments) if isinstance(arguments, Mapping) else {}
     if renames:
         renamed = {**plain, "metadata": {"mcp": {"tool_name": proposal.tool_name, "argument_mapping": renames}}}
-        if _fault(data, renamed, contract, tool) is None:
+        if _find_fault(data, renamed, contract, tool) is None:
             pairs = ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
             return renamed, [f"{contract.id} is bound to {proposal.tool_name} with {pairs}; the types match, no more."]
-    return _problem(
-        "contract_mismatch",
-        f"the tool {quoted(proposal.tool_name)} does not keep the contract {contract.id} that is there: "
-        f"{fault.message}",
-        f"name another contract: --tools {proposal.tool_name}:ID",
+    message = (
+        f"the tool {quoted(proposal.tool_name)} does not keep the contract {contract.id} that is there: {fault.message}"
     )
+    hint = f"name another contract: --tools {proposal.tool_name}:ID"
+    return FileProblem(file=DRIVER_FILE, code="contract_mismatch", message=message, hint=hint)
 
 
-def _fault(data: Mapping[str, Any], binding: Mapping[str, Any], contract: Contract, tool: Tool) -> FileProblem | None:
+def _find_fault(
+    data: Mapping[str, Any], binding: Mapping[str, Any], contract: Contract, tool: Tool
+) -> FileProblem | None:
+    """Return why a driver with only this binding is invalid or its tool does not keep the contract, or None."""
     driver = draft_driver({**data, "implements": [binding]})
     if not isinstance(driver, DraftedDriver):
         return driver[0]
@@ -495,13 +493,3 @@ def _fault(data: Mapping[str, Any], binding: Mapping[str, Any], contract: Contra
     if isinstance(outcome, Bound):
         return None
     return next((each for each in outcome if each.severity == "error"), outcome[0])
-
-
-def _class_of(contract: Contract) -> ToolClass:
-    if not contract.mutates and contract.risk_level < RISK_IRREVERSIBLE:
-        return "read_only"
-    return "irreversible" if contract.risk_level >= RISK_IRREVERSIBLE else "reversible"
-
-
-def _problem(code: str, message: str, hint: str) -> FileProblem:
-    return FileProblem(file=DRIVER_FILE, code=code, message=message, hint=hint)

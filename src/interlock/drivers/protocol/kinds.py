@@ -4,6 +4,9 @@ To add a kind of server, write a subclass of `ServerBlock` here and add it to `S
 the kind is written in DRIVER.md, the fields hold what one server block says, and the methods answer everything that
 depends on the kind and needs no I/O: reading, identity, export. Installing and starting is in
 `interlock.drivers.kinds`.
+
+A block is read after it passed the schema that `files.schemas` makes of these classes. `read` checks what the schema
+cannot say and adds what is wrong to the findings. Messages name the field and never its value, which may be a secret.
 """
 
 import re
@@ -28,7 +31,16 @@ STRINGS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "string"}}
 STRING_MAP: Final[dict[str, Any]] = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
+class BlockContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What surrounds a server block that is read."""
+
+    transport: str
+    findings: FileFindings
+    insecure_hosts: Collection[str] = ()  # hosts that the operator allows without encryption (AIP-security-10)
+
+
 def closed_object(required: list[str], /, **properties: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an object without further keys."""
     return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
 
 
@@ -50,10 +62,8 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     launcher: ClassVar[tuple[str, ...]] = ()  # the words before the reference in a command that people know
 
     @classmethod
-    def read(
-        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
-    ) -> Self | None:
-        """Read a block that fits its schema. Report what is wrong to `findings`; return None if nothing can be read.
+    def read(cls, block: JsonObject, context: BlockContext) -> Self | None:
+        """Read a block that fits its schema. Add what is wrong to the findings; return None if nothing can be read.
 
         Raises msgspec.ValidationError.
         """
@@ -148,23 +158,16 @@ def read_pin(suffix: str | None, version: str | None, findings: FileFindings) ->
     if version is not None and not _VERSION.fullmatch(version):
         findings.add_invalid("/server/version", "this is not a version", "write one like 1.2.3")
     elif suffix is not None and version is not None and suffix != version:  # AIP-server-3
-        findings.add(
-            "/server/version",
-            "version_conflict",
-            "server.package and server.version name two versions",
-            "keep the pin in one of them",
-        )
+        message = "server.package and server.version name two versions"
+        findings.add("/server/version", "version_conflict", message, "keep the pin in one of them")
     return version if suffix is None else suffix  # AIP-server-3
 
 
 def refuse_plaintext(findings: FileFindings, pointer: str, name: str) -> None:
     """Refuse a credential in clear text. The key is named, the value is not (AIP-19.plain-2)."""
-    findings.add(
-        pointer,
-        "plaintext_secret",  # AIP-19.plain-2
-        f"{quoted(name)} holds a credential in clear",
-        "store it with `interlock secrets set NAME` and write ${secrets.NAME}; if it is none: not_secret",
-    )
+    message = f"{quoted(name)} holds a credential in clear text"
+    hint = "store it with `interlock secrets set NAME` and write ${secrets.NAME}; if it is no secret: not_secret"
+    findings.add(pointer, "plaintext_secret", message, hint)  # AIP-19.plain-2
 
 
 class BinaryServer(LocalServer, frozen=True, kw_only=True, tag="binary"):
@@ -189,32 +192,11 @@ _NPM_PACKAGE = re.compile(
 _NPM_PIN = re.compile(r"(?<=.)@[^/@]*$")
 
 
-class NpmServer(LocalServer, frozen=True, kw_only=True, tag="npm"):
-    kind: ClassVar[str] = "npm"
-    keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "args", "env", "cwd")
-    schema: ClassVar[dict[str, Any]] = {**LocalServer.schema, "version": TEXT, "entry": TEXT}
-    registry_type: ClassVar[str | None] = "npm"
-    registry_name: ClassVar[str | None] = "the npm registry"
-    launcher: ClassVar[tuple[str, ...]] = ("npx",)
+class PackageServer(LocalServer, frozen=True, kw_only=True):
+    """A server that is the program of a package, of one version if it is pinned."""
 
-    package: str  # the name alone; the pin, from @ or from version, is `version`
+    package: str  # without the pin, which is `version`
     version: str | None = None
-    entry: str | None = None
-
-    @classmethod
-    def read(
-        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
-    ) -> Self | None:
-        match = _NPM_PACKAGE.fullmatch(block["package"])
-        if match is None:
-            findings.add_invalid(
-                "/server/package",
-                "this is not the name of an npm package",
-                "write @scope/name or name@1.2.3",
-            )
-            return None
-        version = read_pin(match["version"], block.get("version"), findings)
-        return msgspec.convert({**block, "package": match["name"], "version": version}, cls)
 
     @property
     def source(self) -> str | None:
@@ -223,6 +205,32 @@ class NpmServer(LocalServer, frozen=True, kw_only=True, tag="npm"):
     @property
     def pinned_version(self) -> str | None:
         return self.version
+
+    def registry_package(self) -> dict[str, Any]:
+        pin = {"version": self.version} if self.version not in {None, "latest"} else {}
+        transport = {"type": "stdio"}
+        return {"registryType": self.registry_type, "identifier": self.package, **pin, "transport": transport}
+
+
+class NpmServer(PackageServer, frozen=True, kw_only=True, tag="npm"):
+    kind: ClassVar[str] = "npm"
+    keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "args", "env", "cwd")
+    schema: ClassVar[dict[str, Any]] = {**LocalServer.schema, "version": TEXT, "entry": TEXT}
+    registry_type: ClassVar[str | None] = "npm"
+    registry_name: ClassVar[str | None] = "the npm registry"
+    launcher: ClassVar[tuple[str, ...]] = ("npx",)
+
+    entry: str | None = None
+
+    @classmethod
+    def read(cls, block: JsonObject, context: BlockContext) -> Self | None:
+        match = _NPM_PACKAGE.fullmatch(block["package"])
+        if match is None:
+            message = "this is not the name of an npm package"
+            context.findings.add_invalid("/server/package", message, "write @scope/name or name@1.2.3")
+            return None
+        version = read_pin(match["version"], block.get("version"), context.findings)
+        return msgspec.convert({**block, "package": match["name"], "version": version}, cls)
 
     @classmethod
     def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
@@ -239,10 +247,6 @@ class NpmServer(LocalServer, frozen=True, kw_only=True, tag="npm"):
         package = self.package if self.version is None else f"{self.package}@{self.version}"
         words = ["-p", package, self.entry] if self.entry else [package]
         return ["npx", "-y", *words, *args]
-
-    def registry_package(self) -> dict[str, Any]:
-        pin = {"version": self.version} if self.version not in {None, "latest"} else {}
-        return {"registryType": "npm", "identifier": self.package, **pin, "transport": {"type": "stdio"}}
 
     @classmethod
     def name_parts(cls, reference: str) -> tuple[str, str]:
@@ -266,7 +270,7 @@ _NEWER_MCP = re.compile(
 )
 
 
-class PypiServer(LocalServer, frozen=True, kw_only=True, tag="pypi"):
+class PypiServer(PackageServer, frozen=True, kw_only=True, tag="pypi"):
     kind: ClassVar[str] = "pypi"
     keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "runner", "args", "env", "cwd")
     schema: ClassVar[dict[str, Any]] = {
@@ -280,37 +284,23 @@ class PypiServer(LocalServer, frozen=True, kw_only=True, tag="pypi"):
     registry_name: ClassVar[str | None] = "PyPI"
     launcher: ClassVar[tuple[str, ...]] = ("uvx",)
 
-    package: str  # with its extras, without the pin
-    version: str | None = None
+    # `package` keeps its extras: name[extra].
     entry: str  # the console script, or "-m module"
     runner: Literal["auto", "uvx", "pipx", "venv"] = "auto"
 
     @classmethod
-    def read(
-        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
-    ) -> Self | None:
+    def read(cls, block: JsonObject, context: BlockContext) -> Self | None:
         match = _PYPI_PACKAGE.fullmatch(block["package"])
         if match is None:
-            findings.add_invalid(
-                "/server/package",
-                "this is not the name of a PyPI package",
-                "write name or name==1.2.3",
-            )
+            message = "this is not the name of a PyPI package"
+            context.findings.add_invalid("/server/package", message, "write name or name==1.2.3")
             return None
         entry = block.get("entry", match["name"])
         if not _SCRIPT.fullmatch(entry) and not _MODULE.fullmatch(entry):
-            findings.add_invalid("/server/entry", "this is no console script", "write its name, or `-m module`")
-        version = read_pin(match["version"], block.get("version"), findings)
+            context.findings.add_invalid("/server/entry", "this is no console script", "write its name, or `-m module`")
+        version = read_pin(match["version"], block.get("version"), context.findings)
         package = match["name"] + (match["extras"] or "")
         return msgspec.convert({**block, "package": package, "version": version, "entry": entry}, cls)
-
-    @property
-    def source(self) -> str | None:
-        return self.package
-
-    @property
-    def pinned_version(self) -> str | None:
-        return self.version
 
     @classmethod
     def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
@@ -332,10 +322,6 @@ class PypiServer(LocalServer, frozen=True, kw_only=True, tag="pypi"):
         if self.package == self.entry:
             return ["uvx", package, *args]
         return ["uvx", "--from", package, *self.entry.split(" "), *args]
-
-    def registry_package(self) -> dict[str, Any]:
-        pin = {"version": self.version} if self.version not in {None, "latest"} else {}
-        return {"registryType": "pypi", "identifier": self.package, **pin, "transport": {"type": "stdio"}}
 
     @classmethod
     def advise_on_start(cls, output: str, *, has_extra_packages: bool) -> str | None:
@@ -377,25 +363,20 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
     volumes: tuple[str, ...] = ()
 
     @classmethod
-    def read(
-        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
-    ) -> Self | None:
+    def read(cls, block: JsonObject, context: BlockContext) -> Self | None:
         image = _IMAGE.fullmatch(block["image"])
         if image is None:
-            findings.add_invalid("/server/image", "this is not the name of an image", "write registry/name:tag")
+            context.findings.add_invalid("/server/image", "this is not the name of an image", "write registry/name:tag")
             return None
         if image["digest"] is None and (image["tag"] in {None, ":latest"}):  # AIP-server-5
-            findings.add(
-                "/server/image",
-                "image_unpinned",
-                "the image names no fixed version",
-                "write a tag or a digest, so that an update is your decision",
-                "warning",
-            )
-        if transport == "http" and "port" not in block:
-            findings.add_invalid("/server/port", "port is missing", "name the port the container serves HTTP on")
+            message = "the image names no fixed version"
+            hint = "write a tag or a digest, so that an update is your decision"
+            context.findings.add("/server/image", "image_unpinned", message, hint, "warning")
+        if context.transport == "http" and "port" not in block:
+            hint = "name the port the container serves HTTP on"
+            context.findings.add_invalid("/server/port", "port is missing", hint)
         if "path" in block and not _URL_PATH.fullmatch(block["path"]):
-            findings.add_invalid("/server/path", "this is no path of a URL", "write one like /mcp")
+            context.findings.add_invalid("/server/path", "this is no path of a URL", "write one like /mcp")
         return msgspec.convert(block, cls)
 
     @property
@@ -468,9 +449,7 @@ class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
     auth: RemoteAuth | None = None
 
     @classmethod
-    def read(
-        cls, block: JsonObject, transport: str, findings: FileFindings, insecure_hosts: Collection[str]
-    ) -> Self | None:
+    def read(cls, block: JsonObject, context: BlockContext) -> Self | None:
         url: str = block["url"]
         try:
             parts = urlsplit(url)
@@ -481,21 +460,17 @@ class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
             host, has_credentials = None, False
             parts = urlsplit("")
         if has_credentials:  # AIP-server-7
-            refuse_plaintext(findings, "/server/url", "url")
+            refuse_plaintext(context.findings, "/server/url", "url")
         elif parts.scheme not in {"http", "https"} or not host or not _URL.fullmatch(url) or "#" in url:  # AIP-server-7
-            findings.add(
-                "/server/url",
-                "url_invalid",
-                "this is not the address of a server",
-                "write https://host/path, without a fragment",
-            )
+            message = "this is not the address of a server"
+            context.findings.add("/server/url", "url_invalid", message, "write https://host/path, without a fragment")
         elif parts.scheme == "http" and not is_loopback(host):  # AIP-security-10
-            findings.add(
+            context.findings.add(
                 "/server/url",
                 "insecure_url",
                 "this address is not encrypted",
                 "write https://, or let the operator name the host in drivers.insecure_hosts",
-                "warning" if host in insecure_hosts else "error",
+                "warning" if host in context.insecure_hosts else "error",
             )
         return msgspec.convert(block, cls)
 

@@ -202,11 +202,12 @@ class UriWatch:
                 if is_file or any(each.get("format") in _URI_FORMATS for each in spread):
                     yield value
             elif isinstance(value, Mapping):
-                members = [(each, tuple(_member_schemas(spread, key))) for key, each in value.items()]
+                members = [(each, tuple(_member_schemas(spread, key)) if spread else ()) for key, each in value.items()]
                 todo += reversed(members)
             elif isinstance(value, list | tuple):
-                elements = [(each, tuple(_element_schemas(spread, at))) for at, each in enumerate(value)]
-                todo += reversed(elements)
+                todo += reversed(
+                    [(each, tuple(_element_schemas(spread, at)) if spread else ()) for at, each in enumerate(value)]
+                )
 
 
 def _find_reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:

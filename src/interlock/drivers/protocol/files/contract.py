@@ -1,4 +1,10 @@
-"""TOOL.md: bytes in, a Contract or what is wrong with it out (AIP-14)."""
+"""TOOL.md: bytes in, a Contract or the problems of the file out (AIP-14).
+
+The frontmatter is checked against the schema of AIP-14 first, then `inputs` and `outputs` are checked to be JSON
+Schemas, and what is left is converted to a `Contract`. Published contracts refer to the reference type of AIP-27 by its
+address. Nothing is fetched: a definition of our own takes its place in the schema (`REFERENCE`). A reference is a text,
+KIND:BODY, or an object with `kind`; unknown kinds are refused, and paths that leave the workspace.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,17 +19,13 @@ from interlock.drivers.protocol.problems import FileFindings, FileProblem, Parse
 from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.validators import rewritten
 
-# The REF value of AIP-27, which the published contracts refer to by its address: our own writing of its base kinds.
-#
-# A value is a text, KIND:BODY, or an object with `kind`. Unknown kinds are refused, and paths that leave the workspace.
-
 REFERENCE_URI: Final = "https://agentproto.sh/docs/aip-27/REF.schema.json"
 
 _TEXT: Final = {"type": "string", "minLength": 1}
 _SHA256: Final = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _INSIDE: Final = {"type": "string", "minLength": 1, "not": {"pattern": r"^/|\\|(^|/)\.\.(/|$)"}}
 _WEB: Final = {"type": "string", "pattern": "^https?://"}
-# kind -> what it must have, and what it may.
+# By kind: the members that an object must have, and those that it may have.
 _FILES: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "local": ({"path": _INSIDE}, {"sha256": _SHA256}),
     "url": ({"href": _WEB}, {"sha256": _SHA256}),
@@ -98,33 +100,36 @@ _KEYWORDS: Final = frozenset(
 )
 
 
+_SCHEMA_SIGNS: Final = frozenset(["type", "enum", "properties", "items", "$ref"])
+
+
 def read_contract(data_untrusted: bytes, file: str) -> ParsedFile[Contract]:
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return ParsedFile(problems=reading.problems)
-    front = _with_references(reading.value)
+    front = reading.value
+    data = {key: _with_reference(value) if key in ("inputs", "outputs") else value for key, value in front.data.items()}
+    front = msgspec.structs.replace(front, data=data)
     refused = tuple(_with_better_hint(each, front.data) for each in check_schema(front, "AIP-14"))
     if refused:
         return ParsedFile(problems=refused)
     findings = FileFindings(front.places)
-    _check(front, findings)
+    _check_contract(front, findings)
     if findings.refused:
         return ParsedFile(problems=tuple(findings.problems))
+    ours = front.data.get("metadata", {}).get("interlock", {})
+    extensions = {"listed_as": ours.get("name"), "context_schema": ours.get("context_schema")}
     try:
-        return ParsedFile(value=_contract(front), problems=tuple(findings.problems))
+        contract = msgspec.convert({**front.data, **extensions, "places": front.places}, Contract)  # AIP-14.front-1
+        return ParsedFile(value=contract, problems=tuple(findings.problems))
     except (msgspec.ValidationError, ValueError):
         # The schema is closed over everything converted; a gap between the two is refused, not raised.
         findings.add_invalid("", "a value has the wrong form", "compare the file with the documentation")
         return ParsedFile(problems=tuple(findings.problems))
 
 
-def _with_references(front: Frontmatter) -> Frontmatter:
-    """Add a definition of AIP-27's REF to the schemas that refer to it, so that nothing has to be fetched."""
-    data = {key: _with_reference(value) if key in ("inputs", "outputs") else value for key, value in front.data.items()}
-    return msgspec.structs.replace(front, data=data)
-
-
 def _with_reference(schema: Any) -> Any:
+    """Add the definition of AIP-27's reference to a schema that refers to it, so that nothing has to be fetched."""
     is_used = False
 
     def point_inside(each: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -158,38 +163,30 @@ def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProb
     return problem
 
 
-def _check(front: Frontmatter, findings: FileFindings) -> None:
+def _check_contract(front: Frontmatter, findings: FileFindings) -> None:
+    """Check what the schema of AIP-14 cannot say."""
     data = front.data
     if data.get("mutates") and data.get("approval", "auto") == "auto":  # AIP-14.front-2
-        findings.add_invalid(
-            "/approval" if "approval" in data else "/mutates",
-            "a tool that changes something cannot have approval auto",
-            "set approval to always, on-mutate or policy:<ref>",
-        )
+        message = "a tool that changes something cannot have approval auto"
+        hint = "set approval to always, on-mutate or policy:<ref>"
+        findings.add_invalid("/approval" if "approval" in data else "/mutates", message, hint)
     if any(data.get("requires", {}).values()):
-        findings.add(
-            "/requires",
-            NOT_ENFORCED,
-            "requires is read and not enforced",
-            "a driver reaches what its own network and SECRETS.md say; limit callers with [[access]]",
-            "note",
-        )
+        message = "requires is read and not enforced"
+        hint = "a driver reaches what its own network and SECRETS.md say; limit callers with [[access]]"
+        findings.add("/requires", NOT_ENFORCED, message, hint, "note")
     for field in ("inputs", "outputs"):
-        _json_schema(f"/{field}", data[field], findings)
+        _check_json_schema(f"/{field}", data[field], findings)
     if "type" in data["inputs"] and data["inputs"]["type"] != "object":
         findings.add_invalid("/inputs/type", "the inputs of a tool are an object", "write type: object")
     ours = data.get("metadata", {}).get("interlock", {})
     if "context_schema" in ours:
-        _json_schema("/metadata/interlock/context_schema", ours["context_schema"], findings)
+        _check_json_schema("/metadata/interlock/context_schema", ours["context_schema"], findings)
     if "name" in ours and not ("." in ours["name"] and is_qualified(ours["name"])):
-        findings.add_invalid(
-            "/metadata/interlock/name",
-            f"{quoted(ours['name'])} is no qualified name",
-            "write segment.tool, like filesystem.read_file",
-        )
+        message = f"{quoted(ours['name'])} is no qualified name"
+        findings.add_invalid("/metadata/interlock/name", message, "write segment.tool, like filesystem.read_file")
 
 
-def _json_schema(pointer: str, schema: Any, findings: FileFindings) -> None:
+def _check_json_schema(pointer: str, schema: Any, findings: FileFindings) -> None:
     fault = fault_in_json_schema(schema)
     if fault is not None:  # AIP-14.front-1
         place = pointer + fault.pointer
@@ -197,18 +194,8 @@ def _json_schema(pointer: str, schema: Any, findings: FileFindings) -> None:
         return
     for key, value in schema.items():
         # A property beside `properties` is an unknown keyword: valid, and without any effect.
-        if key not in _KEYWORDS and not key.startswith(("$", "x-")) and _is_like_a_schema(value):
+        is_schema = isinstance(value, Mapping) and not _SCHEMA_SIGNS.isdisjoint(value)
+        if is_schema and key not in _KEYWORDS and not key.startswith(("$", "x-")):
             place = f"{pointer}/{pointer_step(key)}"
             message = f"{quoted(key)} is no keyword of JSON Schema, and describes nothing here"
             findings.add(place, "unknown_key", message, f"write it below properties of {pointer[1:]}", "warning")
-
-
-def _is_like_a_schema(value: Any) -> bool:
-    return isinstance(value, Mapping) and any(key in value for key in ("type", "enum", "properties", "items", "$ref"))
-
-
-def _contract(front: Frontmatter) -> Contract:
-    """Convert a frontmatter that passed the schema. Fields that are not written take the defaults of `Contract`."""
-    ours = front.data.get("metadata", {}).get("interlock", {})
-    extensions = {"listed_as": ours.get("name"), "context_schema": ours.get("context_schema")}
-    return msgspec.convert({**front.data, **extensions, "places": front.places}, Contract)  # AIP-14.front-1

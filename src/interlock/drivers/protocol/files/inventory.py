@@ -1,6 +1,8 @@
-"""SECRETS.md: bytes in, an inventory of secrets or what is wrong with it out (AIP-19); and which secret a NAME means.
+"""SECRETS.md: bytes in, an inventory of secrets or the problems of the file out (AIP-19).
 
-An inventory never holds a value: what looks like one is refused without being repeated.
+An inventory describes secrets and never holds a value: what looks like a value is refused, before the schema is
+applied, and no message repeats it. `merge_inventories` makes one inventory of those of all drivers and of the
+workspace, and `secret_for` finds the entry that a driver means by ${secrets.NAME}.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
+from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.plaintext import holds_token
 from interlock.drivers.protocol.files.schemas import check_schema
 from interlock.drivers.protocol.model import SecretEntry, SecretInventory
@@ -27,31 +29,36 @@ def read_secrets(data_untrusted: bytes, file: str) -> ParsedFile[SecretInventory
         return ParsedFile(problems=reading.problems)
     front = reading.value
     findings = FileFindings(front.places)
-    _no_values(front, findings)
+    listed = front.data.get("secrets")
+    for index, entry in enumerate(listed if isinstance(listed, list) else ()):
+        if not isinstance(entry, Mapping):
+            continue
+        hint = "remove it, replace that secret, and store the new one with `interlock secrets set NAME`"
+        for key in VALUE_KEYS:
+            if key in entry:  # AIP-19.file-2
+                findings.add(f"/secrets/{index}/{key}", IN_MANIFEST, f"the key {key} would hold a value", hint)
+        if _has_token(entry):  # AIP-19.file-2
+            message = "a text of this entry looks like a secret's value"
+            findings.add(f"/secrets/{index}", IN_MANIFEST, message, hint)
     if findings.refused:
         return ParsedFile(problems=tuple(findings.problems))
     refused = check_schema(front, "AIP-19")
     if refused:
         return ParsedFile(problems=refused)
-    entries = tuple(_secret(entry) for entry in front.data["secrets"])
-    _, problems = merge_inventories((SecretInventory(entries=entries, places=front.places),))
+    inventory = SecretInventory(entries=tuple(map(_convert, front.data["secrets"])), places=front.places)
+    _, problems = merge_inventories((inventory,))
     if problems:
         return ParsedFile(problems=problems)
-    _say_unused(front, findings)
-    return ParsedFile(value=SecretInventory(entries=entries, places=front.places), problems=tuple(findings.problems))
-
-
-def _say_unused(front: Frontmatter, findings: FileFindings) -> None:
     for index, entry in enumerate(front.data["secrets"]):
-        place = f"/secrets/{index}"
+        pointer = f"/secrets/{index}"
         if entry.get("exposures"):
             hint = "nothing is exposed by it: name the secret in DRIVER.md, as ${secrets.NAME}"
-            findings.add(f"{place}/exposures", NOT_ENFORCED, "exposures is read and not used", hint, "note")
+            findings.add(f"{pointer}/exposures", NOT_ENFORCED, "exposures is read and not used", hint, "note")
         for key in entry.get("audit", {}):
+            message = f"{key} is read and not used"
             hint = "every reveal is recorded, and kept for store.audit_days of the configuration"
-            findings.add(
-                f"{place}/audit/{pointer_step(key)}", NOT_ENFORCED, f"{key} is read and not used", hint, "note"
-            )
+            findings.add(f"{pointer}/audit/{pointer_step(key)}", NOT_ENFORCED, message, hint, "note")
+    return ParsedFile(value=inventory, problems=tuple(findings.problems))
 
 
 def merge_inventories(
@@ -69,14 +76,12 @@ def merge_inventories(
             other = entries.setdefault(entry.slug, (entry, inventory.places))
             if other[0] != entry:  # AIP-19.file-3
                 refused.add(entry.slug)
-                problems.append(
-                    inventory.places.problem(
-                        f"/secrets/{index}/slug",
-                        "duplicate_slug",
-                        f"{quoted(entry.slug)} is described differently in {other[1].file} and {inventory.places.file}",
-                        "give one of the two another slug, or make them equal",
-                    )
+                message = (
+                    f"{quoted(entry.slug)} is described differently in {other[1].file} and {inventory.places.file}"
                 )
+                hint = "give one of the two another slug, or make them equal"
+                pointer = f"/secrets/{index}/slug"
+                problems.append(inventory.places.problem(pointer, "duplicate_slug", message, hint))
     return tuple(entry for slug, (entry, _) in entries.items() if slug not in refused), tuple(problems)
 
 
@@ -103,49 +108,27 @@ def secret_for(
     """
     slug = default_slug(name)
     for entries in ((own.entries if own is not None else ()), workspace):
-        bound = [entry for entry in entries if name in entry.env]  # AIP-19.bind-1
-        if bound:
-            return bound[0]
-        for wanted in (f"{driver_id}/{slug}", slug):  # AIP-19.bind-1
-            if (match := next((entry for entry in entries if entry.slug == wanted), None)) is not None:
-                return match
+        bound = next((entry for entry in entries if name in entry.env), None)  # AIP-19.bind-1
+        if bound is not None:
+            return bound
+        by_slug = {entry.slug: entry for entry in reversed(entries)}
         if own is not None and entries is own.entries:
-            match = next((entry for entry in entries if entry.slug.rpartition("/")[2] == slug), None)
-            if match is not None:
-                return match
+            by_slug = {entry.slug.rpartition("/")[2]: entry for entry in reversed(entries)} | by_slug
+        match = by_slug.get(f"{driver_id}/{slug}") or by_slug.get(slug)  # AIP-19.bind-1
+        if match is not None:
+            return match
     return None
 
 
-def _no_values(front: Frontmatter, findings: FileFindings) -> None:
-    entries = front.data.get("secrets")
-    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        if not isinstance(entry, Mapping):
-            continue
-        for key in VALUE_KEYS:
-            if key in entry:  # AIP-19.file-2
-                _refuse(findings, f"/secrets/{index}/{key}", f"the key {key} would hold a value")
-        if _any_token(entry):  # AIP-19.file-2
-            _refuse(findings, f"/secrets/{index}", "a text of this entry looks like a secret's value")
-
-
-def _refuse(findings: FileFindings, pointer: str, message: str) -> None:
-    findings.add(
-        pointer,
-        IN_MANIFEST,
-        message,
-        "remove it, replace that secret, and store the new one with `interlock secrets set NAME`",
-    )
-
-
-def _any_token(value: Any) -> bool:
+def _has_token(value: Any) -> bool:
     if isinstance(value, str):
         return holds_token(value)
     if isinstance(value, Mapping):
-        return any(_any_token(each) for each in value.values())
-    return isinstance(value, list) and any(_any_token(each) for each in value)
+        return any(_has_token(each) for each in value.values())
+    return isinstance(value, list) and any(_has_token(each) for each in value)
 
 
-def _secret(entry: Mapping[str, Any]) -> SecretEntry:
+def _convert(entry: Mapping[str, Any]) -> SecretEntry:
     """Convert an entry that passed the schema. metadata.bindings.env is one name or a list of names."""
     bound = entry.get("metadata", {}).get("bindings", {}).get("env", ())
     fields: dict[str, Any] = {**entry, "env": (bound,) if isinstance(bound, str) else tuple(bound)}

@@ -23,35 +23,26 @@ from interlock.drivers.protocol.files.plaintext import (
     plaintext_arguments,
     secret_names,
 )
-from interlock.drivers.protocol.kinds import SERVERS, ServerBlock, refuse_plaintext
+from interlock.drivers.protocol.kinds import SERVERS, BlockContext, ServerBlock, refuse_plaintext
 from interlock.drivers.protocol.model import Extensions
 from interlock.drivers.protocol.problems import FileFindings
 from interlock.wire.jsontext.canonical import pointer_step, quoted
 
-# `${secrets.NAME}` inside a value of a driver file: which secrets it takes, what is wrong with it, how it is filled.
-#
-# There is no other placeholder. `${context.X}` and `${user.X}` have an error of their own, because they would bind one
-# caller to a process that all share (AIP-security-8).
-
-
-# Does a text hold a credential in clear? Judged by the shape of the text and by the name it stands under.
-#
-# For files that must hold none (AIP-19.file-2, AIP-19.plain-2) and for importing files that do. A miss is possible, so
-# is a false alarm; the person answers the latter with metadata.interlock.not_secret. The text is never repeated.
-
-
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-# Keys that decide what is started, together with the first key of every kind. A secret must not decide that.
+# Keys that decide what is started, with the first key of every kind. A secret must not decide that.
 _FIXED: Final = tuple(
     dict.fromkeys(
-        (
-            *("path", "package", "image", "url", "version", "entry", "cwd"),
-            *(server.keys[0] for server in SERVERS.values()),
-        )
+        ["path", "package", "image", "url", "version", "entry", "cwd", *(each.keys[0] for each in SERVERS.values())]
     )
 )
+SERVER_JSON: Final = "server.json"
+BYTES_MAX: Final = 256 * 1024
+
+_SERVER_JSON_INVALID = "server_json_invalid"
+_KINDS: Final = {each.registry_type: each for each in SERVERS.values() if each.registry_type is not None}
+_REMOTES: Final = {"streamable-http": "http", "sse": "sse"}
 
 
 def read_server(
@@ -61,20 +52,30 @@ def read_server(
     findings: FileFindings,
     insecure_hosts: Collection[str] = (),
 ) -> ServerBlock | None:
+    """Check a server block that passed its schema and convert it, or return None if it cannot be read."""
     server = SERVERS[block["kind"]]
-    _unknown_keys(server, block, findings)
-    _placeholders(block, extensions, findings)
-    _plaintext(block, extensions.not_secret, findings)
-    _environment(block, findings)
+    for key in block:
+        if key != "kind" and key not in server.keys:
+            message = f"a server of kind {server.kind} has no key {quoted(key)}, so it is ignored"
+            hint = f"use {', '.join(server.keys)}"
+            findings.add(f"/server/{pointer_step(key)}", "unknown_key", message, hint, "warning")
+    _check_placeholders(block, extensions, findings)
+    _check_plaintext(block, extensions.not_secret, findings)
+    for name in block.get("env", {}):
+        if not _ENVIRONMENT_NAME.fullmatch(name):
+            message = f"{quoted(name)} is no name of an environment variable"
+            findings.add_invalid(f"/server/env/{pointer_step(name)}", message, "use letters, digits and _")
+    for name, text in block.get("headers", {}).items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(text):
+            hint = "use a plain name and a value of one line in ASCII"
+            findings.add_invalid(f"/server/headers/{pointer_step(name)}", f"{quoted(name)} is no HTTP header", hint)
     if transport not in server.transports:  # AIP-server-12
-        findings.add(
-            "/transport",
-            "transport_server_mismatch",
-            f"a server of kind {server.kind} does not speak {transport}",
-            f"write {' or '.join(server.transports)}; a local program that serves HTTP is kind remote",
-        )
+        message = f"a server of kind {server.kind} does not speak {transport}"
+        hint = f"write {' or '.join(server.transports)}; a local program that serves HTTP is kind remote"
+        findings.add("/transport", "transport_server_mismatch", message, hint)
     try:
-        return server.read(block, transport, findings, insecure_hosts)
+        context = BlockContext(transport=transport, findings=findings, insecure_hosts=insecure_hosts)
+        return server.read(block, context)
     except msgspec.ValidationError:
         findings.add_invalid("/server", "the server block cannot be read", "compare it with the documentation")
         return None
@@ -99,55 +100,30 @@ def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
     return texts
 
 
-def _unknown_keys(server: type[ServerBlock], block: Mapping[str, Any], findings: FileFindings) -> None:
-    for key in block:
-        if key != "kind" and key not in server.keys:
-            findings.add(
-                f"/server/{pointer_step(key)}",
-                "unknown_key",
-                f"a server of kind {server.kind} has no key {quoted(key)}, so it is ignored",
-                f"use {', '.join(server.keys)}",
-                "warning",
-            )
-
-
-def _placeholders(block: Mapping[str, Any], extensions: Extensions, findings: FileFindings) -> None:
+def _check_placeholders(block: Mapping[str, Any], extensions: Extensions, findings: FileFindings) -> None:
+    """Refuse placeholders that cannot be filled, and warn of secrets that other programs could read."""
     for pointer, text in _texts(block):
         code = find_placeholder_fault(text)
         fixed = pointer.removeprefix("/server/").partition("/")[0] in {*_FIXED, "volumes"}
         if code == USER_CONTEXT and extensions.isolation == "driver":  # AIP-security-8
-            findings.add(
-                pointer,
-                USER_CONTEXT,
-                "a value of the caller cannot be bound when a shared server is started",
-                "pass it per call with implements[].metadata.interlock.context_arguments",
-            )
+            message = "a value of the caller cannot be bound when a shared server is started"
+            hint = "pass it per call with implements[].metadata.interlock.context_arguments"
+            findings.add(pointer, USER_CONTEXT, message, hint)
         elif code is not None or (fixed and "${" in text):  # AIP-server-13
-            findings.add(
-                pointer,
-                PLACEHOLDER_INVALID,
-                "a placeholder stands here that cannot be filled",
-                "write ${secrets.NAME}, in capitals, and only in env, headers, query or args",
-            )
+            message = "a placeholder stands here that cannot be filled"
+            hint = "write ${secrets.NAME}, in capitals, and only in env, headers, query or args"
+            findings.add(pointer, PLACEHOLDER_INVALID, message, hint)
         elif pointer.startswith("/server/args/") and secret_names(text):
-            findings.add(
-                pointer,
-                "secret_in_argv",
-                "every local user can read the arguments of a running program",
-                "pass the secret in server.env if the server takes it there",
-                "warning",
-            )
+            message = "every local user can read the arguments of a running program"
+            hint = "pass the secret in server.env if the server takes it there"
+            findings.add(pointer, "secret_in_argv", message, hint, "warning")
     auth = block.get("auth")
     if isinstance(auth, Mapping) and "secret" in auth and not SECRET_NAME.fullmatch(auth["secret"]):
-        findings.add(
-            "/server/auth/secret",
-            PLACEHOLDER_INVALID,
-            "this is not the name of a secret",
-            "write the name alone: ACME_API_KEY",
-        )
+        message = "this is not the name of a secret"
+        findings.add("/server/auth/secret", PLACEHOLDER_INVALID, message, "write the name alone: ACME_API_KEY")
 
 
-def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], findings: FileFindings) -> None:
+def _check_plaintext(block: Mapping[str, Any], not_secret: Collection[str], findings: FileFindings) -> None:
     """Refuse credentials in clear text. The message names the key, never the value (AIP-19.plain-2)."""
     for key in ("env", "headers", "query"):
         for name, text in block.get(key, {}).items():
@@ -161,31 +137,6 @@ def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], findings: 
             refuse_plaintext(findings, f"/server/{key}", key)
 
 
-def _environment(block: Mapping[str, Any], findings: FileFindings) -> None:
-    for name in block.get("env", {}):
-        if not _ENVIRONMENT_NAME.fullmatch(name):
-            findings.add_invalid(
-                f"/server/env/{pointer_step(name)}",
-                f"{quoted(name)} is no name of an environment variable",
-                "use letters, digits and _",
-            )
-    for name, text in block.get("headers", {}).items():
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(text):
-            findings.add_invalid(
-                f"/server/headers/{pointer_step(name)}",
-                f"{quoted(name)} is no HTTP header",
-                "use a plain name and a value of one line in ASCII",
-            )
-
-
-SERVER_JSON: Final = "server.json"
-BYTES_MAX: Final = 256 * 1024
-
-_SERVER_JSON_INVALID = "server_json_invalid"
-_KINDS: Final = {each.registry_type: each for each in SERVERS.values() if each.registry_type is not None}
-_REMOTES: Final = {"streamable-http": "http", "sse": "sse"}
-
-
 def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindings) -> dict[str, Any] | None:
     """Return the server block that a server.json describes, or None if it is refused; `findings` then says why."""
     try:
@@ -193,57 +144,47 @@ def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindin
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        _refuse(findings, "server.json holds no JSON object", "write the keys of the server block as JSON")
-        return None
-    if "kind" in data:  # AIP-file-5
+        message = "server.json holds no JSON object"
+        hint = "write the keys of the server block as JSON"
+    elif "kind" in data:  # AIP-file-5
         return data
-    if "packages" in data or "remotes" in data:
-        for server in _runnable(data):
+    elif "packages" in data or "remotes" in data:
+        for server in _runnable_servers(data):
             if not isinstance(transport, str) or transport in SERVERS[server["kind"]].transports:
                 return server
-        _refuse(
-            findings,
-            "server.json describes no package or remote that this host can run with the transport of DRIVER.md",
-            "write the server block into DRIVER.md",
-        )
-        return None
-    # AIP-file-5
-    _refuse(findings, "server.json is neither a server block nor a registry's description", "begin it with kind")
+        message = "server.json describes no package or remote that this host can run with the transport of DRIVER.md"
+        hint = "write the server block into DRIVER.md"
+    else:  # AIP-file-5
+        message = "server.json is neither a server block nor a registry's description"
+        hint = "begin it with kind"
+    findings.add("/server", _SERVER_JSON_INVALID, message, hint)
     return None
 
 
-def _refuse(findings: FileFindings, message: str, hint: str) -> None:
-    findings.add("/server", _SERVER_JSON_INVALID, message, hint)
-
-
-def _runnable(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _runnable_servers(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a server block for each package and remote of a registry's description that this host can run."""
     for package in _objects(data.get("packages")):
-        if (server := _from_package(package)) is not None:
-            yield server
+        kind = _KINDS.get(str(package.get("registryType")))
+        identifier = package.get("identifier")
+        env = _settings(package.get("environmentVariables"))
+        args = _arguments(package.get("packageArguments"))
+        transport = package.get("transport")
+        is_stdio = not isinstance(transport, Mapping) or transport.get("type") == "stdio"
+        if kind is None or not isinstance(identifier, str) or env is None or args is None or not is_stdio:
+            continue
+        # A server block has no key for what a runtime needs besides, such as mounts and flags.
+        if package.get("runtimeArguments"):
+            continue
+        server: dict[str, Any] = {"kind": kind.kind, kind.keys[0]: identifier}
+        version = package.get("version")
+        if isinstance(version, str) and "version" in kind.keys:
+            server["version"] = version
+        yield server | ({"env": env} if env else {}) | ({"args": args} if args else {})
     for remote in _objects(data.get("remotes")):
         if remote.get("type") in _REMOTES and isinstance(remote.get("url"), str) and "{" not in remote["url"]:
             headers = _settings(remote.get("headers"))
             if headers is not None:
                 yield {"kind": "remote", "url": remote["url"]} | ({"headers": headers} if headers else {})
-
-
-def _from_package(package: Mapping[str, Any]) -> dict[str, Any] | None:
-    kind = _KINDS.get(str(package.get("registryType")))
-    identifier = package.get("identifier")
-    env = _settings(package.get("environmentVariables"))
-    args = _arguments(package.get("packageArguments"))
-    speaks = package.get("transport")
-    stdio = not isinstance(speaks, Mapping) or speaks.get("type") == "stdio"
-    # What a runtime needs besides (mounts, flags) has no place in a server block.
-    if kind is None or not isinstance(identifier, str) or env is None or args is None or not stdio:
-        return None
-    if package.get("runtimeArguments"):
-        return None
-    server: dict[str, Any] = {"kind": kind.kind, kind.keys[0]: identifier}
-    version = package.get("version")
-    if isinstance(version, str) and "version" in kind.keys:
-        server["version"] = version
-    return server | ({"env": env} if env else {}) | ({"args": args} if args else {})
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
@@ -269,6 +210,7 @@ def _settings(value: Any) -> dict[str, str] | None:
 
 
 def _arguments(value: Any) -> list[str] | None:
+    """Return the arguments that have a value, or None if a required one has none."""
     args: list[str] = []
     for each in _objects(value):
         text = _text(each)
