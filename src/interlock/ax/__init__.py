@@ -1,1 +1,1 @@
-"""Aggregators and subservers registered here: connections, memberships, ownership, health."""
+"""The tree of MCP-AX: subservers and aggregators that register here, and the parents this node registers with."""

@@ -1,7 +1,13 @@
 """Subservers that the node starts itself (ax.children): they register over their stdio, one message to a line.
 
-Each run of the process is one connection. When it ends, another begins after a pause that grows while it keeps ending.
-The operator named them, so what they claim counts as proved (MCP-AX 4.2).
+Theory of operation. The supervisor has one task for each child (`_keep_running`): start the process, wait until it
+registered, wait until it ends, pause, again. Each run of the process is one connection (`_ChildConnection`), and the
+link belongs to that run. The pause grows while the process keeps ending; it is short again after a run that served a
+call or lasted STEADY_S. `waiting` has the children that are not registered, with the reason, for the operator.
+
+A process may write before `start` returns, so its connection begins first. The limit on simultaneous starts is held
+until the child has registered or ended. The operator named the children in the configuration, so the authority they
+claim counts as proved (MCP-AX 4.2).
 """
 
 import asyncio
@@ -33,11 +39,11 @@ log = logging.getLogger("interlock.ax")
 
 CONNECTING: Final = "connecting"
 UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # a line that waits in a buffer does not arrive
-STARTED_BY_US: Final = "INTERLOCK_AX"  # how a subserver knows that its aggregator is at its standard input
+STARTED_BY_US: Final = "INTERLOCK_AX"  # by this variable a subserver knows that its aggregator is at its standard input
 
 
 class _ChildConnection(SubserverConnection):
-    """The connection to one process, from its start to its end: its ChildSink, and its MessagePipe."""
+    """The connection to one process, from its start to its end. It is the sink of the process and its pipe."""
 
     def __init__(
         self,
@@ -48,7 +54,7 @@ class _ChildConnection(SubserverConnection):
         on_registered: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(registrar, guest, transport="stdio", heartbeat_min_ms=heartbeat_min_ms, stderr=stderr)
-        self.settled = asyncio.Event()  # it has registered, or is over
+        self.settled = asyncio.Event()  # the process has registered, or is over
         self.over = asyncio.Event()
         self.reason = ""
         self.stderr = stderr
@@ -74,7 +80,7 @@ class _ChildConnection(SubserverConnection):
         return self.child is not None and self._stopping is None and self.child.send(message)
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Stop the child. What is queued is written before its input ends."""
+        """Stop the child. Queued messages are written before its input ends."""
         if self.child is not None and self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self.child.stop())
 
@@ -109,29 +115,31 @@ class _ChildConnection(SubserverConnection):
             await asyncio.wait((self._stopping,), timeout=STOP_S)
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class UnregisteredChild(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a child that is not registered, and why."""
+
     state: str
     reason: str
     since_wall: float
 
 
 class ChildSupervisor:
-    """All children of a node."""
+    """Starts all children of a node, and starts each again when it ended."""
 
     def __init__(self, plan: Plan, registrar: Registrar, connector_parts: ConnectorParts) -> None:
         self._plan = plan
         self._registrar = registrar
         self._connector_parts = connector_parts
-        self._raised: dict[str, tuple[ChildPlan, asyncio.Task[None]]] = {}  # by segment
-        self.waiting: dict[str, Waiting] = {}  # children that are not registered, and why
-        self._changed = asyncio.Event()  # `waiting`
+        self._running: dict[str, tuple[ChildPlan, asyncio.Task[None]]] = {}  # by segment
+        self.waiting: dict[str, UnregisteredChild] = {}
+        self._changed = asyncio.Event()  # set when `waiting` changed
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         for child in self._plan.ax.children:
-            if child.segment not in self._raised:
-                task = loop.create_task(self._raise(child), name=f"child {child.segment}")
-                self._raised[child.segment] = child, task
+            if child.segment not in self._running:
+                task = loop.create_task(self._keep_running(child), name=f"child {child.segment}")
+                self._running[child.segment] = child, task
 
     @property
     def is_settled(self) -> bool:
@@ -146,28 +154,32 @@ class ChildSupervisor:
     async def take(self, plan: Plan) -> None:
         """Apply a configuration with other children. Children whose entry did not change are not touched."""
         self._plan = plan
-        await self._end([segment for segment, (child, _) in self._raised.items() if child not in plan.ax.children])
+        await self._end([segment for segment, (child, _) in self._running.items() if child not in plan.ax.children])
         await self.open()
 
     async def close(self) -> None:
-        await self._end(list(self._raised))
+        await self._end(list(self._running))
 
     async def _end(self, segments: list[str]) -> None:
-        tasks = [self._raised.pop(segment)[1] for segment in segments]
+        tasks = [self._running.pop(segment)[1] for segment in segments]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for segment in segments:
             self.waiting.pop(segment, None)
 
-    async def _raise(self, child: ChildPlan) -> None:
+    async def _keep_running(self, child: ChildPlan) -> None:
+        """Run a child's process again and again, until this task is cancelled."""
         stderr = StderrRing(now=self._connector_parts.clock.wall)
+        principal = f"child:{child.segment}"
         attempts = 0
         while True:
             began = self._connector_parts.clock.now()
-            life = _ChildConnection(
+            rule = find_access_rule(principal, self._plan.access)
+            scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
+            connection = _ChildConnection(
                 self._registrar,
-                self._guest(child),
+                RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment),
                 self._plan.ax.heartbeat_min_ms,
                 stderr,
                 on_registered=partial(self._on_registered, child),
@@ -175,8 +187,8 @@ class ChildSupervisor:
             waiting = self.waiting.get(child.segment)
             self._note(child, CONNECTING, waiting.reason if waiting is not None else "it has not registered yet")
             try:
-                await self._live(child, life)
-                reason = life.reason
+                await self._run(child, connection)
+                reason = connection.reason
             except (ChildStartFailed, Unobtainable, StoreError, OSError, TimeoutError) as failed:
                 reason = str(failed) or "it did not start in time"
             except Exception:
@@ -184,19 +196,13 @@ class ChildSupervisor:
                 log.exception("child %s: internal error %s", child.segment, ref)
                 reason = f"internal error {ref}"
             finally:
-                await life.stop()
-            is_steady = life.has_served or self._connector_parts.clock.now() - began > STEADY_S
+                await connection.stop()
+            is_steady = connection.has_served or self._connector_parts.clock.now() - began > STEADY_S
             attempts = 1 if is_steady else attempts + 1
             pause_s = backoff_s(attempts)
             self._note(child, "failed", reason)
             log.warning("child %s: %s; next attempt in %.1f s", child.segment, reason, pause_s)
             await asyncio.sleep(pause_s)
-
-    def _guest(self, child: ChildPlan) -> RegistrantIdentity:
-        principal = f"child:{child.segment}"
-        rule = find_access_rule(principal, self._plan.access)
-        scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
-        return RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
 
     def _on_registered(self, child: ChildPlan) -> None:
         self.waiting.pop(child.segment, None)
@@ -206,23 +212,24 @@ class ChildSupervisor:
         self._changed.set()
         waiting = self.waiting.get(child.segment)
         since = waiting.since_wall if waiting is not None else self._connector_parts.clock.wall()
-        self.waiting[child.segment] = Waiting(state=state, reason=reason, since_wall=since)
+        self.waiting[child.segment] = UnregisteredChild(state=state, reason=reason, since_wall=since)
 
-    async def _live(self, child: ChildPlan, life: _ChildConnection) -> None:
+    async def _run(self, child: ChildPlan, connection: _ChildConnection) -> None:
+        """Start the process of a child, and return when it has ended."""
         env = await self._connector_parts.revealer.table(child.env) if child.env else {}
-        life.child = Child(
+        connection.child = Child(
             child.command,
             {**UNBUFFERED, **child_environment(env, os.environ), STARTED_BY_US: "stdio"},
             None,
             max_message_bytes=self._connector_parts.message_bytes,
-            sink=life,
-            stderr=life.stderr,
+            sink=connection,
+            stderr=connection.stderr,
             reaper=self._connector_parts.reaper,
         )
-        life.begin(life)  # first: its lines may come before `start` returns
+        connection.begin(connection)  # first: its lines may come before `start` returns
         # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
         async with self._connector_parts.limits.starting():
             async with asyncio.timeout(LAUNCH_S):
-                await life.child.start()
-            await life.settled.wait()
-        await life.over.wait()
+                await connection.child.start()
+            await connection.settled.wait()
+        await connection.over.wait()

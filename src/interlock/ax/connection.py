@@ -1,7 +1,11 @@
 """One connection of a subserver, from its first message to its last.
 
-The first message must be mcpax/register, and soon (MCP-AX 3.1); after the answer everything goes to the link. What
-carries the messages, a WebSocket or a child's lines, is decided by the front or by the child's supervisor.
+The first message must be mcpax/register and must come within REGISTER_WITHIN_S (MCP-AX 3.1). While the registration is
+being answered, only the answer to our own mcpax/parent is read; other requests are refused, and too many close the
+connection. After the answer every message goes to the registered link. A refused registration closes the connection
+with a close code of SURFACE 4.
+
+The pipe, a WebSocket or a child's lines, is created by the endpoint or by the child's supervisor.
 """
 
 import asyncio
@@ -44,7 +48,7 @@ from interlock.wire.refusal import (
 log = logging.getLogger("interlock.ax")
 
 REGISTER_WITHIN_S: Final = 10.0  # MCP-AX 3.1, ours; AX-3.1-3
-EARLY_MAX: Final = 100  # messages before the registration is answered
+EARLY_MAX: Final = 100  # messages before the registration is answered: a subserver needs none
 FORBIDDEN: Final = 4403  # SURFACE 4
 TAKEN: Final = 4409
 CLOSE_CODES: Final = {
@@ -62,7 +66,7 @@ _FIRST: Final = "the first message on this link must be the request mcpax/regist
 
 
 class SubserverConnection:
-    """A MessageSink, and the RegistrationSource of its registration."""
+    """The connection of one subserver: the sink of its messages, and the source of its registration."""
 
     def __init__(
         self,
@@ -73,7 +77,7 @@ class SubserverConnection:
         heartbeat_min_ms: int,
         stderr: StderrRing | None = None,
     ) -> None:
-        """Create a connection. `stderr` is the error output of a subserver that was started here."""
+        """Create a connection. `stderr` is the error output of a subserver that this node started."""
         self.guest = guest
         self.transport = transport
         self._registrar = registrar
@@ -91,7 +95,8 @@ class SubserverConnection:
     def begin(self, pipe: MessagePipe) -> None:
         """Take the pipe and start the time limit for the registration. Called before the first message."""
         self._pipe = pipe
-        self._late = asyncio.get_running_loop().call_later(REGISTER_WITHIN_S, self._too_late)
+        reason = f"no mcpax/register within {REGISTER_WITHIN_S:g} s"
+        self._late = asyncio.get_running_loop().call_later(REGISTER_WITHIN_S, self.close, POLICY, reason)
 
     @property
     def is_waiting(self) -> bool:
@@ -111,7 +116,7 @@ class SubserverConnection:
             self._refuse(error.message_id, error.refusal)
             return
         if self._registering is not None:
-            self._hear_early(message)
+            self._handle_early(message)
         elif isinstance(message, Request) and message.method == REGISTER:  # AX-3.1-3
             if self._late is not None:
                 self._late.cancel()
@@ -136,10 +141,12 @@ class SubserverConnection:
         if self._parent is not None:
             self._parent.cancel()
         if self._link is not None:
-            self._registrar.closed(self._link.registration.session_id, f"it {self._gone}")
-        self._pipe = None  # each holds the other: what one has would wait for the collector
+            self._registrar.handle_lost_connection(self._link.registration.session_id, f"it {self._gone}")
+        # The pipe refers to this connection: without the cycle, both are freed before the garbage collector runs.
+        self._pipe = None
 
-    def _hear_early(self, message: object) -> None:
+    def _handle_early(self, message: object) -> None:
+        """Handle a message that came before the registration was answered."""
         self._early += 1
         if isinstance(message, Response) and message.id == _PARENT_ID and self._parent is not None:
             if not self._parent.done():
@@ -167,7 +174,7 @@ class SubserverConnection:
             return
         self._send(encode_result(request.id, encode_registered(answer)))
         if self._gone is not None:
-            self._registrar.closed(answer.session_id, f"it {self._gone}")
+            self._registrar.handle_lost_connection(answer.session_id, f"it {self._gone}")
         else:
             self._registrar.welcome(answer.session_id)
 
@@ -175,14 +182,11 @@ class SubserverConnection:
         self._send(encode_refusal(message_id, refusal))
         self.close(CLOSE_CODES.get(refusal.code, POLICY), refusal.message)  # AX-6.2-5: the link is closed
 
-    def _too_late(self) -> None:
-        self.close(POLICY, f"no mcpax/register within {REGISTER_WITHIN_S:g} s")
-
     def _send(self, message: bytes) -> None:
         if self._pipe is not None:
             self._pipe.send(message)
 
-    # What the registrar asks (RegistrationSource)
+    # For the registrar (RegistrationSource)
 
     @property
     def is_open(self) -> bool:

@@ -1,8 +1,12 @@
 """Subservers that register by POST and name their endpoint: the node connects there as an MCP client (MCP-AX 3.1).
 
-Where it may connect to is the operator's list: a URL of ax.dial_back, whose parts are compared one by one, and never
-an address of a private network unless the entry names that very host. Where a name leads may change, so that is judged
-before every connection, and the very address that was judged is connected to.
+A registrant must not make the node connect to any address it likes (SSRF). The operator's list ax.dial_back says where
+the node may connect to: the parts of a URL are compared with an entry one by one, and an address of a private network
+is allowed only if the entry names that very host. A name may resolve to another address later, so it is checked before
+every connection, and the node connects to the very address that was checked.
+
+There is no connection of the subserver itself whose end would show that it is gone. Where it promises no heartbeats,
+the keeper probes it every PROBE_EVERY_S.
 """
 
 import asyncio
@@ -20,22 +24,22 @@ from interlock.ax.protocol.messages import Parent, Register
 from interlock.core.link_state import LinkState
 from interlock.links.connector import ConnectFailed, ConnectorParts, Loss
 from interlock.links.keeper import Keeper
-from interlock.links.pipes import Pipe
 from interlock.links.registered import (
     RegisteredConnector,
     RegisteredKeeper,
     RegisteredLink,
     RegistrationParts,
 )
-from interlock.net.protocol.address_scope import IpAddress, Scope, is_loopback, scope_of
+from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
 from interlock.process.stderr import StderrRing
 from interlock.wire.refusal import INVALID_PARAMS, LINK_INSECURE, Refusal, ax_refusal
 
-PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: where no heartbeats are promised
-PROBE_S: Final = 10.0
-PROBES_FAILED_MAX: Final = 2
-RESOLVE_S: Final = 5.0
-_LEADS_AWAY: Final = re.compile(r"\.\.|//|\\|%(?:2e|2f|5c|25)", re.IGNORECASE)  # from what an entry's path says
+PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: if no heartbeats are promised
+PROBE_S: Final = 10.0  # for the answer to a probe
+PROBES_FAILED_MAX: Final = 2  # in a row; then the subserver is lost
+RESOLVE_S: Final = 5.0  # for DNS
+# Path segments by which a server could leave the path that an entry allows, plain or encoded.
+_LEADS_AWAY: Final = re.compile(r"\.\.|//|\\|%(?:2e|2f|5c|25)", re.IGNORECASE)
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -43,11 +47,11 @@ async def check_endpoint(register: Register, allowed: Iterable[str], guest: Regi
     """Return why the node does not connect to the endpoint, or None."""
     if register.endpoint is None:
         return _refuse("named when registering by POST; without one, open a WebSocket at /ax")
-    verdict = await judge(register.endpoint, allowed, guest)
-    return verdict if isinstance(verdict, Refusal) else None
+    addresses = await find_addresses(register.endpoint, allowed, guest)
+    return addresses if isinstance(addresses, Refusal) else None
 
 
-async def judge(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity) -> tuple[str, ...] | Refusal:
+async def find_addresses(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity) -> tuple[str, ...] | Refusal:
     """Return the addresses to connect to, or why there are none. An empty result allows any address, because the
     operator named the host.
     """
@@ -58,7 +62,12 @@ async def judge(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity
     matching = [entry for entry in entries if _matches(url, entry)]
     if not matching:
         return _refuse("within ax.dial_back of this aggregator")
-    addresses = await _addresses(url)
+    loop = asyncio.get_running_loop()
+    try:
+        results = await asyncio.wait_for(loop.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM), RESOLVE_S)
+    except (OSError, TimeoutError, UnicodeError):
+        return _refuse("an address that can be resolved")
+    addresses = [ipaddress.ip_address(str(result[4][0]).partition("%")[0]) for result in results]
     if not addresses:
         return _refuse("an address that can be resolved")
     named = any(entry.hostname == url.hostname for entry in matching)
@@ -80,15 +89,6 @@ def _matches(url: SplitResult, entry: SplitResult) -> bool:
     return port == allowed_port and fnmatchcase(url.hostname, entry.hostname) and fnmatchcase(path, allowed_path)
 
 
-async def _addresses(url: SplitResult) -> list[IpAddress]:
-    loop = asyncio.get_running_loop()
-    try:
-        results = await asyncio.wait_for(loop.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM), RESOLVE_S)
-    except (OSError, TimeoutError, UnicodeError):
-        return []
-    return [ipaddress.ip_address(str(result[4][0]).partition("%")[0]) for result in results]
-
-
 def _refuse(must: str) -> Refusal:
     return Refusal(INVALID_PARAMS, f"endpoint must be {must}", {"member": "endpoint"})
 
@@ -104,17 +104,18 @@ class DialBack:
         self._allowed = tuple(allowed)
 
     async def ask_parent(self) -> Parent | Refusal | None:
-        return None  # there is no link yet to ask on; what it says in the registration counts
+        """Return None: there is no link yet on which to ask. The registration says who the parent is."""
+        return None
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         return DialledBackKeeper(parts, self._allowed, self.guest)
 
     def close(self, code: int, reason: str) -> None:
-        """Do nothing: no connection of the subserver is open here, and the keeper closes its own."""
+        """Do nothing: the subserver has no connection of its own, and the keeper closes the node's."""
 
 
-class _Judging(RegisteredConnector):
-    """Dials only where the operator's list leads at the time."""
+class _CheckedConnector(RegisteredConnector):
+    """A connector that dials only an address which the operator's list allows at that time."""
 
     def __init__(
         self,
@@ -139,16 +140,19 @@ class _Judging(RegisteredConnector):
             raise
 
     async def _find_address(self) -> str | None:
-        verdict = await judge(self._endpoint, self._allowed, self._guest)
-        if isinstance(verdict, Refusal):
-            raise ConnectFailed(f"it is not dialled: {verdict.message}")
-        return verdict[self._failures % len(verdict)] if verdict else None
+        addresses = await find_addresses(self._endpoint, self._allowed, self._guest)
+        if isinstance(addresses, Refusal):
+            raise ConnectFailed(f"it is not dialled: {addresses.message}")
+        # After a failure the next address is tried.
+        return addresses[self._failures % len(addresses)] if addresses else None
 
 
 class DialledBackKeeper(RegisteredKeeper):
+    """The keeper of a link that this node opened to a registered subserver, and opens again after a loss."""
+
     def __init__(self, parts: RegistrationParts, allowed: tuple[str, ...], guest: RegistrantIdentity) -> None:
         super().__init__(parts)
-        self._connector = _Judging(self.link, parts.connector_parts, self.stderr, self._loss, allowed, guest)
+        self._connector = _CheckedConnector(self.link, parts.connector_parts, self.stderr, self._loss, allowed, guest)
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -168,15 +172,12 @@ class DialledBackKeeper(RegisteredKeeper):
         if self._watching is not None and self._watching is not asyncio.current_task():
             self._watching.cancel()
         if pipe is not None:
-            self.hanging_up = asyncio.get_running_loop().create_task(_close(pipe))
+            self.hanging_up = asyncio.get_running_loop().create_task(pipe.close())
 
     async def _watch(self) -> None:
+        """Probe the subserver until it does not answer twice in a row, and then end its link."""
         failed = 0
         while failed < PROBES_FAILED_MAX:
             await asyncio.sleep(PROBE_EVERY_S)
             failed = 0 if await self.answers(PROBE_S) else failed + 1
         self.link.on_pipe_lost("it did not answer twice in a row")
-
-
-async def _close(pipe: Pipe) -> None:
-    await pipe.close()

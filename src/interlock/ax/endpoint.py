@@ -1,11 +1,28 @@
-"""The endpoint for subservers (MCP-AX 4): WebSocket and POST at `/ax`, and the local socket `ax.socket`."""
+"""The endpoint for subservers (MCP-AX 3.1, 10.1): WebSocket and POST at `/ax`, and the local socket `ax.socket`.
+
+`AxEndpoint` is an ASGI application. A WebSocket becomes a `SubserverConnection`; a POST registers a subserver that the
+node dials back, or carries one further message of MCP-AX.
+
+The registrant is identified before a connection is accepted (`_admit`):
+
+    a subserver token                                  the name of the token
+    a client certificate named by an [[access]] entry  that certificate
+    a user of this machine, at ax.socket               the user that an [[access]] entry names (AX-4.2-10)
+    a peer on this machine                             "local", if clients need no credential either
+
+Client tokens are not admitted. A peer on another machine without a credential is never admitted, whatever
+auth.anonymous says: `local` may be entitled to more than any client. Refusals are recorded.
+
+At `ax.socket` the kernel tells which user connects. Only /ax is served there, and nothing else of the public endpoint,
+so that no client is identified by the socket alone.
+"""
 
 import asyncio
 import logging
 import secrets
 import socket
 import struct
-from collections.abc import Callable, Coroutine, MutableMapping
+from collections.abc import Callable, Coroutine, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -41,21 +58,15 @@ from interlock.wire.refusal import INVALID_REQUEST, HttpRefusal, Refusal
 if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates
 
-# The endpoint for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
-#
-# An ASGI application. The registrant is verified before anything is accepted: by a subserver token, a client
-# certificate
-# that an [[access]] entry names, the user that one names (at ax.socket), or as this machine where clients need no
-# credential either. No client token is admitted,
-# and no peer from elsewhere without a credential, whatever auth.anonymous says: `local` may be entitled to more than
-# any
-# client. Refusals are recorded. The messages of a connection are handled by `runtime.ax.connection`.
-
 log = logging.getLogger("interlock.ax")
 
 PATH: Final = "/ax"
-METHOD_CHARS_MAX: Final = 20  # of a method that a stranger made up, on record
-WAITING_MAX: Final = 1000  # connections that have not registered; each has ten seconds
+METHOD_CHARS_MAX: Final = 20  # of an HTTP method in the record of a refusal, which a stranger may invent
+WAITING_MAX: Final = 1000  # connections that have not registered; each has ten seconds for that
+UID: Final = "uid"  # the key of the user in the state of a connection at `ax.socket`
+
+_CREDENTIALS: Final = "3i"  # pid, uid, gid (unix(7))
+_JSON: Final = (b"content-type", b"application/json")
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
@@ -63,6 +74,8 @@ Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
 
 
 class AxEndpoint:
+    """The ASGI application at `/ax`."""
+
     def __init__(
         self,
         plan: Plan,
@@ -78,7 +91,7 @@ class AxEndpoint:
         self._registrar = registrar
         self._inspector = HeadInspector(plan)
         self._proxies = TrustedProxies(plan.node.trusted_proxies)
-        self._waiting: set[SubserverConnection] = set()  # and some that are registered by now
+        self._waiting: set[SubserverConnection] = set()  # not registered; some may have registered by now
         self._stops = False
 
     def replan(self, plan: Plan) -> None:
@@ -93,29 +106,37 @@ class AxEndpoint:
                 connection.close(GOING_AWAY, "the node stops")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        who = self._admit(scope)
+        guest = self._admit(scope)
         if scope["type"] == "websocket":
-            await self._socket(scope, receive, send, who)
-        elif isinstance(who, HttpRefusal):
-            await self._turn_away(scope, send, who)
+            await self._serve_socket(scope, receive, send, guest)
+        elif isinstance(guest, HttpRefusal):
+            await self._refuse(scope, send, guest)
         elif scope["method"] != "POST":
-            await _answer(send, _ONLY_SOCKETS, "http.response")  # as at the public endpoint, no refusal of access
+            # As at the public endpoint, this is no refusal of access and is not recorded.
+            await _send_refusal(send, _ONLY_SOCKETS, "http.response")
         else:
-            body = await _read(receive)
-            if body is None:
-                await self._turn_away(scope, send, _TOO_LARGE)
-            else:
-                await _say(send, await self._post(body, who))
+            body = b""
+            while True:
+                message = await receive()
+                body += bytes(message.get("body", b""))
+                if len(body) > MESSAGE_BYTES_MAX:
+                    await self._refuse(scope, send, _TOO_LARGE)
+                    return
+                if not message.get("more_body", False):
+                    break
+            answer = await self._post(body, guest)
+            await _send_body(send, "http.response", 200 if answer else 202, answer)
 
-    async def _turn_away(self, scope: Scope, send: Send, refusal: HttpRefusal) -> None:
+    async def _refuse(self, scope: Scope, send: Send, refusal: HttpRefusal) -> None:
+        """Refuse a connection or a request, and record that."""
         peer = address_of(scope["client"][0] if scope["client"] else None)
         client = self._proxies.client(_head(scope).raw_headers) if self._proxies.trusts(peer) else None
         method = str(scope.get("method", "GET"))[:METHOD_CHARS_MAX]
         self._refusals.note(f"peer:{client or peer}", "ax", method, refusal.code)
         kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
-        await _answer(send, refusal, kind)
+        await _send_refusal(send, refusal, kind)
 
-    async def _post(self, body: bytes, who: RegistrantIdentity) -> bytes:
+    async def _post(self, body: bytes, guest: RegistrantIdentity) -> bytes:
         """Return the answer to one message. It is empty for a notification."""
         try:
             message = decode_untrusted(body)
@@ -126,43 +147,46 @@ class AxEndpoint:
         request = message if isinstance(message, Request) else Request(b"null", message.method, message.params)
         try:
             if isinstance(message, Request) and message.method == REGISTER:
-                return await self._register_back(message, who)
-            answer, events = self._registrar.answer(request, Peer(principal=who.principal))
-            self._registrar.happened(events)
+                return await self._register_back(message, guest)
+            answer, events = self._registrar.answer(request, Peer(principal=guest.principal))
+            self._registrar.handle_events(events)
         except Exception:
             ref = secrets.token_hex(6)
-            log.exception("a message by POST from %s: internal error %s", who.principal, ref)
+            log.exception("a message by POST from %s: internal error %s", guest.principal, ref)
             answer = encode_refusal(request.id, internal(ref))
         return answer if isinstance(message, Request) else b""
 
-    async def _register_back(self, request: Request, who: RegistrantIdentity) -> bytes:
+    async def _register_back(self, request: Request, guest: RegistrantIdentity) -> bytes:
+        """Register a subserver that the node will dial back, and return the answer."""
         register = read_register_untrusted(request.params, self._plan.ax.heartbeat_min_ms)
-        fault = register if isinstance(register, Refusal) else None
-        if not isinstance(register, Refusal):
-            fault = await check_endpoint(register, self._plan.ax.dial_back, who)
-        if fault is not None or isinstance(register, Refusal):
-            return encode_refusal(request.id, fault or Refusal(INVALID_REQUEST, ""))
-        answer = await self._registrar.register(register, "", DialBack(who, self._plan.ax.dial_back))
+        if isinstance(register, Refusal):
+            return encode_refusal(request.id, register)
+        if refusal := await check_endpoint(register, self._plan.ax.dial_back, guest):
+            return encode_refusal(request.id, refusal)
+        answer = await self._registrar.register(register, "", DialBack(guest, self._plan.ax.dial_back))
         if isinstance(answer, Refusal):
             return encode_refusal(request.id, answer)
-        # The keeper dials in a turn of its own, so the subserver has this answer before it is greeted.
+        # The keeper dials in a later turn of the loop, so the subserver has this answer before it is greeted.
         asyncio.get_running_loop().call_soon(self._registrar.welcome, answer.session_id)
         return encode_result(request.id, encode_registered(answer))
 
-    async def _socket(self, scope: Scope, receive: Receive, send: Send, who: RegistrantIdentity | HttpRefusal) -> None:
+    async def _serve_socket(
+        self, scope: Scope, receive: Receive, send: Send, guest: RegistrantIdentity | HttpRefusal
+    ) -> None:
+        """Accept a WebSocket, and serve it until it is closed."""
         await receive()  # websocket.connect
-        if not isinstance(who, HttpRefusal) and SUBPROTOCOL not in scope["subprotocols"]:
-            who = _NO_SUBPROTOCOL
-        if not isinstance(who, HttpRefusal) and self._is_crowded():
-            who = _CROWDED
+        if not isinstance(guest, HttpRefusal) and SUBPROTOCOL not in scope["subprotocols"]:
+            guest = _NO_SUBPROTOCOL
+        if not isinstance(guest, HttpRefusal) and self._is_crowded():
+            guest = _CROWDED
         if self._stops:
-            who = _STOPPING
-        if isinstance(who, HttpRefusal):
-            await self._turn_away(scope, send, who)
+            guest = _STOPPING
+        if isinstance(guest, HttpRefusal):
+            await self._refuse(scope, send, guest)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
         connection = SubserverConnection(
-            self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms
+            self._registrar, guest, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms
         )
         pipe = scope["extensions"][UPGRADED].pipe(connection, self._plan.limits.message_bytes)
         connection.begin(pipe)
@@ -178,6 +202,7 @@ class AxEndpoint:
         return len(self._waiting) >= WAITING_MAX
 
     def _admit(self, scope: Scope) -> RegistrantIdentity | HttpRefusal:
+        """Return who connects, or why a peer may not register at all."""
         head = _head(scope)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -190,7 +215,7 @@ class AxEndpoint:
             if not may_register(user, rules):
                 return _UNAUTHORISED
             return registrant_identity(user, rules, on_this_machine=True, tls=None)
-        local, tls = (True, None) if uid is not None else self._whence(scope, head)
+        local, tls = (True, None) if uid is not None else self._find_origin(scope, head)
         shown = maybe_shown(self._certificates, self._proxies, scope, head)
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
@@ -211,7 +236,7 @@ class AxEndpoint:
             certificate=shown,
         )
 
-    def stands(self, registrant: RegistrantIdentity) -> bool:
+    def is_still_admitted(self, registrant: RegistrantIdentity) -> bool:
         """Return whether a registrant that connected with a certificate is still allowed to."""
         shown = registrant.certificate
         if not isinstance(shown, ClientCertificate) or self._certificates is None:
@@ -220,7 +245,7 @@ class AxEndpoint:
             return False
         return self._certificates.stands(shown)
 
-    def _whence(self, scope: Scope, head: Head) -> tuple[bool, str | None]:
+    def _find_origin(self, scope: Scope, head: Head) -> tuple[bool, str | None]:
         """Return whether a connection comes from this machine, and its TLS version. A trusted proxy speaks for its
         clients.
         """
@@ -228,7 +253,7 @@ class AxEndpoint:
         if self._proxies.trusts(peer):
             client = self._proxies.client(head.raw_headers)
             local = client is not None and is_loopback(client) and peer is not None and is_loopback(peer)
-            # Which version the proxy spoke is not said: enough for a leaf, not for an aggregator (10.4).
+            # The proxy does not say which version of TLS it spoke: enough for a leaf, not for an aggregator (10.4).
             return local, "TLS" if head.headers.get(b"x-forwarded-proto") == b"https" else None
         local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
         return local, scope.get("state", {}).get("tls")
@@ -238,32 +263,16 @@ def _head(scope: Scope) -> Head:
     return Head(scope.get("method", "GET").encode(), b"/ax", list(scope["headers"]), False, True)
 
 
-async def _answer(send: Send, refusal: HttpRefusal, kind: str) -> None:
+async def _send_refusal(send: Send, refusal: HttpRefusal, kind: str) -> None:
     body = msgspec.json.encode({"error": refusal.code, "message": refusal.message, "details": {}})
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    for line in refusal.headers.split(b"\r\n"):
-        name, colon, value = line.partition(b": ")
-        if colon:
-            headers.append((name, value))
-    await send({"type": f"{kind}.start", "status": refusal.status, "headers": headers})
+    lines = (line.partition(b": ") for line in refusal.headers.split(b"\r\n"))
+    await _send_body(send, kind, refusal.status, body, [(name, value) for name, colon, value in lines if colon])
+
+
+async def _send_body(send: Send, kind: str, status: int, body: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    headers = [_JSON, (b"content-length", b"%d" % len(body)), *more]
+    await send({"type": f"{kind}.start", "status": status, "headers": headers})
     await send({"type": f"{kind}.body", "body": body})
-
-
-async def _say(send: Send, answer: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
-    await send({"type": "http.response.start", "status": 200 if answer else 202, "headers": headers})
-    await send({"type": "http.response.body", "body": answer})
-
-
-async def _read(receive: Receive) -> bytes | None:
-    body = b""
-    while True:
-        message = await receive()
-        body += bytes(message.get("body", b""))
-        if len(body) > MESSAGE_BYTES_MAX:
-            return None
-        if not message.get("more_body", False):
-            return body
 
 
 _UNAUTHORISED: Final = HttpRefusal(
@@ -279,22 +288,15 @@ _STOPPING: Final = HttpRefusal("unavailable", "the node stops")
 _NO_SUBPROTOCOL: Final = HttpRefusal(
     "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}", status=400
 )
+_NOT_FOUND: Final = b'{"error":"not_found","message":"subservers register at /ax","details":{}}'
 _ONLY_SOCKETS: Final = HttpRefusal(
     "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", headers=b"upgrade: websocket\r\n"
 )
 
 
-# Connections at `ax.socket`: subservers of this machine, whose user the kernel tells (AX-4.2-10).
-#
-# Only /ax is served there, as a WebSocket or by POST. Nothing else of the public endpoint is, so that no client is
-# taken
-# for somebody by the way it came.
-
-UID: Final = "uid"  # where the state of a connection has its user
-_CREDENTIALS: Final = "3i"  # pid, uid, gid (unix(7))
-
-
 class UserProtocol(McpProtocol):
+    """The HTTP protocol of a connection at `ax.socket`, which notes the user of the peer (AX-4.2-10)."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         sock: Any = transport.get_extra_info("socket")
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
@@ -318,7 +320,4 @@ class UserApp:
         if scope["path"] == PATH:
             await self._subservers(scope, receive, send)
             return
-        body = b'{"error":"not_found","message":"subservers register at /ax","details":{}}'
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": 404, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await _send_body(send, "http.response", 404, _NOT_FOUND)

@@ -1,70 +1,68 @@
-"""What is remembered of registrations: who owns a segment (MCP-AX 4.2) and which aggregator has a subserver (13.4).
+"""Who owns a segment (MCP-AX 4.2), and which aggregator of the tree has a subserver (13.4).
 
-Ownership stands in every store. Leases make sense only in a store that several aggregators share; without one the
-subserver is asked for its parent instead. A store that is away refuses new registrations and touches no others.
+`Owners` remembers in every store which proved authority owns a segment. `Leases` exists only in a store that several
+aggregators share; without one, the subserver is asked for its parent. A store that is away refuses new registrations
+and leaves existing ones alone.
+
+`TreeClaims` are the subservers that registered here, and those that registrants say are below them. A claim is entered
+here first and then made at our own parent, and so on up the tree, so that of two claims that come together one is
+first. Where there is no parent, or the parent does not answer, the claims known here decide.
 """
 
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from interlock.ax.protocol.messages import Register
+from interlock.ax.protocol.messages import Claimed, Register
 from interlock.ax.protocol.registration.leases import (
-    BadLease,
-    Claim,
-    Lease,
-    claim,
-    encode_lease,
+    OWN,
+    Holders,
+    SubserverLease,
+    check_lease,
     lease_of,
     lease_s,
-    may_remove,
     may_renew,
-    read_lease,
 )
-from interlock.ax.protocol.registration.registrations import Owner, Session
+from interlock.ax.protocol.registration.registrations import SegmentOwner, Session
 from interlock.core.clock import Clock
 from interlock.store.ports import Conflict, Damaged, Entry, KeyValue
 from interlock.wire.refusal import UNAVAILABLE, Refusal
 
+if TYPE_CHECKING:
+    from interlock.ax.parents.service import ParentService
+
 OWNERS: Final = "owners"
 LEASES: Final = "leases-ax"
-TRIES_MAX: Final = 5  # against writers that were first
-
-
-class OwnerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    authority: str
-    segment: str
-    subserver_id: str
-    at: float
+TRIES_MAX: Final = 5  # against other aggregators that write the same lease
 
 
 class Owners:
+    """The owners of segments, in the node's store."""
+
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
         self._clock = clock
 
-    async def maybe_owner(self, segment: str) -> Owner | None:
+    async def find_owner(self, segment: str) -> SegmentOwner | None:
         entry = await self._kv.get(OWNERS, segment, self._clock.wall())
-        if entry is None:
-            return None
-        record = _read(entry)
-        return Owner(segment=segment, authority=record.authority, subserver_id=record.subserver_id)
+        return None if entry is None else _read_owner(entry)
 
-    async def all(self) -> list[OwnerRecord]:
-        return [_read(entry) for entry in await self._kv.entries(OWNERS, self._clock.wall())]
+    async def all(self) -> list[SegmentOwner]:
+        return [_read_owner(entry) for entry in await self._kv.entries(OWNERS, self._clock.wall())]
 
-    async def keep(self, owner: Owner) -> None:
+    async def keep(self, owner: SegmentOwner) -> None:
         now = self._clock.wall()
-        record = OwnerRecord(authority=owner.authority, segment=owner.segment, subserver_id=owner.subserver_id, at=now)
-        await self._kv.put(OWNERS, owner.segment, msgspec.json.encode(record), now)
+        record = msgspec.json.encode(msgspec.structs.replace(owner, at=now))
+        await self._kv.put(OWNERS, owner.segment, record, now)
 
     async def release(self, segment: str) -> bool:
         return await self._kv.delete(OWNERS, segment)
 
 
-def _read(entry: Entry) -> OwnerRecord:
+def _read_owner(entry: Entry) -> SegmentOwner:
     try:
-        return msgspec.json.decode(entry.value, type=OwnerRecord)
+        return msgspec.json.decode(entry.value, type=SegmentOwner)
     except msgspec.DecodeError:
         raise Damaged(
             f"who owns the segment {entry.key} cannot be read; interlock links release {entry.key} forgets it"
@@ -72,7 +70,7 @@ def _read(entry: Entry) -> OwnerRecord:
 
 
 class Leases:
-    """Leases in a store that the aggregators of a tree share. Raises StoreError where it is away."""
+    """Leases in a store that the aggregators of a tree share. The methods raise StoreError if the store is away."""
 
     def __init__(self, kv: KeyValue, clock: Clock, aggregator_id: str, tree: str) -> None:
         self._kv = kv
@@ -81,14 +79,13 @@ class Leases:
         self._tree = tree
 
     async def claim(self, request: Register, session_id: str) -> Refusal | None:
-        """Claim a subserver for three intervals. Return None if it is ours now, otherwise the refusal."""
-        wanted = lease_of(self._own_id, session_id)
+        """Claim a subserver for three intervals. Return None if this aggregator has it now, otherwise the refusal."""
+        own = lease_of(self._own_id, session_id)
         for _ in range(TRIES_MAX):
-            entry = await self._kv.get(LEASES, self._key(request.subserver_id), self._clock.wall())
-            verdict = claim(_maybe_held_lease(entry), request, wanted)
-            if not isinstance(verdict, Claim):
-                return verdict
-            if await self._write(request.subserver_id, verdict.lease, entry, request.heartbeat_interval_ms):
+            entry, held = await self._read(request.subserver_id)
+            if refusal := check_lease(held, request, own):
+                return refusal
+            if await self._write(request.subserver_id, own, entry, request.heartbeat_interval_ms):
                 return None
         return Refusal(UNAVAILABLE, "unavailable", {"reason": "lease_contended"})
 
@@ -97,22 +94,31 @@ class Leases:
         own = lease_of(self._own_id, session.session_id)
         subserver_id = session.register.subserver_id
         for _ in range(TRIES_MAX):
-            entry = await self._kv.get(LEASES, self._key(subserver_id), self._clock.wall())
-            if not may_renew(_maybe_held_lease(entry), own):
+            entry, held = await self._read(subserver_id)
+            if not may_renew(held, own):
                 return False
             if await self._write(subserver_id, own, entry, session.register.heartbeat_interval_ms):
                 return True
         return False
 
     async def give_up(self, subserver_id: str, session_id: str) -> None:
-        own = lease_of(self._own_id, session_id)
-        key = self._key(subserver_id)
-        entry = await self._kv.get(LEASES, key, self._clock.wall())
-        if may_remove(_maybe_held_lease(entry), own):
-            await self._kv.delete(LEASES, key)
+        """Delete the lease of a session that is over, unless the lease is another session's by now."""
+        _, held = await self._read(subserver_id)
+        if held == lease_of(self._own_id, session_id):
+            await self._kv.delete(LEASES, self._key(subserver_id))
 
-    async def _write(self, subserver_id: str, lease: Lease, over: Entry | None, interval_ms: int) -> bool:
-        key, value, now, ttl_s = self._key(subserver_id), encode_lease(lease), self._clock.wall(), lease_s(interval_ms)
+    async def _read(self, subserver_id: str) -> tuple[Entry | None, SubserverLease | None]:
+        entry = await self._kv.get(LEASES, self._key(subserver_id), self._clock.wall())
+        if entry is None:
+            return None, None
+        try:
+            return entry, msgspec.json.decode(entry.value, type=SubserverLease)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise Damaged("the store holds a lease that cannot be read; remove it, or wait until it lapses") from None
+
+    async def _write(self, subserver_id: str, lease: SubserverLease, over: Entry | None, interval_ms: int) -> bool:
+        key, value, now = self._key(subserver_id), msgspec.json.encode(lease), self._clock.wall()
+        ttl_s = lease_s(interval_ms)
         try:
             if over is None:
                 await self._kv.create(LEASES, key, value, now, ttl_s=ttl_s)
@@ -126,8 +132,74 @@ class Leases:
         return f"{self._tree}/{subserver_id}"
 
 
-def _maybe_held_lease(entry: Entry | None) -> Lease | None:
-    try:
-        return None if entry is None else read_lease(entry.value)
-    except BadLease as bad:
-        raise Damaged(str(bad)) from None
+class TreeClaims:
+    """The subservers claimed here, which are claimed at the parent of our own tree as well."""
+
+    def __init__(self, aggregator_id: str, on_moved: Callable[[str, Mapping[str, str]], None]) -> None:
+        """Create the claims. `on_moved` receives the registration through which subservers were claimed (OWN for our
+        own), and which aggregators have them now.
+        """
+        self._own_id = aggregator_id
+        self._on_moved = on_moved
+        self._above: ParentService | None = None
+        self.holders = Holders()
+
+    def report_to(self, above: "ParentService") -> None:
+        self._above = above
+
+    async def claim_own(self, subserver_id: str, session_id: str, released_session: str | None) -> str | None:
+        """Claim a subserver that registers here. Return the aggregator that has it already, or None if it is ours."""
+        session_hash = lease_of(self._own_id, session_id).session_hash
+        claimed = Claimed(subserver_id=subserver_id, aggregator_id=self._own_id, session_hash=session_hash)
+        return (await self.claim((claimed,), OWN, released_session)).get(subserver_id)
+
+    async def claim(self, claims: Iterable[Claimed], via: str, released_session: str | None = None) -> dict[str, str]:
+        """Enter claims and ask the parent. Return those that another aggregator has. `via` is the session of the
+        registrant that claims.
+        """
+        refused: dict[str, str] = {}
+        entered = []
+        moved: list[tuple[str, Claimed]] = []
+        for claimed in claims:
+            before = self.holders.find(claimed.subserver_id)
+            holder = self.holders.claim(claimed, via, released_session)
+            if holder is not None:
+                refused[claimed.subserver_id] = holder
+                continue
+            entered.append(claimed)
+            if before is not None and before.via != via and before.claimed.aggregator_id != claimed.aggregator_id:
+                moved.append((before.via, claimed))
+        if entered and self._above is not None:
+            for subserver_id, holder in (await self._above.claim(entered, released_session)).items():
+                if self.holders.release(subserver_id, via):
+                    refused[subserver_id] = holder
+        for former, claimed in moved:
+            if claimed.subserver_id not in refused:
+                self._on_moved(former, {claimed.subserver_id: claimed.aggregator_id})
+        return refused
+
+    def disown(self, held: Mapping[str, str]) -> None:
+        """Release subservers that other aggregators have, as the parent says."""
+        for subserver_id, holder in held.items():
+            before = self.holders.find(subserver_id)
+            if before is not None:
+                self.release((subserver_id,), before.via)
+                self._on_moved(before.via, {subserver_id: holder})
+
+    def release(self, subserver_ids: Iterable[str], via: str) -> None:
+        """Release claims that came through a session, here and at the parent."""
+        self._release_above([subserver_id for subserver_id in subserver_ids if self.holders.release(subserver_id, via)])
+
+    def release_own(self, subserver_id: str, session_id: str) -> None:
+        """Release the claim of a session here. A later session of the same subserver keeps its claim."""
+        if self.holders.release(subserver_id, OWN, lease_of(self._own_id, session_id).session_hash):
+            self._release_above([subserver_id])
+
+    def end(self, session: Session) -> None:
+        """End the claim of a registration, and the claims that came through it."""
+        self.release_own(session.register.subserver_id, session.session_id)
+        self._release_above(self.holders.release_all(session.session_id))
+
+    def _release_above(self, gone: Sequence[str]) -> None:
+        if gone and self._above is not None:
+            self._above.release(gone)

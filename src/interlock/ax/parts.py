@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIdentity
 from interlock.ax.children import ChildSupervisor
 from interlock.ax.endpoint import AxEndpoint
-from interlock.ax.memberships import MembershipParts
 from interlock.ax.ownership import Leases, Owners
-from interlock.ax.parents.service import ParentService
-from interlock.ax.registrar import Registrar
+from interlock.ax.parents.service import ParentParts, ParentService
+from interlock.ax.registrar import Registrar, RegistrarParts
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import principal_for
 from interlock.core.feed import Feed
@@ -28,7 +27,7 @@ class AxParts(CapabilityParts):
         self.registrar = Registrar(
             plan,
             own_id,
-            MembershipParts(
+            RegistrarParts(
                 clock=clock,
                 connector_parts=node.links.connector_parts,
                 catalog=calls.catalog,
@@ -59,19 +58,21 @@ class AxParts(CapabilityParts):
         fronts.credentials_changed.subscribe(lambda _: self.registrar.dismiss_unwelcome(self._is_welcome))
         self.parents = ParentService(
             plan,
-            registrar=self.registrar,
-            subtree=subtree,
-            clock=clock,
-            recorder=stores.recorder,
-            legacy=fronts.legacy,
-            modern=fronts.modern,
-            audience=calls.audience,
-            budgets=calls.budgets,
+            ParentParts(
+                registrar=self.registrar,
+                clock=clock,
+                recorder=stores.recorder,
+                legacy=fronts.legacy,
+                modern=fronts.modern,
+                audience=calls.audience,
+                budgets=calls.budgets,
+            ),
+            subtree,
         )
 
     def _is_welcome(self, guest: RegistrantIdentity) -> bool:
         """Return whether a subserver that is connected could still register."""
-        is_admitted = self.endpoint is None or self.endpoint.stands(guest)
+        is_admitted = self.endpoint is None or self.endpoint.is_still_admitted(guest)
         return is_admitted and self._stores.tokens.stands(guest.principal)
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:

@@ -1,33 +1,55 @@
 """The aggregator's side of MCP-AX: subservers that register become links of the node, for as long as they live.
 
-It takes messages that fronts have read, with their senders, and returns answers. What a registration may be is decided
-by `Registrations`, with what the store remembers; what then happens is done by `Members`.
+Theory of operation. A connection (`RegistrationSource`) reads the messages of a subserver and calls the `Registrar`:
+
+    register            may this subserver have this segment? (`Registrations`, proofs, owners, leases, claims)
+      -> Joined         a link and its keeper are created; the connection sends the answer
+    welcome             the keeper greets the subserver, reads its lists and puts them into the catalog
+    answer              heartbeats and deregistrations of registered subservers
+    handle_lost_connection, handle_events
+                        what happens to a registration is done to its link
+
+`Registrations` is pure: it decides, and returns an answer and events. `handle_events` carries the events out: links
+that enter or leave the catalog, notices to the audience, audit records. One timer serves all registrations. Requests
+of MCP-AX that come over a registered link arrive through `RegistrationEvents`.
+
+A registration is answered in this order, and nothing is left behind when one step refuses (MCP-AX 4.2, 13.4): transport
+class and security of the link, segment, proof of the authority, the rules of `Registrations`, single use of the proof,
+and last whether another aggregator already has the subserver.
 """
 
 import asyncio
 import logging
 import secrets
+import uuid
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol, assert_never
 
 import msgspec
 
-from interlock.approvals.trust.registrant import AuthorityProofs
-from interlock.ax.memberships import NAME as OWN_TOOL
-from interlock.ax.memberships import Members, MembershipParts, RegistrationSource
-from interlock.ax.ownership import Owners
+from interlock.access.tokens import find_access_rule
+from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIdentity
+from interlock.ax.ownership import Leases, Owners, TreeClaims
+from interlock.ax.protocol.budget import Limits
+from interlock.ax.protocol.capability import LatencyClass
+from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.messages import (
     CLAIM,
     DEREGISTER,
     HEARTBEAT,
+    HEARTBEAT_MS,
+    HELD_ELSEWHERE,
     REGISTER,
+    SUBSERVER_LOST,
     VERSION,
     Claims,
     Parent,
     Register,
     Registered,
 )
+from interlock.ax.protocol.names import Withheld
+from interlock.ax.protocol.notifications import Drops, Notice, NoticeGate, lost_notice, refused_notice
 from interlock.ax.protocol.registration.codec import (
     DEREGISTERED,
     encode_heartbeat_answer,
@@ -36,18 +58,48 @@ from interlock.ax.protocol.registration.codec import (
     read_deregister_untrusted,
     read_heartbeat_untrusted,
 )
-from interlock.ax.protocol.registration.leases import asks_parent, check_parent, split_brain
+from interlock.ax.protocol.registration.leases import OWN, check_parent, split_brain
 from interlock.ax.protocol.registration.registrations import (
+    CycleClaimed,
+    Ended,
+    EndReason,
     Event,
     Joined,
-    Owner,
+    LivenessState,
+    Lost,
     Peer,
+    Policy,
+    Recovered,
+    Registrations,
+    SegmentOwner,
+    Session,
+    SubtreeChanged,
+    Suspected,
+    Vanished,
 )
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
-from interlock.config.plan import Plan
-from interlock.links.registered import RegisteredLink
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.local_items import local_items
+from interlock.config.plan import AccessRule, Plan
+from interlock.core.audit_record import AuditRecord
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.check import Account
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.feed import Feed
+from interlock.core.link_state import LinkState
+from interlock.core.recorder import Recorder, Refusals
+from interlock.fronts.audience import Audience
+from interlock.guard.budgets import Budgets
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.connector import ConnectorParts
+from interlock.links.keeper import STOP_S, Keeper
+from interlock.links.link import Link, LinkEvents
+from interlock.links.listing import Listing
+from interlock.links.local_link import LocalLink, LocalTool, ToolResult
+from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
+from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.codec import Notification, Request, encode_refusal, encode_result
+from interlock.wire.jsonrpc.codec import Notification, Request, encode_notification, encode_refusal, encode_result
 from interlock.wire.refusal import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -62,19 +114,97 @@ from interlock.wire.refusal import (
 log = logging.getLogger("interlock.ax")
 
 SESSION_ID_BYTES: Final = 24  # MCP-AX 6.2: at least 128 random bits
-CLAIMING_MAX: Final = 100  # of one registrant at once
-VERSIONS_NOTED_MAX: Final = 100  # strange versions that are told apart in the log
+CLAIMING_MAX: Final = 100  # claims of one registrant that wait for our parent at once
+VERSIONS_NOTED_MAX: Final = 100  # unknown versions that the log tells apart
+UNAUTHORISED: Final = 4401  # SURFACE 4
+SUPERSEDED: Final = 4409  # SURFACE 4: another registration replaced this one
+OWN_TOOL: Final = "notifications_dropped"  # AX-12-5
+
+_OWN_TOOL_OUTPUT: Final = {
+    "type": "object",
+    "properties": {
+        "total": {"type": "integer", "minimum": 0},
+        "by_segment": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
+    },
+    "required": ["total", "by_segment"],
+}
+_CLOSE_CODES: Final[Mapping[EndReason, int]] = {"deregistered": NORMAL, "superseded": SUPERSEDED}
+_LOSSES: Final = {"heartbeat_timeout": "it missed three heartbeats", "connection_lost": "its connection ended"}
+_BAD_NAMES: Final = "the name is not valid here"
+_INVALID: Final = "namespace_invalid"  # AX-4.3-1
 
 
-class Registrar(Members):
-    def __init__(
-        self, plan: Plan, aggregator_id: str, parts: MembershipParts, owners: Owners, proofs: AuthorityProofs
-    ) -> None:
-        super().__init__(plan, aggregator_id, parts)
+class RegistrationSource(Protocol):
+    """The connection over which a registrant came: a WebSocket, a child's lines, or one that this node dials back."""
+
+    transport: str
+    guest: RegistrantIdentity
+
+    @property
+    def is_open(self) -> bool:
+        """Return False if the connection ended while its registration was checked."""
+
+    async def ask_parent(self) -> Parent | Refusal | None:
+        """Ask the subserver for its parent. Return None if it has none or does not know the request."""
+
+    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
+        """Create the keeper and its link, which has the pipe of this source."""
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class RegistrarParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the node that registrations use."""
+
+    clock: Clock
+    connector_parts: ConnectorParts
+    catalog: Catalog
+    keepers: dict[str, Keeper]
+    audience: Audience
+    link_events: LinkEvents
+    recorder: Recorder
+    budgets: Budgets
+    refusals: Refusals
+    subtree: Feed[tuple[str, ...]]  # publishes the aggregators below us, which our own parents must know (5.3)
+    leases: Leases | None = None  # only in a store that aggregators share (13.4)
+
+
+class _Member:
+    """A segment that is taken: its keeper, and the connection over which it registered."""
+
+    def __init__(self, keeper: RegisteredKeeper, source: RegistrationSource) -> None:
+        self.keeper = keeper
+        self.source = source
+        self.told_refused: tuple[Withheld, ...] = ()
+        self.renewing = False
+
+
+class Registrar:
+    """The registered subservers of a node. It receives the events of their links (`RegistrationEvents`)."""
+
+    def __init__(self, plan: Plan, aggregator_id: str, parts: RegistrarParts, owners: Owners, proofs: AuthorityProofs) -> None:
+        policy = Policy(
+            require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
+        )
+        self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
+        self.drops = Drops()
+        self.claims = TreeClaims(aggregator_id, self._take_away)
         self.owners = owners
         self._proofs = proofs
+        self._plan = plan
+        self._parts = parts
+        self._clock = parts.clock
+        self._catalog = parts.catalog
+        self._keepers = parts.keepers
+        self._leases = parts.leases
+        self._members: dict[str, _Member] = {}  # by session id; a lost one stays while its names are listed
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks = BackgroundTasks()
+        self._hanging_up = BackgroundTasks()
+        self._own_tool_shown = False
+        self._stopping = False
         self._versions_noted: set[str | None] = {VERSION}
-        self._children: dict[str, str] = {}
+        self._children: dict[str, str] = {}  # segment -> the only principal that may register it
         self._of_contracts: tuple[str, ...] = ()
         self._claiming: Counter[str] = Counter()  # requests of registrants that wait for our parent
         self.keep_segments(plan)
@@ -86,21 +216,18 @@ class Registrar(Members):
         """Reserve the segments of the configuration, so that they cannot be registered."""
         devices = (device.segment for device in plan.devices.described)
         self._configured = (*(server.segment for server in plan.servers), *devices)
-        self._keep()
         self._children = {child.segment: f"child:{child.segment}" for child in plan.ax.children}
+        self.keep_contracts(self._of_contracts)
 
     def keep_contracts(self, segments: Iterable[str]) -> None:
         """Reserve the segments of drivers' contracts, so that they cannot be registered."""
         self._of_contracts = tuple(segments)
-        self._keep()
-
-    def _keep(self) -> None:
         self.engine.keep((OWN_TOOL, *self._configured, *self._of_contracts))
 
     # Registering
 
     async def register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
-        """Return the answer to a registration. After it was sent, `welcome` starts to use the link."""
+        """Return the answer to a registration. After the answer was sent, call `welcome`."""
         began = self._clock.now()
         try:
             answer = await self._register(request, link_id, source)
@@ -109,21 +236,20 @@ class Registrar(Members):
             answer = Refusal(UNAVAILABLE, "unavailable", {"reason": "store"})
         refusal = answer if isinstance(answer, Refusal) else None
         self._record(source.guest.principal, REGISTER, request.segment, refusal, self._clock.now() - began)
-        if refusal is None and request.version not in self._versions_noted:
-            self._note_version(request)
-        return answer
-
-    def _note_version(self, request: Register) -> None:
-        """Log another version of MCP-AX once. The registration is accepted all the same (6.1)."""
-        if len(self._versions_noted) <= VERSIONS_NOTED_MAX:
+        # Another version of MCP-AX is logged once and accepted (6.1).
+        is_new = request.version not in self._versions_noted and len(self._versions_noted) <= VERSIONS_NOTED_MAX
+        if refusal is None and is_new:
             self._versions_noted.add(request.version)
             description = "names no version" if request.version is None else f"names the version {request.version!a}"
             log.info("link %s: its registration %s of MCP-AX; we speak %s", request.segment, description, VERSION)
+        return answer
 
     async def _register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
         guest = source.guest
-        if refusal := self._check_class(request.transport_class):
-            return refusal
+        classes = [*(standard.id for standard in TRANSPORT_CLASSES), *self._plan.ax.transport_classes]
+        if request.transport_class not in classes:  # AX-6.1-6
+            why = f"transport_class must be one of {', '.join(classes)}; ax.transport_classes names private ones"
+            return Refusal(INVALID_PARAMS, why, {"member": "transport_class", "known": classes})
         if not guest.encrypted:  # AX-10.4-1
             return ax_refusal(LINK_INSECURE, "from beyond this machine a subserver registers over TLS")
         if self._children.get(request.segment, guest.principal) != guest.principal:
@@ -141,7 +267,7 @@ class Registrar(Members):
         if isinstance(shown, Refusal):
             return shown
         peer = guest.peer(request, link_id, proved=proved is not None or shown)
-        owner = await self.owners.maybe_owner(request.segment)
+        owner = await self.owners.find_owner(request.segment)
         if refusal := self.engine.check(request, peer, owner):
             return refusal
         if proved is not None and (refusal := await self._proofs.spend(proved)):  # AX-4.2-8: seen before
@@ -149,48 +275,12 @@ class Registrar(Members):
         session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
         if refusal := await self._check_holder(request, session_id, source):
             return refusal
-        answer = await self._seat(request, peer, owner, session_id, source)
+        answer = await self._begin_session(request, peer, owner, session_id, source)
         if isinstance(answer, Refusal):
             if self._leases is not None:
                 await self._give_up(self._leases, request, session_id)
             self.claims.release_own(request.subserver_id, session_id)
         return answer
-
-    def _check_class(self, transport_class: str) -> Refusal | None:
-        classes = [*(standard.id for standard in TRANSPORT_CLASSES), *self._plan.ax.transport_classes]
-        if transport_class in classes:  # AX-6.1-6
-            return None
-        why = f"transport_class must be one of {', '.join(classes)}; ax.transport_classes names private ones"
-        return Refusal(INVALID_PARAMS, why, {"member": "transport_class", "known": classes})
-
-    async def _seat(
-        self, request: Register, peer: Peer, owner: Owner | None, session_id: str, source: RegistrationSource
-    ) -> Registered | Refusal:
-        if self._stopping:
-            return Refusal(UNAVAILABLE, "unavailable", {"reason": "stopping"})
-        if not source.is_open:
-            return Refusal(UNAVAILABLE, "unavailable", {"reason": "gone"})
-        peer = self._with_budget(peer, source)
-        step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
-        self.happened(step.events, source=source)
-        joined = next((event for event in step.events if isinstance(event, Joined)), None)
-        if joined is not None and joined.owner is not None:
-            try:
-                await self.owners.keep(joined.owner)
-            except StoreError:
-                # In a turn of its own: it closes the link, behind the answer.
-                asyncio.get_running_loop().call_soon(self._remove, session_id)
-                raise
-        return step.answer
-
-    def _with_budget(self, peer: Peer, source: RegistrationSource) -> Peer:
-        """Add the budget of a registration, which holds as long as its session (11.4)."""
-        rule = source.guest.rule
-        limits = self._budgets.for_registration(rule.budget if rule is not None else None)
-        return msgspec.structs.replace(peer, budget=limits.as_object())
-
-    def _remove(self, session_id: str) -> None:
-        self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 
     async def _check_holder(self, request: Register, session_id: str, source: RegistrationSource) -> Refusal | None:
         """Refuse a subserver that another aggregator has (13.4), by the shared store or by asking the subserver and
@@ -198,9 +288,8 @@ class Registrar(Members):
         """
         if self._leases is not None:
             return await self._leases.claim(request, session_id)
-        answer: Parent | Refusal | None = None
-        if asks_parent(request, has_store=False):
-            answer = await source.ask_parent()
+        # A registration that names its parent, or none, needs no question (AX-13.4-4).
+        answer = await source.ask_parent() if request.parent_id is msgspec.UNSET else None
         if isinstance(answer, Refusal):
             return answer
         if refusal := check_parent(request, answer, self.engine.aggregator_id):  # AX-13.4-2, AX-13.4-4
@@ -208,7 +297,302 @@ class Registrar(Members):
         holder = await self.claims.claim_own(request.subserver_id, session_id, request.released_session)
         return None if holder is None else split_brain(holder)  # AX-13.4-2
 
-    # What it says on its link
+    async def _begin_session(
+        self, request: Register, peer: Peer, owner: SegmentOwner | None, session_id: str, source: RegistrationSource
+    ) -> Registered | Refusal:
+        """Begin the session. Much time may have passed since the first check, so `Registrations` checks again."""
+        if self._stopping:
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": "stopping"})
+        if not source.is_open:
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": "gone"})
+        # The budget of a registration holds as long as its session (11.4).
+        rule = source.guest.rule
+        limits = self._parts.budgets.for_registration(rule.budget if rule is not None else None)
+        peer = msgspec.structs.replace(peer, budget=limits.as_object())
+        step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
+        self.handle_events(step.events, source=source)
+        joined = next((event for event in step.events if isinstance(event, Joined)), None)
+        if joined is not None and joined.owner is not None:
+            try:
+                await self.owners.keep(joined.owner)
+            except StoreError:
+                # In a later turn of the loop: ending the session closes the link, and the answer must be sent before.
+                asyncio.get_running_loop().call_soon(self._end_session, session_id, "removed")
+                raise
+        return step.answer
+
+    def welcome(self, session_id: str) -> None:
+        """Start to use the link, after the answer to the registration was sent."""
+        member = self._members.get(session_id)
+        if member is not None:
+            member.keeper.start()
+            if self._leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
+                self._tasks.begin(self._renew_without_beats(session_id))
+
+    # What happens to registrations
+
+    def handle_lost_connection(self, session_id: str, reason: str) -> None:
+        """End the session whose connection is gone. Its names stay listed as degraded for a while."""
+        self.handle_events(self.engine.link_closed(session_id, now=self._clock.now()), detail=reason)
+
+    def _end_session(self, session_id: str, reason: EndReason) -> None:
+        self.handle_events(self.engine.end(session_id, reason, now=self._clock.now()))
+
+    def handle_events(
+        self, events: Iterable[Event], *, source: RegistrationSource | None = None, detail: str = ""
+    ) -> None:
+        """Do to links what happened to registrations, and set the timer for the next deadline.
+
+        `source`: of a registration that begins. `detail`: why a connection was lost, for people.
+        """
+        for event in events:
+            match event:
+                case Joined():
+                    if source is None:
+                        raise RuntimeError("a session begins only with a registration")
+                    self._join(event.session, source)
+                case Suspected():
+                    self._tasks.begin(self._probe(self._members[event.session.session_id].keeper))
+                case Recovered():
+                    keeper = self._members[event.session.session_id].keeper
+                    keeper.recover()
+                    if keeper.listing is not None:
+                        self._tasks.begin(self._stock(keeper.link, keeper.listing))
+                case Lost():
+                    self._lose(event, detail)
+                case Ended():
+                    self._end(event)
+                case Vanished():
+                    lost = self._keepers.get(event.segment)
+                    if isinstance(lost, RegisteredKeeper):
+                        del self._keepers[event.segment]
+                        self._members.pop(lost.link.registration.session_id, None)
+                        self._catalog.drop(lost.link)
+                case SubtreeChanged():
+                    self._parts.subtree.publish(event.subtree_ids)
+                case CycleClaimed():
+                    # One interval to correct the claim: the registrant may be an aggregator that repeats a claim, and
+                    # learns of the error with its next heartbeat.
+                    interval_s = (event.session.register.heartbeat_interval_ms or HEARTBEAT_MS) / 1000
+                    asyncio.get_running_loop().call_later(interval_s, self._end_cycle, event.session.session_id)
+                case _:
+                    assert_never(event)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.engine.next_deadline()
+        if due is not None and not self._stopping:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._clock.now()), self._on_due)
+
+    def _on_due(self) -> None:
+        self.handle_events(self.engine.on_deadline(self._clock.now()))
+
+    def _end_cycle(self, session_id: str) -> None:
+        if not self._stopping:
+            self.handle_events(self.engine.end_cycle(session_id, now=self._clock.now()))
+
+    def set_above(self, ids: frozenset[str]) -> None:
+        """Set the aggregators that are known to be above us. A registrant that names one of them as below it is
+        removed (5.3).
+        """
+        self.handle_events(self.engine.set_above(ids))
+
+    def _join(self, session: Session, source: RegistrationSource) -> None:
+        """Create the link and the keeper of a session that begins."""
+        former = self._keepers.get(session.segment)
+        if isinstance(former, RegisteredKeeper):  # what it listed is refused until the new one has listed (13.2)
+            self._members.pop(former.link.registration.session_id, None)
+            former.link.set_state(LinkState.CONNECTING, "its subserver is back and lists its tools")
+        if not self._own_tool_shown:  # without a subserver there is nothing to count
+            self._own_tool_shown = True
+            self._list_own_tool()
+        keeper = source.keeper_for(
+            RegistrationParts(
+                make_link=lambda events: self._make_link(session, source, events),
+                connector_parts=self._parts.connector_parts,
+                stock=self._stock,
+                events=self._parts.link_events,
+                registrar=self,
+            )
+        )
+        self._members[session.session_id] = _Member(keeper, source)
+        self._keepers[session.segment] = keeper
+        log.info("link %s: registered by %s", session.segment, session.peer.principal)
+
+    def _make_link(self, session: Session, source: RegistrationSource, events: LinkEvents) -> RegisteredLink:
+        """Create the link of a session, with what it offers, its budget and the gate of its notifications."""
+        register, peer, ax = session.register, session.peer, self._plan.ax
+        rule = source.guest.rule
+        declared = Limits(**peer.budget)
+        return RegisteredLink(
+            session,
+            events,
+            self,
+            self._clock,
+            transport=source.transport,
+            offer=Offer(
+                kind="aggregator" if register.is_aggregator else "leaf",
+                proved=peer.proved,
+                authority=register.authority if peer.proved else None,
+                scope=session.auth_scope,
+                link_latency_ms=rule.link_latency_ms if rule is not None else 0.0,
+                transport=register.transport_class,
+                session=session.session_id,
+            ),
+            gate=NoticeGate(session.segment, self.drops, per_s=ax.notify_per_s, buffer_max=ax.notify_buffer),
+            vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+            account=None if declared.is_unlimited else Account("subserver", declared, self._clock.now()),
+        )
+
+    def _list_own_tool(self) -> None:
+        """List the tool that this aggregator offers to the tree: how many notifications it had to drop (MCP-AX 12)."""
+
+        async def count_drops(principal: str, arguments: bytes) -> ToolResult:
+            # AX-12-5
+            drops = self.drops
+            return ToolResult(content={"total": drops.total, "by_segment": dict(sorted(drops.by_segment.items()))})
+
+        tool = LocalTool(
+            name=OWN_TOOL,
+            description="How many notifications of subservers this aggregator dropped since it started, and whose.",
+            input_schema={"type": "object", "properties": {}},
+            output_schema=_OWN_TOOL_OUTPUT,
+            handler=count_drops,
+            # AX-12-5
+            has_effect=False,
+            latency_class=LatencyClass.REALTIME,
+            timeout_s=0.5,
+        )
+        link = LocalLink((OWN_TOOL,), self._parts.link_events, self._clock, tools=(tool,), is_root=True)
+        self._catalog.place(local_items(link, self._plan.ax.root_segment))
+
+    async def _probe(self, keeper: RegisteredKeeper) -> None:
+        """Ping a subserver that missed two heartbeats, and refuse its calls if it does not answer.
+
+        The third missed heartbeat ends its session (6.3). Refusing calls earlier lets the tree settle in less than
+        three intervals (13.3).
+        """
+        session = keeper.link.registration
+        answers = await keeper.answers(session.register.heartbeat_interval_ms / 4000)
+        registration = self.engine.find(session.segment)
+        is_silent = not answers and registration is not None and registration.state is LivenessState.SUSPECT
+        if is_silent and registration is not None and registration.session.session_id == session.session_id:
+            keeper.link.set_state(LinkState.DEGRADED, "it missed two heartbeats and does not answer")
+            self._degrade(keeper.link)
+
+    def _degrade(self, link: ConnectedLink) -> None:
+        if self._plan.degraded.enabled:
+            self._catalog.degrade(link)
+
+    def _lose(self, event: Lost, detail: str) -> None:
+        session = event.session
+        member = self._members[session.session_id]
+        why = detail or _LOSSES[event.reason]
+        self.claims.end(session)
+        self._cut(member, LinkState.DEGRADED, why)
+        self._degrade(member.keeper.link)
+        member.source.close(POLICY, event.reason)
+        log.warning("link %s: lost: %s", session.segment, why)
+        self._record(session.peer.principal, SUBSERVER_LOST, session.segment, None, 0.0, "lost", event.reason)
+        since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
+        self._parts.audience.notice(lost_notice(session.segment, event.reason, since, str(uuid.uuid4())))
+
+    def _end(self, event: Ended) -> None:
+        session = event.session
+        member = self._members[session.session_id]
+        self.claims.end(session)
+        self._cut(member, LinkState.STOPPED, event.reason)
+        member.source.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
+        log.info("link %s: its registration ended: %s", session.segment, event.reason)
+        self._record(session.peer.principal, DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
+        if self._leases is not None and event.reason != "split_brain":
+            self._tasks.begin(self._give_up(self._leases, session.register, session.session_id))
+
+    def _cut(self, member: _Member, state: LinkState, reason: str) -> None:
+        member.keeper.cut(state, reason)
+        hanging_up = member.keeper.hanging_up
+        if hanging_up is not None:
+            self._hanging_up.hold(hanging_up)
+
+    # The shared store
+
+    def _renew(self, session_id: str) -> None:
+        member = self._members.get(session_id)
+        if self._leases is not None and member is not None and not member.renewing:
+            member.renewing = True
+            self._tasks.begin(self._renew_lease(self._leases, member))
+
+    async def _renew_without_beats(self, session_id: str) -> None:
+        """Renew the lease of a subserver that promised no heartbeats, as long as its link is open (6.3)."""
+        while self.engine.has_session(session_id):
+            self._renew(session_id)
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
+
+    async def _renew_lease(self, leases: Leases, member: _Member) -> None:
+        session = member.keeper.link.registration
+        try:
+            if not await leases.renew(session):
+                self._end_session(session.session_id, "split_brain")
+        except StoreError as away:  # 13.4: existing registrations go on
+            log.warning("link %s: its lease could not be renewed: %s", session.segment, away)
+        finally:
+            member.renewing = False
+
+    async def _give_up(self, leases: Leases, register: Register, session_id: str) -> None:
+        try:
+            await leases.give_up(register.subserver_id, session_id)
+        except StoreError as away:
+            log.warning("link %s: its lease is left to lapse: %s", register.segment, away)
+
+    def _take_away(self, via: str, held: Mapping[str, str]) -> None:
+        """End registrations here that other aggregators hold (13.4), and notify a registrant of those below it."""
+        member = self._members.get(via)
+        if member is not None and member.keeper.link.pipe is not None:
+            notification = encode_notification(HELD_ELSEWHERE.encode(), encode_held(held))
+            member.keeper.link.pipe.send(notification, b"", None)
+        for subserver_id, holder in held.items() if via == OWN else ():
+            session_id = self.engine.find_session_id(subserver_id)
+            if session_id is not None:
+                log.warning("subserver %s is registered with %s in this tree", subserver_id, holder)
+                self._end_session(session_id, "split_brain")
+
+    # Lists of subservers
+
+    async def _stock(self, link: Link, listing: Listing | None) -> None:
+        """Put a subserver's lists into the catalog. A list with an invalid name ends its registration (4.3)."""
+        keeper = self._keepers.get(link.segment)
+        if listing is None or not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:
+            return  # another link has replaced this one
+        session = keeper.link.registration
+        member = self._members.get(session.session_id)
+        if member is None:
+            return
+        stocked = await self._catalog.stock(link, listing)
+        if stocked.refused is not None:
+            log.warning("link %s: refused: %s", link.segment, stocked.refused.message)
+            names = (stocked.refused.details or {}).get("names", [])
+            self._report_unlisted(
+                keeper.link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names)
+            )
+            self._record(keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
+            member.source.close(POLICY, ascii(f"{_INVALID}: {', '.join(names)}")[1:-1])  # AX-4.3-1
+            # AX-4.3-1: the reason
+            self._end_session(session.session_id, "namespace_invalid")
+        elif stocked.items is not None:
+            withheld = tuple(item for item in stocked.items.withheld if item.code is not None)
+            if withheld != member.told_refused:
+                member.told_refused = withheld
+                self._report_unlisted(keeper.link, withheld)
+            for changed in stocked.changed:
+                log.warning("link %s: the definition of %s changed", link.segment, changed.name)
+
+    def _report_unlisted(self, link: ConnectedLink, withheld: tuple[Withheld, ...]) -> None:
+        """Notify a subserver that some of its tools are not listed, and why (4.2)."""
+        if link.pipe is not None and withheld:
+            notice = refused_notice(withheld)
+            link.pipe.send(encode_notification(notice.method.encode(), bytes(notice.params)), b"", None)
+
+    # Messages of MCP-AX on registered links (RegistrationEvents)
 
     def on_ax_request(self, link: RegisteredLink, request: Request) -> None:
         pipe = link.pipe
@@ -218,21 +602,37 @@ class Registrar(Members):
         answer, events = self.answer(request, link.registration.peer, link.registration.session_id)
         if pipe is not None:
             pipe.send(answer, b"", None)
-        self.happened(events)  # which may close the link, behind the answer
+        self.handle_events(events)  # which may close the link: the answer goes first
 
     def on_ax_notification(self, link: RegisteredLink, message: Notification) -> None:
         """Handle a message of MCP-AX that came as a notification, and send no answer (6.3)."""
         request, session = Request(b"0", message.method, message.params), link.registration
-        self.happened(self.answer(request, session.peer, session.session_id)[1])
+        self.handle_events(self.answer(request, session.peer, session.session_id)[1])
+
+    def on_link_lost(self, link: RegisteredLink, reason: str) -> None:
+        member = self._members.get(link.registration.session_id)
+        if member is not None:
+            member.source.close(POLICY, reason)
+            self.handle_lost_connection(link.registration.session_id, reason)
+
+    def on_notice(self, link: RegisteredLink, notice: Notice) -> None:
+        self._parts.audience.notice(notice)
 
     def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:
         """Return the answer to a request of MCP-AX other than a first mcpax/register, and the events to handle once it
         is sent.
 
-        `own` is the session of the link it came on, if it came on one.
+        `own` is the session of the link on which the request came, if it came on one.
         """
         if request.method == HEARTBEAT:
-            return self._answer_beat(request, peer, own)
+            beat = read_heartbeat_untrusted(request.params, own)
+            if isinstance(beat, Refusal):
+                return encode_refusal(request.id, beat), ()
+            alive = self.engine.heartbeat(beat, peer, now=self._clock.now())
+            if isinstance(alive.answer, Refusal):
+                return encode_refusal(request.id, alive.answer), alive.events
+            self._renew(beat.session_id)
+            return encode_result(request.id, encode_heartbeat_answer(alive.answer)), alive.events
         if request.method == DEREGISTER:
             leaving = read_deregister_untrusted(request.params, own)
             if isinstance(leaving, Refusal):
@@ -246,17 +646,8 @@ class Registrar(Members):
             refusal = Refusal(INVALID_REQUEST, "this link has its registration; open another for another")
         return encode_refusal(request.id, refusal), ()
 
-    def _answer_beat(self, request: Request, peer: Peer, own: str | None) -> tuple[bytes, tuple[Event, ...]]:
-        beat = read_heartbeat_untrusted(request.params, own)
-        if isinstance(beat, Refusal):
-            return encode_refusal(request.id, beat), ()
-        step = self.engine.heartbeat(beat, peer, now=self._clock.now())
-        if isinstance(step.answer, Refusal):
-            return encode_refusal(request.id, step.answer), step.events
-        self._renew(beat.session_id)
-        return encode_result(request.id, encode_heartbeat_answer(step.answer)), step.events
-
     async def _answer_claims(self, link: RegisteredLink, request: Request) -> None:
+        """Answer mcpax/claim, for which our own parent may have to be asked (13.4)."""
         session_id = link.registration.session_id
         read = read_claims_untrusted(request.params)
         is_busy = self._claiming[session_id] >= CLAIMING_MAX
@@ -278,8 +669,66 @@ class Registrar(Members):
     # The operator
 
     async def release(self, segment: str) -> bool:
-        """Forget who owns a segment, and what is kept of one that is lost. False: there was nothing to forget."""
-        standing = self.engine.maybe_standing(segment)
+        """Forget the owner of a segment, and the names of a lost subserver there. Return False if there were none."""
+        was_taken = self.engine.find(segment) is not None
         forgotten = await self.owners.release(segment)
-        self.happened(self.engine.release(segment, now=self._clock.now()))
-        return forgotten or (standing is not None and self.engine.maybe_standing(segment) is None)
+        self.handle_events(self.engine.release(segment, now=self._clock.now()))
+        return forgotten or (was_taken and self.engine.find(segment) is None)
+
+    def find_rule(self, session_id: str) -> AccessRule | None:
+        """Return the [[access]] entry that admitted the session, or None."""
+        member = self._members.get(session_id)
+        return None if member is None else member.source.guest.rule
+
+    def dismiss_unwelcome(self, is_welcome: Callable[[RegistrantIdentity], bool]) -> None:
+        """Close the connections of subservers whose credential is no longer accepted (MCP-AX 1.1)."""
+        for session_id, member in list(self._members.items()):
+            if not is_welcome(member.source.guest):
+                member.source.close(UNAUTHORISED, "the credential was revoked or has expired")
+                self._end_session(session_id, "removed")
+
+    def dismiss_changed(self, rules: tuple[AccessRule, ...]) -> None:
+        """Close the connections of subservers whose [[access]] entry has changed: they register again."""
+        for member in list(self._members.values()):
+            guest = member.source.guest
+            if find_access_rule(guest.principal, rules) != guest.rule:
+                member.keeper.link.on_pipe_lost("its [[access]] entry changed")
+
+    # The end
+
+    def hang_up(self) -> None:
+        """Close all connections because the node stops, so that subservers look for another parent. Calls under way
+        have ended.
+        """
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for member in self._members.values():
+            member.source.close(GOING_AWAY, "the aggregator is stopping")
+
+    async def close(self) -> None:
+        self.hang_up()
+        for member in list(self._members.values()):
+            self._cut(member, LinkState.STOPPED, "the node is stopping")
+            if self._leases is not None:
+                session = member.keeper.link.registration
+                await self._give_up(self._leases, session.register, session.session_id)
+        await self._tasks.close()
+        await self._hanging_up.finish(STOP_S)
+
+    def _record(
+        self,
+        who: str,
+        method: str,
+        segment: str,
+        refusal: Refusal | None,
+        seconds: float,
+        outcome: str = "ok",
+        reason: str | None = None,
+    ) -> None:
+        if refusal is not None:  # a refused subserver tries again and again: the log of refusals counts
+            self._parts.refusals.note(who, "ax", method, refusal.message, segment)
+            return
+        at = self._clock.wall() - seconds
+        record = AuditRecord(at, who, "ax", method, segment, None, "admitted", outcome, seconds, reason)
+        self._parts.recorder.add(record)

@@ -1,8 +1,14 @@
-"""The link to whichever parent there is (MCP-AX 6, 13.3): the registrant's engine with a loop, a clock and a pipe.
+"""The link to the present parent (MCP-AX 6, 13.3): the pure `Registrant` with an event loop, a clock and a pipe.
 
-In: what to register, how to open a pipe to each parent. While registered, what `_begin` returns serves the parent. A
-leaf and a node are both registrants; what they serve is theirs. `run` returns when it was stopped, or when the only
-parent there can be is gone (stdio).
+In: a registration, and a function for each parent that opens a pipe to it. `Registrant` decides, and returns steps;
+`_take` carries them out, one after the other, and sets one timer for the next deadline. While registered, the `Tenant`
+that `_begin` returns serves the parent's requests. A leaf (`sdk`), a device on behalf of which the node registers, and
+the node itself are registrants: a subclass says what each serves.
+
+A pipe that was given up may still deliver messages. Each pipe has a sink of its own (`_Link`), and messages of a sink
+that is not the current one are ignored.
+
+`run` returns when it was stopped, or when the only possible parent is gone (stdio).
 """
 
 import asyncio
@@ -59,7 +65,7 @@ from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, INVALID_REQUEST, NAMESPACE_INVALID, Refusal, UpstreamError
 
 REGISTRATION_PATH: Final = "/ax"
-SHOWN_MAX: Final = 300  # characters of a parent's words in our log
+SHOWN_MAX: Final = 300  # characters of a parent's message in our log
 
 Opener = Callable[[MessageSink], Awaitable[MessagePipe]]
 _INTERNAL: Final = FORMS[INTERNAL_ERROR].number
@@ -70,7 +76,8 @@ class Tenant(Protocol):
 
     def serve(self, request: Request) -> None: ...
 
-    def hear(self, notification: Notification) -> None: ...
+    def hear(self, notification: Notification) -> None:
+        """Handle a notification of the parent that is not about the registration."""
 
     def hear_answer(self, response: Response) -> None:
         """Handle an answer to a request that was not the registrant's."""
@@ -80,6 +87,8 @@ class Tenant(Protocol):
 
 
 class Uplink:
+    """The registration with one of several parents, over one pipe at a time."""
+
     def __init__(
         self, register: Register, parents: Sequence[tuple[str, Opener]], log: logging.Logger, *, once: bool = False
     ) -> None:
@@ -90,7 +99,7 @@ class Uplink:
         self._parents = parents
         self._log = log
         self._once = once
-        self.refusal: str | None = None  # why it ended, where `once` and the parent refused
+        self.refusal: str | None = None  # why the parent refused, if `once`
         self._ended = asyncio.Event()
         self._link: _Link | None = None
         self._dialling: asyncio.Task[None] | None = None
@@ -99,6 +108,7 @@ class Uplink:
         self._asked: dict[int, Register | Heartbeat | Deregister] = {}
 
     def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> Tenant:
+        """Create what serves the parent from now on. `send` sends a message to the parent."""
         raise NotImplementedError
 
     def _register_message(self, parent: int, register: Register) -> Register:
@@ -114,7 +124,7 @@ class Uplink:
                 self._timer.cancel()
             if self._dialling is not None:
                 self._dialling.cancel()
-            link, self._link = self._link, None  # its end is no loss to dial again for
+            link, self._link = self._link, None  # so that the end of its pipe is not taken for a loss
             if link is not None and link.pipe is not None:
                 link.pipe.close(GOING_AWAY, "shutting down")
 
@@ -131,7 +141,12 @@ class Uplink:
                 case Send():
                     self._send(step)
                 case Hangup():
-                    self._hang_up(step.reason)
+                    link, self._link = self._link, None
+                    if self._dialling is not None:
+                        self._dialling.cancel()
+                        self._dialling = None
+                    if link is not None and link.pipe is not None:
+                        link.pipe.close(NORMAL, step.reason)
                 case Joined():
                     self._handle_joined(step)
                 case Left():
@@ -169,9 +184,12 @@ class Uplink:
             pipe = await opener(link)
         except DialFailed as failed:
             if self._link is link:
-                self._handle_lost(self._describe_parent(failed), mendable=not failed.unauthorised)
+                reason, path = failed.reason, urlsplit(self._parents[self._engine.parent or 0][0]).path
+                if failed.status is not None and not path.endswith(REGISTRATION_PATH):
+                    reason += f"; the address of an aggregator ends in {REGISTRATION_PATH}"
+                self._handle_lost(reason, mendable=not failed.unauthorised)
             return
-        except (OSError, ValueError) as error:  # of standard input and output that are no pipes
+        except (OSError, ValueError) as error:  # standard input or output is not a pipe
             self._handle_lost(f"no pipe: {error}", mendable=False)
             return
         if self._link is not link:
@@ -179,15 +197,6 @@ class Uplink:
             return
         link.pipe = pipe
         self._take(self._engine.opened(_now()))
-
-    def _describe_parent(self, failed: DialFailed) -> str:
-        path = urlsplit(self._parents[self._engine.parent or 0][0]).path
-        hint = (
-            ""
-            if failed.status is None or path.endswith(REGISTRATION_PATH)
-            else f"; the address of an aggregator ends in {REGISTRATION_PATH}"
-        )
-        return failed.reason + hint
 
     def _send(self, step: Send) -> None:
         pipe = self._link.pipe if self._link is not None else None
@@ -203,17 +212,8 @@ class Uplink:
                 assert_never(step.message)
         self._asked[step.id] = step.message
         if pipe is None or not pipe.send(encode_request(b"%d" % step.id, method.encode(), params)):
-            self._log.warning(
-                "%s could not be sent: the parent does not read", method
-            )  # the pipe ends such a link itself
-
-    def _hang_up(self, reason: str) -> None:
-        link, self._link = self._link, None
-        if self._dialling is not None:
-            self._dialling.cancel()
-            self._dialling = None
-        if link is not None and link.pipe is not None:
-            link.pipe.close(NORMAL, reason)
+            # The pipe ends a link whose other side does not read.
+            self._log.warning("%s could not be sent: the parent does not read", method)
 
     def _handle_joined(self, step: Joined) -> None:
         link = self._link
@@ -250,7 +250,7 @@ class Uplink:
         self._link = None
         self._take(self._engine.lost(reason, _now(), random.random(), mendable=mendable))  # noqa: S311
 
-    # What comes from the parent, by way of the current link.
+    # Messages of the parent, over the current link
 
     def receive(self, data: bytes) -> None:
         try:
@@ -261,8 +261,13 @@ class Uplink:
         match message:
             case Response():
                 self._handle_response(message)
+            case Request() if message.method == PARENT:
+                self._reply(encode_result(message.id, codec.encode_parent(self._engine.parent_asked())))
             case Request():
-                self._handle_request(message)
+                if self._tenant is None:
+                    self._reply(encode_refusal(message.id, Refusal(INVALID_REQUEST, "answer mcpax/register first")))
+                else:
+                    self._tenant.serve(message)
             case Notification():
                 if message.method == TOOLS_REFUSED:
                     self._handle_refused(message)
@@ -274,21 +279,13 @@ class Uplink:
                 assert_never(message)
 
     def refuse_oversized(self, oversized: Oversized) -> None:
-        """Answer for a message over the limit, which was not read."""
-        self._log.warning("a message of the parent was left out: it is larger than %d bytes", oversized.limit)
+        """Refuse a message over the limit, which was not read."""
+        self._log.warning("a message of the parent was skipped: it is larger than %d bytes", oversized.limit)
         refusal = message_too_large(oversized.limit)
         if oversized.kind is MessageKind.REQUEST:
             self._reply(encode_refusal(oversized.id, refusal))
         elif oversized.kind is MessageKind.RESPONSE:
             self._handle_response(Response(oversized.id, ABSENT, Raw(error_body(refusal))))
-
-    def _handle_request(self, request: Request) -> None:
-        if request.method == PARENT:
-            self._reply(encode_result(request.id, codec.encode_parent(self._engine.parent_asked())))
-        elif self._tenant is None:
-            self._reply(encode_refusal(request.id, Refusal(INVALID_REQUEST, "answer mcpax/register first")))
-        else:
-            self._tenant.serve(request)
 
     def _handle_refused(self, message: Notification) -> None:
         """Log that the parent does not list some of our tools (4.2)."""
@@ -313,7 +310,8 @@ class Uplink:
             self._take(self._engine.refused(id, _read_error(response.error), _now(), jitter))
             return
         if not isinstance(request, Register):
-            self._take(self._engine.answered(id))  # the draft shows no answer to the others: any shows that it lives
+            # The draft shows no answer to the other requests: any answer shows that the parent is alive.
+            self._take(self._engine.answered(id))
             return
         read = codec.read_registered_untrusted(response.result)
         if isinstance(read, Refusal):
@@ -324,7 +322,7 @@ class Uplink:
     def closed(self, link: "_Link", code: int, reason: str) -> None:
         if link is not self._link:
             return
-        if reason == "superseded":  # two that take turns would throw each other out for ever
+        if reason == "superseded":  # two processes that take turns would end each other's registration for ever
             explanation = (
                 "another process registered with our subserver_id: stop one, or give each a state folder of its own"
             )
@@ -335,7 +333,7 @@ class Uplink:
 
 
 class _Link:
-    """The sink of one pipe. What an abandoned pipe still says is ignored."""
+    """The sink of one pipe. It ignores messages of a pipe that was given up."""
 
     def __init__(self, uplink: Uplink) -> None:
         self._uplink = uplink
@@ -366,7 +364,7 @@ def _read_error(error: Raw) -> UpstreamError:
 
 
 def display_words(words: str) -> str:
-    """Make the words of a parent fit for one line of a log: no control characters, and a limited length."""
+    """Return a parent's message in a form for one line of a log: without control characters, of limited length."""
     return ascii(words[:SHOWN_MAX])[1:-1]
 
 

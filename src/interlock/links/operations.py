@@ -121,7 +121,7 @@ class LinkOperations:
         registrar = self._registrar
         if not await registrar.release(segment):
             raise NotFound("owner", segment, [record.segment for record in await registrar.owners.all()], few=True)
-        return ReleasedSegment(segment=segment, held=registrar.engine.maybe_standing(segment) is not None)
+        return ReleasedSegment(segment=segment, held=registrar.engine.find(segment) is not None)
 
     def _shown_name(self, keeper: Keeper) -> str:
         return shown_names(self._keepers)[keeper.link.segment]
@@ -208,8 +208,8 @@ class LinkOperations:
             return UNSET
         session = link.registration
         register = session.register
-        standing = self._registrar.engine.maybe_standing(link.segment)
-        rule = self._registrar.maybe_rule(session.session_id)
+        standing = self._registrar.engine.find(link.segment)
+        rule = self._registrar.find_rule(session.session_id)
         return Registration(
             subserver_id=register.subserver_id,
             principal=session.peer.principal,

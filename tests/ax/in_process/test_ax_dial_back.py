@@ -9,7 +9,7 @@ import pytest
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax import dial_back
-from interlock.ax.dial_back import check_endpoint, judge
+from interlock.ax.dial_back import check_endpoint, find_addresses
 from interlock.ax.protocol.messages import Register
 from interlock.config.plan import AccessRule
 from interlock.links.connector import ConnectFailed, Loss
@@ -55,7 +55,7 @@ async def test_a_path_that_leads_elsewhere_than_it_reads_is_refused(path: str) -
     refused = await check_endpoint(request, allowed, GUEST)
     assert refused is not None
     assert refused.details == {"member": "endpoint"}
-    assert await judge("http://127.0.0.1:9/mcp/a.b/c%20d", allowed, GUEST) == ("127.0.0.1",)
+    assert await find_addresses("http://127.0.0.1:9/mcp/a.b/c%20d", allowed, GUEST) == ("127.0.0.1",)
 
 
 @pytest.mark.req("AX-3.1-3")
@@ -73,12 +73,12 @@ async def test_a_name_that_leads_elsewhere_later_is_not_dialled(monkeypatch: pyt
 async def test_a_name_under_a_star_never_leads_into_a_private_network(monkeypatch: pytest.MonkeyPatch) -> None:
     star, asked = ("https://*.example.invalid/mcp",), "https://sub.example.invalid/mcp"
     _leads_to(monkeypatch, "1.1.1.1")
-    assert await judge(asked, star, GUEST) == ("1.1.1.1",)
+    assert await find_addresses(asked, star, GUEST) == ("1.1.1.1",)
     for private in ("10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1"):
         _leads_to(monkeypatch, "1.1.1.1", private)
-        assert isinstance(await judge(asked, star, GUEST), Refusal), private
+        assert isinstance(await find_addresses(asked, star, GUEST), Refusal), private
     tunnelled = RegistrantIdentity(principal="local", rule=AccessRule(who=("*",), secure_by="a tunnel"))
-    assert await judge(NAMED, (NAMED,), tunnelled) == (), "what the operator names may move"
+    assert await find_addresses(NAMED, (NAMED,), tunnelled) == (), "what the operator names may move"
 
 
 @pytest.mark.req("AX-3.1-3")

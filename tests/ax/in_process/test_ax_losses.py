@@ -386,7 +386,7 @@ async def two_houses(folder: Path) -> AsyncIterator[tuple[House, House]]:
 
 
 def serves(node: House) -> bool:
-    standing = node.node.get(AxParts).registrar.engine.maybe_standing("plant")
+    standing = node.node.get(AxParts).registrar.engine.find("plant")
     return standing is not None and standing.state in (LivenessState.LIVE, LivenessState.SUSPECT)
 
 

@@ -15,7 +15,7 @@ from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.dial_back import DialBack
 from interlock.ax.parts import AxParts
 from interlock.ax.protocol.messages import Register, Registered
-from interlock.ax.protocol.registration.registrations import Owner
+from interlock.ax.protocol.registration.registrations import SegmentOwner
 
 CLASSES = ["native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json"]
 HOUR_S = 3600.0
@@ -124,7 +124,7 @@ async def _cycle(node: House) -> Leaf:
 
 
 async def _owned(node: House) -> None:
-    owner = Owner(segment="plant", authority="theirs.example", subserver_id=OTHER)
+    owner = SegmentOwner(segment="plant", authority="theirs.example", subserver_id=OTHER)
     await node.node.get(AxParts).registrar.owners.keep(owner)
 
 
@@ -162,14 +162,14 @@ async def test_a_refused_registration_is_named_and_leaves_no_trace(tmp_path: Pat
         made = prepare(node)
         leaf = await made if asyncio.iscoroutine(made) else made
         registrar = node.node.get(AxParts).registrar
-        before = (registrar.engine.standings(), await registrar.owners.all(), dict(node.node.calls.keepers))
+        before = (registrar.engine.all(), await registrar.owners.all(), dict(node.node.calls.keepers))
         error = (await leaf.register())["error"]
         assert (error["code"], error["message"], error["data"]["mcpax_error"]) == (code, name, name)
         assert error["data"]["detail"]
         assert leaf.closed is not None
         assert leaf.closed[1] == name
         assert leaf.heard[-1]["error"] == error  # closed behind the error, and nothing was said after it
-        assert (registrar.engine.standings(), await registrar.owners.all(), dict(node.node.calls.keepers)) == before
+        assert (registrar.engine.all(), await registrar.owners.all(), dict(node.node.calls.keepers)) == before
 
 
 @pytest.mark.req("AX-6.2-5")
@@ -186,7 +186,7 @@ async def test_one_whose_connection_ends_while_it_registers_leaves_no_trace_and_
                 page = await node.node.operations.audit.page(0, 100)
                 records = [msgspec.json.decode(record) for record in page.records]
         registrar = node.node.get(AxParts).registrar
-        assert [one.session.segment for one in registrar.engine.standings()] == ["other"]
+        assert [one.session.segment for one in registrar.engine.all()] == ["other"]
         again = await node.leaf("plant", subserver_id=gone.subserver_id).joined()
         await move(15.0)  # the time of the others goes on
         assert [one.closed for one in (other, again)] == [(1008, "heartbeat_timeout")] * 2

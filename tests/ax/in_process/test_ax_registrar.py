@@ -6,26 +6,26 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
 from interlock.ax.dial_back import DialBack
-from interlock.ax.memberships import MembershipParts
-from interlock.ax.ownership import Leases, Owners
+from interlock.ax.ownership import LEASES, Leases, Owners
 from interlock.ax.protocol.budget import UNLIMITED
-from interlock.ax.protocol.messages import Register, Registered
+from interlock.ax.protocol.messages import Parent, Register, Registered
 from interlock.ax.protocol.registration.authority import Proved
 from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
-from interlock.ax.registrar import Registrar
+from interlock.ax.registrar import Registrar, RegistrarParts
 from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, DevicesPlan, McpPlan
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.store_backends import build_store
 from interlock.guard.budgets import Budgets
 from interlock.links.connector import ConnectorParts
-from interlock.store.ports import Store, Unavailable
+from interlock.store.ports import Damaged, Store, Unavailable
 from interlock.wire.refusal import FORMS, UNAVAILABLE, Refusal
 
 OWN_ID, ELSEWHERE_ID = str(uuid.uuid4()), str(uuid.uuid4())
@@ -75,7 +75,7 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
     connector_parts = ConnectorParts(
         packages=Path(), message_bytes=MESSAGE_BYTES_MAX, reaper=None, eras=quiet, clock=clock, revealer=quiet
     )
-    parts = MembershipParts(
+    parts = RegistrarParts(
         clock=clock,
         connector_parts=connector_parts,
         catalog=quiet,
@@ -144,6 +144,62 @@ async def test_a_lease_is_given_up_when_the_registration_fails_after_it(store: S
     assert await theirs.claim(request, "elsewhere") is None
 
 
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"aggregator_id":1,"session_hash":""}', b"\xff", b"[" * 9999])
+async def test_a_lease_that_cannot_be_read_is_named(store: Store, data: bytes) -> None:
+    clock, request = Clock(), _register("plant")
+    leases = Leases(store.kv, clock, OWN_ID, "default")
+    await store.kv.put(LEASES, f"default/{request.subserver_id}", data, clock.wall())
+    with pytest.raises(Damaged, match="remove it"):
+        await leases.claim(request, "session")
+
+
+@pytest.mark.req("AX-13.4-5")
+async def test_a_former_holder_cannot_remove_a_lease_that_moved_on(store: Store) -> None:
+    clock, request = Clock(), _register("plant")
+    ours, theirs = (Leases(store.kv, clock, aggregator_id, "default") for aggregator_id in (OWN_ID, ELSEWHERE_ID))
+    await ours.give_up(request.subserver_id, "ours")
+    assert await ours.claim(request, "ours") is None
+    moved = msgspec.structs.replace(request, released_session="ours")
+    assert await theirs.claim(moved, "theirs") is None
+    await ours.give_up(request.subserver_id, "ours")
+    assert isinstance(await ours.claim(request, "again"), Refusal)
+    await theirs.give_up(request.subserver_id, "theirs")
+    assert await ours.claim(request, "again") is None
+
+
+class _AskedConnection(SubserverConnection):
+    """A connection that counts how often the subserver is asked for its parent."""
+
+    count = 0
+
+    async def ask_parent(self) -> Parent | Refusal | None:
+        self.count += 1
+        return None
+
+
+@pytest.mark.req("AX-13.4-4")
+@pytest.mark.parametrize(
+    ("parent_id", "is_shared", "times"),
+    [(msgspec.UNSET, False, 1), (msgspec.UNSET, True, 0), (None, False, 0), (OWN_ID, False, 0)],
+    ids=["nothing tells", "a store tells", "it has none", "it names us"],
+)
+async def test_a_subserver_is_asked_for_its_parent_only_if_nothing_else_tells(
+    store: Store, parent_id: Any, is_shared: bool, times: int
+) -> None:
+    leases = Leases(store.kv, Clock(), OWN_ID, "default") if is_shared else None
+    registrar = _registrar(store, leases=leases)
+    guest = RegistrantIdentity(principal="local", rule=RULE)
+    connection = _AskedConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100)
+    connection.begin(cast(Any, _Pipe()))
+    try:
+        request = msgspec.structs.replace(_register("plant"), parent_id=parent_id)
+        assert isinstance(await registrar.register(request, "a", connection), Registered)
+        assert connection.count == times
+    finally:
+        connection.on_closed(1000, "")
+        await registrar.close()
+
+
 async def test_one_whose_ownership_cannot_be_kept_is_told_so_before_its_link_is_closed(store: Store) -> None:
     registrar = _registrar(store, owners=_Away)
     connection, pipe = _connection(registrar)
@@ -162,7 +218,7 @@ async def test_one_whose_ownership_cannot_be_kept_is_told_so_before_its_link_is_
         assert pipe.happened[1] == "closed"
     finally:
         await registrar.close()
-    assert registrar.engine.maybe_standing("plant") is None
+    assert registrar.engine.find("plant") is None
 
 
 class _SlowPipe:

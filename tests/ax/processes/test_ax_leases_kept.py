@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.store.nats_server import NatsServer
 
@@ -107,18 +108,20 @@ async def test_a_holder_is_named_a_release_swaps_and_the_slow_one_finds_out(tmp_
 
 
 async def test_owners_are_kept_read_and_released(tmp_path: Path) -> None:
-    from interlock.ax.protocol.registration.registrations import Owner
+    from interlock.ax.protocol.registration.registrations import SegmentOwner
 
     store = build_store("sqlite", tmp_path)
     await store.open()
     owners = Owners(store.kv, Hands())
     try:
-        owner = Owner(segment="plant", authority="edge.example.com", subserver_id=str(uuid.uuid4()))
+        owner = SegmentOwner(segment="plant", authority="edge.example.com", subserver_id=str(uuid.uuid4()))
         await owners.keep(owner)
-        assert await owners.maybe_owner("plant") == owner
+        kept = await owners.find_owner("plant")
+        assert kept is not None
+        assert msgspec.structs.replace(kept, at=0.0) == owner
         assert [record.segment for record in await owners.all()] == ["plant"]
         assert await owners.release("plant")
         assert not await owners.release("plant")
-        assert await owners.maybe_owner("plant") is None
+        assert await owners.find_owner("plant") is None
     finally:
         await store.close()

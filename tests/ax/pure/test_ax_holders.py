@@ -18,7 +18,7 @@ def claimed(aggregator: str, session: str = "s", subserver_id: str = LEAF) -> Cl
 
 
 def via(holders: Holders) -> str | None:
-    held = holders.maybe_held(LEAF)
+    held = holders.find(LEAF)
     return None if held is None else held.via
 
 

@@ -47,12 +47,12 @@ def engine(interval_ms: int = 5000, now: float = 0.0, **policy: Any) -> Registra
 
 
 def state(made: Registrations, segment: str = "leaf") -> LivenessState | None:
-    standing = made.maybe_standing(segment)
+    standing = made.find(segment)
     return None if standing is None else standing.state
 
 
 def session(made: Registrations) -> Session:
-    standing = made.maybe_standing("leaf")
+    standing = made.find("leaf")
     assert standing is not None
     return standing.session
 
@@ -156,7 +156,7 @@ def test_what_was_due_happened_when_it_was_due_however_late_one_looks() -> None:
 def test_from_the_second_miss_on_a_registrant_is_suspect() -> None:
     made = engine()
     made.on_deadline(10.0)
-    standing = made.maybe_standing("leaf")
+    standing = made.find("leaf")
     assert standing is not None
     assert (standing.state, standing.since, standing.retry_after_ms) == (LivenessState.SUSPECT, 10.0, 5000)
 
@@ -345,7 +345,7 @@ def test_the_events_alone_tell_what_there_is_in_any_order_of_anything(
                     del told[event.segment]
                 case SubtreeChanged():
                     below = event.subtree_ids
-        standings = made.standings()
+        standings = made.all()
         assert told == {one.session.segment: (one.state, one.session.session_id) for one in standings}
         assert len({one.session.register.subserver_id for one in standings}) == len(standings)
         alive = [one for one in standings if one.state in (LivenessState.LIVE, LivenessState.SUSPECT)]

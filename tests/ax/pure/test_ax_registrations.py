@@ -13,10 +13,10 @@ from interlock.ax.protocol.registration.registrations import (
     Event,
     Joined,
     LivenessState,
-    Owner,
     Peer,
     Policy,
     Registrations,
+    SegmentOwner,
     Step,
     SubtreeChanged,
     Vanished,
@@ -48,7 +48,7 @@ class Aggregator:
         self.count = 0
 
     def asked(
-        self, request: Register, peer: Peer = ALICE, *, owner: Owner | None = None, now: float = 0.0
+        self, request: Register, peer: Peer = ALICE, *, owner: SegmentOwner | None = None, now: float = 0.0
     ) -> Step[Registered]:
         self.count += 1
         return self.engine.register(request, peer, session_id=f"s{self.count}", owner=owner, now=now)
@@ -60,11 +60,11 @@ class Aggregator:
 
     def refused(self, request: Register, peer: Peer = ALICE, **more: Any) -> Refusal:
         """Also: that the refusal left no trace."""
-        before, below = self.engine.standings(), self.engine.subtree_ids()
+        before, below = self.engine.all(), self.engine.subtree_ids()
         step = self.asked(request, peer, **more)
         assert isinstance(step.answer, Refusal), step.answer
         assert step.events == ()
-        assert (self.engine.standings(), self.engine.subtree_ids()) == (before, below)
+        assert (self.engine.all(), self.engine.subtree_ids()) == (before, below)
         assert self.engine.check(request, peer, more.get("owner")) == step.answer
         if step.answer.number > 32000:
             assert step.answer.details is not None
@@ -78,7 +78,7 @@ class Aggregator:
 
     @property
     def segments(self) -> dict[str, str]:
-        return {one.session.segment: one.session.session_id for one in self.engine.standings()}
+        return {one.session.segment: one.session.session_id for one in self.engine.all()}
 
 
 def names(events: tuple[Event, ...]) -> list[str]:
@@ -157,7 +157,7 @@ def test_scopes_are_kept_per_session_and_given_anew_with_each() -> None:
     aggregator.joined(register(1, "a"), Peer(principal="a", scope=AuthScope.WRITE))
     aggregator.joined(register(2, "b"), Peer(principal="b"))
     aggregator.joined(register(1, "a", auth_scope=AuthScope.READ), Peer(principal="a", scope=AuthScope.ADMIN))
-    scopes = {one.session.segment: one.session.auth_scope for one in aggregator.engine.standings()}
+    scopes = {one.session.segment: one.session.auth_scope for one in aggregator.engine.all()}
     assert scopes == {"a": AuthScope.READ, "b": AuthScope.READ}
 
 
@@ -355,7 +355,7 @@ def test_an_operator_can_cut_the_grace_short_but_not_a_session() -> None:
 
 # Ownership
 
-OWNER = Owner(segment="leaf", authority="a.example", subserver_id=uuid(1))
+OWNER = SegmentOwner(segment="leaf", authority="a.example", subserver_id=uuid(1))
 
 
 @pytest.mark.req("AX-4.2-5")
@@ -404,7 +404,7 @@ def test_a_node_may_register_only_the_proved() -> None:
 def test_otherwise_a_claim_without_proof_is_registered_as_unproved(require_proof: str) -> None:
     aggregator = Aggregator(require_proof=require_proof)
     aggregator.joined(register(authority="a.example"))
-    (standing,) = aggregator.engine.standings()
+    (standing,) = aggregator.engine.all()
     assert not standing.session.peer.proved
 
 
@@ -437,7 +437,7 @@ def test_the_last_link_of_a_circle_is_refused_however_long_it_is(length: int) ->
     top, bottom = chain[-1], chain[0]
     request = Register(subserver_id=top.aggregator_id, segment="x", subtree_ids=top.subtree_ids())
     assert code(bottom.register(request, ALICE, session_id="s", now=0.0).answer) == CYCLE
-    assert bottom.standings() == ()
+    assert bottom.all() == ()
 
 
 @pytest.mark.req("AX-5.3-5")
@@ -547,7 +547,7 @@ def test_a_changed_set_is_learnt_by_heartbeat_and_the_same_one_changes_nothing()
     step = aggregator.beat("s1", subtree_ids=(uuid(1), uuid(2)))
     assert step.events == (SubtreeChanged(subtree_ids=(HERE, uuid(1), uuid(2))),)
     assert aggregator.beat("s1").events == ()
-    (standing,) = aggregator.engine.standings()
+    (standing,) = aggregator.engine.all()
     assert standing.subtree_ids == (uuid(1), uuid(2))
 
 
@@ -615,7 +615,7 @@ def test_an_aggregator_over_a_link_that_is_not_secure_is_refused_now_or_when_it_
     assert names(step.events) == ["Ended", "Vanished"]
     assert isinstance(step.events[0], Ended)
     assert step.events[0].reason == "link_insecure"
-    assert aggregator.engine.standings() == ()
+    assert aggregator.engine.all() == ()
 
 
 @pytest.mark.req("AX-6.3-5")
@@ -626,13 +626,13 @@ def test_a_session_the_aggregator_ends_is_gone_with_its_reason() -> None:
     assert isinstance(ended, Ended)
     assert (ended.reason, vanished) == ("split_brain", Vanished(segment="leaf"))
     assert aggregator.engine.end("s1", "split_brain", now=1.0) == ()
-    assert aggregator.engine.maybe_standing("leaf") is None
+    assert aggregator.engine.find("leaf") is None
 
 
 @pytest.mark.req("AX-13.2-2")
 def test_a_standing_says_how_a_registration_is_doing() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(heartbeat_interval_ms=0), now=7.0)
-    standing = aggregator.engine.maybe_standing("leaf")
+    standing = aggregator.engine.find("leaf")
     assert standing is not None
     assert (standing.state, standing.since, standing.retry_after_ms) == (LivenessState.LIVE, 7.0, 5000)

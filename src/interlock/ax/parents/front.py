@@ -1,7 +1,12 @@
-"""The parent as a client: its requests on the link that we opened are served as those of all clients (MCP-AX 5).
+"""The parent as a client: its requests on the link that we opened are served like those of all clients (MCP-AX 5).
 
-Both eras are served, each request by what it says of itself. Names are dotted and without a root segment: the parent
-puts ours in front. Of its own accord the front tells what changed, what the tree below tells, and logs.
+Each request is served in the era that it declares. A request that declares none is served in the session that the
+parent opened with `initialize`, or, as the draft shows it, without a greeting at all. Names are dotted and without a
+root segment: the parent puts our segment in front. Unasked, the front sends changes of lists, notices of the tree below
+and logs.
+
+The number of requests under way is limited (RUNNING_MAX, LISTENS_MAX), because each keeps memory here until the parent
+cancels it or hangs up.
 """
 
 from collections.abc import Callable
@@ -34,8 +39,8 @@ from interlock.wire.jsonrpc.codec import (
 from interlock.wire.refusal import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Refusal
 
 NAMES: Final[NameForm] = "qualified"
-RUNNING_MAX: Final = 10_000  # calls and listens of one parent under way
-LISTENS_MAX: Final = 16  # it needs one, and another while that changes
+RUNNING_MAX: Final = 10_000  # calls and streams of one parent under way
+LISTENS_MAX: Final = 16  # a parent needs one, and another one while it replaces it
 AX_PREFIX: Final = "mcpax/"
 
 _NO_GREETING: Final = Raw(encode_value({"protocolVersion": LATEST_LEGACY}))
@@ -43,7 +48,10 @@ _STOPPING: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping
 
 
 class UpwardFront:
-    """A front of one registration: Tenant of the uplink, Member of the audience, Sink of what belongs to no request."""
+    """The front of one registration.
+
+    It is the Tenant of the uplink, a Member of the audience, and the Sink of messages that belong to no request.
+    """
 
     def __init__(
         self,
@@ -65,7 +73,7 @@ class UpwardFront:
         self._hop = Hop(segment)
         self._send: Callable[[bytes], bool] | None = send
         self._session: ClientSession | None = None
-        self._plain: ClientSession | None = None  # for requests of a parent that greets in neither era
+        self._plain: ClientSession | None = None  # for requests of a parent that sends no greeting
         self._running: dict[bytes, Call | ListenStream] = {}
         self._listens = 0
         self._closing = False
@@ -81,11 +89,11 @@ class UpwardFront:
     # Tenant
 
     def take(self, data: bytes) -> bool:
-        """Serve an ordinary request of the modern era; False for everything that wants a closer look."""
-        climbed = None if self._closing else validate_request_without_headers(data)
-        if climbed is None or climbed.method.startswith(AX_PREFIX):
+        """Serve an ordinary request of the modern era. Return False for any other message, which was not served."""
+        request = None if self._closing else validate_request_without_headers(data)
+        if request is None or request.method.startswith(AX_PREFIX):
             return False
-        self._serve_modern(climbed)
+        self._serve_modern(request)
         return True
 
     def serve(self, request: Request) -> None:
@@ -96,17 +104,23 @@ class UpwardFront:
             refusal = Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})
             self._refuse(request.id, refusal)
             return
-        climbed = validate_request(request, None)
-        if not isinstance(climbed, Refusal):
-            self._serve_modern(climbed)
+        validated = validate_request(request, None)
+        if not isinstance(validated, Refusal):
+            self._serve_modern(validated)
         elif self._session is not None:
             self._legacy.handle(self._session, request, self)
         elif request.method == INITIALIZE:
-            self._initialize(request)
-        elif _is_unstamped(request):
-            self._serve_plain(request)
+            session = self._open_session(request, request.params)
+            if session is not None:
+                session.knows_tree = True
+                self._session = session
+                self._legacy.welcome(session, request, self)
+        elif _declares_no_era(request):  # as the draft shows: lists and calls without `initialize` (MCP-AX 5.1, 5.2)
+            self._plain = self._plain or self._open_session(request, _NO_GREETING)
+            if self._plain is not None:
+                self._legacy.handle(self._plain, request, self)
         else:
-            self._refuse(request.id, climbed)
+            self._refuse(request.id, validated)
 
     def hear(self, notification: Notification) -> None:
         if notification.method == CANCELLED:
@@ -135,20 +149,6 @@ class UpwardFront:
 
     # The eras
 
-    def _initialize(self, request: Request) -> None:
-        opened = self._open_session(request, request.params)
-        if opened is not None:
-            opened.knows_tree = True
-            self._session = opened
-            self._legacy.welcome(opened, request, self)
-
-    def _serve_plain(self, request: Request) -> None:
-        """Serve a parent that lists and calls without `initialize`, as the draft shows (MCP-AX 5.1, 5.2)."""
-        if self._plain is None:
-            self._plain = self._open_session(request, _NO_GREETING)
-        if self._plain is not None:
-            self._legacy.handle(self._plain, request, self)
-
     def _open_session(self, request: Request, greeting: Raw) -> ClientSession | None:
         """Open a session for the parent. Return None if the request was refused."""
         initialize = Request(request.id, INITIALIZE, greeting)
@@ -160,21 +160,21 @@ class UpwardFront:
         opened.attach(self)
         return opened
 
-    def _serve_modern(self, climbed: ValidatedRequest) -> None:
-        if climbed.id in self._running:
-            self._refuse(climbed.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
+    def _serve_modern(self, request: ValidatedRequest) -> None:
+        if request.id in self._running:
+            self._refuse(request.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
             return
-        is_listen = climbed.method == LISTEN
+        is_listen = request.method == LISTEN
         if len(self._running) >= RUNNING_MAX or (is_listen and self._listens >= LISTENS_MAX):
-            self._refuse(climbed.id, BUSY)
+            self._refuse(request.id, BUSY)
             return
-        if is_listen and EVENTS in climbed.meta:  # it is told them anyway, once
-            meta = {key: value for key, value in climbed.meta.items() if key != EVENTS}
-            climbed = ValidatedRequest(climbed.id, climbed.method, climbed.params, meta)
-        reply = _Reply(self, climbed.id)
-        running = self._modern.handle(self.caller, climbed, reply, None, NAMES)
+        if is_listen and EVENTS in request.meta:  # this front sends the events already: not twice
+            meta = {key: value for key, value in request.meta.items() if key != EVENTS}
+            request = ValidatedRequest(request.id, request.method, request.params, meta)
+        reply = _Reply(self, request.id)
+        running = self._modern.handle(self.caller, request, reply, None, NAMES)
         if running is not None and not reply.is_over:
-            self._running[climbed.id] = running
+            self._running[request.id] = running
             self._listens += is_listen
 
     def _stop(self, running: Call | ListenStream, reason: str | None) -> None:
@@ -185,7 +185,7 @@ class UpwardFront:
             running.cancel(reason or "cancelled by the parent")
 
     def over(self, request_id: bytes) -> None:
-        """Forget a request that was answered or will never be."""
+        """Forget a request that was answered or never will be."""
         if isinstance(self._running.pop(request_id, None), ListenStream):
             self._listens -= 1
 
@@ -204,7 +204,7 @@ class UpwardFront:
     def _refuse(self, request_id: bytes, refusal: Refusal) -> None:
         self.emit(encode_refusal(request_id, refusal, draft=True))
 
-    # Member of the audience. A legacy session is one itself, and listens are; the rest is told here
+    # Member of the audience. A legacy session and a modern stream are members themselves, and get the events there.
 
     def on_lists_changed(self, kind: str) -> None:
         if self._session is None and not self._listens:
@@ -230,7 +230,7 @@ class UpwardFront:
             self.emit(encode_notification(notice.method.encode(), bytes(notice.params)))
 
 
-def _is_unstamped(request: Request) -> bool:
+def _declares_no_era(request: Request) -> bool:
     """Return whether a request does not declare the modern era."""
     params = decode_object(request.params) if request.params else {}
     meta = decode_object(params.get("_meta", Raw(b"{}"))) if params is not None else None

@@ -1,7 +1,11 @@
-"""A node as a child of others (MCP-AX 5.3, 6, 13.3): it registers with one of the parents in a tree and serves it.
+"""A node as a child of others (MCP-AX 5.3, 6, 13.3): it registers with one parent of a tree, and serves it.
 
-The parents of a tree are backups of each other: the first that takes us is kept until it is lost, then the next. The
-node's aggregator_id is its subserver_id, one identity for cycles and for split brain.
+The parents of a tree are backups of each other: the first that accepts us is kept until it is lost, then the next one
+is dialled (`Uplink`). While we are registered, an `UpwardFront` serves the parent's requests. The node's aggregator_id
+is its subserver_id, one identity for cycles and for split brain.
+
+`ParentClaims` tells the parent which subservers are below us (13.4), and receives which of them others have. Only a
+parent that knows mcpax/claim is asked. An answer that comes after the time to wait for it still counts.
 """
 
 import asyncio
@@ -16,6 +20,7 @@ from msgspec import Raw
 
 from interlock.ax.api import Parent
 from interlock.ax.parents.front import UpwardFront
+from interlock.ax.parents.service import ParentParts
 from interlock.ax.protocol.budget import Limits
 from interlock.ax.protocol.messages import (
     CLAIM,
@@ -37,13 +42,10 @@ from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleClaim
 from interlock.ax.uplink import Opener, Uplink, display_words
 from interlock.config.plan import ParentPlan, Plan, Scope
 from interlock.core.audit_record import AuditRecord
-from interlock.core.calls.caller import Principal, principal_for
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.calls.caller import principal_for
+from interlock.core.clock import rfc3339
 from interlock.core.part import TlsInvalid
-from interlock.core.recorder import Recorder
 from interlock.core.tls import parent_context
-from interlock.guard.api import Spent
-from interlock.guard.budgets import Budgets
 from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket import HUNG_UP, DialFailed, dial
 from interlock.wire.jsonrpc.codec import (
@@ -69,17 +71,14 @@ from interlock.wire.refusal import (
 if TYPE_CHECKING:
     from interlock.crypto.signing import SigningKey
 
-# What one parent is told of who has which subserver below us (MCP-AX 13.4), and what it says against it.
-#
-# Only a parent that takes mcpax/claim is asked. An answer that comes after the time to wait for it counts all the
-# same.
-
-ASKED_MAX: Final = 10_000  # unanswered; a parent that answers none must not make the table grow
+ASKED_MAX: Final = 10_000  # unanswered claims; a parent that answers none must not make the table grow
 
 Held = Mapping[str, str]  # subserver_id -> the aggregator that has it
 
 
 class ParentClaims:
+    """The claims that one parent was asked for."""
+
     def __init__(self, on_held: Callable[[Held], None]) -> None:
         """Create the claims. `on_held` receives subservers that were accepted before the parent answered."""
         self._on_held = on_held
@@ -88,14 +87,14 @@ class ParentClaims:
         self._ids = itertools.count(1)
 
     def begin(self, registered: Registered, send: Callable[[bytes], bool], claims: Sequence[Claimed]) -> None:
-        """We are registered: the parent is told what we have."""
+        """Send all claims to the parent with which we are registered now, if it takes claims."""
         if registered.claims:
             self._send = send
             for start in range(0, len(claims), CLAIMS_MAX):
                 self._ask(Claims(claims=tuple(claims[start : start + CLAIMS_MAX])), None)
 
     def end(self) -> None:
-        """End all waiting claims, because there is no parent any longer."""
+        """End all waiting claims, because the parent is lost."""
         self._send = None
         requests, self._asked = self._asked, {}
         for waiting in requests.values():
@@ -117,7 +116,7 @@ class ParentClaims:
         for start in range(0, len(subserver_ids), CLAIMS_MAX):
             self._ask(Claims(released=tuple(subserver_ids[start : start + CLAIMS_MAX])), None)
 
-    def hear(self, response: Response) -> bool:
+    def on_response(self, response: Response) -> bool:
         """Handle an answer of the parent. Return False if it answers no claim."""
         if response.id not in self._asked:
             return False
@@ -145,12 +144,11 @@ log = logging.getLogger("interlock.ax")
 TOTAL_DIGITS_MAX: Final = 9
 STOP_S: Final = FAREWELL_S + 1.0  # for the farewell and the closing of the link
 
-MakeFront = Callable[[Principal, str, Callable[[bytes], bool]], UpwardFront]
 State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
 
 
-class Standing(msgspec.Struct, kw_only=True):
-    """The state of one parent. `reason` and `next_step` are of its last failure and stay until it takes us."""
+class ParentState(msgspec.Struct, kw_only=True):
+    """The state of one parent. `reason` and `next_step` are of its last failure and stay until it accepts us."""
 
     state: State
     since_wall: float
@@ -159,39 +157,35 @@ class Standing(msgspec.Struct, kw_only=True):
     scope: Scope | None = None
     reason: str | None = None
     next_step: str | None = None
-    not_listed: int = 0  # of our tools, by its own account
+    not_listed: int = 0  # how many of our tools it does not list, as it says
     not_listed_because: dict[str, int] = {}  # its reasons, and how many tools each is for
 
 
 class Parents(Uplink):
+    """The parents of one tree, of which this node is registered with one at a time."""
+
     def __init__(
         self,
         plan: Plan,
-        subtree_ids: tuple[str, ...],
-        *,
-        clock: Clock,
-        recorder: Recorder,
-        make_front: MakeFront,
-        budgets: Budgets,
+        parts: ParentParts,
         on_above: Callable[[], None],
-        claimed: Callable[[], Sequence[Claimed]] | None,
-        on_held: Callable[[Held], None],
-        signer: "SigningKey | None" = None,
+        signer: "SigningKey | None",
+        *,
+        is_own_tree: bool,
     ) -> None:
-        """Prepare the registration with the parents of one tree. Raise TlsInvalid.
+        """Prepare the registration with the parents that `plan` has. Raise TlsInvalid.
 
-        `subtree_ids` are our own aggregator_id and those of the aggregators below us. `on_above` is called when `above`
-        changes. `claimed` returns the subservers that we have if this is our own tree; `on_held` receives those that
-        others have. `signer` proves our authority if the node has a key.
+        `on_above` is called when `above` changes. `signer` proves our authority if the node has a key.
         """
+        self._parts = parts
         self._signer = signer
         self._on_above = on_above
-        self._claimed = claimed
-        self._on_held = on_held
-        self.claims = ParentClaims(on_held)
-        self._learnt: set[str] = set()  # ids that a parent said stand above us
+        self._is_own_tree = is_own_tree
+        self.claims = ParentClaims(parts.registrar.claims.disown)
+        self._learnt: set[str] = set()  # ids of aggregators above us, learnt from a parent
         self.plans = plan.ax.parents
         self._tree = plan.ax.tree
+        subtree_ids = parts.registrar.engine.subtree_ids()
         register = Register(
             subserver_id=subtree_ids[0],
             segment=self.plans[0].segment,
@@ -207,13 +201,10 @@ class Parents(Uplink):
             register, [(parent.url, parent_opener(parent, plan.limits.message_bytes)) for parent in self.plans], log
         )
         self._access = plan.access
-        self._clock = clock
-        self._recorder = recorder
-        self._make_front = make_front
-        self._budgets = budgets
-        self._tree = plan.ax.tree
+        self._clock = parts.clock
+        self._budgets = parts.budgets
         self._task: asyncio.Task[None] | None = None
-        self.standings = [Standing(state="standby", since_wall=clock.wall()) for _ in self.plans]
+        self.states = [ParentState(state="standby", since_wall=self._clock.wall()) for _ in self.plans]
 
     # Life
 
@@ -238,8 +229,8 @@ class Parents(Uplink):
             self._tenant.leave()
             self._tenant = None
         self._budgets.receive(self._tree, None)
-        for standing in self.standings:
-            standing.state, standing.assigned_segment = "stopped", None
+        for state in self.states:
+            state.state, state.assigned_segment = "stopped", None
 
     def subtree_changed(self, subtree_ids: tuple[str, ...]) -> None:
         """Report other aggregators below us to the parent with the next heartbeat (5.3)."""
@@ -248,8 +239,7 @@ class Parents(Uplink):
     @property
     def above(self) -> frozenset[str]:
         """Return the aggregators that are known to be above us, including a configured parent that is not connected."""
-        parents = (aggregator_id.aggregator_id for aggregator_id in self.standings)
-        return frozenset((*self._learnt, *(aggregator_id for aggregator_id in parents if aggregator_id is not None)))
+        return frozenset((*self._learnt, *(state.aggregator_id for state in self.states if state.aggregator_id)))
 
     def receive(self, data: bytes) -> None:
         front = self._tenant
@@ -264,29 +254,32 @@ class Parents(Uplink):
 
     def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
         scope = step.registered.auth_scope
-        principal = principal_for(self._who(step.parent), scope.value if scope is not None else None, self._access)
-        return self._make_front(principal, step.registered.assigned_segment, send)
+        principal = principal_for(self._name(step.parent), scope.value if scope is not None else None, self._access)
+        parts = self._parts
+        return UpwardFront(
+            parts.legacy, parts.modern, parts.audience, principal, step.registered.assigned_segment, send
+        )
 
     def _dial(self, parent: int) -> None:
-        self._stand(parent, "connecting")
+        self._set_state(parent, "connecting")
         super()._dial(parent)
 
     def _handle_joined(self, step: Joined) -> None:
         super()._handle_joined(step)
-        standing = self._stand(step.parent, "registered")
+        standing = self._set_state(step.parent, "registered")
         registered = step.registered
         standing.assigned_segment, standing.aggregator_id = registered.assigned_segment, registered.aggregator_id
         standing.scope = registered.auth_scope.value if registered.auth_scope is not None else None
         standing.reason = standing.next_step = None
         standing.not_listed, standing.not_listed_because = 0, {}
         self._on_above()
-        if self._claimed is not None and self._link is not None and self._link.pipe is not None:
-            self.claims.begin(registered, self._link.pipe.send, self._claimed())
+        if self._is_own_tree and self._link is not None and self._link.pipe is not None:
+            self.claims.begin(registered, self._link.pipe.send, self._parts.registrar.claims.holders.all())
         self._budgets.receive(self._tree, Limits(**registered.budget))
         self._record(step.parent, REGISTER, registered.assigned_segment, "ok", None)
 
     def _handle_cycle(self, step: CycleClaimed) -> None:
-        log.warning("%s is above us, and a link claims to have it below: that link goes", step.id)
+        log.warning("%s is above us, and a link claims to have it below: that link is closed", step.id)
         self._learnt.add(step.id)
         self._on_above()
 
@@ -296,57 +289,56 @@ class Parents(Uplink):
         self._on_above()
         self.claims.end()
         self._budgets.receive(self._tree, None)
-        segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
-        self._stand(step.parent, "standby").assigned_segment = None
-        orderly = self._engine.done
-        self._record(step.parent, DEREGISTER, segment, "ok" if orderly else "lost", display_words(step.reason))
+        segment = self.states[step.parent].assigned_segment or self.plans[step.parent].segment
+        self._set_state(step.parent, "standby").assigned_segment = None
+        outcome = "ok" if self._engine.done else "lost"
+        self._record(step.parent, DEREGISTER, segment, outcome, display_words(step.reason))
 
     def _handle_failed(self, step: Failed) -> None:
         super()._handle_failed(step)
-        standing = self._stand(step.parent, "waiting")
+        standing = self._set_state(step.parent, "waiting")
         is_new = standing.reason != display_words(step.reason)
         standing.reason = display_words(step.reason)
-        standing.next_step = _next_step(step)
+        if step.error is not None:
+            standing.next_step = _STEPS.get(step.error.code or "")
+        else:
+            standing.next_step = None if step.mendable else _TOKEN
         if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
             standing.next_step = _CERTIFICATE  # a server that refuses a certificate closes the connection silently
-        if step.error is not None and is_new:  # it is asked again and again
+        if step.error is not None and is_new:  # not again for every attempt
             segment = self.plans[step.parent].segment
             self._record(step.parent, REGISTER, segment, "refused", display_words(step.error.message))
 
     def _handle_refused(self, message: Notification) -> None:
         super()._handle_refused(message)
         if self._engine.parent is not None:
-            standing = self.standings[self._engine.parent]
-            standing.not_listed, standing.not_listed_because = _read_refused_untrusted(message.params)
+            state = self.states[self._engine.parent]
+            state.not_listed, state.not_listed_because = _read_unlisted_untrusted(message.params)
 
     def _handle_response(self, response: Response) -> None:
-        if not self.claims.hear(response):
+        if not self.claims.on_response(response):
             super()._handle_response(response)
 
     def _handle_held(self, message: Notification) -> None:
         held = read_held_untrusted(message.params)
         if not isinstance(held, Refusal):
-            self._on_held(held)
+            self._parts.registrar.claims.disown(held)
 
-    def _stand(self, parent: int, state: State) -> Standing:
-        standing = self.standings[parent]
-        if standing.state != state:
-            standing.state, standing.since_wall = state, self._clock.wall()
-        return standing
+    def _set_state(self, parent: int, state: State) -> ParentState:
+        parent_state = self.states[parent]
+        if parent_state.state != state:
+            parent_state.state, parent_state.since_wall = state, self._clock.wall()
+        return parent_state
 
-    def _who(self, parent: int) -> str:
+    def _name(self, parent: int) -> str:
         return f"parent:{self.plans[parent].url}"
 
     def _record(self, parent: int, method: str, segment: str, outcome: str, reason: str | None) -> None:
         verdict = "refused" if outcome == "refused" else "admitted"
-        who = self._who(parent)
-        at = self._clock.wall()
-        self._recorder.add(AuditRecord(at, who, "ax", method, segment, None, verdict, outcome, reason=reason))
+        name, at = self._name(parent), self._clock.wall()
+        self._parts.recorder.add(AuditRecord(at, name, "ax", method, segment, None, verdict, outcome, reason=reason))
 
     # For the operator
-
-    def _receive(self, standing: Standing) -> dict[str, Spent] | None:
-        return self._budgets.shown_received(self._tree) if standing.state == "registered" else None
 
     def status(self) -> list[Parent]:
         return [
@@ -364,9 +356,9 @@ class Parents(Uplink):
                 not_listed_because=standing.not_listed_because,
                 reason=standing.reason,
                 next_step=standing.next_step,
-                budget=self._receive(standing),
+                budget=self._budgets.shown_received(self._tree) if standing.state == "registered" else None,
             )
-            for plan, standing in zip(self.plans, self.standings, strict=True)
+            for plan, standing in zip(self.plans, self.states, strict=True)
         ]
 
 
@@ -379,7 +371,7 @@ def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
 
     async def opened(sink: MessageSink) -> MessagePipe:
         try:
-            tls = parent_context(parent) if is_tls else None  # anew: a certificate may have been renewed
+            tls = parent_context(parent) if is_tls else None  # read again: a certificate may have been renewed
         except TlsInvalid as invalid:
             raise DialFailed(str(invalid)) from None
         return await dial(parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=max_bytes)
@@ -417,7 +409,7 @@ _STEPS: Final = {
 }
 
 
-def _read_refused_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
+def _read_unlisted_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
     """Return how many tools the parent does not list, and its reasons for those it names."""
     members = decode_object(params) or {}
     reasons: Counter[str] = Counter()
@@ -428,64 +420,3 @@ def _read_refused_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
     total = bytes(members.get("total", b""))
     is_count = total.isdigit() and len(total) < TOTAL_DIGITS_MAX
     return max(int(total) if is_count else 0, reasons.total()), dict(reasons)
-
-
-def _next_step(step: Failed) -> str | None:
-    if step.error is not None:
-        return _STEPS.get(step.error.code or "")
-    return None if step.mendable else _TOKEN
-
-
-# The trees a node belongs to (MCP-AX 3.1): in each it has one parent at a time, and in all of them at once.
-#
-# Parents of one tree are backups of each other. What stands below the node is offered to every tree.
-
-
-class ParentTrees:
-    """The parents of all trees of a node, with the methods of one `Parents`."""
-
-    def __init__(self, plan: Plan, make_parents: Callable[[Plan], Parents]) -> None:
-        """Create the parents of each tree. `make_parents` receives a plan that contains one tree only."""
-        self._plans = plan.ax.parents
-        trees: dict[str, list[ParentPlan]] = {}
-        for parent in plan.ax.parents:
-            trees.setdefault(parent.tree or plan.ax.tree, []).append(parent)
-        parents_by_tree = {
-            tree: make_parents(_in_one_tree(plan, tree, tuple(parents))) for tree, parents in trees.items()
-        }
-        self._trees = list(parents_by_tree.values())
-        own = parents_by_tree.get(plan.ax.tree)
-        self.claims = own.claims if own is not None else None  # split brain is a matter of one tree (13.4)
-
-    def start(self) -> None:
-        for parents in self._trees:
-            parents.start()
-
-    def close(self) -> None:
-        for parents in self._trees:
-            parents.close()
-
-    async def leave(self) -> None:
-        await asyncio.gather(*(parents.leave() for parents in self._trees))
-
-    def subtree_changed(self, subtree_ids: tuple[str, ...]) -> None:
-        for parents in self._trees:
-            parents.subtree_changed(subtree_ids)
-
-    @property
-    def above(self) -> frozenset[str]:
-        """Return the aggregators that are known to be above us in any tree."""
-        return frozenset().union(*(parents.above for parents in self._trees))
-
-    def status(self) -> list[Parent]:
-        """Return the status of each parent in the order of the configuration."""
-        statuses = {
-            id(plan): status
-            for parents in self._trees
-            for plan, status in zip(parents.plans, parents.status(), strict=True)
-        }
-        return [statuses[id(plan)] for plan in self._plans]
-
-
-def _in_one_tree(plan: Plan, tree: str, parents: tuple[ParentPlan, ...]) -> Plan:
-    return msgspec.structs.replace(plan, ax=msgspec.structs.replace(plan.ax, tree=tree, parents=parents))

@@ -1,16 +1,23 @@
-"""This node towards its parents: one connection for each tree it belongs to, replaced when the configuration changes.
+"""This node towards its parents (MCP-AX 3.1, 13.3): one connection for each tree that it belongs to.
 
-Without parents their modules are not imported.
+A node may belong to several trees. In each tree it has one parent at a time, because the parents of one tree are
+backups of each other, and it offers what is below it to every tree. Split brain (13.4) is a matter of its own tree
+only, so only the parent there takes part in claims.
+
+`replan` replaces all parents when the configuration changes. Without parents the modules that connect to them are not
+imported, because an idle node must stay small.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from interlock.ax.api import Parent
 from interlock.ax.protocol.messages import Claimed
 from interlock.ax.registrar import Registrar
-from interlock.config.plan import Plan
+from interlock.config.plan import ParentPlan, Plan
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.node_identity import NODE_KEY
@@ -23,51 +30,48 @@ from interlock.fronts.modern import ModernFront
 from interlock.guard.budgets import Budgets
 
 if TYPE_CHECKING:
-    from interlock.ax.parents.parents import Parents, ParentTrees
+    from interlock.ax.parents.parents import Parents
     from interlock.crypto.signing import SigningKey
 
 
+class ParentParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the node that serve its parents."""
+
+    registrar: Registrar
+    clock: Clock
+    recorder: Recorder
+    legacy: LegacyFront
+    modern: ModernFront
+    audience: Audience
+    budgets: Budgets
+
+
 class ParentService:
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        registrar: Registrar,
-        subtree: Feed[tuple[str, ...]],
-        clock: Clock,
-        recorder: Recorder,
-        legacy: LegacyFront,
-        modern: ModernFront,
-        audience: Audience,
-        budgets: Budgets,
-    ) -> None:
-        """Prepare the parents of all trees. `subtree` publishes the ids of the aggregators below this node when they
-        change. Raise CannotStart.
+    """The parents of a node in all its trees."""
+
+    def __init__(self, plan: Plan, parts: ParentParts, subtree: Feed[tuple[str, ...]]) -> None:
+        """Prepare the parents. `subtree` publishes the ids of the aggregators below this node when they change. Raise
+        CannotStart.
         """
-        self._registrar = registrar
-        self._clock = clock
-        self._recorder = recorder
-        self._legacy = legacy
-        self._modern = modern
-        self._audience = audience
-        self._budgets = budgets
-        self._trees = self._make(plan, own_key(plan))
+        self._parts = parts
+        self._registrar = parts.registrar
+        self._plan = plan
+        self._trees = self._make_trees(plan, own_key(plan))
         subtree.subscribe(self._on_subtree)
-        registrar.claims.report_to(self)
+        self._registrar.claims.report_to(self)
 
     async def open(self) -> None:
-        if self._trees is not None:
-            self._trees.start()
+        for parents in self._trees.values():
+            parents.start()
 
     async def close(self) -> None:
         self.stop_calls()
-        if self._trees is not None:
-            await self._trees.leave()
+        await asyncio.gather(*(parents.leave() for parents in self._trees.values()))
 
     def stop_calls(self) -> None:
         """Accept no new calls of parents. Calls under way are answered."""
-        if self._trees is not None:
-            self._trees.close()
+        for parents in self._trees.values():
+            parents.close()
 
     def check(self, plan: Plan) -> None:
         """Raise CannotStart if these parents cannot be used."""
@@ -75,59 +79,64 @@ class ParentService:
         own_key(plan)
 
     async def replan(self, plan: Plan) -> None:
-        """Replace the parents. It raises as `check` does before the present parents are left."""
+        """Replace the parents. Raise as `check` does, before the present parents are left."""
         check_parents(plan)
         signer = own_key(plan)
-        leaving, self._trees = self._trees, None
-        if leaving is not None:
-            leaving.close()
-            await leaving.leave()
-        self._trees = self._make(plan, signer)
+        leaving, self._trees = self._trees, {}
+        for parents in leaving.values():
+            parents.close()
+        await asyncio.gather(*(parents.leave() for parents in leaving.values()))
+        self._plan, self._trees = plan, self._make_trees(plan, signer)
         self._registrar.set_above(frozenset())
         await self.open()
 
     def status(self) -> list[Parent]:
-        return self._trees.status() if self._trees is not None else []
+        """Return the status of each parent in the order of the configuration."""
+        statuses = {tree: iter(parents.status()) for tree, parents in self._trees.items()}
+        trees = (parent.tree or self._plan.ax.tree for parent in self._plan.ax.parents)
+        return [next(statuses[tree]) for tree in trees if tree in statuses]
 
-    # What registers below is claimed at the parent of our own tree (ClaimsAbove)
+    # Claims of subservers in our own tree (TreeClaims)
 
     async def claim(self, claims: Sequence[Claimed], released_session: str | None) -> Mapping[str, str]:
-        above = self._trees.claims if self._trees is not None else None
-        return await above.claim(claims, released_session) if above is not None else {}
+        """Claim subservers at the parent. Return those that another aggregator has: subserver_id -> aggregator_id."""
+        own = self._trees.get(self._plan.ax.tree)
+        return await own.claims.claim(claims, released_session) if own is not None else {}
 
     def release(self, subserver_ids: Sequence[str]) -> None:
-        if self._trees is not None and self._trees.claims is not None:
-            self._trees.claims.release(subserver_ids)
+        own = self._trees.get(self._plan.ax.tree)
+        if own is not None:
+            own.claims.release(subserver_ids)
+
+    # Aggregators below and above (5.3)
 
     def _on_subtree(self, ids: tuple[str, ...]) -> None:
-        if self._trees is not None:
-            self._trees.subtree_changed(ids)
+        for parents in self._trees.values():
+            parents.subtree_changed(ids)
 
     def _on_above(self) -> None:
-        if self._trees is not None:
-            self._registrar.set_above(self._trees.above)
+        above = (parents.above for parents in self._trees.values())
+        self._registrar.set_above(frozenset[str]().union(*above))
 
-    def _make(self, plan: Plan, signer: "SigningKey | None") -> "ParentTrees | None":
+    def _make_trees(self, plan: Plan, signer: "SigningKey | None") -> "dict[str, Parents]":
+        """Create the parents of each tree from a plan that contains one tree only."""
         if not plan.ax.parents:
-            return None
-        from interlock.ax.parents.front import UpwardFront
-        from interlock.ax.parents.parents import Parents, ParentTrees
+            return {}
+        from interlock.ax.parents.parents import Parents
 
-        def parents_of(one_tree: Plan) -> "Parents":
-            return Parents(
-                one_tree,
-                self._registrar.engine.subtree_ids(),
-                clock=self._clock,
-                recorder=self._recorder,
-                make_front=partial(UpwardFront, self._legacy, self._modern, self._audience),
-                budgets=self._budgets,
-                on_above=self._on_above,
-                claimed=self._registrar.claims.holders.all if one_tree.ax.tree == plan.ax.tree else None,
-                on_held=self._registrar.claims.disown,
-                signer=signer,
+        plans: dict[str, list[ParentPlan]] = {}
+        for parent in plan.ax.parents:
+            plans.setdefault(parent.tree or plan.ax.tree, []).append(parent)
+        return {
+            tree: Parents(
+                msgspec.structs.replace(plan, ax=msgspec.structs.replace(plan.ax, tree=tree, parents=tuple(parents))),
+                self._parts,
+                self._on_above,
+                signer,
+                is_own_tree=tree == plan.ax.tree,
             )
-
-        return ParentTrees(plan, parents_of)
+            for tree, parents in plans.items()
+        }
 
 
 def own_key(plan: Plan) -> "SigningKey | None":

@@ -1,8 +1,17 @@
-"""One aggregator per subserver in a tree (MCP-AX 13.4), by a record in a shared store or by asking the subserver.
+"""One aggregator per subserver in a tree (MCP-AX 13.4): the rules of leases, of mcpax/parent and of mcpax/claim.
 
-The record's key is (tree, subserver_id) and it lapses after three intervals unless renewed. Reading and writing it is
-the caller's; here is what may be written given what was read. A write must fail if the record has changed since it was
-read, and is then judged anew.
+Two aggregators of a tree must not have the same subserver. Which of them has it is decided in one of three ways:
+
+- Aggregators that share a store keep a lease there, under (tree, subserver_id). It lapses after three intervals unless
+  it is renewed. Reading and writing the store is the caller's task (`ownership.Leases`); the functions here decide what
+  may be written, given what was read. A write must fail if the record has changed since it was read, and is then judged
+  again.
+- Without a shared store, the subserver is asked for its parent (`check_parent`).
+- In both cases the common parent of two aggregators is a witness: each claims at its own parent what it has itself and
+  what is claimed from it, so that the first parent that two have in common decides (`Holders`).
+
+A registrant that gives up its session at another aggregator names it in `released_session`. Sessions are kept as hashes
+only: a person who can read the store must not be able to speak for the subserver.
 """
 
 import hashlib
@@ -16,28 +25,19 @@ from interlock.wire.refusal import INVALID_PARAMS, SPLIT_BRAIN, Refusal, ax_refu
 
 # AX-13.4-4
 PARENT_ANSWER_S: Final = 2.0  # 13.4: no answer to mcpax/parent within it, or "method not found", means no parent
+OWN: Final = ""  # the way of a claim that came by no registration: the subserver registered here
+HELD_MAX: Final = 10_000  # claims through one registration
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The session id is kept as a hash: who can read the store must not be able to speak for the subserver."""
+class SubserverLease(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of one subserver in a shared store: which aggregator has it, and in which session."""
 
     aggregator_id: str
     session_hash: str
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Leave to write `lease`, if `replaces` is still what the store holds; None: if it holds nothing."""
-
-    lease: Lease
-    replaces: Lease | None
-
-
-class BadLease(Exception):
-    """The store holds something that is no lease. Raised only by `read_lease`."""
-
-
-def lease_of(aggregator_id: str, session_id: str) -> Lease:
-    return Lease(aggregator_id=aggregator_id, session_hash=_hash(session_id))
+def lease_of(aggregator_id: str, session_id: str) -> SubserverLease:
+    return SubserverLease(aggregator_id=aggregator_id, session_hash=_hash(session_id))
 
 
 def lease_s(interval_ms: int) -> float:
@@ -47,41 +47,21 @@ def lease_s(interval_ms: int) -> float:
     return HEARTBEATS_MISSED_MAX * (interval_ms or HEARTBEAT_MS) / 1000
 
 
-def encode_lease(lease: Lease) -> bytes:
-    return msgspec.json.encode(lease)
-
-
-def read_lease(data: bytes) -> Lease:
-    try:
-        return msgspec.json.decode(data, type=Lease)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadLease("the store holds a lease that cannot be read; remove it, or wait until it lapses") from None
-
-
-def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Refusal:
-    """Decide whether a lease can be taken. `held` is the lease in the store, `wanted` that of the session about to
+def check_lease(held: SubserverLease | None, request: Register, own: SubserverLease) -> Refusal | None:
+    """Return why a lease cannot be taken, or None. `held` is the lease in the store, `own` that of the session about to
     begin.
     """
     # AX-13.4-2 and -3
-    if held is None or held.aggregator_id == wanted.aggregator_id or releases(request.released_session, held):
-        return Claim(lease=wanted, replaces=held)
+    if held is None or held.aggregator_id == own.aggregator_id or releases(request.released_session, held.session_hash):
+        return None
     return split_brain(held.aggregator_id)
 
 
-def may_renew(held: Lease | None, own: Lease) -> bool:
+def may_renew(held: SubserverLease | None, own: SubserverLease) -> bool:
     """Return False if another session has the lease, so that the session here must end. A lapsed lease may be taken
     again.
     """
     return held is None or held == own  # AX-13.4-5
-
-
-def may_remove(held: Lease | None, own: Lease) -> bool:
-    return held == own
-
-
-def asks_parent(request: Register, *, has_store: bool) -> bool:
-    """Return whether mcpax/parent must be asked before the registration is answered."""
-    return not has_store and request.parent_id is msgspec.UNSET
 
 
 def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -> Refusal | None:
@@ -102,53 +82,47 @@ def split_brain(holder_aggregator_id: str) -> Refusal:
     return ax_refusal(SPLIT_BRAIN, why, holder_aggregator_id=holder_aggregator_id)  # AX-13.4-2
 
 
-def releases(released_session: str | None, held: Lease) -> bool:
-    return released_session is not None and hmac.compare_digest(
-        _hash(released_session).encode(), held.session_hash.encode()
-    )
+def releases(released_session: str | None, session_hash: str) -> bool:
+    """Return whether a registrant gave up the session with this hash. The comparison takes constant time."""
+    return released_session is not None and hmac.compare_digest(_hash(released_session).encode(), session_hash.encode())
 
 
 def _hash(session_id: str) -> str:
     return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# Who has which subserver below an aggregator (MCP-AX 13.4): the common parent of two aggregators sees it of both.
-#
-# In come claims: of our own registrations, and of aggregators that registered here, for what is below them. Out comes
-# who
-# had it first. An aggregator claims at its own parent what it is claimed itself, so that the first parent that two
-# have
-# in common decides, whatever the subserver knows of parents. A claim lasts as long as the registration it came by.
+class HeldClaim(msgspec.Struct, frozen=True):
+    """A claim that counts, and the way it came: the session of the registrant that made it, or OWN."""
 
-OWN: Final = ""  # came by no registration: the subserver registered here
-HELD_MAX: Final = 10_000  # by one registration
-
-
-class Held(msgspec.Struct, frozen=True):
-    lease: Lease
-    via: str  # the session of the registrant that claimed it; OWN
+    claimed: Claimed
+    via: str
 
 
 class Holders:
+    """Which aggregator has which subserver below this one. The first claim counts.
+
+    A claim lasts as long as the registration through which it came.
+    """
+
     def __init__(self) -> None:
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldClaim] = {}
         self._by_via: dict[str, dict[str, None]] = {}
 
     def claim(self, claimed: Claimed, via: str, released_session: str | None = None) -> str | None:
         """Enter a claim. Return None if it is entered, otherwise the aggregator that has the subserver.
 
         `via` is the session through which the claim came. An aggregator that moved claims the same sessions again
-        through another session; one that only uses its name does not know them.
+        through another session; an impostor that only uses its name does not know them.
         """
         held = self._held.get(claimed.subserver_id)
         if held is not None:
-            is_known = via == held.via or claimed.session_hash == held.lease.session_hash
-            is_theirs = is_known and claimed.aggregator_id == held.lease.aggregator_id
-            if not is_theirs and not releases(released_session, held.lease):  # AX-13.4-2
-                return held.lease.aggregator_id
+            first = held.claimed
+            is_known = via == held.via or claimed.session_hash == first.session_hash
+            is_same_holder = is_known and claimed.aggregator_id == first.aggregator_id
+            if not is_same_holder and not releases(released_session, first.session_hash):  # AX-13.4-2
+                return first.aggregator_id
             self._forget(claimed.subserver_id, held.via)
-        lease = Lease(aggregator_id=claimed.aggregator_id, session_hash=claimed.session_hash)
-        self._held[claimed.subserver_id] = Held(lease, via)
+        self._held[claimed.subserver_id] = HeldClaim(claimed, via)
         self._by_via.setdefault(via, {})[claimed.subserver_id] = None
         return None
 
@@ -160,7 +134,7 @@ class Holders:
         there is none.
         """
         held = self._held.get(subserver_id)
-        if held is None or held.via != via or session_hash not in (None, held.lease.session_hash):
+        if held is None or held.via != via or session_hash not in (None, held.claimed.session_hash):
             return False
         self._forget(subserver_id, via)
         return True
@@ -172,17 +146,12 @@ class Holders:
             self._forget(subserver_id, via)
         return gone
 
-    def maybe_held(self, subserver_id: str) -> Held | None:
+    def find(self, subserver_id: str) -> HeldClaim | None:
         return self._held.get(subserver_id)
 
     def all(self) -> tuple[Claimed, ...]:
         """Return all claims, in the form in which they are claimed at the parent."""
-        return tuple(
-            Claimed(
-                subserver_id=subserver_id, aggregator_id=held.lease.aggregator_id, session_hash=held.lease.session_hash
-            )
-            for subserver_id, held in self._held.items()
-        )
+        return tuple(held.claimed for held in self._held.values())
 
     def _forget(self, subserver_id: str, via: str) -> None:
         del self._held[subserver_id]

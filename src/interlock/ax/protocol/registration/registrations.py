@@ -2,10 +2,26 @@
 
 MCP-AX 4.2, 5.3, 6, 13.
 
-In come messages that `codec` has read, with what the aggregator knows of their sender, and the time as monotonic
-seconds; out come answers and events. A refused registration leaves no trace. Session ids are made by the caller, who
-also keeps the ownership records and the leases (`leases`), and calls `on_deadline` when `next_deadline` has come. Every
-operation first does what was due before it, so a late heartbeat is late whatever operation is called first.
+Theory of operation. In come messages that `codec` has read, with what the aggregator knows of their sender, and the
+time as monotonic seconds; out come answers and events. A refused registration leaves no trace. The caller creates the
+session ids, keeps the ownership records and the leases (`leases`), carries the events out, and calls `on_deadline` when
+`next_deadline` has come. Every operation first does what was due before it, so a late heartbeat is late whatever
+operation is called first.
+
+The life of one registration, from its first heartbeat to the end of its grace (6.3, 13.2, 13.3):
+
+    LIVE      heartbeats come
+    SUSPECT   two were missed: the session lasts, and the subserver is asked whether it is there
+    LOST      the third was missed or the link is gone: the session is over, its names may stay listed as degraded
+    ENDED     its names are gone
+
+A miss is an interval without a heartbeat, counted from the last one or from the registration. With an interval of 0
+only the link can be lost.
+
+Cycles (5.3). An aggregator names in its registration and in its heartbeats all aggregators below it. A registrant that
+names us, or an aggregator above us, as below it would close a cycle and is refused. An aggregator may repeat in good
+faith a wrong claim of another below it; so it gets one interval to withdraw the claim before its session ends
+(CycleClaimed).
 """
 
 import enum
@@ -42,18 +58,7 @@ from interlock.wire.refusal import (
     ax_refusal,
 )
 
-# The life of one registration, from its first beat to the end of its grace (MCP-AX 6.3, 13.2, 13.3).
-#
-#     LIVE      beats come
-#     SUSPECT   two were missed: its session lasts, and it is asked whether it is there
-#     LOST      the third was missed or the link is gone: the session is over, its names may stay listed as degraded
-#     ENDED     its names are gone
-#
-# A miss is an interval without a beat, counted from the last one or from the registration. With an interval of 0 only
-# the
-# link can be lost.
-
-SUSPECT_AFTER: Final = 2  # misses. With the third the three intervals of 13.3 would be used up already
+SUSPECT_AFTER: Final = 2  # misses. With the third, the three intervals of 13.3 would be used up already
 
 
 class LivenessState(enum.Enum):
@@ -93,7 +98,7 @@ _DUE: Final = {
 
 
 class Violation(Exception):
-    """The table has no such row: the caller's mistake, never a peer's."""
+    """An input that cannot happen in this state. The caller made a mistake; a peer cannot cause it."""
 
 
 class Liveness:
@@ -149,8 +154,6 @@ class Liveness:
                 return None
 
 
-# The values around a registration session at an aggregator: who asks, what was granted, what happened.
-
 EndReason = Literal[
     "deregistered", "superseded", "registration_cycle", "link_insecure", "split_brain", "namespace_invalid", "removed"
 ]
@@ -158,6 +161,8 @@ LossReason = Literal["heartbeat_timeout", "connection_lost"]  # 13.1
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configuration says about registrations."""
+
     require_proof: Literal["mutable", "always", "never"] = "mutable"
     degraded: bool = True  # names of a lost registrant stay listed
     grace_s: float = 300.0  # 13.2: for so long; AX-13.2-4
@@ -180,15 +185,18 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     budget: Mapping[str, Any] = {}
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment that belongs to a proved authority beyond any session (4.2). The store adds the time."""
+class SegmentOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment that belongs to a proved authority beyond any session (4.2), as it is kept in the store."""
 
-    segment: str
     authority: str
+    segment: str
     subserver_id: str
+    at: float = 0.0  # when it was stored, in UNIX time
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """What was granted to one registration. It does not change during the session."""
+
     session_id: str
     register: Register  # without its proof, which is not needed any more
     peer: Peer
@@ -201,34 +209,41 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistrationState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a registration. Calls of a SUSPECT one are refused only if it does not answer."""
+    """State of a registration. Calls of a SUSPECT one are refused only if it does not answer a ping."""
 
     session: Session
     state: LivenessState
     since: float
     retry_after_ms: int
-    subtree_ids: tuple[str, ...] | None  # as last said
+    subtree_ids: tuple[str, ...] | None  # the latest that it sent
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """A session began. `replaces`: an earlier one whose names may still be listed; they must not outlive this event."""
+    """Event: a session began.
+
+    `replaces`: an earlier session whose names may still be listed; they must not outlive this event.
+    """
 
     session: Session
     replaces: str | None = None
-    owner: Owner | None = None  # to be stored
+    owner: SegmentOwner | None = None  # to be stored
 
 
 class Suspected(msgspec.Struct, frozen=True, kw_only=True):
+    """Event: a subserver missed two heartbeats."""
+
     session: Session
     since: float
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """Event: a suspected subserver sent a heartbeat."""
+
     session: Session
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """The session is over; the names stay, degraded, until Vanished or another Joined."""
+    """Event: the session is over; the names stay, degraded, until Vanished or another Joined."""
 
     session: Session
     reason: LossReason
@@ -236,26 +251,26 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """The session is over, and not by failure. The names go with Vanished, unless a Joined takes them over."""
+    """Event: the session is over, and not by failure. The names go with Vanished, unless a Joined takes them over."""
 
     session: Session
     reason: EndReason
 
 
 class Vanished(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing is listed under the segment any more."""
+    """Event: nothing is listed under the segment any longer."""
 
     segment: str
 
 
 class SubtreeChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """Change of the ids below us, to be sent to our parents with the next heartbeat (5.3)."""
+    """Event: the ids below us changed. Our parents learn them with the next heartbeat (5.3)."""
 
     subtree_ids: tuple[str, ...]
 
 
 class CycleClaimed(msgspec.Struct, frozen=True, kw_only=True):
-    """A registrant says that one above us is below it. It has an interval to find out who told it so (5.3)."""
+    """Event: a registrant claims that an aggregator above us is below it. It has an interval to withdraw that (5.3)."""
 
     session: Session
 
@@ -272,17 +287,17 @@ class Step(msgspec.Struct, Generic[Answer], frozen=True):
     events: tuple[Event, ...] = ()
 
 
-DEADLINES_SPARE: Final = 64  # of seats that are gone, before they are cleared away; they hold what a peer has sent
+DEADLINES_SPARE: Final = 64  # outdated deadlines before they are removed: each holds a registration in memory
 
 
 class _Seat:
-    """A segment that is taken. It outlives its session by the grace."""
+    """A segment that is taken. The seat outlives its session by the grace."""
 
     def __init__(self, session: Session, liveness: Liveness) -> None:
         self.session = session
         self.liveness = liveness
         self.subtree_ids = session.register.subtree_ids
-        self.cycle: str | None = None  # one that stands above us and that it last said is below it
+        self.cycle: str | None = None  # an aggregator above us that the registrant claims to be below it
 
     @property
     def segment(self) -> str:
@@ -290,6 +305,11 @@ class _Seat:
 
 
 class Registrations:
+    """The registrations of one aggregator, found by segment, by subserver and by session.
+
+    A seat is in `_by_segment` and `_by_subserver` until its names vanish, and in `_by_session` while its session lasts.
+    """
+
     def __init__(self, aggregator_id: str, tree: str, policy: Policy) -> None:
         self.aggregator_id = aggregator_id
         self.tree = tree
@@ -300,7 +320,7 @@ class Registrations:
         self._by_subserver: dict[str, _Seat] = {}
         self._by_session: dict[str, _Seat] = {}  # only while the session lasts
         self._below: dict[str, int] = {}  # aggregator_id -> how many of those registered here name it
-        self._told = self.subtree_ids()  # what the last SubtreeChanged said
+        self._told = self.subtree_ids()  # the ids of the last SubtreeChanged
         self._below_touched = False
         self._deadlines: list[tuple[float, int, _Seat]] = []  # may be early, never late
         self._serial = itertools.count()
@@ -318,7 +338,7 @@ class Registrations:
         events: list[Event] = []
         for seat in self._by_session.values():
             if seat.cycle not in ids:
-                seat.cycle = self._maybe_above(seat.subtree_ids)
+                seat.cycle = self._find_above(seat.subtree_ids)
                 events += () if seat.cycle is None else (CycleClaimed(session=seat.session),)
         return (*events, *self._subtree_change())
 
@@ -333,28 +353,35 @@ class Registrations:
             *(subtree_id for subtree_id in self._below if subtree_id not in self._above),
         )  # AX-5.3-4: own first
 
-    def maybe_standing(self, segment: str) -> RegistrationState | None:
+    def find(self, segment: str) -> RegistrationState | None:
+        """Return the state of the registration at a segment, or None if the segment is free."""
         seat = self._by_segment.get(segment)
-        return None if seat is None else _standing(seat)
+        return None if seat is None else _state_of(seat)
 
-    def standings(self) -> tuple[RegistrationState, ...]:
-        return tuple(map(_standing, self._by_segment.values()))
+    def all(self) -> tuple[RegistrationState, ...]:
+        return tuple(map(_state_of, self._by_segment.values()))
 
-    def maybe_session(self, subserver_id: str) -> str | None:
+    def find_session_id(self, subserver_id: str) -> str | None:
         seat = self._by_subserver.get(subserver_id)
         return seat.session.session_id if seat is not None and seat.liveness.has_session else None
 
     def has_session(self, session_id: str) -> bool:
         return session_id in self._by_session
 
-    def check(self, request: Register, peer: Peer, owner: Owner | None = None) -> Refusal | None:
-        """Return what `register` would refuse, or None, for callers that want to know before they ask others."""
-        return (
-            self._check_request(request, peer) or self._check_claims(request, peer, owner) or self._check_room(request)
-        )
+    def check(self, request: Register, peer: Peer, owner: SegmentOwner | None = None) -> Refusal | None:
+        """Return why `register` would refuse, or None, for callers that want to know before they ask others."""
+        if refusal := self._check_request(request, peer) or self._check_claims(request, peer, owner):
+            return refusal
+        if request.subtree_ids is not None:
+            own = self._by_subserver.get(request.subserver_id)
+            if refusal := self._check_size(request.subtree_ids, own):
+                return refusal
+        if len(self._by_segment) - len([*self._displaced_seats(request)]) >= self.policy.registrations_max:
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
+        return None
 
     def register(
-        self, request: Register, peer: Peer, *, session_id: str, owner: Owner | None = None, now: float
+        self, request: Register, peer: Peer, *, session_id: str, owner: SegmentOwner | None = None, now: float
     ) -> Step[Registered]:
         """Register a subserver. `owner` is the stored ownership of the requested segment, if there is one."""
         events = [*self.on_deadline(now)]
@@ -378,7 +405,11 @@ class Registrations:
         self._by_session[session_id] = seat
         self._schedule(seat)
         self._add_below(seat)
-        events.append(Joined(session=session, replaces=replaces, owner=_owner(request, peer)))
+        # An unproved claim lasts for the session only; otherwise anyone could hold names for ever (AX-4.2-5).
+        kept = None
+        if request.authority is not None and peer.proved:  # AX-4.2-5
+            kept = SegmentOwner(segment=request.segment, authority=request.authority, subserver_id=request.subserver_id)
+        events.append(Joined(session=session, replaces=replaces, owner=kept))
         answer = Registered(
             assigned_segment=request.segment,
             session_id=session_id,
@@ -394,7 +425,7 @@ class Registrations:
     def heartbeat(self, beat: Heartbeat, peer: Peer, *, now: float) -> Step[int]:
         """Handle a heartbeat and answer the heartbeat_deadline_ms. A refused heartbeat does not count."""
         events = [*self.on_deadline(now)]
-        seat = self._theirs(beat.session_id, peer)
+        seat = self._find_own(beat.session_id, peer)
         if seat is None:
             return Step(_session_unknown(), tuple(events))
         if beat.subtree_ids is not None:
@@ -406,7 +437,12 @@ class Registrations:
                 return Step(_insecure(), (*events, *self._subtree_change()))
             if refusal := self._check_size(beat.subtree_ids, seat):
                 return Step(refusal, tuple(events))
-        was, seat.cycle = seat.cycle, self._maybe_cycle(seat, beat.subtree_ids)
+        # A refused claim that was not withdrawn still counts.
+        was = seat.cycle
+        if beat.subtree_ids is not None:
+            seat.cycle = self._find_above(beat.subtree_ids)
+        elif was not in self._above:
+            seat.cycle = self._find_above(seat.subtree_ids)
         if seat.cycle is not None:
             events += () if was is not None else (CycleClaimed(session=seat.session),)
             return Step(self._cycle(seat.cycle), tuple(events))
@@ -420,7 +456,7 @@ class Registrations:
 
     def deregister(self, message: Deregister, peer: Peer, *, now: float) -> Step[None]:
         events = self.on_deadline(now)
-        if self._theirs(message.session_id, peer) is None:
+        if self._find_own(message.session_id, peer) is None:
             return Step(_session_unknown(), events)
         return Step(None, (*events, *self.end(message.session_id, "deregistered", now=now)))
 
@@ -482,11 +518,12 @@ class Registrations:
         return (*events, *self._subtree_change())
 
     def _check_request(self, request: Register, peer: Peer) -> Refusal | None:
+        """Check a registration by itself: its tree, cycles, the security of its link, its segment, its proof."""
         if request.tree is not None and request.tree != self.tree:
             why = "tree must be left out or be the one this aggregator belongs to"
             return Refusal(INVALID_PARAMS, why, {"member": "tree", "tree": self.tree})
         named = request.subserver_id, *(request.subtree_ids or ())
-        above = self._maybe_above(named)
+        above = self._find_above(named)
         if self.aggregator_id in named:  # AX-5.3-3
             # If we were below it, so would be the one we are registered with.
             return self._cycle(self.aggregator_id, is_below=above is not None)
@@ -503,7 +540,8 @@ class Registrations:
             )
         return None
 
-    def _check_claims(self, request: Register, peer: Peer, owner: Owner | None) -> Refusal | None:
+    def _check_claims(self, request: Register, peer: Peer, owner: SegmentOwner | None) -> Refusal | None:
+        """Check a registration against those who have its subserver_id or its segment, and against the owner."""
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
         # AX-4.2-3: another principal
         if own is not None and own.session.peer.principal != peer.principal and not _may_inherit(request, peer, own):
@@ -522,15 +560,6 @@ class Registrations:
                 return ax_refusal(AUTHORITY_UNVERIFIED, why, segment=request.segment, reason="absent")
         if rival is not None and not _may_inherit(request, peer, rival):  # AX-4.2-3: in its grace
             return _conflict(request, "the segment is held for a registrant that was lost; choose another, or wait")
-        return None
-
-    def _check_room(self, request: Register) -> Refusal | None:
-        if request.subtree_ids is not None:
-            own = self._by_subserver.get(request.subserver_id)
-            if refusal := self._check_size(request.subtree_ids, own):
-                return refusal
-        if len(self._by_segment) - len([*self._displaced_seats(request)]) >= self.policy.registrations_max:
-            return Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
         return None
 
     def _check_size(self, ids: tuple[str, ...], instead_of: _Seat | None) -> Refusal | None:
@@ -552,7 +581,8 @@ class Registrations:
         if holder is not None and holder is not own:
             yield holder
 
-    def _theirs(self, session_id: str, peer: Peer) -> _Seat | None:
+    def _find_own(self, session_id: str, peer: Peer) -> _Seat | None:
+        """Return the seat of a session if it belongs to the principal and the connection that name it, or None."""
         seat = self._by_session.get(session_id)
         # AX-6.2-2
         if seat is None or (seat.session.peer.principal, seat.session.peer.link) != (peer.principal, peer.link):
@@ -616,25 +646,16 @@ class Registrations:
         self._told = ids
         return (SubtreeChanged(subtree_ids=ids),)
 
-    def _maybe_above(self, ids: tuple[str, ...] | None) -> str | None:
-        return (
-            next((subtree_id for subtree_id in ids or () if subtree_id in self._above), None) if self._above else None
-        )
-
-    def _maybe_cycle(self, seat: _Seat, subtree_ids: tuple[str, ...] | None) -> str | None:
-        """Return which aggregator above us a registrant names as below it, or None. A refused claim that was not
-        withdrawn still counts.
-        """
-        if subtree_ids is not None:
-            return self._maybe_above(subtree_ids)
-        return seat.cycle if seat.cycle in self._above else self._maybe_above(seat.subtree_ids)
+    def _find_above(self, ids: tuple[str, ...] | None) -> str | None:
+        """Return the first of these aggregators that is above us, or None."""
+        return next((subtree_id for subtree_id in ids or () if subtree_id in self._above), None)
 
     def _cycle(self, id: str, **data: bool) -> Refusal:
         which = "this aggregator" if id == self.aggregator_id else "an aggregator above this one"
         return ax_refusal(REGISTRATION_CYCLE, f"{which} is named as one below the one that registers", id=id, **data)
 
 
-def _standing(seat: _Seat) -> RegistrationState:
+def _state_of(seat: _Seat) -> RegistrationState:
     return RegistrationState(
         session=seat.session,
         state=seat.liveness.state,
@@ -649,15 +670,6 @@ def _may_inherit(request: Register, peer: Peer, lost: _Seat) -> bool:
     if lost.liveness.has_session or not peer.proved or request.authority is None:  # AX-4.2-3
         return False
     return request.authority == lost.session.register.authority
-
-
-def _owner(request: Register, peer: Peer) -> Owner | None:
-    """Return the ownership to store, or None. An unproved claim lasts for the session only; otherwise anyone could
-    hold names for ever.
-    """
-    if request.authority is None or not peer.proved:  # AX-4.2-5
-        return None
-    return Owner(segment=request.segment, authority=request.authority, subserver_id=request.subserver_id)
 
 
 def _conflict(request: Register, why: str) -> Refusal:
