@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from bench.measure import Spread, spread
-from interlock.ax.protocol.budget import LIMIT_MAX, Limits
+from interlock.ax.protocol.budget import LIMIT_MAX, BudgetLimits
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.catalog.arguments_check import ArgumentsCheck
@@ -46,7 +46,7 @@ from interlock.safety.watch import AgentCheck
 UNGUARDED, GUARDED, BUDGETED = "no guard at all", "the guard", "the guard and two budgets"
 CALLS = 1000  # of one way before the next has its turn: short, so that a disturbance hits all of them
 META = Raw(b'{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}')
-PLENTY = Limits(max_calls_per_minute=LIMIT_MAX, max_mutable_calls_per_session=LIMIT_MAX)
+PLENTY = BudgetLimits(max_calls_per_minute=LIMIT_MAX, max_mutable_calls_per_session=LIMIT_MAX)
 
 
 class Guarding(msgspec.Struct, kw_only=True):
@@ -118,7 +118,7 @@ class _Sink:
 class Way:
     """One way of a call: the dispatcher, who calls, and where the answer goes."""
 
-    def __init__(self, dispatch: Dispatch, catalog: Catalog, limits: Limits | None) -> None:
+    def __init__(self, dispatch: Dispatch, catalog: Catalog, limits: BudgetLimits | None) -> None:
         self.dispatch = dispatch
         self.catalog = catalog
         self.caller = Caller(Principal("local", budget=limits), Era.MODERN, "http", ViewKey())

@@ -38,7 +38,7 @@ from interlock.approvals.protocol.approval import (
     maybe_after,
     refusal_of,
 )
-from interlock.ax.protocol.budget import Over, budget_exceeded
+from interlock.ax.protocol.budget import ExceededLimit, budget_exceeded
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
@@ -758,7 +758,9 @@ def is_of_one_replica(approval: Approval) -> bool:
 
 def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Refusal:
     """More waits for people than one caller may have waiting (AX-11.3-4)."""
-    return budget_exceeded(Over(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms), "caller")
+    return budget_exceeded(
+        ExceededLimit(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms), "caller"
+    )
 
 
 def _unavailable(why: object) -> Refusal:

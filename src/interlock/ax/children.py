@@ -124,7 +124,7 @@ class UnregisteredChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildSupervisor:
-    """Starts all children of a node, and starts each again when it ended."""
+    """The tasks that keep the children of a node running."""
 
     def __init__(self, plan: Plan, registrar: Registrar, connector_parts: ConnectorParts) -> None:
         self._plan = plan

@@ -175,7 +175,7 @@ class DialledBackKeeper(RegisteredKeeper):
             self.hanging_up = asyncio.get_running_loop().create_task(pipe.close())
 
     async def _watch(self) -> None:
-        """Probe the subserver until it does not answer twice in a row, and then end its link."""
+        """Ask the subserver at intervals for any answer, and end its link after two failures in a row."""
         failed = 0
         while failed < PROBES_FAILED_MAX:
             await asyncio.sleep(PROBE_EVERY_S)

@@ -31,7 +31,7 @@ import msgspec
 from interlock.access.tokens import find_access_rule
 from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIdentity
 from interlock.ax.ownership import Leases, Owners, TreeClaims
-from interlock.ax.protocol.budget import Limits
+from interlock.ax.protocol.budget import BudgetLimits
 from interlock.ax.protocol.capability import LatencyClass
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.messages import (
@@ -48,8 +48,8 @@ from interlock.ax.protocol.messages import (
     Register,
     Registered,
 )
-from interlock.ax.protocol.names import Withheld
-from interlock.ax.protocol.notifications import Drops, Notice, NoticeGate, lost_notice, refused_notice
+from interlock.ax.protocol.names import WithheldName
+from interlock.ax.protocol.notifications import AxNotice, Drops, NoticeGate, lost_notice, refused_notice
 from interlock.ax.protocol.registration.codec import (
     DEREGISTERED,
     encode_heartbeat_answer,
@@ -175,14 +175,16 @@ class _Member:
     def __init__(self, keeper: RegisteredKeeper, source: RegistrationSource) -> None:
         self.keeper = keeper
         self.source = source
-        self.told_refused: tuple[Withheld, ...] = ()
+        self.told_refused: tuple[WithheldName, ...] = ()
         self.renewing = False
 
 
 class Registrar:
     """The registered subservers of a node. It receives the events of their links (`RegistrationEvents`)."""
 
-    def __init__(self, plan: Plan, aggregator_id: str, parts: RegistrarParts, owners: Owners, proofs: AuthorityProofs) -> None:
+    def __init__(
+        self, plan: Plan, aggregator_id: str, parts: RegistrarParts, owners: Owners, proofs: AuthorityProofs
+    ) -> None:
         policy = Policy(
             require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
         )
@@ -423,7 +425,7 @@ class Registrar:
         """Create the link of a session, with what it offers, its budget and the gate of its notifications."""
         register, peer, ax = session.register, session.peer, self._plan.ax
         rule = source.guest.rule
-        declared = Limits(**peer.budget)
+        declared = BudgetLimits(**peer.budget)
         return RegisteredLink(
             session,
             events,
@@ -572,7 +574,7 @@ class Registrar:
             log.warning("link %s: refused: %s", link.segment, stocked.refused.message)
             names = (stocked.refused.details or {}).get("names", [])
             self._report_unlisted(
-                keeper.link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names)
+                keeper.link, tuple(WithheldName(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names)
             )
             self._record(keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
             member.source.close(POLICY, ascii(f"{_INVALID}: {', '.join(names)}")[1:-1])  # AX-4.3-1
@@ -586,7 +588,7 @@ class Registrar:
             for changed in stocked.changed:
                 log.warning("link %s: the definition of %s changed", link.segment, changed.name)
 
-    def _report_unlisted(self, link: ConnectedLink, withheld: tuple[Withheld, ...]) -> None:
+    def _report_unlisted(self, link: ConnectedLink, withheld: tuple[WithheldName, ...]) -> None:
         """Notify a subserver that some of its tools are not listed, and why (4.2)."""
         if link.pipe is not None and withheld:
             notice = refused_notice(withheld)
@@ -615,7 +617,7 @@ class Registrar:
             member.source.close(POLICY, reason)
             self.handle_lost_connection(link.registration.session_id, reason)
 
-    def on_notice(self, link: RegisteredLink, notice: Notice) -> None:
+    def on_notice(self, link: RegisteredLink, notice: AxNotice) -> None:
         self._parts.audience.notice(notice)
 
     def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:

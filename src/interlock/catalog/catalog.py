@@ -18,7 +18,7 @@ from msgspec import Raw
 from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.capability import AuthScope, needed_hints
 from interlock.ax.protocol.hop_metadata import Unlisted, degraded_meta, lean_meta
-from interlock.ax.protocol.names import Withheld, maybe_own_uri, nested_segments, show_uri
+from interlock.ax.protocol.names import WithheldName, maybe_own_uri, nested_segments, show_uri
 from interlock.catalog import unlisted_tools
 from interlock.catalog.incremental import (
     AliasCollisions,
@@ -401,7 +401,7 @@ class Namespace:
         version: int,
         link_items: tuple[LinkItems, ...],
         root_segment: str | None,
-        clashing: Mapping[str, Withheld],
+        clashing: Mapping[str, WithheldName],
         shown: ShownTools,
         former: "Namespace | None" = None,
         providers: Mapping[str, tuple[str, ...]] = {},
@@ -471,7 +471,7 @@ class Namespace:
         """
         return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
 
-    def withheld(self, link: Link) -> list[Withheld]:
+    def withheld(self, link: Link) -> list[WithheldName]:
         reasons = [entry for items in self.link_items if items.link is link for entry in items.withheld]
         reasons.extend(
             unlisted_tools.surface_refused(route.original, route.surface.warning, route.refusal.message)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.ax.protocol.names import Withheld, may_collide, withhold_colliding_aliases
+from interlock.ax.protocol.names import WithheldName, may_collide, withhold_colliding_aliases
 from interlock.catalog.routes import LinkItems, Place, Route, era_of
 from interlock.mcp.methods import MODERN, Era
 
@@ -107,7 +107,7 @@ class AliasCollisions:
 
     def __init__(self) -> None:
         self._claims: dict[str, dict[str, int]] = {}  # alias -> name -> how many have it: a tool and a prompt may
-        self.withheld: Mapping[str, Withheld] = {}
+        self.withheld: Mapping[str, WithheldName] = {}
 
     def replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
         """Replace the items of one link. `withheld` is a new object if it changed."""

@@ -16,7 +16,7 @@ from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.capability import (
     Capability,
-    Invalid,
+    InvalidAnnotation,
     LatencyClass,
     as_object,
     changed_claims,
@@ -32,7 +32,7 @@ from interlock.ax.protocol.hop_metadata import (
     IRREVERSIBLE,
     SAFETY,
     SURFACE,
-    Below,
+    ItemMetadata,
     Offer,
     as_declared,
     at_its_strictest,
@@ -45,7 +45,7 @@ from interlock.ax.protocol.hop_metadata import (
     read_below,
     timeout_s,
 )
-from interlock.ax.protocol.names import SCHEME, Withheld, alias, bare_uri, is_nested, qualify, show_uri
+from interlock.ax.protocol.names import SCHEME, WithheldName, alias, bare_uri, is_nested, qualify, show_uri
 from interlock.catalog import unlisted_tools
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.catalog.names import SettledNames, refuse_names, settle_names
@@ -121,7 +121,7 @@ async def make_link_items(
         return LinkItems(link=link, offer=offer, least_latency=least, tools=stock.refuse(refused), digests=digests)
     withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
     for kind in _KINDS:
-        withheld.extend(Withheld(name=name, reason=reason) for name, reason in getattr(listing, kind).refused)
+        withheld.extend(WithheldName(name=name, reason=reason) for name, reason in getattr(listing, kind).refused)
     return LinkItems(
         link=link,
         offer=offer,
@@ -198,10 +198,10 @@ class _LinkItemsBuilder:
         self._root = () if self._own is None else (self._own,)
         self._path = ".".join((*self._root, link.segment))
         self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._judged: dict[tuple[object, ...], _Assessment | Invalid] = {}
+        self._judged: dict[tuple[object, ...], _Assessment | InvalidAnnotation] = {}
         self.tools: list[Route] = []
         self.prompts: list[Route] = []
-        self.withheld: list[Withheld] = []
+        self.withheld: list[WithheldName] = []
         self.out_of_scope: list[str] = []
         self.seen: list[tuple[DefinitionSnapshot, DefinitionState]] = []
 
@@ -219,7 +219,7 @@ class _LinkItemsBuilder:
                 self.tools.append(previous)
                 continue
             route = self._tool(original, item, inner, local)
-            if isinstance(route, Withheld):
+            if isinstance(route, WithheldName):
                 self.withheld.append(route)
             else:
                 self.tools.append(route)
@@ -240,8 +240,8 @@ class _LinkItemsBuilder:
         for original, item, inner, local in named.items:
             segments, below = self._way(inner)
             qualified = qualify(segments, local)
-            if isinstance(qualified, Withheld):
-                self.withheld.append(Withheld(name=original, reason=qualified.reason))
+            if isinstance(qualified, WithheldName):
+                self.withheld.append(WithheldName(name=original, reason=qualified.reason))
                 continue
             meta = _meta(item)
             self.prompts.append(
@@ -261,12 +261,12 @@ class _LinkItemsBuilder:
                 )
             )
 
-    def places(self, items: Items, withheld: list[Withheld]) -> tuple[Place, ...]:
+    def places(self, items: Items, withheld: list[WithheldName]) -> tuple[Place, ...]:
         aggregator = self._offer.is_aggregator
         places: dict[str, Place] = {}
         for uri, item in items.items:
             if aggregator and uri.startswith(SCHEME) and not is_nested(uri):
-                withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMESPACE_INVALID))
+                withheld.append(WithheldName(name=uri, reason=_BAD_URI, code=NAMESPACE_INVALID))
                 continue
             shown = show_uri(self._path, uri, aggregator=aggregator)
             bare = bare_uri(uri) if aggregator else uri
@@ -275,11 +275,11 @@ class _LinkItemsBuilder:
             places[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=cleaned)
         return tuple(sorted(places.values(), key=lambda place: place.shown))
 
-    def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | Withheld:
+    def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | WithheldName:
         segments, below = self._way(inner)
         qualified = qualify(segments, local)
-        if isinstance(qualified, Withheld):
-            return Withheld(name=original, reason=qualified.reason)
+        if isinstance(qualified, WithheldName):
+            return WithheldName(name=original, reason=qualified.reason)
         rule = _rule(self._plan.tools, qualified)
         if rule is not None and rule.hide:
             return unlisted_tools.hidden(original)
@@ -303,7 +303,7 @@ class _LinkItemsBuilder:
         ruling = self._rulings.get(qualified, snapshot.digest) if self._rulings.knows(qualified) else None
         is_open = is_open and ruling is None
         judged = self._judge(original, stated, item, annotations, rule, ruling, accepted)
-        if isinstance(judged, Invalid):
+        if isinstance(judged, InvalidAnnotation):
             return unlisted_tools.capability_invalid(original, judged.reason)
         capability = judged.capability
         # AX-4.2-7, AX-4.2-11
@@ -319,7 +319,7 @@ class _LinkItemsBuilder:
             else ()
         )
         if isinstance(mirrored, str):
-            return Withheld(name=original, reason=mirrored)
+            return WithheldName(name=original, reason=mirrored)
         irreversible = judged.irreversible
         if irreversible and not is_open and not self._link.is_checked:  # AX-8.N-3
             return unlisted_tools.link_unchecked(original)
@@ -376,7 +376,7 @@ class _LinkItemsBuilder:
         names = (own,) if own == local else (own, local)
         return self._surfaces.judge(self._link.segment, qualified, names, item, meta, self._effort)
 
-    def _is_open(self, original: str, stated: Below, annotations: object, rule: ToolRule | None) -> bool:
+    def _is_open(self, original: str, stated: ItemMetadata, annotations: object, rule: ToolRule | None) -> bool:
         """Return whether the effect of the tool is unknown. An aggregator states it for every tool it lists."""
         if stated.flagged or not self._may_be_open(original, rule):
             return False
@@ -403,7 +403,7 @@ class _LinkItemsBuilder:
         return accepted if accepted is not None and is_looser(snapshot.claims, accepted) else None
 
     def _hold(
-        self, qualified: str, stated: Below, *, irreversible: bool, is_open: bool, by_contract: bool
+        self, qualified: str, stated: ItemMetadata, *, irreversible: bool, is_open: bool, by_contract: bool
     ) -> Hold | None:
         gate = self._plan.gate
         return hold_of(
@@ -419,13 +419,13 @@ class _LinkItemsBuilder:
     def _judge(
         self,
         original: str,
-        stated: Below,
+        stated: ItemMetadata,
         item: Item,
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
         accepted: ToolClaims | None,
-    ) -> _Assessment | Invalid:
+    ) -> _Assessment | InvalidAnnotation:
         """Assess a tool. Most tools of a server state the same about themselves, so that they share one assessment."""
         if rule is not None or ruling is not None or accepted is not None or original in self._link.classes:
             return self._judge_one(original, stated, annotations, rule, ruling, accepted)
@@ -444,14 +444,14 @@ class _LinkItemsBuilder:
     def _judge_one(
         self,
         original: str,
-        stated: Below,
+        stated: ItemMetadata,
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
         accepted: ToolClaims | None,
-    ) -> _Assessment | Invalid:
+    ) -> _Assessment | InvalidAnnotation:
         read = self._capability(original, stated, annotations, rule, ruling, accepted)
-        if isinstance(read, Invalid):
+        if isinstance(read, InvalidAnnotation):
             return read
         capability = raise_to_hop(read, self._least)
         declaration = as_declared(stated.capability, {})
@@ -478,12 +478,12 @@ class _LinkItemsBuilder:
     def _capability(
         self,
         original: str,
-        stated: Below,
+        stated: ItemMetadata,
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
         accepted: ToolClaims | None,
-    ) -> Capability | Invalid:
+    ) -> Capability | InvalidAnnotation:
         """Return the capability of a tool. An overlay is the operator's decision about a leaf; an aggregator's
         passes unchanged (MCP-AX 11.3).
         """
@@ -492,20 +492,20 @@ class _LinkItemsBuilder:
             try:
                 declared = decode_value(stated.capability)
             except CodecError:
-                return Invalid(reason="the capability annotation cannot be read")
+                return InvalidAnnotation(reason="the capability annotation cannot be read")
         if self._offer.kind == "leaf":
             declared = over_transport(declared, self._offer.transport)
-            if isinstance(declared, Invalid):
+            if isinstance(declared, InvalidAnnotation):
                 return declared
         private = None if self._offer.is_aggregator else self._plan.ax.transport_classes
         if not self._offer.proved:
             parsed = read_capability(declared, annotations=annotations, private=private)
-            if isinstance(parsed, Invalid):
+            if isinstance(parsed, InvalidAnnotation):
                 return parsed
             declared, annotations = as_object(at_its_strictest(parsed, annotations)), None
         if accepted is not None:
             parsed = read_capability(declared, annotations=annotations, private=private)
-            if isinstance(parsed, Invalid):
+            if isinstance(parsed, InvalidAnnotation):
                 return parsed
             declared, annotations = as_object(no_looser(parsed, accepted)), None
         if self._offer.is_aggregator:
@@ -523,7 +523,7 @@ class _LinkItemsBuilder:
             rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
         )
 
-    def _notes(self, stated: Below, judged: _Assessment, *, gated: bool) -> dict[str, Any]:
+    def _notes(self, stated: ItemMetadata, judged: _Assessment, *, gated: bool) -> dict[str, Any]:
         notes = judged.notes.get(gated)
         if notes is not None:
             return notes
@@ -567,12 +567,12 @@ def _meta(item: Item) -> dict[str, Raw]:
     return (decode_object(item["_meta"]) if "_meta" in item else None) or {}
 
 
-def _without_ax_keys(item: Item, meta: dict[str, Raw], stated: Below) -> Item:
+def _without_ax_keys(item: Item, meta: dict[str, Raw], stated: ItemMetadata) -> Item:
     """Return the item without the MCP-AX keys that its server wrote; this node writes those that hold."""
     return item if len(stated.rest) == len(meta) else {**item, "_meta": Raw(encode_value(stated.rest))}
 
 
-def _find_unwanted(look: DefinitionState, original: str, rule: ToolRule | None) -> Withheld | None:
+def _find_unwanted(look: DefinitionState, original: str, rule: ToolRule | None) -> WithheldName | None:
     if look is DefinitionState.DENIED:
         return unlisted_tools.definition_denied(original)
     if look is DefinitionState.CHANGED and rule is not None and rule.pin:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from interlock.ax.protocol.hop_metadata import Offer
-from interlock.ax.protocol.names import Withheld, listed_twice, read_dotted, resolve_locals
+from interlock.ax.protocol.names import WithheldName, listed_twice, read_dotted, resolve_locals
 from interlock.links.listing import Items
 from interlock.mcp.items import Item
 from interlock.wire.jsonrpc.codec import encode_value
@@ -27,7 +27,7 @@ class SettledNames(msgspec.Struct, frozen=True):
     """One list with its names settled: (original, item, segments below the server, local name)."""
 
     items: list[tuple[str, Item, tuple[str, ...], str]]
-    withheld: tuple[Withheld, ...]
+    withheld: tuple[WithheldName, ...]
     invalid: list[str]
 
 

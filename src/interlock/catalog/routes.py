@@ -9,7 +9,7 @@ from msgspec import Raw
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.capability import Availability, Capability, LatencyClass
 from interlock.ax.protocol.hop_metadata import ADOPTED, DECLARED, Offer, as_declared
-from interlock.ax.protocol.names import SCHEME, Withheld
+from interlock.ax.protocol.names import SCHEME, WithheldName
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.catalog.surface import Surface
 from interlock.config.plan import ToolClass
@@ -152,7 +152,7 @@ class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prompts: tuple[Route, ...] = ()
     resources: tuple[Place, ...] = ()  # sorted by shown URI
     templates: tuple[Place, ...] = ()
-    withheld: tuple[Withheld, ...] = ()
+    withheld: tuple[WithheldName, ...] = ()
     out_of_scope: frozenset[str] = frozenset()  # qualified names withheld because the registration may not have them
     digests: dict[str, bytes] = {}
     ttl_s: float | None = None

@@ -1,4 +1,4 @@
-"""Why a tool is not listed: each reason as a `Withheld`, with the text that `interlock status` shows.
+"""Why a tool is not listed: each reason as a `WithheldName`, with the text that `interlock status` shows.
 
 `routes` decides which reason applies. Names that collide have their reasons in `protocol.ax.names`, because they depend
 on the whole list and not on one tool.
@@ -7,7 +7,7 @@ on the whole list and not on one tool.
 from typing import Final
 
 from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.protocol.names import Withheld
+from interlock.ax.protocol.names import WithheldName
 from interlock.wire.refusal import AUTHORITY_UNVERIFIED, SCOPE_DENIED
 
 HIDDEN: Final = "hidden by [[tool]]"
@@ -21,40 +21,40 @@ _UNPROVED: Final = (
 )
 
 
-def hidden(name: str) -> Withheld:
-    return Withheld(name=name, reason=HIDDEN)
+def hidden(name: str) -> WithheldName:
+    return WithheldName(name=name, reason=HIDDEN)
 
 
-def link_unchecked(name: str) -> Withheld:
+def link_unchecked(name: str) -> WithheldName:
     reason = 'it cannot be undone, and its link has no checksum: write crc = "crc16", or allow_unchecked = true'
-    return Withheld(name=name, reason=reason, code="link_unchecked")
+    return WithheldName(name=name, reason=reason, code="link_unchecked")
 
 
-def too_many_hops(name: str, hops: int, hops_max: int) -> Withheld:
-    return Withheld(name=name, reason=f"it is {hops} hops away; ax.max_hops is {hops_max}", code="hops_exceeded")
+def too_many_hops(name: str, hops: int, hops_max: int) -> WithheldName:
+    return WithheldName(name=name, reason=f"it is {hops} hops away; ax.max_hops is {hops_max}", code="hops_exceeded")
 
 
-def definition_denied(name: str) -> Withheld:
-    return Withheld(name=name, reason=_DENIED, code=CHANGED)
+def definition_denied(name: str) -> WithheldName:
+    return WithheldName(name=name, reason=_DENIED, code=CHANGED)
 
 
-def definition_pinned(name: str) -> Withheld:
-    return Withheld(name=name, reason=_PINNED, code=CHANGED)
+def definition_pinned(name: str) -> WithheldName:
+    return WithheldName(name=name, reason=_PINNED, code=CHANGED)
 
 
-def capability_invalid(name: str, reason: str) -> Withheld:
-    return Withheld(name=name, reason=reason, code="capability_invalid")  # AX-9.1-1
+def capability_invalid(name: str, reason: str) -> WithheldName:
+    return WithheldName(name=name, reason=reason, code="capability_invalid")  # AX-9.1-1
 
 
-def authority_unproved(name: str) -> Withheld:
-    return Withheld(name=name, reason=_UNPROVED, code=AUTHORITY_UNVERIFIED)  # AX-4.2-7
+def authority_unproved(name: str) -> WithheldName:
+    return WithheldName(name=name, reason=_UNPROVED, code=AUTHORITY_UNVERIFIED)  # AX-4.2-7
 
 
-def out_of_scope(name: str, needed: AuthScope, registered: AuthScope) -> Withheld:
+def out_of_scope(name: str, needed: AuthScope, registered: AuthScope) -> WithheldName:
     reason = f"it needs scope {needed.value}; this server is registered for {registered.value}"
-    return Withheld(name=name, reason=reason, code=SCOPE_DENIED)
+    return WithheldName(name=name, reason=reason, code=SCOPE_DENIED)
 
 
-def surface_refused(name: str, reason: str, code: str) -> Withheld:
+def surface_refused(name: str, reason: str, code: str) -> WithheldName:
     """Withhold a tool that the registry of names refuses (REG-8.1-2)."""
-    return Withheld(name=name, reason=reason, code=code)
+    return WithheldName(name=name, reason=reason, code=code)

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from interlock.ax.protocol.budget import KEYS, Limits
+from interlock.ax.protocol.budget import KEYS, BudgetLimits
 from interlock.config.addresses import (
     Address,
     DnsName,
@@ -303,7 +303,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     # A subserver gets this budget for its registration, instead of the one in [budget].
     budget: Annotated[
-        Limits | None,
+        BudgetLimits | None,
         Key(
             "How much each of these callers may use; for subservers: instead of what [budget] says.",
             BUDGET,
@@ -534,8 +534,8 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
     ] = UnitsPlan()
 
     @property
-    def limits(self) -> Limits:
-        return Limits(**{name: getattr(self, name) for name in KEYS})
+    def limits(self) -> BudgetLimits:
+        return BudgetLimits(**{name: getattr(self, name) for name in KEYS})
 
 
 class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import msgspec
 
 from interlock.aql.protocol.classification import Trust
 from interlock.aql.protocol.tool_operations import OperationRule
-from interlock.ax.protocol.budget import LIMIT_MAX, Limits
+from interlock.ax.protocol.budget import LIMIT_MAX, BudgetLimits
 from interlock.ax.protocol.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
 from interlock.ax.protocol.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
 from interlock.config.addresses import Protected, Url
@@ -45,7 +45,9 @@ ENVIRONMENT: Final = Table(  # of a program that the node starts
     reserved="INTERLOCK_",  # a node started as a server would read them as its own settings
 )
 AMOUNT: Final = Whole(low=0, high=LIMIT_MAX)
-BUDGET: Final = StructTable(make=Limits, what="a budget", example="budget = { max_calls_per_minute = 60 }", each=AMOUNT)
+BUDGET: Final = StructTable(
+    make=BudgetLimits, what="a budget", example="budget = { max_calls_per_minute = 60 }", each=AMOUNT
+)
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]
 Share = Literal["auto", "node", "principal", "session"]
@@ -491,7 +493,7 @@ class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
         Key("How many units a call costs. Default: what units in [budget] says of its cost_class.", AMOUNT, example=5),
     ] = None
     budget: Annotated[
-        Limits | None,
+        BudgetLimits | None,
         Key(
             "How much of each of these tools may be used, by all callers together.",
             BUDGET,

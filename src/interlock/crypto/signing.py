@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from interlock.ax.protocol.messages import Proof
+from interlock.ax.protocol.messages import AuthorityProof
 from interlock.ax.protocol.registration.authority import audience_of, proof_claims
 from interlock.crypto.jose import (
     PRIVATE,
@@ -95,10 +95,10 @@ class SigningKey:
         signed = f"{encode(msgspec.json.encode(header))}.{encode(msgspec.json.encode(claims))}"
         return f"{signed}.{encode(self._signature(signed.encode()))}"
 
-    def prove(self, authority: str, url: str, now: float) -> Proof:
+    def prove(self, authority: str, url: str, now: float) -> AuthorityProof:
         """Sign a proof of authority for one registration at the aggregator at `url` (MCP-AX 4.2)."""
         claims = proof_claims(authority, audience_of(url), now=now, jti=secrets.token_urlsafe(JTI_BYTES))
-        return Proof(type="jwt", token=self.sign("JWT", claims))
+        return AuthorityProof(type="jwt", token=self.sign("JWT", claims))
 
     def _signature(self, signed: bytes) -> bytes:
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey

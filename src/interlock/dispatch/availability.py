@@ -22,7 +22,8 @@ from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import BUSY, CheckNumber, Refused, maybe_unusable
 from interlock.links.keeper import Keeper
-from interlock.links.link import Link, Own
+from interlock.links.link import Link
+from interlock.links.own_links import OwnLinks
 
 
 class AvailabilityCheck:
@@ -108,7 +109,7 @@ class SendCheck:
         return CheckVerdict(number=self.number, name=self.name, verdict="later", reason=reason)
 
 
-def _explain_own(own: Own, caller: str) -> str:
+def _explain_own(own: OwnLinks, caller: str) -> str:
     if not own.is_whole:
         return f"the call opens a connection of {caller}'s own, or asks for consent"
     because = f" ({own.reason})" if own.reason is not None else ""

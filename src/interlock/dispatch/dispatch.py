@@ -45,7 +45,8 @@ from interlock.guard.guard import Guard
 from interlock.links.connector import LimitReached
 from interlock.links.handshake import modern_head
 from interlock.links.keeper import Keeper
-from interlock.links.link import Link, Own
+from interlock.links.link import Link
+from interlock.links.own_links import OwnLinks
 from interlock.links.server_keeper import unauthorised
 from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
 from interlock.mcp.methods import (
@@ -553,7 +554,7 @@ class Dispatch:
 
     # Clients' own links
 
-    def _go_over_own_link(self, call: Call, link: Link, own: Own) -> Call:
+    def _go_over_own_link(self, call: Call, link: Link, own: OwnLinks) -> Call:
         refused = self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)
         if refused is not None:
             return self._refuse(call, refused)
@@ -563,7 +564,7 @@ class Dispatch:
         self._delayed.begin(answer_failures(call, self._send_over_own_link(call, link, own)))
         return call
 
-    async def _send_over_own_link(self, call: Call, link: Link, own: Own) -> None:
+    async def _send_over_own_link(self, call: Call, link: Link, own: OwnLinks) -> None:
         """Open the client's own link and send the call, or send its user to the page where they can agree to it."""
         if call.done:
             return

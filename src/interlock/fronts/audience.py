@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from interlock.ax.protocol.names import bare_uri
-from interlock.ax.protocol.notifications import Notice
+from interlock.ax.protocol.notifications import AxNotice
 from interlock.catalog.routes import RESOURCE_SCHEME
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.calls.check import own_links_full
@@ -60,7 +60,7 @@ class Member(Protocol):
     def on_vendor_notification(self, notification: Notification) -> None:
         """Send a notification that no revision of MCP defines, from a server of the member's era."""
 
-    def on_notice(self, notice: Notice) -> None:
+    def on_notice(self, notice: AxNotice) -> None:
         """Send a notification about the tree that plain MCP does not define."""
 
 
@@ -238,7 +238,7 @@ class Audience:
 
     # The tree
 
-    def notice(self, notice: Notice) -> None:
+    def notice(self, notice: AxNotice) -> None:
         for member in list(self.members):
             member.on_notice(notice)
 

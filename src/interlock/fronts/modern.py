@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.messages import CONFIRM
-from interlock.ax.protocol.notifications import Notice
+from interlock.ax.protocol.notifications import AxNotice
 from interlock.config.plan import NameForm
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
@@ -114,7 +114,7 @@ class ListenStream:
     def on_vendor_notification(self, notification: Notification) -> None:
         self._tell_tagged(notification.method, notification.params)
 
-    def on_notice(self, notice: Notice) -> None:
+    def on_notice(self, notice: AxNotice) -> None:
         if self._events:
             self._tell_tagged(notice.method, notice.params)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.ax.protocol.notifications import Notice, as_log
+from interlock.ax.protocol.notifications import AxNotice, as_log
 from interlock.core.calls.call import passes_level
 from interlock.core.calls.caller import Caller, ClientChannel, Sink
 from interlock.core.clock import Clock
@@ -79,7 +79,7 @@ class ClientSession(ClientChannel):
     def on_vendor_notification(self, notification: Notification) -> None:
         self.tell(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
 
-    def on_notice(self, notice: Notice) -> None:
+    def on_notice(self, notice: AxNotice) -> None:
         """Send a notice unchanged to clients that know the tree, and as a log message to others (MCP-AX 12, 13.1).
 
         Other clients are notified of what the tree lost even if they did not request logs; a level that they set still

@@ -8,7 +8,7 @@ Nothing here waits, so that calls side by side never overshoot. Where nothing is
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-from interlock.ax.protocol.budget import Limits, Over, Price, Scope, budget_exceeded
+from interlock.ax.protocol.budget import BudgetLimits, ExceededLimit, Price, Scope, budget_exceeded
 from interlock.catalog.api import CheckVerdict
 from interlock.config.plan import Plan
 from interlock.core.calls.call import Call, CallLink, CallRoute
@@ -36,7 +36,7 @@ class Budgets:
     """Accounts of a node: of callers, tools, subservers and parents. `is_enforced`: any budget is configured."""
 
     # The limits of every subserver that registers, unless its own are configured.
-    declared: Limits
+    declared: BudgetLimits
     clock: Clock
     _: KW_ONLY
     is_enforced: bool = True
@@ -45,7 +45,7 @@ class Budgets:
     callers: dict[str, Account] = field(default_factory=dict, init=False)
     tools: dict[str, Account] = field(default_factory=dict, init=False)
 
-    def limit(self, declared: Limits, *, enforced: bool) -> None:
+    def limit(self, declared: BudgetLimits, *, enforced: bool) -> None:
         """Apply other limits from now on.
 
         What was declared under earlier limits stays valid, even if nothing is limited any longer.
@@ -55,14 +55,14 @@ class Budgets:
 
     # Registrations
 
-    def receive(self, tree: str, limits: Limits | None) -> None:
+    def receive(self, tree: str, limits: BudgetLimits | None) -> None:
         """Set the budget that the parent of this tree gave this node; None when that parent no longer has this node."""
         if limits is None or limits.is_unlimited:
             self._received.pop(tree, None)
         else:
             self._received[tree] = Account("subserver", limits, self.clock.now())  # AX-11.4-5
 
-    def for_registration(self, own: Limits | None) -> Limits:
+    def for_registration(self, own: BudgetLimits | None) -> BudgetLimits:
         """Return the limits that a subserver is told now, for as long as its session. `own`: of its [[access]]
         entry.
         """
@@ -112,7 +112,7 @@ class Budgets:
 
     def _maybe_over(
         self, link: CallLink, tool: str, price: Price, principal: Principal, *, from_parent: bool
-    ) -> tuple[Over, Scope] | None:
+    ) -> tuple[ExceededLimit, Scope] | None:
         """Return the budget that refuses a call now, or None; the check charges nothing and starts no window."""
         if not self.is_enforced:
             return None
@@ -154,7 +154,7 @@ class Budgets:
         account = self._received.get(tree)
         return None if account is None else account.shown(self.clock.now())
 
-    def outlook(self, link: CallLink, tool: str, price: Price, caller: Principal) -> Over | None:
+    def outlook(self, link: CallLink, tool: str, price: Price, caller: Principal) -> ExceededLimit | None:
         """Return what would refuse a call of this tool by this caller now."""
         worst = self._maybe_over(link, tool, price, caller, from_parent=False)
         return None if worst is None else worst[0]
@@ -187,7 +187,7 @@ class BudgetCheck:
         return CheckVerdict(number=self.number, name=self.name, verdict="pass", reason=costs)
 
 
-def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
+def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: BudgetLimits, now: float) -> Account:
     account = accounts.pop(name, None)
     if account is None or now - account.used_at >= IDLE_S:
         account = Account(scope, limits, now)
@@ -199,7 +199,7 @@ def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limi
     return account
 
 
-def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
+def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits: BudgetLimits, now: float) -> Account:
     """Return a copy of an account under the present limits. A missing account, or one idle for long, is like a new
     one.
     """
@@ -210,9 +210,9 @@ def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits:
     return copy
 
 
-def _maybe_worst(accounts: list[Account], price: Price, now: float) -> tuple[Over, Scope] | None:
+def _maybe_worst(accounts: list[Account], price: Price, now: float) -> tuple[ExceededLimit, Scope] | None:
     """Return the refusal that lasts longest, or None if no account refuses."""
-    worst: tuple[Over, Scope] | None = None
+    worst: tuple[ExceededLimit, Scope] | None = None
     for account in accounts:
         over = account.limits.exceeded(account.usage, price, now)
         if over is not None and (worst is None or _wait_ms(over) > _wait_ms(worst[0])):
@@ -224,5 +224,5 @@ def _take(accounts: list[Account], price: Price, now: float) -> Charge:
     return Charge(price, [(account.usage, account.usage.charge(price, now)) for account in accounts])
 
 
-def _wait_ms(over: Over) -> float:
+def _wait_ms(over: ExceededLimit) -> float:
     return float("inf") if over.retry_after_ms is None else over.retry_after_ms

@@ -23,7 +23,7 @@ import os
 import re
 from collections.abc import Set
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
 
@@ -33,7 +33,7 @@ from interlock.core.calls.call import Call, CallFactory, Inquiry, Outcome, Pendi
 from interlock.core.calls.caller import Caller, add_note
 from interlock.core.calls.check import Admitted
 from interlock.core.clock import Clock
-from interlock.links.link import Link, LinkEvents, Own, ServerFacts
+from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.link_requests import FailedRequests, WaitingRequests
 from interlock.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
 from interlock.links.server_messages import ServerNotifications, ServerQuestions
@@ -71,17 +71,21 @@ from interlock.wire.jsonrpc.codec import (
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
 from interlock.wire.refusal import INVALID_REQUEST
 
+if TYPE_CHECKING:
+    from interlock.links.own_links import OwnLinks
+    from interlock.links.share_decision import AutoSharing
+
 log = logging.getLogger("interlock.links")
 
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 ID_DIGITS_MAX: Final = 18  # of a request of ours
 SHARED_STREAM_TRANSPORTS: Final = frozenset(("stdio", "websocket"))  # no request has a stream that could be closed
 DENIED_MAX: Final = 64  # hosts that are kept to be shown
-BATCH_MAX: Final = 1000  # messages of one batch of a server: they are all handled at once, and others wait
+BATCH_MAX: Final = 1000  # messages of one batch of a server: they are all handled in one turn, and others wait
 GARBAGE_MAX: Final = 1000  # messages of one connection that are not JSON-RPC, before it is given up
 BANNER_MAX: Final = 100  # the same before the greeting: a banner is shorter (AIP-transport-6)
 UNSOLICITED_PER_S: Final = 1000  # messages, before reading stops for the rest of the second
-RECEIVERS_PER_NOTIFICATION: Final = 10  # that cost as much as one notification more
+RECEIVERS_PER_NOTIFICATION: Final = 10  # this many receivers cost as much as one more notification
 
 _EGRESS_DENIED: Final = (
     "Interlock: egress_denied: this server wanted to reach a host that it may not while this call was under way;"
@@ -278,7 +282,7 @@ class ConnectedLink(Link):
         self.notify(notification.method, params, MODERN_HEAD if self.modern else b"")
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        """Tell the server that no call waits any more: close the stream, and notify a legacy or shared one."""
+        """Tell the server that no call waits any longer: close its stream, and notify a server on a shared stream."""
         if self.waiting.pop(pending.upstream_id) is None or self.pipe is None:
             return
         if not self.modern or self.transport in SHARED_STREAM_TRANSPORTS:
@@ -407,7 +411,8 @@ class ConnectedLink(Link):
     def on_oversized(self, oversized: Oversized, origin: Pending | None) -> None:
         """Fail the call that a message over the limit answers, or answer a question with an error."""
         is_response = oversized.kind is MessageKind.RESPONSE
-        pending = self.waiting.pop(_request_id(oversized.id)) if is_response else None
+        is_ours = oversized.id.isdigit() and len(oversized.id) <= ID_DIGITS_MAX
+        pending = self.waiting.pop(int(oversized.id)) if is_response and is_ours else None
         if pending is not None:
             pending.on_failed(result_too_large(oversized.limit), Outcome.ERROR)
         elif oversized.kind is MessageKind.REQUEST:
@@ -463,11 +468,6 @@ def find_answer_id(data: bytes) -> int:
     return int(match[1]) if match is not None else 0
 
 
-def _request_id(answered: bytes) -> int:
-    """Return the id of a request of ours, or 0 for anything else that a server may answer."""
-    return int(answered) if answered.isdigit() and len(answered) <= ID_DIGITS_MAX else 0
-
-
 def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, task: Any) -> None:
     """Write `call.params["_meta"]` as the server of the call may read it, in the terms of its era.
 
@@ -485,8 +485,15 @@ def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, ta
         meta = crossing_keys(call.meta, vendor=vendor)
         if task is not None:
             meta[META_TASK] = Raw(encode_value(task))
-    if modern:
-        _stamp(call, meta)
+    if modern and call.caller.era is Era.MODERN:
+        stamp_modern(
+            meta,
+            capabilities=call.meta[META_CAPABILITIES],
+            client=call.meta.get(META_CLIENT),
+            log_level=call.meta.get(META_LOG_LEVEL),
+        )
+    elif modern:
+        call.caller.stamp(meta)
     elif call.caller.era is Era.MODERN and call.hold is None and bytes(call.meta[META_CAPABILITIES]) != b"{}":
         # The link is shared and declared what any client may have; this says what the client of this call can do. A
         # call that a person approves carries nothing beside what was shown.
@@ -499,29 +506,6 @@ def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, ta
         call.params.pop("_meta", None)
 
 
-def _stamp(call: Call, meta: dict[str, Raw]) -> None:
-    caller = call.caller
-    if caller.era is not Era.MODERN:
-        caller.stamp(meta)
-        return
-    stamp_modern(
-        meta,
-        capabilities=call.meta[META_CAPABILITIES],
-        client=call.meta.get(META_CLIENT),
-        log_level=call.meta.get(META_LOG_LEVEL),
-    )
-
-
-class Sharing(Protocol):
-    """Decides whether a server's clients get links of their own (`share = "auto"`)."""
-
-    def find_own(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
-
-    def find_own_of_legacy(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
-
-    def on_asked(self, link: "ServerLink", method: str, *, in_call: bool) -> Own | None: ...
-
-
 class ServerLink(ConnectedLink):
     """The link of a server that the node starts or dials, as the configuration or a driver says."""
 
@@ -532,8 +516,8 @@ class ServerLink(ConnectedLink):
         clock: Clock,
         *,
         vendor_meta: bool,
-        own: Own | None = None,
-        sharing: Sharing | None = None,
+        own: "OwnLinks | None" = None,
+        sharing: "AutoSharing | None" = None,
         shared: Link | None = None,
         owner: str | None = None,
         client: Caller | None = None,

@@ -17,8 +17,8 @@ A link names the type of the calls made for it (`call_type`), so that a call is 
 calls but does not keep them: what is under way is kept where it can be answered, in `ConnectedLink.in_flight`.
 """
 
-from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Set
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -30,7 +30,6 @@ from interlock.core.calls.caller import Caller, QuestionOrigin
 from interlock.core.calls.check import Admitted
 from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Outlook, Standing
-from interlock.credentials.token import Consent
 from interlock.drivers.protocol.server_name import server_name
 from interlock.links.pipes import Undelivered
 from interlock.mcp.methods import Era
@@ -41,6 +40,7 @@ from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.links.connected_link import ConnectedLink
+    from interlock.links.own_links import OwnLinks
 
 
 class TaskEvents:
@@ -199,39 +199,6 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     greeted: bool = True  # False: it answers no greeting, and serves all the same
 
 
-class Own(Protocol):
-    """The links to one server besides the shared one: one per client, or one for all clients with the same
-    capabilities.
-    """
-
-    @property
-    def is_whole(self) -> bool:
-        """Return whether everything a client does goes over its link, and not only its calls."""
-
-    @property
-    def reason(self) -> str | None:
-        """Return why clients have links of their own, if the node decided it."""
-
-    def ready(self, caller: Caller, declared: Raw | None = None) -> "Link | None":
-        """Return the client's link if it can be used at once, and mark it as used; the shared one for a client without
-        its own.
-
-        `declared`: the capabilities that a 2026-07-28 request declares.
-        """
-
-    def find_usable(self, principal: str) -> "Link | None":
-        """Return the usable link of a principal, without marking it as used, or None."""
-
-    async def open(self, caller: Caller, declared: Raw | None = None) -> "Link | Consent":
-        """Open the client's link, however long it takes, and return it, or what its user has to consent to first.
-
-        Raises Unobtainable, StoreError, LimitReached.
-        """
-
-    @property
-    def links(self) -> "Sequence[Link]": ...
-
-
 class Link(CallLink):
     """A segment of the namespace and what answers its calls. The base of all links."""
 
@@ -240,16 +207,16 @@ class Link(CallLink):
     checks_input = False  # whether arguments of a tool are compared with a contract
     is_checked = True  # whether a wrong byte on the way is found out
     retry_after_ms = RETRY_AFTER_MS
-    gone = UNREACHABLE  # what a caller hears while its server is away
+    gone = UNREACHABLE  # the reason that a caller gets while its server is away
     timeout_s = TIMEOUT_S  # of a call whose tool declares no latency class, and of other requests
-    classes: Mapping[str, ToolClass] = {}  # what the configuration says of tools, by their own names
+    classes: Mapping[str, ToolClass] = {}  # classes that the configuration gives to tools, by their own names
     asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
-    tells_updates = False  # of its resources, without being asked to
+    tells_updates = False  # whether it reports updates of its resources without a subscription
     owner: str | None = None  # the only principal that may use it; None: it is shared
     client: Caller | None = None  # the only session that may use it
     pid: int | None = None  # of a process that the node started
     restarts = 0
-    stray = 0  # answers no call waits for
+    stray = 0  # answers that no call waits for
     denied: Mapping[str, EgressDenial] = {}  # hosts that a sandboxed server wanted to reach and may not
 
     def __init__(
@@ -265,8 +232,9 @@ class Link(CallLink):
         self.modern = False
         self.tasks = False  # it makes tasks of calls
         self.calls = 0
-        self.own: Own | None = None  # other links of clients to the same server, where they have such
-        self.own_of_legacy: Own | None = None  # the same, of legacy clients at a modern server that may speak their era
+        self.own: OwnLinks | None = None  # links that clients have to the same server besides this one
+        # The same, for legacy clients at a modern server that may speak their era.
+        self.own_of_legacy: OwnLinks | None = None
         self.shared: Link | None = None  # of a link beside it: the one that the catalog shows
         self._clock = clock
 

@@ -1,4 +1,11 @@
-"""The requests of one link: those that wait for an answer, and those that failed and may be sent again."""
+"""The requests of one link: those that wait for an answer, and those that failed and may be sent again.
+
+A call is never sent twice unless it is certain that the server did not act on the first one. That is certain when the
+server refused the credential (401) or had forgotten the session (404) before it read the call. Every other failure ends
+the call, with an error whose `outcome` says whether the server may have acted: "not_sent" or "unknown" (MCP-AX 13.1).
+
+The error for the client names no hosts; `LostRefusal` keeps the details for the log and for the keeper.
+"""
 
 import logging
 import weakref
@@ -121,18 +128,18 @@ class WaitingRequests:
             return calls[-1] if calls else suspended.first()
         if len(self.principals) > 1:
             return None
-        candidates = [call for call in clients.values() if not call.asking or _is_gathering(call)]
+        candidates = [
+            call
+            for call in clients.values()
+            if not call.asking or (call.dialogue is not None and call.dialogue.is_gathering)
+        ]
         return candidates[0] if len(candidates) == 1 else None
 
 
-def _is_gathering(call: Call) -> bool:
-    return call.dialogue is not None and call.dialogue.is_gathering
-
-
 class LinkPart:
-    """A part of a connected link.
+    """The base of the parts of a connected link.
 
-    It refers to its link weakly: a link that is gone is freed at once, without waiting for the garbage collector.
+    A part refers to its link weakly: a link that is gone is freed at once, without waiting for the garbage collector.
     """
 
     __slots__ = ("_link_ref",)
@@ -187,9 +194,9 @@ def unauthorised_refusal(what: Undelivered) -> LostRefusal:
 
 
 class FailedRequests(LinkPart):
-    """Handles requests of one link that failed on their way, and holds the calls that will be sent again.
+    """The requests of one link that failed on their way, with the calls among them that will be sent again.
 
-    `refused`: the server refused the credential; `CredentialRenewal` sends them again with another one.
+    `refused`: the server refused the credential; `Renewal` sends them again with another one.
     `_to_resend`: the server had forgotten the session; they are sent again after the next greeting.
     """
 

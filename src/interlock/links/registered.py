@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from interlock.ax.protocol.hop_metadata import CALLER, Offer
 from interlock.ax.protocol.messages import DEREGISTER, HEARTBEAT
-from interlock.ax.protocol.notifications import Notice, NoticeGate, Overflow, Release, overflow, prefix
+from interlock.ax.protocol.notifications import AxNotice, NoticeGate, Overflow, Release, overflow, prefix
 from interlock.ax.protocol.registration.registrations import Liveness, Session
 from interlock.ax.protocol.route import CURSOR, ROUTE
 from interlock.config.plan import Dial
@@ -77,7 +77,7 @@ class RegistrationEvents(Protocol):
 
     def on_ax_notification(self, link: "RegisteredLink", message: Notification) -> None: ...
 
-    def on_notice(self, link: "RegisteredLink", notice: Notice) -> None:
+    def on_notice(self, link: "RegisteredLink", notice: AxNotice) -> None:
         """Pass on a notification that plain MCP does not have, marked with its origin."""
 
     def on_link_lost(self, link: "RegisteredLink", reason: str) -> None:
@@ -219,7 +219,7 @@ class RegisteredLink(ConnectedLink):
     def _find_progressing(self, token: bytes) -> Pending | None:
         return self.in_flight.get(int(token)) if token.isdigit() and len(token) <= TOKEN_DIGITS_MAX else None
 
-    def _tell_news(self, notice: Notice) -> None:
+    def _tell_news(self, notice: AxNotice) -> None:
         if notice.method == PROGRESS and not self.tasks:
             named = (decode_object(notice.params) or {}).get(PROGRESS_TOKEN)
             if named is None or self._find_progressing(bytes(named)) is None:

@@ -1,10 +1,16 @@
-"""Messages that a server sends unasked: notifications, and requests to its clients (sampling, elicitation, roots,
-ping).
+"""Messages that a server sends unasked: notifications, and requests to its clients.
+
+`ServerNotifications` delivers a notification to the call that it is about, or passes it on as an event of the link.
+`ServerQuestions` passes requests of the server (sampling, elicitation, roots) to the client of a call, and answers a
+ping itself. `ListenRequest` is an open `subscriptions/listen` request; the server's acknowledgement arrives as a
+notification, and everything it reports names that request.
+
+Both refer to the link weakly (`LinkPart`).
 """
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw
 
@@ -44,22 +50,15 @@ from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 if TYPE_CHECKING:
     from interlock.links.connected_link import ConnectedLink
+    from interlock.links.subscriptions import Subscriptions
 
 CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
 
 
-class ListenerOwner(Protocol):
-    def acknowledged(self, listener: "Listener", honoured: frozenset[str]) -> None:
-        """Note that the server listens. `honoured`: the resources whose updates it will report."""
+class ListenRequest:
+    """An open `subscriptions/listen` request at a 2026-07-28 server. `Subscriptions` decides what follows its end."""
 
-    def ended(self, listener: "Listener", why: Response | Refusal) -> None:
-        """Note that the subscription is over. `why`: the server's answer, or how the connection failed."""
-
-
-class Listener:
-    """One open `subscriptions/listen` request at a 2026-07-28 server. Its owner decides what follows when it ends."""
-
-    def __init__(self, owner: ListenerOwner, uris: frozenset[str]) -> None:
+    def __init__(self, owner: "Subscriptions", uris: frozenset[str]) -> None:
         self.upstream_id = 0
         self.handle: object = None
         self.uris = uris
@@ -69,7 +68,9 @@ class Listener:
     def on_acknowledged(self, params: Raw) -> None:
         if not self.is_acknowledged:
             self.is_acknowledged = True
-            self._owner.acknowledged(self, _honoured_uris(params))
+            granted = decode_object((decode_object(params) or {}).get("notifications", Raw(b"{}"))) or {}
+            uris = decode_array(granted.get("resourceSubscriptions", Raw(b"[]"))) or []
+            self._owner.acknowledged(self, frozenset(uri for raw in uris if (uri := find_string(raw)) is not None))
 
     def on_response(self, response: Response, era: Era) -> None:
         self._owner.ended(self, response)
@@ -88,7 +89,7 @@ class Listener:
 
 
 class ServerNotifications(LinkPart):
-    """Delivers each notification of one server to the call it belongs to, or as an event of the link.
+    """The delivery of a server's notifications, each to the call it belongs to or as an event of the link.
 
     A notification without an id belongs to the call on whose stream it arrived. On a pipe that all calls share it must
     be clear which call that is (`ConnectedLink.find_call`); otherwise it goes to the link's events.
@@ -179,24 +180,18 @@ def find_subscription_id(params: Raw) -> int | None:
         return None
 
 
-def find_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pending | None) -> Listener | None:
+def find_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pending | None) -> ListenRequest | None:
     """Return the listener that is acknowledged: by its stream, else by its id, else the only one that waits."""
-    if isinstance(origin, Listener):
+    if isinstance(origin, ListenRequest):
         return origin
     if origin is not None:
         return None
     listener_id = find_subscription_id(params)
     if listener_id is not None:
         pending = in_flight.get(listener_id)
-        return pending if isinstance(pending, Listener) else None
-    waiting = [each for each in in_flight.values() if isinstance(each, Listener) and not each.is_acknowledged]
+        return pending if isinstance(pending, ListenRequest) else None
+    waiting = [each for each in in_flight.values() if isinstance(each, ListenRequest) and not each.is_acknowledged]
     return waiting[0] if len(waiting) == 1 else None
-
-
-def _honoured_uris(params: Raw) -> frozenset[str]:
-    granted = decode_object((decode_object(params) or {}).get("notifications", Raw(b"{}"))) or {}
-    uris = decode_array(granted.get("resourceSubscriptions", Raw(b"[]"))) or []
-    return frozenset(uri for raw in uris if (uri := find_string(raw)) is not None)
 
 
 _RESULT: Final = b'"result":'
@@ -263,7 +258,11 @@ class ServerQuestions(LinkPart):
         is_for_roots = upstream_id in self._for_roots
         asking = self._close(upstream_id)
         if is_for_roots and asking is not None and payload.startswith(_RESULT):
-            payload = self._limit_roots(asking, Raw(payload[len(_RESULT) :]))
+            answer = Raw(payload[len(_RESULT) :])
+            result, held = hold_roots_untrusted(answer, link.allowed_folders(), os.path.realpath)
+            if held:
+                link.events.on_client_roots(link, asking.caller, held)
+            payload = _RESULT + bytes(result)
         if asking is not None and asking.caller.channel is not None:
             asking.asking -= 1
             asking.progressed = True
@@ -285,13 +284,6 @@ class ServerQuestions(LinkPart):
         call.params["inputResponses"] = answers
         if held:
             link.events.on_client_roots(link, call.caller, held)
-
-    def _limit_roots(self, asking: QuestionOrigin, answer: Raw) -> bytes:
-        link = self.link
-        result, held = hold_roots_untrusted(answer, link.allowed_folders(), os.path.realpath)
-        if held:
-            link.events.on_client_roots(link, asking.caller, held)
-        return _RESULT + bytes(result)
 
     def withdraw(self, question_id: bytes, params: Raw = RAW_EMPTY) -> None:
         """Tell the client that its answer is no longer wanted. `params`: of the server's cancellation."""

@@ -1,17 +1,22 @@
-"""The decision of `share = "auto"`: whether a server is shared by all, or gives each session a link of its own.
+"""The decision of `share = "auto"`: whether all clients share the link to a server, or get links of their own.
 
-It begins shared. A 2026-07-28 server stays so: what it asks belongs to one request. A legacy server stops being shared
-for everybody where it is known to keep state, and for those clients that can be asked once it asks on a pipe on which
-nothing says whom it means. A question for roots counts where the operator lets the server hear of any.
+Every server begins with one shared link.
 
-A legacy server hears once, when greeted, what its client can do, and the link that all share declares all that any
-client may. That is wrong for a server that looks at it. So once it has asked for sampling or elicitation, on whichever
-stream, every call goes over a link that declares what its own client can do; clients that can do the same share one.
+- A 2026-07-28 server stays shared: each of its questions belongs to one request.
+- A legacy server that is known to keep a client's state (STATEFUL) stops being shared for all clients.
+- A legacy server that asks its clients something, on a pipe where nothing tells which client is meant, stops being
+  shared for the clients that can be asked. A question for roots counts only if the operator allows the server to know
+  any folders.
+- A legacy server learns once, when it is greeted, what its client can do, and the shared link declares everything that
+  any client may have. That is wrong for a server that acts on it. So after a server has asked for sampling or
+  elicitation, on any stream, every call goes over a link that declares what its own client can do; clients that can do
+  the same share one link.
+- A 2026-07-28 server that is dialled may speak the older era too, as servers of the SDKs do, and some of its tools ask
+  in mid-call, which only that era has. So legacy clients that can be asked get links of their own to it, in their era,
+  if the server turns out to speak it. A program that the node starts would have to run twice for that, and keep its
+  state twice: it needs `share = "session"`.
 
-A 2026-07-28 server that is dialled may speak the older era too, as servers of the SDKs do, and some of its tools ask in
-mid-call, which only that era has. So legacy clients that can be asked get links of their own to it, in their era, if it
-turns out to speak it. A program that the node starts would have to run twice for that, and keep its state twice: there
-it takes `share = "session"`.
+`AskingMemory` remembers across restarts which servers asked.
 """
 
 import logging
@@ -24,7 +29,7 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.drivers.protocol.server_name import server_name
 from interlock.links.connected_link import ServerLink
-from interlock.links.link import Own, ServerFacts
+from interlock.links.link import ServerFacts
 from interlock.links.own_links import OwnLinks
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ASKED_OF_CLIENT, EXTENSION, Era
@@ -78,18 +83,17 @@ STATEFUL: Final = (
 
 def find_stateful(reach: Spawn | Dial | None, name: str) -> StatefulServer | None:
     """Return the entry of a server that is known to be stateful, or None. `name`: what the server calls itself."""
-    words = _words(reach) if isinstance(reach, Spawn) else ()
+    words: tuple[str, ...] = ()
+    if isinstance(reach, Spawn):
+        words = reach.command if reach.package is None else (reach.package.name, *reach.command)
     for server in STATEFUL:
         if name in server.names or any(_names(word, package) for word in words for package in server.packages):
             return server
     return None
 
 
-def _words(reach: Spawn) -> tuple[str, ...]:
-    return reach.command if reach.package is None else (reach.package.name, *reach.command)
-
-
 def _names(word: str, package: str) -> bool:
+    """Return whether a word of a command names a package, with or without a version, or a path into it."""
     return word == package or word.startswith(f"{package}@") or f"/node_modules/{package}/" in word
 
 
@@ -104,7 +108,7 @@ class Asking(msgspec.Struct, frozen=True):
     asks_in_calls: frozenset[str] = frozenset()  # the same, on the stream of a call, whose client was meant
 
 
-NOTHING: Final = Asking("", frozenset())
+ASKS_NOTHING: Final = Asking("", frozenset())
 
 
 class AskingMemory:
@@ -133,7 +137,7 @@ class AskingMemory:
 
     def of(self, segment: str, server: str) -> Asking:
         asking = self._known.get(segment)
-        return asking if asking is not None and asking.server == server else NOTHING
+        return asking if asking is not None and asking.server == server else ASKS_NOTHING
 
     def add(self, segment: str, server: str, capability: str, *, in_call: bool) -> None:
         asking = self.of(segment, server)
@@ -164,7 +168,7 @@ class AutoSharing:
         self._own = own
         self._memory = memory
 
-    def find_own(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+    def find_own(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
         """Return the links that clients get of their own, now that the server was greeted, or None if it is shared."""
         if facts.era is not Era.LEGACY:
             return None
@@ -187,7 +191,7 @@ class AutoSharing:
         )
         return self._own
 
-    def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+    def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
         """Return the links of legacy clients at a modern server that may speak both eras, or None.
 
         A node below handles questions itself, and tasks exist in one era only.
@@ -200,7 +204,7 @@ class AutoSharing:
         self._own.serve(None, capabilities=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
         return self._own
 
-    def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> Own | None:
+    def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> OwnLinks | None:
         """Note that the server asks a client, and return the links that clients get of their own from now on, or
         None.
         """

@@ -1,8 +1,17 @@
 """What a server is asked to report: updates of watched resources, changed lists, the state of tasks, log messages.
 
-A legacy server is asked for each resource; a 2026-07-28 server gets one `subscriptions/listen` for everything, and
-another one when that changes. The older one stays open until the newer one is acknowledged, so that no event is missed
-in between, and only one waits for its acknowledgement at a time: changes in the meantime go into the next one.
+Theory of operation. A legacy server is asked for each resource (`resources/subscribe`). A 2026-07-28 server gets one
+`subscriptions/listen` request for everything that is wanted, and another one when that changes:
+
+    next       sent and not acknowledged; only one at a time, and changes in the meantime go into the one after it
+    current    acknowledged, or open long enough to count as such
+    lingering  replaced, and kept open for LINGER_S over HTTP, so that no event is missed in between
+
+While two requests are open, the server reports each update twice; `ServerNotifications.update_counts` passes on the
+first report only. If the server refuses a request with several new resources, they are asked for one by one, to find
+out which of them it refuses.
+
+`TaskListening` does the same for tasks, with a request of its own. `LogLevel` is for legacy servers only.
 """
 
 import asyncio
@@ -17,7 +26,7 @@ from interlock.core.calls.caller import AnswerReceiver
 from interlock.core.calls.check import degraded_refusal
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import MODERN_META, TASKS_META, modern_head
-from interlock.links.server_messages import Listener
+from interlock.links.server_messages import ListenRequest
 from interlock.mcp.methods import LISTEN, LOG_RANK, META_SUBSCRIPTION, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, Era
 from interlock.wire.jsonrpc.codec import Request, Response, decode_array, decode_object, find_string
 from interlock.wire.refusal import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
@@ -25,8 +34,8 @@ from interlock.wire.refusal import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS,
 log = logging.getLogger("interlock.links")
 
 SUBSCRIBE_S: Final = 10.0
-LINGER_S: Final = 0.5  # over HTTP, what the older stream still brings may have been said before the newer one was there
-LISTEN_AGAIN_S: Final = 2.0  # after the server ended our listening
+LINGER_S: Final = 0.5  # over HTTP, events on the older stream may have been sent before the newer one was open
+LISTEN_AGAIN_S: Final = 2.0  # after the server ended our request
 _LISTS: Final = ("tools", "prompts", "resources")
 
 
@@ -37,18 +46,18 @@ class Subscriptions:
         """Create the subscriptions of a link. `missed` is called when lists may have changed while the link did not
         listen.
         """
-        self.uris: set[str] = set()  # what is watched, granted or being asked for
+        self.uris: set[str] = set()  # watched resources, granted or being asked for
         self._link = link
         self._missed = missed
         self._asking: dict[str, asyncio.Task[Response | Refusal | None]] = {}
         self._waiting: dict[str, asyncio.Future[Response | Refusal | None]] = {}  # for an acknowledgement
         self._open = False
-        self._current: Listener | None = None
-        self._next: Listener | None = None  # sent, not acknowledged
-        self._lingering = 0  # replaced, and heard out
+        self._current: ListenRequest | None = None
+        self._next: ListenRequest | None = None
+        self._lingering = 0  # number of replaced requests that are still open
         self._overdue: asyncio.TimerHandle | None = None
-        self._stale = False  # what is wanted changed since `_next` was sent
-        self._one_by_one = False  # the server refused several new resources at once: which of them?
+        self._stale = False  # the wanted resources changed since `_next` was sent
+        self._one_by_one = False  # the server refused several new resources at once
 
     async def subscribe(self, uri: str) -> Response | Refusal | None:
         """Watch a resource. Return None when the server will report changes, otherwise its refusal."""
@@ -68,7 +77,7 @@ class Subscriptions:
     def unsubscribe(self, uri: str) -> None:
         if uri in self.uris:
             self.uris.discard(uri)
-            if uri not in self._asking:  # else said when the answer is there
+            if uri not in self._asking:  # otherwise it is sent when the answer is there
                 self._say(UNSUBSCRIBE, uri)
 
     def say_again(self) -> None:
@@ -88,8 +97,19 @@ class Subscriptions:
     # One resource
 
     async def _ask(self, uri: str, era: Era) -> Response | Refusal | None:
+        """Ask the server to report updates of a resource. Return its refusal, or None."""
+        refusal: Response | Refusal | None
         try:
-            refusal = await (self._ask_modern(uri) if era is Era.MODERN else self._ask_legacy(uri))
+            if era is Era.MODERN:
+                refusal = await self._ask_modern(uri)
+            else:
+                inquiry = self._link.ask(SUBSCRIBE, {"uri": uri})
+                try:
+                    reply = await asyncio.wait_for(inquiry.future, SUBSCRIBE_S)
+                    refusal = reply if isinstance(reply, Refusal) or reply.error else None
+                except TimeoutError:
+                    self._link.cancel(inquiry, "timeout")
+                    refusal = _timeout_refusal()
         finally:
             del self._asking[uri]
         if refusal is not None:
@@ -97,15 +117,6 @@ class Subscriptions:
         elif uri not in self.uris:  # no client wants it any more
             self._say(UNSUBSCRIBE, uri)
         return refusal
-
-    async def _ask_legacy(self, uri: str) -> Response | Refusal | None:
-        inquiry = self._link.ask(SUBSCRIBE, {"uri": uri})
-        try:
-            reply = await asyncio.wait_for(inquiry.future, SUBSCRIBE_S)
-        except TimeoutError:
-            self._link.cancel(inquiry, "timeout")
-            return _timeout_refusal()
-        return reply if isinstance(reply, Refusal) or reply.error else None
 
     async def _ask_modern(self, uri: str) -> Response | Refusal | None:
         heard = self._waiting[uri] = asyncio.get_running_loop().create_future()
@@ -131,36 +142,34 @@ class Subscriptions:
     # Everything wanted of a 2026-07-28 server
 
     def _listen(self) -> None:
+        """Send a request for everything that is wanted, or note that it has to follow the one that is under way."""
         if not self._open:
             return
         if self._next is not None:
             self._stale = True
             return
-        uris = self._wanted_uris()
-        wanted: dict[str, Any] = {f"{kind}ListChanged": True for kind in _LISTS if self._announces(kind)}
+        unheard = [uri for uri, heard in self._waiting.items() if not heard.done()]
+        self._one_by_one = self._one_by_one and bool(unheard)
+        uris = frozenset(self.uris)
+        if self._one_by_one:
+            self._stale = len(unheard) > 1
+            uris = uris.difference(unheard[1:])
+        capabilities = self._link.facts.capabilities if self._link.facts is not None else {}
+        wanted: dict[str, Any] = {
+            f"{kind}ListChanged": True for kind in _LISTS if has(capabilities.get(kind), "listChanged")
+        }
         if uris:
             wanted["resourceSubscriptions"] = sorted(uris)
         if not wanted:
             self._replace_current(None)
             return
-        self._next = listener = Listener(self, uris)
+        self._next = listener = ListenRequest(self, uris)
         self._overdue = asyncio.get_running_loop().call_later(SUBSCRIBE_S, self._accept, listener)
         params = {"_meta": MODERN_META, "notifications": wanted}
         self._link.attach(listener, LISTEN, params, modern_head(LISTEN))
 
-    def _wanted_uris(self) -> frozenset[str]:
-        unheard = [uri for uri, heard in self._waiting.items() if not heard.done()]
-        self._one_by_one = self._one_by_one and bool(unheard)
-        if not self._one_by_one:
-            return frozenset(self.uris)
-        self._stale = len(unheard) > 1
-        return frozenset(self.uris.difference(unheard[1:]))
-
-    def _announces(self, kind: str) -> bool:
-        facts = self._link.facts
-        return facts is not None and has(facts.capabilities.get(kind), "listChanged")
-
-    def acknowledged(self, listener: Listener, honoured: frozenset[str]) -> None:
+    def acknowledged(self, listener: ListenRequest, honoured: frozenset[str]) -> None:
+        """Note that the server listens. `honoured`: the resources whose updates it will report."""
         if listener is not self._next:
             return
         for uri in listener.uris - honoured:
@@ -170,7 +179,7 @@ class Subscriptions:
             self._tell(uri, None)
         self._accept(listener)
 
-    def _accept(self, listener: Listener) -> None:
+    def _accept(self, listener: ListenRequest) -> None:
         """Replace the current listener by one that is acknowledged, or has been open long enough to count as such."""
         if listener is self._next:
             stale = self._take_next()
@@ -178,7 +187,8 @@ class Subscriptions:
             if stale:
                 self._listen()
 
-    def ended(self, listener: Listener, why: Response | Refusal) -> None:
+    def ended(self, listener: ListenRequest, why: Response | Refusal) -> None:
+        """Note that a request is over. `why`: the server's answer, or how the connection failed."""
         refused = isinstance(why, Response) and bool(why.error) and not listener.is_acknowledged
         if listener is self._current:
             self._current = None
@@ -189,12 +199,14 @@ class Subscriptions:
         if self._next is not None or self._current is not None or not self._open:
             return
         if refused:
-            log.warning("link %s: it refuses subscriptions/listen; its changes are not heard", self._link.name)
+            log.warning("link %s: it refuses subscriptions/listen; its changes are not noticed", self._link.name)
         else:
             asyncio.get_running_loop().call_later(LISTEN_AGAIN_S, self._listen_if_idle)
 
-    def _blame(self, listener: Listener, why: Response | Refusal, *, refused: bool) -> bool:
-        """Tell those who waited for this listener. True when first is to be found out which of them it is about."""
+    def _blame(self, listener: ListenRequest, why: Response | Refusal, *, refused: bool) -> bool:
+        """Deliver the end of a request to the tasks that wait for it. Return True, and deliver nothing, if it is not
+        clear which of several new resources the server refused.
+        """
         new = [uri for uri in listener.uris if uri in self._waiting]
         if refused and len(new) > 1:
             self._one_by_one = True
@@ -225,20 +237,19 @@ class Subscriptions:
         stale, self._stale = self._stale, False
         return stale
 
-    def _replace_current(self, listener: Listener | None) -> None:
+    def _replace_current(self, listener: ListenRequest | None) -> None:
         old, self._current = self._current, listener
         if old is None:
             return
-        if listener is None or self._link.transport == "stdio":  # one pipe keeps the order: nothing is under way there
+        if listener is None or self._link.transport == "stdio":  # one pipe keeps the order of messages
             self._link.cancel(old, "replaced")
         else:
             self._lingering += 1
-            self._link.notifications.update_counts = (
-                {} if self._link.notifications.update_counts is None else self._link.notifications.update_counts
-            )
+            if self._link.notifications.update_counts is None:
+                self._link.notifications.update_counts = {}
             asyncio.get_running_loop().call_later(LINGER_S, self._let_go, old)
 
-    def _let_go(self, old: Listener) -> None:
+    def _let_go(self, old: ListenRequest) -> None:
         self._link.cancel(old, "replaced")
         self._lingering -= 1
         if not self._lingering:
@@ -262,14 +273,16 @@ def _timeout_refusal() -> Refusal:
     return Refusal(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})
 
 
-AGREE_S: Final = 10.0  # how long a server may take to say what it will tell
+AGREE_S: Final = 10.0  # how long a server may take to acknowledge a request
 AGAIN_S: Final = 2.0  # until a stream that ended is opened again
 
 
-class _Listening:
-    """The open request."""
+class _TaskListenRequest:
+    """An open `subscriptions/listen` request for tasks."""
 
-    def __init__(self, older: "_Listening | None", on_end: Callable[["_Listening", bool], None]) -> None:
+    def __init__(
+        self, older: "_TaskListenRequest | None", on_end: Callable[["_TaskListenRequest", bool], None]
+    ) -> None:
         self.upstream_id = 0
         self.handle: object = None
         self.older = older
@@ -304,7 +317,7 @@ class TaskListening:
     def __init__(self, link: ConnectedLink) -> None:
         self._link = link
         self._ids: set[str] = set()  # as the server knows them
-        self._open: _Listening | None = None
+        self._open: _TaskListenRequest | None = None
 
     async def watch(self, ids: set[str]) -> set[str]:
         """Follow tasks. Return those that the server agrees to report."""
@@ -326,11 +339,11 @@ class TaskListening:
             self.say()
 
     def say(self) -> None:
-        """Tell the server anew, if there is one to be told."""
+        """Send the request again, if the server is connected and any task is followed."""
         link, old = self._link, self._open
         self._open = None
         if self._ids and link.modern and link.pipe is not None:
-            self._open = newer = _Listening(old, self._on_ended)
+            self._open = newer = _TaskListenRequest(old, self._on_ended)
             params = {"_meta": TASKS_META, "notifications": {"taskIds": sorted(self._ids)}}
             link.attach(newer, LISTEN, params, modern_head(LISTEN))
             asyncio.get_running_loop().call_later(AGREE_S, self._settle, newer)
@@ -351,14 +364,14 @@ class TaskListening:
         listening.agreed = {task_id for raw in ids if (task_id := find_string(raw)) is not None}
         self._settle(listening)
 
-    def _settle(self, listening: _Listening) -> None:
+    def _settle(self, listening: _TaskListenRequest) -> None:
         """Cancel the requests that this one replaces, because the server has answered it or had enough time to."""
         listening.settled.set()
         while (older := listening.older) is not None:
             self._link.cancel(older, "replaced")
             listening.older, older.older = older.older, None
 
-    def _on_ended(self, listening: _Listening, refused: bool) -> None:
+    def _on_ended(self, listening: _TaskListenRequest, refused: bool) -> None:
         """React to the end of a stream: listen again after a pause if the server is still connected."""
         self._settle(listening)
         if listening is self._open and not refused:
@@ -371,8 +384,8 @@ class TaskListening:
             self.say()
 
 
-QUIET: Final = "emergency"  # what a server is told once no client wants its logs any more
-TAKEN_S: Final = 2.0  # a log line is worth no longer wait
+QUIET: Final = "emergency"  # the level that a server gets when no client wants its logs any longer
+TAKEN_S: Final = 2.0  # for the server's answer: a log line is not worth a longer wait
 
 Heard = asyncio.Future[Response | Refusal]
 

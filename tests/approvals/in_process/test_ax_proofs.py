@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.registrant import AuthorityProofs
-from interlock.ax.protocol.messages import Proof, Register
+from interlock.ax.protocol.messages import AuthorityProof, Register
 from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock
 from interlock.core.store_backends import build_store
@@ -37,7 +37,7 @@ def _request(key: Any = KEY, **claims: Any) -> Register:
         subserver_id=str(uuid.uuid4()),
         segment="plant",
         authority=AUTHORITY,
-        authority_proof=Proof(type="jwt", token=token),
+        authority_proof=AuthorityProof(type="jwt", token=token),
     )
 
 

@@ -1,7 +1,6 @@
 """Where the node connects to for a subserver that asks for it, and where not (MCP-AX 3.1)."""
 
 import asyncio
-import ipaddress
 import uuid
 from typing import Any, cast
 
@@ -29,10 +28,10 @@ class _Link:
 
 
 def _leads_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    async def found(url: object) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-        return [ipaddress.ip_address(address) for address in addresses]
+    async def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        return [(None, None, None, "", (address, port)) for address in addresses]
 
-    monkeypatch.setattr(dial_back, "_addresses", found)
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ async def test_a_path_that_leads_elsewhere_than_it_reads_is_refused(path: str) -
 @pytest.mark.req("AX-3.1-3")
 async def test_a_name_that_leads_elsewhere_later_is_not_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = cast(Any, None)
-    dialling = dial_back._Judging(cast(Any, _Link()), nothing, nothing, Loss(), (NAMED,), GUEST)
+    dialling = dial_back._CheckedConnector(cast(Any, _Link()), nothing, nothing, Loss(), (NAMED,), GUEST)
     _leads_to(monkeypatch, "127.0.0.1")
     assert await dialling._find_address() == "127.0.0.1"
     _leads_to(monkeypatch, "127.0.0.1", "10.0.0.1")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.minting import confused, key, mint, tampered, unsigned
 
-from interlock.ax.protocol.messages import Proof
+from interlock.ax.protocol.messages import AuthorityProof
 from interlock.ax.protocol.registration.authority import (
     Anchor,
     Proved,
@@ -42,7 +42,7 @@ ANCHORS = (anchor("factory", EDGE, ED, ES, RS, key("PS256", "ps")), anchor("neig
 
 def judged(token: str, authority: str = EDGE) -> Proved | Refusal:
     return judge_proof(
-        Proof(type="jwt", token=token),
+        AuthorityProof(type="jwt", token=token),
         authority,
         audiences=(URL, AGGREGATOR_ID),
         anchors=ANCHORS,
@@ -172,7 +172,12 @@ def test_the_same_name_for_another_key_does_not_mix_the_anchors_up() -> None:
     both = [token(ED), token(twin, header={"kid": "ed"})]
     verdicts = [
         judge_proof(
-            Proof(type="jwt", token=one), EDGE, audiences=(URL,), anchors=anchors, now=NOW, verify=check_signature
+            AuthorityProof(type="jwt", token=one),
+            EDGE,
+            audiences=(URL,),
+            anchors=anchors,
+            now=NOW,
+            verify=check_signature,
         )
         for one in both
     ]
@@ -188,7 +193,12 @@ def read_twin(twin: Any) -> Any:
 def test_one_key_in_two_anchors_is_one_key() -> None:
     anchors = (anchor("first", EDGE, ED), anchor("second", EDGE, ED))
     proved = judge_proof(
-        Proof(type="jwt", token=token()), EDGE, audiences=(URL,), anchors=anchors, now=NOW, verify=check_signature
+        AuthorityProof(type="jwt", token=token()),
+        EDGE,
+        audiences=(URL,),
+        anchors=anchors,
+        now=NOW,
+        verify=check_signature,
     )
     assert isinstance(proved, Proved) and proved.anchor == "first"  # always: it is part of what makes a jti used
 

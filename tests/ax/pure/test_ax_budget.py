@@ -12,9 +12,9 @@ from interlock.ax.protocol.budget import (
     SLICE_S,
     UNLIMITED,
     WINDOW_S,
+    BudgetLimits,
     BudgetUsage,
-    Limits,
-    Over,
+    ExceededLimit,
     Price,
     budget_exceeded,
 )
@@ -24,7 +24,7 @@ READ = Price()
 WRITE = Price(mutable=True)
 
 
-def spend(limits: Limits, usage: BudgetUsage, price: Price, now: float) -> Over | None:
+def spend(limits: BudgetLimits, usage: BudgetUsage, price: Price, now: float) -> ExceededLimit | None:
     over = limits.exceeded(usage, price, now)
     if over is None:
         usage.charge(price, now)
@@ -33,11 +33,13 @@ def spend(limits: Limits, usage: BudgetUsage, price: Price, now: float) -> Over 
 
 @pytest.mark.req("AX-11.4-1")
 def test_the_fourth_call_within_a_minute_is_one_too_many_and_the_minute_slides() -> None:
-    limits, usage = Limits(max_calls_per_minute=3), BudgetUsage()
+    limits, usage = BudgetLimits(max_calls_per_minute=3), BudgetUsage()
     assert [spend(limits, usage, READ, now) for now in (0.0, 10.0, 20.0)] == [None, None, None]
-    assert spend(limits, usage, READ, 59.5) == Over(budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=500)
+    assert spend(limits, usage, READ, 59.5) == ExceededLimit(
+        budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=500
+    )
     assert spend(limits, usage, READ, 60.0) is None
-    assert spend(limits, usage, READ, 60.0) == Over(
+    assert spend(limits, usage, READ, 60.0) == ExceededLimit(
         budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=10_000
     )
     assert spend(limits, usage, READ, 70.0) is None
@@ -45,26 +47,32 @@ def test_the_fourth_call_within_a_minute_is_one_too_many_and_the_minute_slides()
 
 @pytest.mark.req("AX-11.4-1")
 def test_the_third_changing_call_is_refused_for_good_and_reading_goes_on() -> None:
-    limits, usage = Limits(max_mutable_calls_per_session=2), BudgetUsage()
+    limits, usage = BudgetLimits(max_mutable_calls_per_session=2), BudgetUsage()
     assert spend(limits, usage, WRITE, 0.0) is spend(limits, usage, WRITE, 1.0) is None
     for now in (2.0, 1e9):
-        assert spend(limits, usage, WRITE, now) == Over(budget="max_mutable_calls_per_session", limit=2, used=2)
+        assert spend(limits, usage, WRITE, now) == ExceededLimit(
+            budget="max_mutable_calls_per_session", limit=2, used=2
+        )
         assert spend(limits, usage, READ, now) is None
 
 
 @pytest.mark.req("AX-11.4-1")
 def test_a_call_that_would_exceed_the_units_is_refused_and_a_cheaper_one_is_not() -> None:
-    limits, usage = Limits(max_cost_units_per_session=5), BudgetUsage()
+    limits, usage = BudgetLimits(max_cost_units_per_session=5), BudgetUsage()
     assert spend(limits, usage, Price(units=4), 0.0) is None
-    assert spend(limits, usage, Price(units=2), 0.0) == Over(budget="max_cost_units_per_session", limit=5, used=4)
+    assert spend(limits, usage, Price(units=2), 0.0) == ExceededLimit(
+        budget="max_cost_units_per_session", limit=5, used=4
+    )
     assert spend(limits, usage, Price(units=1), 0.0) is None
-    assert spend(limits, usage, Price(units=1), 1e9) == Over(budget="max_cost_units_per_session", limit=5, used=5)
+    assert spend(limits, usage, Price(units=1), 1e9) == ExceededLimit(
+        budget="max_cost_units_per_session", limit=5, used=5
+    )
     assert spend(limits, usage, READ, 1e9) is None
 
 
 @pytest.mark.req("AX-11.4-3")
 def test_of_two_limits_the_one_that_waiting_does_not_mend_is_named() -> None:
-    limits, usage = Limits(max_calls_per_minute=1, max_mutable_calls_per_session=1), BudgetUsage()
+    limits, usage = BudgetLimits(max_calls_per_minute=1, max_mutable_calls_per_session=1), BudgetUsage()
     spend(limits, usage, WRITE, 0.0)
     over = spend(limits, usage, WRITE, 0.0)
     assert over is not None
@@ -72,15 +80,15 @@ def test_of_two_limits_the_one_that_waiting_does_not_mend_is_named() -> None:
 
 
 def test_a_limit_of_nothing_allows_nothing_and_promises_nothing() -> None:
-    assert spend(Limits(max_calls_per_minute=0), BudgetUsage(), READ, 5.0) == Over(
+    assert spend(BudgetLimits(max_calls_per_minute=0), BudgetUsage(), READ, 5.0) == ExceededLimit(
         budget="max_calls_per_minute", limit=0, used=0
     )
-    assert spend(Limits(max_cost_units_per_session=0), BudgetUsage(), READ, 5.0) is None
+    assert spend(BudgetLimits(max_cost_units_per_session=0), BudgetUsage(), READ, 5.0) is None
 
 
 @pytest.mark.req("AX-11.4-4")
 def test_what_is_given_back_can_be_used_again() -> None:
-    limits = Limits(max_calls_per_minute=1, max_mutable_calls_per_session=1, max_cost_units_per_session=3)
+    limits = BudgetLimits(max_calls_per_minute=1, max_mutable_calls_per_session=1, max_cost_units_per_session=3)
     usage, price = BudgetUsage(), Price(mutable=True, units=3)
     taken = usage.charge(price, 0.0)
     assert limits.exceeded(usage, price, 1.0) is not None
@@ -127,7 +135,7 @@ def test_after_a_lower_limit_the_wait_is_until_enough_calls_have_left() -> None:
     usage = BudgetUsage()
     for now in (0.0, 10.0, 20.0):
         usage.charge(READ, now)
-    over = Limits(max_calls_per_minute=1).exceeded(usage, READ, 30.0)
+    over = BudgetLimits(max_calls_per_minute=1).exceeded(usage, READ, 30.0)
     assert over is not None
     assert (over.used, over.retry_after_ms) == (3, 50_000)
 
@@ -141,12 +149,12 @@ def test_a_flood_within_a_minute_is_counted_in_bounded_room() -> None:
     assert len(usage._slices) <= WINDOW_S / SLICE_S + 1
 
 
-limits_of = st.builds(Limits, **{name: st.none() | st.integers(0, 9) for name in KEYS})
+limits_of = st.builds(BudgetLimits, **{name: st.none() | st.integers(0, 9) for name in KEYS})
 
 
 @pytest.mark.req("AX-11.4-5")
 @given(limits_of, limits_of)
-def test_what_is_handed_down_is_within_both(own: Limits, given_: Limits) -> None:
+def test_what_is_handed_down_is_within_both(own: BudgetLimits, given_: BudgetLimits) -> None:
     handed = own.within(given_)
     for name in KEYS:
         known = [limit for limit in (getattr(own, name), getattr(given_, name)) if limit is not None]
@@ -155,8 +163,8 @@ def test_what_is_handed_down_is_within_both(own: Limits, given_: Limits) -> None
 
 
 def test_what_an_entry_leaves_open_is_as_usual() -> None:
-    usual = Limits(max_calls_per_minute=60, max_mutable_calls_per_session=10)
-    assert Limits(max_calls_per_minute=600).else_(usual) == Limits(
+    usual = BudgetLimits(max_calls_per_minute=60, max_mutable_calls_per_session=10)
+    assert BudgetLimits(max_calls_per_minute=600).else_(usual) == BudgetLimits(
         max_calls_per_minute=600, max_mutable_calls_per_session=10
     )
 
@@ -165,8 +173,8 @@ def test_what_an_entry_leaves_open_is_as_usual() -> None:
 def test_an_unlimited_one_is_left_out() -> None:
     assert UNLIMITED.as_object() == {}
     assert UNLIMITED.is_unlimited
-    assert Limits(max_cost_units_per_session=0).as_object() == {"max_cost_units_per_session": 0}
-    assert not Limits(max_cost_units_per_session=0).is_unlimited
+    assert BudgetLimits(max_cost_units_per_session=0).as_object() == {"max_cost_units_per_session": 0}
+    assert not BudgetLimits(max_cost_units_per_session=0).is_unlimited
 
 
 steps = st.lists(
@@ -178,7 +186,7 @@ steps = st.lists(
 @pytest.mark.req("AX-11.4-1")
 @given(limits_of, steps)
 def test_no_minute_and_no_session_ever_holds_more_than_its_limit(
-    limits: Limits, wanted: list[tuple[float, Price]]
+    limits: BudgetLimits, wanted: list[tuple[float, Price]]
 ) -> None:
     usage, now = BudgetUsage(), 0.0
     taken: list[tuple[float, Price]] = []
@@ -200,7 +208,7 @@ def test_no_minute_and_no_session_ever_holds_more_than_its_limit(
 @pytest.mark.req("AX-11.4-3")
 @given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=30))
 def test_whoever_waits_as_long_as_told_is_let_through(limit: int, pauses: list[float]) -> None:
-    limits, usage, now = Limits(max_calls_per_minute=limit), BudgetUsage(), 0.0
+    limits, usage, now = BudgetLimits(max_calls_per_minute=limit), BudgetUsage(), 0.0
     for pause in pauses:
         now += pause
         over = spend(limits, usage, READ, now)
@@ -212,7 +220,9 @@ def test_whoever_waits_as_long_as_told_is_let_through(limit: int, pauses: list[f
 
 @pytest.mark.req("AX-11.4-3")
 def test_the_refusal_says_which_limit_how_much_and_whose() -> None:
-    fault = budget_exceeded(Over(budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=250), "subserver")
+    fault = budget_exceeded(
+        ExceededLimit(budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=250), "subserver"
+    )
     said = {"budget": "max_calls_per_minute", "limit": 3, "used": 3, "retry_after_ms": 250, "scope": "subserver"}
     assert (fault.number, fault.message) == (32003, "budget_exceeded")
     assert fault.details == {**said, "mcpax_code": -32003}

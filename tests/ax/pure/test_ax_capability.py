@@ -11,7 +11,7 @@ from interlock.ax.protocol.capability import (
     AuthScope,
     Capability,
     CostClass,
-    Invalid,
+    InvalidAnnotation,
     LatencyClass,
     ToolClass,
     as_object,
@@ -58,7 +58,7 @@ def valid(*args: object, **kwargs: object) -> Capability:
 
 def reason(*args: object, **kwargs: object) -> str:
     invalid = read_capability(*args, **kwargs)  # type: ignore[arg-type]
-    assert isinstance(invalid, Invalid), invalid
+    assert isinstance(invalid, InvalidAnnotation), invalid
     return invalid.reason
 
 
@@ -286,7 +286,7 @@ def test_each_latency_class_has_its_time_and_batch_has_none() -> None:
 @given(st.dictionaries(st.sampled_from([*FULL, "other"]), json_values, max_size=4))
 def test_any_object_is_either_read_or_refused_with_a_short_reason(declared: dict[str, object]) -> None:
     outcome = read_capability(declared)
-    if isinstance(outcome, Invalid):
+    if isinstance(outcome, InvalidAnnotation):
         assert 0 < len(outcome.reason) < 250
     else:
         assert as_object(outcome).items() >= declared.items()

@@ -12,12 +12,12 @@ from msgspec import Raw
 
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import (
+    AuthorityProof,
     Claimed,
     Claims,
     Deregister,
     Heartbeat,
     Parent,
-    Proof,
     Register,
     Registered,
 )
@@ -360,7 +360,7 @@ def test_an_endpoint_of_another_kind_is_refused(url: str) -> None:
 @pytest.mark.req("AX-4.2-10")
 def test_a_proof_is_read_and_any_other_type_refused() -> None:
     proof = {"type": "jwt", "token": "a.b.c"}
-    assert register(authority="dns:a.example", authority_proof=proof).authority_proof == Proof(
+    assert register(authority="dns:a.example", authority_proof=proof).authority_proof == AuthorityProof(
         type="jwt", token="a.b.c"
     )
     for kind in ("JWT", "x509", "", None, 7):
@@ -550,7 +550,7 @@ subtrees = st.none() | st.lists(ids, max_size=4, unique=True).map(tuple)
 @st.composite
 def registers(draw: st.DrawFn) -> Register:
     authority = draw(st.none() | authorities)
-    proof = st.none() | st.text(max_size=20).map(lambda token: Proof(type="jwt", token=token))
+    proof = st.none() | st.text(max_size=20).map(lambda token: AuthorityProof(type="jwt", token=token))
     return Register(
         subserver_id=draw(ids),
         segment=draw(st.from_regex(r"[a-z0-9_-]{1,63}", fullmatch=True)),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.ax.protocol.names import (
-    Withheld,
+    WithheldName,
     alias,
     check_segment,
     is_qualified,
@@ -179,7 +179,7 @@ def test_a_name_listed_twice_is_withheld_and_keeps_its_place_taken() -> None:
 def test_an_empty_name_is_withheld() -> None:
     resolution = resolve_locals(["", "a"])
     assert resolution.local_names == {"a": "a"}
-    assert resolution.withheld == (Withheld(name="", reason="the name is empty"),)
+    assert resolution.withheld == (WithheldName(name="", reason="the name is empty"),)
 
 
 def test_local_names_keep_the_order_of_the_list() -> None:
@@ -213,7 +213,7 @@ def test_a_qualified_name_of_255_characters_stands_and_one_of_256_is_withheld() 
     assert len(fits) == 255
     assert is_qualified(fits)
     too_long = qualify([*above, "d" * 20], "e" * 43)
-    assert isinstance(too_long, Withheld)
+    assert isinstance(too_long, WithheldName)
     assert too_long.name == "e" * 43
     assert "256" in too_long.reason
     assert not is_qualified(fits + "e")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.protocol.messages import Deregister, Heartbeat, Proof, Register, Registered
+from interlock.ax.protocol.messages import AuthorityProof, Deregister, Heartbeat, Register, Registered
 from interlock.ax.protocol.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
 from interlock.ax.protocol.registration.registrations import (
     Ended,
@@ -127,7 +127,9 @@ def test_the_answer_says_who_we_are_and_what_was_granted() -> None:
 
 def test_a_proof_and_a_released_session_are_not_kept() -> None:
     aggregator = Aggregator()
-    request = register(authority="a.example", authority_proof=Proof(type="jwt", token="t"), released_session="old")
+    request = register(
+        authority="a.example", authority_proof=AuthorityProof(type="jwt", token="t"), released_session="old"
+    )
     (event,) = aggregator.asked(request, proved("a")).events
     assert isinstance(event, Joined)
     assert event.session.register == register(authority="a.example")

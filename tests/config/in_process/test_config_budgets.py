@@ -3,7 +3,7 @@
 import pytest
 from tests.config.config_project import Project
 
-from interlock.ax.protocol.budget import LIMIT_MAX, Limits
+from interlock.ax.protocol.budget import LIMIT_MAX, BudgetLimits
 from interlock.config.effective import effective
 from interlock.config.plan import BudgetPlan, UnitsPlan
 
@@ -33,11 +33,15 @@ def test_every_place_of_a_budget_is_read(project: Project) -> None:
         budget = { max_calls_per_minute = 1 }
         """
     ).plan
-    assert plan.budget.limits == Limits(max_calls_per_minute=60, max_mutable_calls_per_session=0)
+    assert plan.budget.limits == BudgetLimits(max_calls_per_minute=60, max_mutable_calls_per_session=0)
     assert plan.budget.units == UnitsPlan(free=0, metered=1, expensive=50)
-    assert plan.access[0].budget == Limits(max_cost_units_per_session=100)
+    assert plan.access[0].budget == BudgetLimits(max_cost_units_per_session=100)
     (rule,) = plan.tools
-    assert (rule.cost_units, rule.budget, rule.capability) == (7, Limits(max_calls_per_minute=1), {"mutable": True})
+    assert (rule.cost_units, rule.budget, rule.capability) == (
+        7,
+        BudgetLimits(max_calls_per_minute=1),
+        {"mutable": True},
+    )
     shown = effective(plan)
     assert shown["budget"]["max_calls_per_minute"] == 60
     assert shown["budget"]["units"] == {"free": 0, "metered": 1, "expensive": 50}

@@ -12,7 +12,7 @@ from tests.servers.start import raw
 from tests.support.budget_node import house, outcomes, until
 from tests.support.node_with_clock import Asked
 
-from interlock.ax.protocol.budget import Limits
+from interlock.ax.protocol.budget import BudgetLimits
 from interlock.core.link_state import LinkState
 from interlock.guard import budgets
 from interlock.guard.api import Spent
@@ -250,7 +250,9 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
     async with house(tmp_path, f"[budget]\n{MINUTE} = 50\n{UNITS} = 5\n{parents}") as here:
         early = await here.leaf("early")
-        here.node.calls.budgets.receive("default", Limits(max_calls_per_minute=6, max_mutable_calls_per_session=4))
+        here.node.calls.budgets.receive(
+            "default", BudgetLimits(max_calls_per_minute=6, max_mutable_calls_per_session=4)
+        )
         one, two = await here.leaf("one"), await here.leaf("two")
         assert early.registered["budget"] == {MINUTE: 50, UNITS: 5}
         assert one.registered["budget"] == two.registered["budget"] == {MINUTE: 6, MUTABLE: 4, UNITS: 5}
@@ -268,9 +270,9 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
 async def test_what_was_declared_holds_for_the_session_whatever_a_parent_gives_later(tmp_path: Path) -> None:
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
     async with house(tmp_path, parents) as here:
-        here.node.calls.budgets.receive("default", Limits(max_calls_per_minute=2))
+        here.node.calls.budgets.receive("default", BudgetLimits(max_calls_per_minute=2))
         leaf = await here.leaf()
-        here.node.calls.budgets.receive("default", Limits(max_calls_per_minute=1000))
+        here.node.calls.budgets.receive("default", BudgetLimits(max_calls_per_minute=1000))
         assert leaf.registered["budget"] == {MINUTE: 2}
         assert await outcomes([here.client().call("leaf__read") for _ in range(3)]) == ["ran", "ran", MINUTE]
         here.node.calls.budgets.receive("default", None)

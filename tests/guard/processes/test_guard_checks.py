@@ -15,7 +15,7 @@ from tests.support.budget_node import house as node_with_servers
 from tests.support.budget_node import until
 from tests.support.frozen_node import House, Leaf, house, still, tool, turns
 
-from interlock.ax.protocol.budget import Limits
+from interlock.ax.protocol.budget import BudgetLimits
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import EVERYTHING
 from interlock.catalog.route_check import RouteCheck
@@ -31,7 +31,7 @@ from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
 FIRE = {"mutable": True, "reversible": False}
 TOOLS = [tool("look"), tool("glance"), tool("fire", FIRE), tool("silent", annotations={})]
 LIMITED = "[budget]\nmax_calls_per_minute = 1000\n"
-ONE_CALL = Limits(max_calls_per_minute=1)
+ONE_CALL = BudgetLimits(max_calls_per_minute=1)
 
 LOCAL = Principal("local")
 READER = Principal("client:reader", scope="read")

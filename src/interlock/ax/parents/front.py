@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.ax.protocol.messages import CONFIRM
-from interlock.ax.protocol.notifications import Notice
+from interlock.ax.protocol.notifications import AxNotice
 from interlock.config.plan import NameForm
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import VIA_AX, Hop, Principal
@@ -225,7 +225,7 @@ class UpwardFront:
         servers are for clients.
         """
 
-    def on_notice(self, notice: Notice) -> None:
+    def on_notice(self, notice: AxNotice) -> None:
         if self._session is None:
             self.emit(encode_notification(notice.method.encode(), bytes(notice.params)))
 

@@ -21,7 +21,7 @@ from msgspec import Raw
 from interlock.ax.api import Parent
 from interlock.ax.parents.front import UpwardFront
 from interlock.ax.parents.service import ParentParts
-from interlock.ax.protocol.budget import Limits
+from interlock.ax.protocol.budget import BudgetLimits
 from interlock.ax.protocol.messages import (
     CLAIM,
     DEREGISTER,
@@ -275,7 +275,7 @@ class Parents(Uplink):
         self._on_above()
         if self._is_own_tree and self._link is not None and self._link.pipe is not None:
             self.claims.begin(registered, self._link.pipe.send, self._parts.registrar.claims.holders.all())
-        self._budgets.receive(self._tree, Limits(**registered.budget))
+        self._budgets.receive(self._tree, BudgetLimits(**registered.budget))
         self._record(step.parent, REGISTER, registered.assigned_segment, "ok", None)
 
     def _handle_cycle(self, step: CycleClaimed) -> None:

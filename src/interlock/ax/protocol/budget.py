@@ -1,8 +1,10 @@
-"""Budgets (MCP-AX 11.4): what a session may use, what it has used, and the refusal when that is too much.
+"""Budgets (MCP-AX 11.4): the limits of a session, its usage, and the refusal of a call that exceeds a limit.
 
-Time comes in as monotonic seconds. `Limits` are what was declared; `BudgetUsage` counts, and knows no limits; `Price`
-is what a call counts for. Who is charged, and when, is the caller's matter: between `exceeded` and `charge` nothing
-else may be charged, or both together overshoot.
+`BudgetLimits` are declared, `Price` is what one call counts for, and `BudgetUsage` counts without knowing limits. Time
+comes in as monotonic seconds. The caller decides who is charged, and when. Between `exceeded` and `charge` nothing else
+may be charged, otherwise both charges together could exceed the limit.
+
+Calls of the last minute are counted in slices of SLICE_S, not one by one, so that memory does not grow with the rate.
 """
 
 from collections import deque
@@ -14,7 +16,7 @@ import msgspec
 from interlock.wire.refusal import BUDGET_EXCEEDED, Refusal
 
 WINDOW_S: Final = 60.0  # AX-11.4-1
-SLICE_S: Final = 0.01  # calls of one slice leave the window with its last: so many bytes, however many calls
+SLICE_S: Final = 0.01  # calls of one slice leave the window together, when the last of them does
 LIMIT_MAX: Final = 2**53 - 1  # beyond it, JSON numbers mean different things to different readers
 
 Scope = Literal["subserver", "caller", "tool"]
@@ -25,17 +27,19 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
     mutable: bool = False
     units: int = 0
-    limits: "Limits | None" = None
+    limits: "BudgetLimits | None" = None
 
 
-class Over(msgspec.Struct, frozen=True, kw_only=True):
+class ExceededLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """The limit that a call would exceed."""
+
     budget: str  # the name of the limit
     limit: int
     used: int
     retry_after_ms: int | None = None  # None: waiting does not help
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a session. None means unlimited."""
 
     max_calls_per_minute: int | None = None
@@ -50,30 +54,30 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Return the limits as an object without the unlimited ones (6.2)."""
         return {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}  # AX-6.2-4
 
-    def within(self, other: "Limits") -> "Limits":
+    def within(self, other: "BudgetLimits") -> "BudgetLimits":
         """Return the smaller of each pair of limits (11.4), so that what is handed down is within what was granted."""
         theirs = other.as_object()
         both = {name: min(limit, theirs.get(name, limit)) for name, limit in self.as_object().items()}
-        return Limits(**{**theirs, **both})
+        return BudgetLimits(**{**theirs, **both})
 
-    def else_(self, usual: "Limits") -> "Limits":
+    def else_(self, usual: "BudgetLimits") -> "BudgetLimits":
         """Fill in limits that are not set from `usual`."""
-        return Limits(**{**usual.as_object(), **self.as_object()})
+        return BudgetLimits(**{**usual.as_object(), **self.as_object()})
 
-    def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> Over | None:
+    def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> ExceededLimit | None:
         """Return the limit that one more call of this price exceeds, or None. A limit that waiting does not lift
         comes first.
         """
         most = self.max_mutable_calls_per_session
         if most is not None and price.mutable and usage.mutable_calls >= most:  # AX-11.4-1
-            return Over(budget="max_mutable_calls_per_session", limit=most, used=usage.mutable_calls)
+            return ExceededLimit(budget="max_mutable_calls_per_session", limit=most, used=usage.mutable_calls)
         most = self.max_cost_units_per_session
         if most is not None and price.units and usage.cost_units + price.units > most:  # AX-11.4-1
-            return Over(budget="max_cost_units_per_session", limit=most, used=usage.cost_units)
+            return ExceededLimit(budget="max_cost_units_per_session", limit=most, used=usage.cost_units)
         most = self.max_calls_per_minute
         if most is not None and (used := usage.calls(now)) >= most:  # AX-11.4-1
             wait_ms = usage.retry_after_ms(most, now)
-            return Over(budget="max_calls_per_minute", limit=most, used=used, retry_after_ms=wait_ms)
+            return ExceededLimit(budget="max_calls_per_minute", limit=most, used=used, retry_after_ms=wait_ms)
         return None
 
     def shown(self, usage: "BudgetUsage", now: float) -> dict[str, dict[str, int]]:
@@ -86,8 +90,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return {name: {"limit": limit, "used": used[name]} for name, limit in self.as_object().items()}
 
 
-UNLIMITED: Final = Limits()
-KEYS: Final = Limits.__struct_fields__
+UNLIMITED: Final = BudgetLimits()
+KEYS: Final = BudgetLimits.__struct_fields__
 
 
 class Slice:
@@ -113,7 +117,7 @@ class BudgetUsage:
         self._slices: deque[Slice] = deque()
 
     def calls(self, now: float) -> int:
-        """Within the last minute."""
+        """Return the number of calls within the last minute."""
         slices = self._slices
         while slices and slices[0].last + WINDOW_S <= now:  # AX-11.4-1: after the window
             gone = slices.popleft()
@@ -125,7 +129,7 @@ class BudgetUsage:
         """Charge one call, and return what `refund` needs."""
         current = self._slices[-1] if self._slices else None
         if current is None or now - current.opened >= SLICE_S:
-            self.calls(now)  # so that old entries are forgotten, also where no question comes
+            self.calls(now)  # forgets old slices, also if `calls` is never called otherwise
             current = Slice(now)
             self._slices.append(current)
         current.last = now
@@ -154,7 +158,7 @@ class BudgetUsage:
         return None
 
 
-def budget_exceeded(over: Over, scope: Scope) -> Refusal:
+def budget_exceeded(over: ExceededLimit, scope: Scope) -> Refusal:
     data: dict[str, Any] = {
         **msgspec.structs.asdict(over),
         "scope": scope,  # AX-11.4-3

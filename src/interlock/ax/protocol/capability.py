@@ -1,9 +1,12 @@
 """The capability annotation of a tool (MCP-AX 9.1): read, derive, override, publish.
 
-In come decoded JSON values: what the server declared under _meta["x-mcpax-capability"], its MCP annotations, and what
-the operator said. Out comes one complete Capability, or Invalid, upon which the tool is withheld: a safety class is
-never guessed from a broken annotation. The caller keeps the declared bytes; where nothing was changed or filled in,
-those are what goes upstream.
+In come decoded JSON values: the annotation that the server declared under _meta["x-mcpax-capability"], its MCP
+annotations, and the operator's overrides. Out comes one complete Capability, or InvalidAnnotation. A tool with an
+invalid annotation is withheld, because a safety class is never guessed from a broken annotation. The caller keeps the
+declared bytes and passes them upstream if nothing was changed or filled in.
+
+The second part derives effects from the verbs in a tool's name, by whole words in any notation. A name is no promise:
+it yields a proposal for the person who classifies the tool, and a question if the server says that the tool only reads.
 """
 
 import enum
@@ -73,7 +76,7 @@ ToolClass = Literal["read_only", "reversible", "irreversible"]
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults are those of a tool about which nothing is known."""
+    """The effective annotation of a tool. The defaults are those of a tool about which nothing is known."""
 
     latency_class: LatencyClass = LatencyClass.STANDARD
     consistency: Consistency = Consistency.BEST_EFFORT
@@ -88,7 +91,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     extra: Mapping[str, object] = {}  # keys the schema does not know, as declared
 
 
-class Invalid(msgspec.Struct, frozen=True, kw_only=True):
+class InvalidAnnotation(msgspec.Struct, frozen=True, kw_only=True):
+    """The reason why an annotation cannot be used."""
+
     reason: str
 
 
@@ -99,7 +104,7 @@ def _values(kind: type[enum.Enum]) -> tuple[str, ...]:
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "latency_class": _values(LatencyClass),
     "consistency": _values(Consistency),
-    "transport": tuple(one.id for one in TRANSPORT_CLASSES),
+    "transport": tuple(transport_class.id for transport_class in TRANSPORT_CLASSES),
     "auth_scope": _values(AuthScope),
     "cost_class": _values(CostClass),
     "availability": _values(Availability),
@@ -132,7 +137,7 @@ def read_capability(
     tool_class: ToolClass | None = None,
     overrides: Mapping[str, object] | None = None,
     private: Collection[str] | None = (),
-) -> Capability | Invalid:
+) -> Capability | InvalidAnnotation:
     """Return the effective capability of a tool. In order of authority: operator, declared annotation, MCP hints,
     defaults.
 
@@ -144,9 +149,9 @@ def read_capability(
     extra: Mapping[str, object] = {}
     if declared is not msgspec.UNSET:
         if not isinstance(declared, Mapping):  # AX-9.1-1
-            return Invalid(reason=f"the capability annotation must be an object, not {_display(declared)}")
+            return InvalidAnnotation(reason=f"the capability annotation must be an object, not {_display(declared)}")
         if not all(isinstance(key, str) for key in declared):
-            return Invalid(reason="the keys of the capability annotation must be strings")
+            return InvalidAnnotation(reason="the keys of the capability annotation must be strings")
         recognised = {key: value for key, value in declared.items() if key in _KEYS}
         if invalid := _maybe_invalid(recognised, private):
             return invalid
@@ -157,7 +162,9 @@ def read_capability(
     if overrides:
         for key in overrides:
             if key not in _KEYS:
-                return Invalid(reason=f"{_display(key)} is no capability key; the keys are {', '.join(_KEYS)}")
+                return InvalidAnnotation(
+                    reason=f"{_display(key)} is no capability key; the keys are {', '.join(_KEYS)}"
+                )
         if invalid := _maybe_invalid(overrides, None):
             return invalid
         layers.append(overrides)  # AX-9.1-2: an operator's
@@ -239,7 +246,7 @@ def _from_hints(annotations: object) -> dict[str, object]:
     return keys
 
 
-def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) -> Invalid | None:
+def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) -> InvalidAnnotation | None:
     for key, value in keys.items():
         if allowed := _ALLOWED.get(key):
             if key == "transport" and isinstance(value, str) and is_private_class(value):
@@ -247,20 +254,23 @@ def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) 
                     continue
                 allowed = (*allowed, *private)
             if value not in allowed:  # AX-9.1-1, AX-9.1-3, AX-9.1-4, AX-9.1-7 to -10
-                return Invalid(reason=f"{key} must be one of {', '.join(allowed)}, not {_display(value)}")
+                return InvalidAnnotation(reason=f"{key} must be one of {', '.join(allowed)}, not {_display(value)}")
         elif key == "schema_version":
             if not isinstance(value, str) or not is_semver(value):  # AX-9.1-11
-                return Invalid(reason=f"schema_version must be a semantic version such as 1.0.0, not {_display(value)}")
+                return InvalidAnnotation(
+                    reason=f"schema_version must be a semantic version such as 1.0.0, not {_display(value)}"
+                )
         elif not isinstance(value, bool):  # AX-9.1-6
-            return Invalid(reason=f"{key} must be true or false, not {_display(value)}")
+            return InvalidAnnotation(reason=f"{key} must be true or false, not {_display(value)}")
     return None
 
 
 def _merge(layers: list[Mapping[str, object]]) -> dict[str, object]:
-    """Later layers win key by key, except where a layer changes whether the tool is mutable at all.
+    """Merge layers key by key. A later layer wins.
 
-    Then what the layers below said about reversal and a read scope was said of another kind of tool and falls away;
-    otherwise an operator's `mutable = true` on a tool that called itself read-only and reversible would open the gate.
+    If a layer changes whether the tool is mutable, the layers below described another kind of tool: their values for
+    `reversible` and a read scope are dropped. Otherwise an operator's `mutable = true` on a tool that declares itself
+    read-only and reversible would open the gate.
     """
     merged: dict[str, object] = {"mutable": True, "reversible": False}  # AX-9.1-2
     for layer in layers:
@@ -285,12 +295,6 @@ def _display(value: object) -> str:
         return "an object"
     return "null" if value is None else "an array"
 
-
-# What the name of a tool says of its effects: the verbs in it, by whole words, however the name is written.
-#
-# A name is no promise. It makes a proposal for the person who classifies the tool, and raises a question where
-# something
-# else says that the tool only reads.
 
 NAME_CHARS_MAX: Final = 1000
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

@@ -22,7 +22,7 @@ from interlock.ax.protocol.capability import (
     AuthScope,
     Availability,
     Capability,
-    Invalid,
+    InvalidAnnotation,
     LatencyClass,
     as_object,
     is_claim,
@@ -147,7 +147,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 ADOPTED: Final = Offer()
 
 
-class Below(msgspec.Struct, frozen=True, kw_only=True):
+class ItemMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Metadata of an item from `_meta`, as far as this server may set it."""
 
     rest: dict[str, Raw]  # the keys that are not MCP-AX's
@@ -158,9 +158,9 @@ class Below(msgspec.Struct, frozen=True, kw_only=True):
     gated: bool
 
 
-def read_below(meta: Mapping[str, Raw], offer: Offer) -> Below:
+def read_below(meta: Mapping[str, Raw], offer: Offer) -> ItemMetadata:
     """Read the `_meta` of a listed item. Only an aggregator knows hops, and values that were declared further down."""
-    return Below(
+    return ItemMetadata(
         rest={key: value for key, value in meta.items() if not key.lower().startswith((_PREFIX, SURFACE))},
         capability=meta.get(CAPABILITY),
         declared=_read_declared(meta.get(DECLARED)) if offer.is_aggregator else {},
@@ -192,7 +192,7 @@ def at_its_strictest(capability: Capability, annotations: object) -> Capability:
     )
 
 
-def over_transport(declared: object, transport: str) -> object | Invalid:
+def over_transport(declared: object, transport: str) -> object | InvalidAnnotation:
     """Add the transport of the registration to what a leaf declares (9.1). The leaf can omit it, but not claim
     another.
     """
@@ -200,7 +200,7 @@ def over_transport(declared: object, transport: str) -> object | Invalid:
         return declared
     keys = {} if declared is msgspec.UNSET else declared
     if keys.get("transport", transport) != transport:  # AX-9.1-7: a stub cannot claim another
-        return Invalid(reason=f"transport must be {transport}, as its registration says")
+        return InvalidAnnotation(reason=f"transport must be {transport}, as its registration says")
     return {**keys, "transport": transport}
 
 
@@ -275,7 +275,7 @@ def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
     express.
     """
     usual, members = read_capability(annotations=annotations), decode_object(meta.get(CAPABILITY, b""))
-    if members is None or isinstance(usual, Invalid):
+    if members is None or isinstance(usual, InvalidAnnotation):
         return dict(meta)
     lean = {key: value for key, value in meta.items() if key not in _LEFT_OUT}
     default = as_object(usual)

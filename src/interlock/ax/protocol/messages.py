@@ -1,7 +1,8 @@
-"""The messages of a registration's life on an MCP-AX link, as values (MCP-AX 6, 13.4).
+"""The messages of MCP-AX as values (MCP-AX 6, 13.4), and the names of its methods.
 
 `codec` reads and writes them. Identifiers are UUIDs in lower case; an authority is a DNS name in lower case, without
-its scheme "dns:" and without a trailing dot.
+its scheme "dns:" and without a trailing dot. Members marked "ours" are not in the draft: an aggregator that follows
+only the draft does not send them.
 """
 
 from typing import Any, Final, Literal
@@ -25,33 +26,35 @@ HELD_ELSEWHERE: Final = "notifications/mcpax/split_brain"  # ours
 
 SUBPROTOCOL: Final = "mcpax.v1"  # of the WebSocket at /ax
 VERSION: Final = "2026-05-01"  # the AX revision we speak (6.1)
-HEARTBEAT_MS: Final = 5000  # where a registrant names none; AX-13.2-2
+HEARTBEAT_MS: Final = 5000  # of a registrant that names no interval; AX-13.2-2
 HEARTBEATS_MISSED_MAX: Final = 3  # 6.3; AX-6.3-2, AX-6.2-3
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """`authority_proof`: something that shows a claim of authority to be true."""
+class AuthorityProof(msgspec.Struct, frozen=True, kw_only=True):
+    """The proof that a registrant may claim its authority (`authority_proof`)."""
 
     type: Literal["jwt"]
     token: str
 
 
 class Register(msgspec.Struct, frozen=True, kw_only=True):
+    """The registration of a subserver (mcpax/register)."""
+
     subserver_id: str
     segment: str
     authority: str | None = None
     tools: bool = True
     resources: bool = False
     notifications: bool = False
-    prompts: bool | None = None  # None: what the subserver's own MCP capabilities say
+    prompts: bool | None = None  # None: as the subserver's own MCP capabilities say
     completions: bool | None = None
     heartbeat_interval_ms: int = HEARTBEAT_MS
     transport_class: str = NATIVE
     version: str | None = None
     endpoint: str | None = None  # dial-back: where the aggregator finds the subserver as an MCP server
-    authority_proof: Proof | None = None
-    auth_scope: AuthScope | None = None  # what the registrant asks for; None: whatever it may have
-    parent_id: str | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: not said; None: it has no parent
+    authority_proof: AuthorityProof | None = None
+    auth_scope: AuthScope | None = None  # requested; None: the widest that it may have
+    parent_id: str | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: not sent; None: it has no parent
     released_session: str | None = None  # the session at its former parent, given up for this registration
     tree: str | None = None  # None: whichever tree the aggregator belongs to
     subtree_ids: tuple[str, ...] | None = None  # its own aggregator_id first; None for a leaf
@@ -62,27 +65,33 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer that grants a registration."""
+
     assigned_segment: str
     session_id: str
     heartbeat_deadline_ms: int
     budget: dict[str, Any]
-    aggregator_id: str | None = None  # this and the two below are ours: an aggregator that keeps to the draft is silent
+    aggregator_id: str | None = None  # ours, like the three below
     tree: str | None = None
     auth_scope: AuthScope | None = None
-    claims: bool | None = None  # ours: True where it takes mcpax/claim
+    claims: bool | None = None  # True if the aggregator takes mcpax/claim
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The sign that a session is alive (mcpax/heartbeat)."""
+
     session_id: str
-    subtree_ids: tuple[str, ...] | None = None  # said again when it changed
+    subtree_ids: tuple[str, ...] | None = None  # sent when they changed
 
 
 class Deregister(msgspec.Struct, frozen=True, kw_only=True):
+    """The orderly end of a session (mcpax/deregister)."""
+
     session_id: str
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to mcpax/parent. `parent_id` is the aggregator_id of the parent, None where there is none."""
+    """The answer to mcpax/parent. `parent_id` is the aggregator_id of the parent, or None if there is none."""
 
     subserver_id: str
     parent_id: str | None
@@ -97,8 +106,8 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """mcpax/claim: which subservers the sender has, itself or below it, and which it has no more."""
+    """The subservers that the sender has, itself or below it, and those that it has no longer (mcpax/claim)."""
 
     claims: tuple[Claimed, ...] = ()
     released: tuple[str, ...] = ()  # subserver_ids
-    released_session: str | None = None  # as the registrant said it: the former holder's session is over
+    released_session: str | None = None  # as the registrant sent it: the former holder's session is over

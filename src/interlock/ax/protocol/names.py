@@ -1,8 +1,17 @@
-"""Names in the MCP-AX namespace: segments, local names, qualified names and the client-safe alias.
+"""Names in the MCP-AX namespace: segments, local names, qualified names, client-safe aliases and resource URIs.
 
 In come the names as servers list them and the segments an operator assigned; out come qualified names, aliases, and
-what was withheld with a reason a person can act on. Nothing here depends on the order in which names arrive: names that
-would meet carry a hash of what the server calls them, never a number, so a list stays the same after a restart.
+withheld names with a reason a person can act on. Nothing here depends on the order in which names arrive: names that
+would collide carry a hash of the server's own name, never a number, so a list stays the same after a restart.
+
+    segment         plant                               assigned by an operator or a registration (4.1)
+    local name      read_temperature                    from the server's own name readTemperature
+    qualified name  plant.read_temperature              segments and local name, joined by dots
+    alias           plant__read_temperature             for clients that accept only [A-Za-z0-9_-]{1,64} (3.2)
+    resource URI    mcpx://... as mcpax://plant/mcpx:// the server's own URI below the segments, verbatim (3.1, ours)
+
+A URI that an aggregator lists has this form already; each further hop puts one more segment in front. Removing a
+prefix means cutting off a literal text.
 """
 
 import hashlib
@@ -29,32 +38,32 @@ _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 _SHORTENED_HEAD = 54  # + "_" + 8 hex digits = SEGMENT_MAX; AX-4.1-3
 _SHORTENED_DIGITS = 8  # AX-4.1-3
-_UNWRITABLE = "name"  # what stands for a name without any letter or digit of ours
+_UNWRITABLE = "name"  # the head of a name that contains no letter or digit of a segment
 _ALIAS_HEAD = 16  # + "_H" + 10 hex digits + "_" + 35 = ALIAS_MAX; AX-C.3-2
 _ALIAS_DIGITS = 10
 _ALIAS_TAIL = 35
 
 
-class Withheld(msgspec.Struct, frozen=True, kw_only=True):
-    """A name that is not listed, and why. `name` is as it was given to the function that withheld it."""
+class WithheldName(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that is not listed, and why. `name` is the argument of the function that withheld it."""
 
     name: str
     reason: str
-    code: str = ""  # the named error it stands for, where it is not a matter of names
+    code: str = ""  # the named error, if the reason is not the name itself
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """One server's list: `local_names` maps original to local name, in the order of the list."""
+    """The local names of one server's list: `local_names` maps original to local name, in the order of the list."""
 
     local_names: dict[str, str]
-    withheld: tuple[Withheld, ...]  # sorted by name
+    withheld: tuple[WithheldName, ...]  # sorted by name
 
 
 class Aliases(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole namespace: `qualified_names` maps alias to qualified name, in the order given."""
+    """The aliases of the whole namespace: `qualified_names` maps alias to qualified name, in the order given."""
 
     qualified_names: dict[str, str]
-    withheld: tuple[Withheld, ...]  # sorted by name
+    withheld: tuple[WithheldName, ...]  # sorted by name
 
 
 def is_segment(text: str) -> bool:
@@ -97,12 +106,12 @@ def normalise(original: str) -> str:
 
 
 def resolve_locals(originals: Sequence[str]) -> Resolution:
-    """Local names for one server's list.
+    """Return the local names for one server's list.
 
-    A valid name stays. Of names that would be rewritten to the same, each carries a hash of its original instead, and
-    so does one of which nothing could be written: that hash depends on no other name. A name listed twice is withheld:
-    two definitions of one name leave open which safety class holds. A caller who sees the definitions drops
-    byte-identical repeats first.
+    A valid name stays. Names that would be rewritten to the same local name each carry a hash of their original
+    instead, and so does a name without any usable character: the hash depends on no other name. A name that is listed
+    twice is withheld, because two definitions of one name leave open which safety class holds. The caller, who sees the
+    definitions, drops byte-identical repeats first.
     """
     times_listed = Counter(originals)
     normalised = {original: normalise(original) for original in times_listed}
@@ -110,33 +119,36 @@ def resolve_locals(originals: Sequence[str]) -> Resolution:
     locals_: dict[str, str] = {}
     for original, local in normalised.items():
         is_plain = original == local or (times_claimed[local] == 1 and local[:_SHORTENED_HEAD].strip("_-"))
-        locals_[original] = local if is_plain else _hashed(original, local)
+        if not is_plain:
+            head = local[:_SHORTENED_HEAD].strip("_-") or _UNWRITABLE
+            local = f"{head}_{_digest(original, _SHORTENED_DIGITS)}"
+        locals_[original] = local
     times_given = Counter(locals_.values())
     local_names: dict[str, str] = {}
-    withheld: list[Withheld] = []
+    withheld: list[WithheldName] = []
     for original, local in locals_.items():
         if not original:
-            withheld.append(Withheld(name=original, reason="the name is empty"))
+            withheld.append(WithheldName(name=original, reason="the name is empty"))
         elif (times := times_listed[original]) > 1:
             withheld.append(listed_twice(original, times))
-        elif times_given[local] > 1 and local != normalised[original]:  # somebody sought the hash that another has
-            withheld.append(Withheld(name=original, reason=f'another tool is listed as "{local}"'))
+        elif times_given[local] > 1 and local != normalised[original]:  # a hash that was chosen to collide
+            withheld.append(WithheldName(name=original, reason=f'another tool is listed as "{local}"'))
         else:
             local_names[original] = local
     return Resolution(local_names=local_names, withheld=_in_order(withheld))
 
 
-def listed_twice(name: str, times: int) -> Withheld:
+def listed_twice(name: str, times: int) -> WithheldName:
     """Withhold a name that a list contains several times with different definitions (REG-7.1-3)."""
     reason = f"{DUPLICATE}: {_display(name)} is listed {times} times, with definitions that differ"
-    return Withheld(name=name, reason=reason, code=DUPLICATE)
+    return WithheldName(name=name, reason=reason, code=DUPLICATE)
 
 
-def qualify(segments: Sequence[str], local: str) -> str | Withheld:
+def qualify(segments: Sequence[str], local: str) -> str | WithheldName:
     """Return the qualified name below `segments`, or why it cannot be listed. The parts are valid segments already."""
     name = ".".join((*segments, local))
     if len(name) > QUALIFIED_MAX:  # AX-4.1-4: withheld, with the reason
-        return Withheld(
+        return WithheldName(
             name=local,
             reason=f"the qualified name would have {len(name)} characters, the limit is {QUALIFIED_MAX}; "
             "shorten a segment above it",
@@ -160,7 +172,9 @@ def alias(qualified: str) -> str:
     Segments contain no upper case, so that neither the D of a separator nor the H of a shortened name can come from a
     segment.
     """
-    spelled = qualified.replace(".", "_D_" if _needs_marked_dots(qualified) else "__")
+    # AX-3.2-5: distinct names. Underscores beside a dot, or two in a row, would make "__" ambiguous.
+    is_ambiguous = "__" in qualified or "_." in qualified or "._" in qualified or "_" in (qualified[0], qualified[-1])
+    spelled = qualified.replace(".", "_D_" if is_ambiguous else "__")
     if len(spelled) <= ALIAS_MAX:  # AX-3.2-5
         return spelled
     return f"{spelled[:_ALIAS_HEAD]}_H{_digest(qualified, _ALIAS_DIGITS)}_{spelled[-_ALIAS_TAIL:]}"
@@ -190,7 +204,7 @@ def withhold_colliding_aliases(qualified_names: Iterable[str]) -> Aliases:
     return Aliases(
         qualified_names={spelled: names[0] for spelled, names in claimants.items() if len(names) == 1},
         withheld=_in_order(
-            Withheld(name=name, reason=f'{len(names)} names share the alias "{spelled}"; rename a segment')
+            WithheldName(name=name, reason=f'{len(names)} names share the alias "{spelled}"; rename a segment')
             for spelled, names in claimants.items()
             if len(names) > 1
             for name in names
@@ -198,18 +212,8 @@ def withhold_colliding_aliases(qualified_names: Iterable[str]) -> Aliases:
     )
 
 
-def _hashed(original: str, local: str) -> str:
-    head = local[:_SHORTENED_HEAD].strip("_-") or _UNWRITABLE
-    return f"{head}_{_digest(original, _SHORTENED_DIGITS)}"
-
-
-def _needs_marked_dots(qualified: str) -> bool:
-    # AX-3.2-5: distinct names
-    return "__" in qualified or "_." in qualified or "._" in qualified or "_" in (qualified[0], qualified[-1])
-
-
 def _digest(text: str, digits: int) -> str:
-    # JSON can spell a lone surrogate; it must not break the list it stands in.
+    # JSON can contain a lone surrogate; it must not break the whole list.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
@@ -217,7 +221,7 @@ def _display(text: str) -> str:
     return ascii(text if len(text) <= SEGMENT_MAX else text[:SEGMENT_MAX] + "...")
 
 
-def _in_order(withheld: Iterable[Withheld]) -> tuple[Withheld, ...]:
+def _in_order(withheld: Iterable[WithheldName]) -> tuple[WithheldName, ...]:
     return tuple(sorted(withheld, key=lambda item: item.name))
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.messages import OVERFLOW, SUBSERVER_LOST, TOOLS_REFUSED
-from interlock.ax.protocol.names import Withheld, is_qualified, show_uri
+from interlock.ax.protocol.names import WithheldName, is_qualified, show_uri
 from interlock.mcp.methods import (
     CANCELLED,
     LOG_MESSAGE,
@@ -40,7 +40,7 @@ _CHANGED: Final = frozenset((TOOLS_CHANGED, PROMPTS_CHANGED, RESOURCES_CHANGED))
 _NS: Final = 1_000_000_000
 
 
-class Notice(msgspec.Struct, frozen=True):
+class AxNotice(msgspec.Struct, frozen=True):
     method: str
     params: Raw  # empty where there are none
 
@@ -52,7 +52,7 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True):
     since: float  # of the first one, on the clock of `now`
 
 
-Release = list[Notice | Overflow]
+Release = list[AxNotice | Overflow]
 
 
 class Drops:
@@ -80,7 +80,7 @@ class NoticeGate:
         self._cost_ns = max(1, _NS // per_s)
         self._burst_ns = (per_s - 1) * self._cost_ns
         self._full_at_ns = -_NS * 10**9  # when the bucket, left alone, is full again; before any clock begins
-        self._waiting: OrderedDict[int, tuple[Notice, Hashable]] = OrderedDict()  # by arrival, with their subjects
+        self._waiting: OrderedDict[int, tuple[AxNotice, Hashable]] = OrderedDict()  # by arrival, with their subjects
         self._arrivals = 0
         self._news: dict[Hashable, tuple[int, int]] = {}  # subject -> the arrival that waits, and since when one does
         self._waiting_bytes = 0
@@ -94,9 +94,9 @@ class NoticeGate:
         waits.
         """
         if method == CANCELLED:
-            return [Notice(method, params)]  # it takes a question back, and is bounded by the questions
+            return [AxNotice(method, params)]  # it takes a question back, and is bounded by the questions
         now_ns = _ns(now)
-        notice = Notice(method, params.copy())  # a Raw holds on to the whole message it was cut from
+        notice = AxNotice(method, params.copy())  # a Raw holds on to the whole message it was cut from
         if method in _CHANGED:
             self._changed[method] = notice.params
             return self._release(now_ns)
@@ -125,7 +125,7 @@ class NoticeGate:
             if self._changed:
                 # It says "ask again" and is re-issued by us, so it has no place among the others to keep.
                 method = next(iter(self._changed))
-                released.append(Notice(method, self._changed.pop(method)))
+                released.append(AxNotice(method, self._changed.pop(method)))
             else:
                 self._tell_gap(now_ns, released)
                 released.append(self._take_oldest())
@@ -149,7 +149,7 @@ class NoticeGate:
         """Count a notification that has no receiver any longer."""
         self._drops.count(self._segment)
 
-    def _take_oldest(self) -> Notice:
+    def _take_oldest(self) -> AxNotice:
         arrival, (notice, subject) = self._waiting.popitem(last=False)  # AX-12-2, AX-12-4: the oldest
         self._waiting_bytes -= _size(notice)
         if subject is not None and self._news[subject][0] == arrival:
@@ -179,7 +179,7 @@ class NoticeGate:
 _METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
 
 
-def prefix(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
+def prefix(notice: AxNotice, segment: str, *, aggregator: bool) -> AxNotice | None:
     """Add one hop to the origin, logger, URI and segment of a notification. Return None if it is malformed.
 
     Only an aggregator can have anything below it, so that only its origin is trusted, and only below its own segment.
@@ -202,28 +202,28 @@ def prefix(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
         if not aggregator:
             return None  # a leaf has no subservers to speak of
         changed["segment"] = _below(segment, find_string(params.get("segment")))  # AX-13.1-1: prefixed at each hop
-    return Notice(notice.method, Raw(encode_value(changed)))
+    return AxNotice(notice.method, Raw(encode_value(changed)))
 
 
-def lost_notice(segment: str, reason: str, since: str, event_id: str) -> Notice:
+def lost_notice(segment: str, reason: str, since: str, event_id: str) -> AxNotice:
     """Create `subserver_lost` (13.1). `reason` is heartbeat_timeout or connection_lost, `since` an RFC 3339 time."""
     return _own(SUBSERVER_LOST, {"segment": segment, "reason": reason, "since": since}, event_id)  # AX-13.1-1
 
 
-def overflow(segment: str, dropped: int, since: str, event_id: str) -> Notice:
+def overflow(segment: str, dropped: int, since: str, event_id: str) -> AxNotice:
     return _own(OVERFLOW, {"segment": segment, "dropped": dropped, "since": since}, event_id)  # AX-12-6
 
 
-def refused_notice(withheld: Sequence[Withheld]) -> Notice:
+def refused_notice(withheld: Sequence[WithheldName]) -> AxNotice:
     """Create `tools_refused`, which goes down to the subserver whose tools are not listed (4.2)."""
     tools = [
         {"name": item.name[:REFUSED_NAME_MAX], "reason": item.code or "name_refused", "detail": item.reason}
         for item in withheld[:REFUSED_MAX]
     ]
-    return Notice(TOOLS_REFUSED, Raw(encode_value({"tools": tools, "total": len(withheld)})))
+    return AxNotice(TOOLS_REFUSED, Raw(encode_value({"tools": tools, "total": len(withheld)})))
 
 
-def as_log(notice: Notice) -> Notice | None:
+def as_log(notice: AxNotice) -> AxNotice | None:
     """Translate a notification into a log message for a client that knows only plain MCP. Return None if it has no
     such form.
     """
@@ -235,14 +235,14 @@ def as_log(notice: Notice) -> Notice | None:
     log: dict[str, object] = {"level": "warning", "logger": "mcpax", "data": {"event": event, **params}}
     if meta is not None:
         log["_meta"] = meta
-    return Notice(LOG_MESSAGE, Raw(encode_value(log)))
+    return AxNotice(LOG_MESSAGE, Raw(encode_value(log)))
 
 
 _EVENTS: Final = {SUBSERVER_LOST: "subserver_lost", OVERFLOW: "notification_overflow"}
 
 
-def _own(method: str, params: dict[str, object], event_id: str) -> Notice:
-    return Notice(method, Raw(encode_value({**params, "_meta": {"x-mcpax-event-id": event_id}})))  # AX-12-8
+def _own(method: str, params: dict[str, object], event_id: str) -> AxNotice:
+    return AxNotice(method, Raw(encode_value({**params, "_meta": {"x-mcpax-event-id": event_id}})))  # AX-12-8
 
 
 def _below(segment: str, origin: str | None) -> str:
@@ -253,7 +253,7 @@ def _below(segment: str, origin: str | None) -> str:
     return path if origin is not None and is_qualified(path) else segment  # AX-12-1: below its own
 
 
-def _size(notice: Notice) -> int:
+def _size(notice: AxNotice) -> int:
     return len(notice.method) + len(notice.params)
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.budget import Limits
+from interlock.ax.protocol.budget import BudgetLimits
 from interlock.ax.protocol.route import (
     CURSOR,
     ROUTE,
@@ -60,7 +60,7 @@ class Principal(msgspec.Struct, frozen=True):
     surface: Surface | None = None
     issuer: str | None = None  # the authorization server that vouches for it
     ceiling: Scope | None = None  # what another token of that server could raise `scope` to
-    budget: Limits | None = None
+    budget: BudgetLimits | None = None
     stranger: bool = False  # without a credential, from beyond this machine: no known identity
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, assert
 
 import msgspec
 
-from interlock.ax.protocol.budget import BudgetUsage, Limits, Price, Scope, Slice
+from interlock.ax.protocol.budget import BudgetLimits, BudgetUsage, Price, Scope, Slice
 from interlock.catalog.api import CheckVerdict
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import LinkState, Standing
@@ -125,7 +125,7 @@ class Account:
 
     __slots__ = ("limits", "scope", "usage", "used_at")
 
-    def __init__(self, scope: Scope, limits: Limits, now: float) -> None:
+    def __init__(self, scope: Scope, limits: BudgetLimits, now: float) -> None:
         self.scope: Scope = scope
         self.limits = limits
         self.usage = BudgetUsage()

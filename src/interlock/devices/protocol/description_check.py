@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.ax.protocol.capability import Invalid, read_capability
+from interlock.ax.protocol.capability import InvalidAnnotation, read_capability
 from interlock.ax.protocol.names import is_segment
 from interlock.devices.protocol.description import (
     TOOLS_MAX,
@@ -212,7 +212,7 @@ def _check_words(tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
     declared = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
     present = {key: value for key, value in declared.items() if value is not None}
     capability = read_capability({**tool.capability, **present}, private=None)
-    if isinstance(capability, Invalid):
+    if isinstance(capability, InvalidAnnotation):
         yield _fault(at, f"the capability of {tool.name!r} is wrong: {capability.reason}")
     for number in tool.status:
         if not number.removeprefix("-").isdecimal() or int(number) == 0:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.ax.protocol.capability import Invalid, hints, read_capability
+from interlock.ax.protocol.capability import InvalidAnnotation, hints, read_capability
 from interlock.ax.protocol.hop_metadata import CAPABILITY
 from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES
 from interlock.devices.protocol.cbor_codec import MAP, argument_names
@@ -221,7 +221,7 @@ def device_tool(segment: str, description: DeviceDescription, tool: ToolDescript
     capability = {**tool.capability, **declared}
     if tool.mutable is not None:  # else a person is asked what it does
         read = read_capability(capability, private=None)
-        if isinstance(read, Invalid):
+        if isinstance(read, InvalidAnnotation):
             raise ValueError(f"the capability of {tool.name} is wrong: {read.reason}")
         item["annotations"] = hints(read)
     item["_meta"] = {CAPABILITY: capability}

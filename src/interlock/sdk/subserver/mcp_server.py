@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol import route
-from interlock.ax.protocol.messages import Proof, Register
+from interlock.ax.protocol.messages import AuthorityProof, Register
 from interlock.ax.protocol.registration.registrant import Joined
 from interlock.ax.uplink import Opener, Uplink
 from interlock.mcp.methods import (
@@ -263,7 +263,7 @@ class LeafUplink(Uplink):
         *,
         once: bool = False,
         on_joined: Callable[[], None] | None = None,
-        prove: Callable[[int], Proof | None] | None = None,
+        prove: Callable[[int], AuthorityProof | None] | None = None,
     ) -> None:
         """Create the uplink. `prove` returns the proof of authority for a registration with a parent."""
         super().__init__(register, parents, log, once=once)

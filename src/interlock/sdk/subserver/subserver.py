@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.protocol.messages import HEARTBEAT_MS, SUBPROTOCOL, VERSION, Proof, Register
+from interlock.ax.protocol.messages import HEARTBEAT_MS, SUBPROTOCOL, VERSION, AuthorityProof, Register
 from interlock.ax.protocol.names import check_segment
 from interlock.config.folders import data_folder
 from interlock.net.protocol.address_scope import is_loopback
@@ -136,7 +136,7 @@ class Subserver(OfferedTools):
             _check_parent(Parent(url=parent, token=token) if isinstance(parent, str) else parent) for parent in parents
         ]
         self._authority = _read_authority(authority)
-        self._proof = Proof(type="jwt", token=authority_proof) if authority_proof is not None else None
+        self._proof = AuthorityProof(type="jwt", token=authority_proof) if authority_proof is not None else None
         self._key = _signing_key(authority_key, self._authority) if authority_key is not None else None
         try:
             self._scope = AuthScope(auth_scope) if auth_scope is not None else None
@@ -264,7 +264,7 @@ class Subserver(OfferedTools):
             tree=self._tree,
         )
 
-    def _prove(self, parent: int) -> Proof | None:
+    def _prove(self, parent: int) -> AuthorityProof | None:
         if self._key is None or self._authority is None:
             return self._proof
         return self._key.prove(self._authority, self._parents[parent].url, time.time())

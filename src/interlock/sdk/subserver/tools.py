@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar, get_type_hints, overload
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.capability import Invalid, as_object, hints, read_capability
+from interlock.ax.protocol.capability import InvalidAnnotation, as_object, hints, read_capability
 from interlock.ax.protocol.names import is_segment, normalise
 
 
@@ -150,7 +150,7 @@ def make_tool(
             f' write @leaf.tool(name="{normalise(local) or "a_name"}")'
         )
     declared = read_capability(dict(capability))
-    if isinstance(declared, Invalid):
+    if isinstance(declared, InvalidAnnotation):
         raise ToolInvalid(f"the tool {local}: {declared.reason}")
     fields, context = _parameters(local, function)
     try:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from interlock.ax.protocol.messages import Proof
+from interlock.ax.protocol.messages import AuthorityProof
 from interlock.crypto.jose import SKEW_S, InvalidToken, Jwk, Jwt, Reason, TokenClaims, read_jwt_untrusted, select
 from interlock.net.protocol.dns import maybe_dns_name
 from interlock.net.protocol.uri import same_resource
@@ -55,7 +55,13 @@ def maybe_authority(text: str) -> str | None:
 
 
 def judge_proof(
-    proof: Proof, authority: str, *, audiences: Sequence[str], anchors: Sequence[Anchor], now: float, verify: Verify
+    proof: AuthorityProof,
+    authority: str,
+    *,
+    audiences: Sequence[str],
+    anchors: Sequence[Anchor],
+    now: float,
+    verify: Verify,
 ) -> Proved | Refusal:
     """Verify the proof of an authority. `audiences` are the names of this aggregator, by URL and aggregator_id. `now`
     is UNIX time.

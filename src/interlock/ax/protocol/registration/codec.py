@@ -20,12 +20,12 @@ from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import (
     HEARTBEAT_MS,
     HEARTBEATS_MISSED_MAX,
+    AuthorityProof,
     Claimed,
     Claims,
     Deregister,
     Heartbeat,
     Parent,
-    Proof,
     Register,
     Registered,
 )
@@ -353,7 +353,7 @@ def _is_endpoint(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and "#" not in url
 
 
-def _proof(members: Mapping[str, Raw], authority: str | None) -> Proof:
+def _proof(members: Mapping[str, Raw], authority: str | None) -> AuthorityProof:
     proof = decode_object(members["authority_proof"])
     if proof is None:
         _refuse("authority_proof", "an object")
@@ -364,7 +364,7 @@ def _proof(members: Mapping[str, Raw], authority: str | None) -> Proof:
     token = find_string(proof.get("token"))
     if token is None or len(token) > TOKEN_BYTES_MAX:  # AX-4.2-10
         _refuse("authority_proof.token", f"a JWT of at most {TOKEN_BYTES_MAX} characters")
-    return Proof(type="jwt", token=token)
+    return AuthorityProof(type="jwt", token=token)
 
 
 def _session_id(members: Mapping[str, Raw], name: str) -> str:

@@ -406,10 +406,12 @@ class Registrations:
         self._schedule(seat)
         self._add_below(seat)
         # An unproved claim lasts for the session only; otherwise anyone could hold names for ever (AX-4.2-5).
-        kept = None
+        stored_owner = None
         if request.authority is not None and peer.proved:  # AX-4.2-5
-            kept = SegmentOwner(segment=request.segment, authority=request.authority, subserver_id=request.subserver_id)
-        events.append(Joined(session=session, replaces=replaces, owner=kept))
+            stored_owner = SegmentOwner(
+                segment=request.segment, authority=request.authority, subserver_id=request.subserver_id
+            )
+        events.append(Joined(session=session, replaces=replaces, owner=stored_owner))
         answer = Registered(
             assigned_segment=request.segment,
             session_id=session_id,
