@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from interlock.approvals.api import Invitation, InvitePasskey
+from interlock.approvals.api import GET_INVITATION, INVITE_PASSKEY, Invitation, InvitePasskey
 from interlock.approvals.cli.keys import OperatorKeys, anchor_lines, can_ask, choose_passphrase, is_given, own_name
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.program import as_typed
@@ -112,8 +112,6 @@ EVERY_S = 1.0
 
 def enrol(invocation: Invocation, name: str) -> Invitation:
     """Wait until the passkey is created. Raise Refused if the invitation expires before."""
-    from interlock.approvals.api import GET_INVITATION, INVITE_PASSKEY
-
     out, node = invocation.out, invocation.node
     invitation = node.call(INVITE_PASSKEY, body=InvitePasskey(name=name)).as_(Invitation)
     out.remark(f"open this in the browser that is to approve, within ten minutes: {invitation.url}")

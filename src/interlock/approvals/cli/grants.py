@@ -1,18 +1,31 @@
 """Commands about standing grants, and the options that say which calls a grant covers."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from interlock.approvals.cli.keys import FromDescriptor
+from interlock.approvals.grants_api import (
+    DRAFT_GRANT,
+    GET_GRANT,
+    LIST_GRANTS,
+    REVOKE_GRANT,
+    DraftGrant,
+    Grant,
+    GrantDraft,
+    GrantRule,
+    Grants,
+)
+from interlock.approvals.protocol.standing_grant import pointer_of
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
+from interlock.cli.terminal.columns import in_columns
 from interlock.cli.terminal.errors import BadUsage
-
-if TYPE_CHECKING:
-    from interlock.approvals.grants_api import Grant, GrantRule
+from interlock.cli.terminal.text import count, local_time, one_line
 
 EACH = "[]"  # behind the name of an argument: each item of a list
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|min|h|d)")
@@ -64,8 +77,6 @@ def rules_of(
     """Build the rules of a grant from options. `arguments` are those of the held call; an argument that is a list
     there is a list in the rule.
     """
-    from interlock.approvals.grants_api import GrantRule
-
     rules: list[GrantRule] = []
     for text in below or ():
         at, each, folder = _assignment(text, "--below", arguments)
@@ -124,8 +135,6 @@ def _at(arguments: Mapping[str, Any] | None, pointer: str) -> Any:
 
 
 def _pointer(name: str) -> str:
-    from interlock.approvals.protocol.standing_grant import pointer_of
-
     return pointer_of(name.removesuffix(EACH))
 
 
@@ -139,8 +148,6 @@ def _assignment(text: str, option: str, arguments: Mapping[str, Any] | None) -> 
 
 def _value(text: str, like: Any) -> Any:
     """Read a value as JSON if it is a number, true, false, null or quoted, and as text if the call has a text there."""
-    import json
-
     if isinstance(like, str):
         return text
     try:
@@ -184,17 +191,11 @@ def list_grants(
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
 ) -> None:
     """List standing grants: for whom, which tool, how often used, how long still."""
-    from interlock.approvals.grants_api import LIST_GRANTS, Grants
-
     answer = invocation.node.call(LIST_GRANTS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from rich.text import Text
-
-    from interlock.cli.terminal.columns import in_columns
-    from interlock.cli.terminal.text import one_line
 
     grants = [grant for grant in answer.as_(Grants).grants if everything or grant.state == "active"]
     if not grants:
@@ -226,8 +227,6 @@ def list_grants(
 def show(invocation: Invocation, id: Reference) -> None:
     """Show a grant in full, and the latest calls under it."""
     from interlock.approvals.cli.signing import grant_lines
-    from interlock.approvals.grants_api import GET_GRANT, Grant
-    from interlock.cli.terminal.text import local_time, one_line
 
     answer = invocation.node.call(GET_GRANT, id=id)
     out = invocation.out
@@ -287,7 +286,6 @@ def sign(
     when you revoke it, when the tool's definition changes, and when your key may no longer approve.
     """
     from interlock.approvals.cli.signing import sign_drafted
-    from interlock.approvals.grants_api import DRAFT_GRANT, DraftGrant, GrantDraft
 
     rules = rules_of(below=below, one_of=one_of, most=most, least=least, equal=equal, free=free)
     wanted = DraftGrant(tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds_of(time), reason=reason)
@@ -305,9 +303,6 @@ def sign(
 )
 def revoke(invocation: Invocation, id: Reference) -> None:
     """Revoke a grant. From now on its calls are held again; it takes no signature."""
-    from interlock.approvals.grants_api import REVOKE_GRANT, Grant
-    from interlock.cli.terminal.text import count, one_line
-
     answer = invocation.node.call(REVOKE_GRANT, id=id)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
@@ -322,8 +317,6 @@ def _uses(grant: "Grant") -> str:
 
 
 def _end(grant: "Grant") -> str:
-    from interlock.cli.terminal.text import local_time, one_line
-
     if grant.over is not None:
         return one_line(grant.over)
     return local_time(grant.until) if grant.until else "no limit"

@@ -1,14 +1,29 @@
 """Commands about the inbox: show what waits for a decision, approve it, deny it."""
 
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import msgspec
 import typer
+from msgspec import UNSET, Raw
 from rich.text import Text
 
-from interlock.approvals.api import Approval, ApprovalSummary, Decision
+from interlock.approvals.api import (
+    DECIDE_APPROVAL,
+    GET_APPROVAL,
+    LIST_APPROVALS,
+    LIST_APPROVERS,
+    REVEAL_CODE,
+    Approval,
+    Approvals,
+    ApprovalSummary,
+    Approvers,
+    DecideApproval,
+    RevealCode,
+    RevealedCode,
+)
 from interlock.approvals.cli.grants import (
     Below,
     Calls,
@@ -22,34 +37,29 @@ from interlock.approvals.cli.grants import (
     seconds_of,
 )
 from interlock.approvals.cli.keys import FromDescriptor, can_ask
+from interlock.approvals.grants_api import DraftGrant
 from interlock.approvals.protocol.approval import (
     AGENT_EFFECTS,
     CLASSIFIED,
     NODE_EFFECTS,
     PROPOSAL_EFFECT,
+    Status,
     maybe_change,
+    settled_refusal,
     shown_params,
 )
-from interlock.approvals.protocol.digests import SURFACE
+from interlock.approvals.protocol.digests import REVEAL, SURFACE
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import approval_ids
 from interlock.cli.terminal.columns import in_columns, labelled_lines
 from interlock.cli.terminal.errors import BadUsage, Unreachable, Waits
-from interlock.cli.terminal.text import duration, local_time
-from interlock.cli.terminal.watch import redraw
+from interlock.cli.terminal.text import duration, local_time, one_line
+from interlock.cli.terminal.watch import poll, redraw
 from interlock.wire.jsontext.display import Shown, plain
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from msgspec import Raw
-    from rich.text import Text
-
-    from interlock.approvals.api import Approval
     from interlock.cli.client.operator import Answer, OperatorClient
-
-# What waits for a decision, as a person reads it: a table of all, and one of them as a preview of what will happen.
-#
-# Pure apart from rich's types.
 
 SHORT_ID: Final = 8
 LINES_MAX: Final = 200  # of arguments or a definition; longer ones are folded, and --json has all
@@ -124,7 +134,12 @@ def preview(approval: Approval, width: int, ascii_only: bool) -> list[Text]:
         lines += labelled_lines("less often", plain(way), width)
     lines += labelled_lines("asked at", local_time(approval.created_at), width)
     if approval.decision is not None:
-        lines += labelled_lines(plain(approval.decision.what), plain(_decision_text(approval.decision)), width)
+        decision = approval.decision
+        proof = f", with a proof of {decision.proof.anchor} ({decision.proof.type})" if decision.proof else ""
+        answer = f" as {decision.answer}" if decision.answer else ""
+        reason = f": {decision.reason}" if decision.reason else ""
+        how = f"by {decision.by}{answer}{proof} at {local_time(decision.at)}{reason}"
+        lines += labelled_lines(plain(decision.what), plain(how), width)
     if approval.outcome:
         lines += labelled_lines("outcome", plain(approval.outcome), width)
     if approval.tool != approval.name:
@@ -146,13 +161,13 @@ def _happens(approval: Approval) -> str:
         return NODE_EFFECTS[approval.kind]
     if approval.kind == "proposal":
         return PROPOSAL_EFFECT
-    effect = {
-        (False, False): "changes nothing",
-        (False, True): "changes nothing",
-        (True, True): "changes something that can be undone",
-    }.get((_is(approval, "mutable"), _is(approval, "reversible")), "changes something and cannot be undone")
     if not approval.capability:
         return "exactly this call runs once; what the tool changes is not declared"
+    effect = "changes something and cannot be undone"
+    if not approval.capability.get("mutable", True):
+        effect = "changes nothing"
+    elif approval.capability.get("reversible", False):
+        effect = "changes something that can be undone"
     whose = "as configured here, it" if CLASSIFIED in approval.factors else "the server says that it"
     return f"exactly this call runs once; {whose} {effect}"
 
@@ -166,17 +181,6 @@ def _shown(approval: Approval) -> Shown:
     return shown_params(bytes(approval.params), approval.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
 
 
-def _is(approval: Approval, key: str) -> bool:
-    return bool((approval.capability or {}).get(key, key == "mutable"))
-
-
-def _decision_text(decision: Decision) -> str:
-    proof = f", with a proof of {decision.proof.anchor} ({decision.proof.type})" if decision.proof else ""
-    answer = f" as {decision.answer}" if decision.answer else ""
-    reason = f": {decision.reason}" if decision.reason else ""
-    return f"by {decision.by}{answer}{proof} at {local_time(decision.at)}{reason}"
-
-
 def _content(approval: Approval, width: int) -> list[Text]:
     raw = bytes(approval.params)
     if raw == b"null":
@@ -185,9 +189,16 @@ def _content(approval: Approval, width: int) -> list[Text]:
     shown = _shown(approval)
     is_change = approval.kind == "definition" and maybe_change(raw) is not None  # arguments may look like one
     styles = _DIFF_STYLES if is_change else {}
-    body = [part for line in shown.lines for part in _wrapped_lines(line, width, styles.get(line[:1], ""))]
-    folded = [Text(f"  {FOLDED}", style="yellow")] if shown.is_folded else []
-    return [Text(), Text(f"  {_head(approval, is_change)}", style="dim"), *folded, *body]
+    lines = [Text(), Text(f"  {_head(approval, is_change)}", style="dim")]
+    if shown.is_folded:
+        lines.append(Text(f"  {FOLDED}", style="yellow"))
+    for line in shown.lines:
+        # A long line is wrapped, so that no character of what is decided on is cut off.
+        parts = textwrap.wrap(
+            line, max(20, width - 4), drop_whitespace=False, replace_whitespace=False, break_on_hyphens=False
+        )
+        lines += [Text(f"    {part}", style=styles.get(line[:1], "")) for part in parts or [""]]
+    return lines
 
 
 _HEADS: Final = {
@@ -205,14 +216,6 @@ def _head(approval: Approval, is_change: bool) -> str:
     if SURFACE in approval.factors:
         return "what is registered under its name, and what the server offers"
     return "what the server says now, and said before" if is_change else "the server says"
-
-
-def _wrapped_lines(line: str, width: int, style: str) -> list[Text]:
-    """Wrap a line to the width of the screen, so that no character of what is decided on is cut off."""
-    parts = textwrap.wrap(
-        line, max(20, width - 4), drop_whitespace=False, replace_whitespace=False, break_on_hyphens=False
-    )
-    return [Text(f"    {part}", style=style) for part in parts or [""]]
 
 
 WATCH_S = 1.0
@@ -290,8 +293,6 @@ def _reference(words: list[str]) -> str | None:
 
 
 def _get_approvals(node: "OperatorClient", kind: str | None, state: str) -> "Answer":
-    from interlock.approvals.api import LIST_APPROVALS
-
     return node.call(LIST_APPROVALS, status=state, kind=kind)
 
 
@@ -307,11 +308,6 @@ def _list_approvals(invocation: Invocation, answer: "Answer") -> None:
 
 
 def _lines(answer: "Answer", width: int) -> "list[Text]":
-    from rich.text import Text
-
-    from interlock.approvals.api import Approvals
-    from interlock.approvals.cli.inbox import table
-
     listed = answer.as_(Approvals)
     if not listed.approvals:
         return []
@@ -320,15 +316,12 @@ def _lines(answer: "Answer", width: int) -> "list[Text]":
 
 
 def _show_approval(invocation: Invocation, reference: str) -> None:
-    from interlock.approvals.api import GET_APPROVAL
-
     answer = invocation.node.call(GET_APPROVAL, id=reference)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
     draw_preview(invocation, answer)
-    from interlock.approvals.api import Approval
 
     approval = answer.as_(Approval)
     if approval.status == "pending":
@@ -339,11 +332,7 @@ def _show_approval(invocation: Invocation, reference: str) -> None:
 
 def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_fd: int | None) -> None:
     """Show the code or token of an approval. The node shows it only to one who signs."""
-    import msgspec
-
-    from interlock.approvals.api import GET_APPROVAL, REVEAL_CODE, Approval, RevealCode, RevealedCode
     from interlock.approvals.cli.signing import prove
-    from interlock.approvals.protocol.digests import REVEAL
 
     answer, out = invocation.node.call(GET_APPROVAL, id=reference), invocation.out
     approval = answer.as_(Approval)
@@ -361,23 +350,16 @@ def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_f
 
 
 def draw_preview(invocation: Invocation, answer: "Answer") -> None:
-    from interlock.approvals.api import Approval
-    from interlock.approvals.cli.inbox import preview
-
     console = invocation.out.console
     invocation.out.draw(*preview(answer.as_(Approval), console.width, console.options.ascii_only))
 
 
 def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
-    from interlock.cli.terminal.watch import poll
-
     answers = poll(lambda: _get_approvals(invocation.node, kind, state), every_s=WATCH_S)
     try:
         if invocation.out.as_json or not invocation.out.console.is_terminal:
             _print_changes(invocation, answers)
         else:
-            from rich.text import Text
-
             console = invocation.out.console
 
             def lines(answer: "Answer") -> "list[Text]":
@@ -390,10 +372,6 @@ def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
 
 def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
     """Print each approval when it arrives or changes, as a line of JSON or a line of the table."""
-    from interlock.approvals.api import Approvals
-    from interlock.approvals.cli.inbox import time_left
-    from interlock.cli.terminal.text import one_line
-
     out = invocation.out
     seen: dict[str, str] = {}
     away = False
@@ -487,22 +465,18 @@ def approve(
     With --standing, calls like this one by the same caller run without being held, until the grant ends: paths in the
     same folder and numbers up to this one are proposed, and everything else stays the same unless you say otherwise.
     """
-    from msgspec import UNSET
-
-    from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
-
     answer = invocation.node.call(GET_APPROVAL, id=id)
     approval = answer.as_(Approval)
     out = invocation.out
     if not out.as_json:
         draw_preview(invocation, answer)
     if approval.status != "pending":  # its arguments may be gone by now, and nothing could be signed
-        raise _settled(approval)
+        over = settled_refusal(Status(approval.status))
+        raise Refused(over.message, str((over.details or {}).get("detail", over.message)))
     if standing:
         if tool_class is not None or proof is not None or approval.kind != "call":
             raise BadUsage("usage", "--standing is for held calls, and your key signs it here")
         from interlock.approvals.cli.signing import draft_from_call, sign_drafted
-        from interlock.approvals.grants_api import DraftGrant
 
         rules = rules_of(
             below=below,
@@ -511,7 +485,7 @@ def approve(
             least=least,
             equal=equal,
             free=free,
-            arguments=_arguments(approval),
+            arguments=msgspec.json.decode(bytes(approval.params), type=dict[str, Any] | None) or {},
         )
         wanted = DraftGrant(approval=approval.id, calls=calls, seconds=seconds_of(time), reason=reason)
         draft = draft_from_call(invocation, wanted, rules)
@@ -543,22 +517,8 @@ def approve(
         out.advice(_outcome_text(done.as_(Approval)))
 
 
-def _arguments(approval: "Approval") -> "dict[str, Any]":
-    import msgspec
-
-    return msgspec.json.decode(bytes(approval.params), type=dict[str, Any] | None) or {}
-
-
-def _settled(approval: "Approval") -> Refused:
-    from interlock.approvals.protocol.approval import Status, settled_refusal
-
-    fault = settled_refusal(Status(approval.status))
-    return Refused(fault.message, str((fault.details or {}).get("detail", fault.message)))
-
-
 def _no_approver(invocation: Invocation, approval: "Approval") -> Refused:
     """Return the refusal for an approval that no approver here can sign yet."""
-    from interlock.approvals.api import LIST_APPROVERS, Approvers
     from interlock.node.cli.tree import approver_step
 
     if approval.kind == "enrolment":
@@ -595,7 +555,6 @@ def _confirm(approval: "Approval", answer: str | None) -> None:
             "there is no terminal to confirm on, and nothing was approved",
             hint="run it on a terminal, or with --yes after interlock approvals show",
         )
-    from interlock.approvals.cli.inbox import is_folded
 
     what = f"Approve it as {answer}?" if answer in CLASSES else "Approve it?"
     again = "Parts of it are folded. Approve also what you have not seen?"
@@ -612,18 +571,12 @@ def _proof(
         from interlock.approvals.cli.signing import prove
 
         return prove(answer, said=choice, key=key, passphrase_fd=passphrase_fd)
-    import sys
-
-    import msgspec
 
     token = sys.stdin.read(65_536) if supplied == "-" else supplied
     return msgspec.Raw(msgspec.json.encode(token.strip()))
 
 
 def _outcome_text(approval: "Approval") -> str:
-    from interlock.approvals.cli.inbox import time_left
-    from interlock.cli.terminal.text import one_line
-
     if approval.kind == "definition" and approval.status == "failed":
         return f"approved, and it could not be done: {one_line(approval.outcome or '')}"
     if approval.kind == "enrolment":
@@ -671,16 +624,12 @@ def deny(
 
     Also to what was approved and is not used yet. A definition that is denied is withheld until it changes.
     """
-    from interlock.approvals.api import DECIDE_APPROVAL, DecideApproval
-
     body = DecideApproval(decision="return" if return_ else "deny", reason=reason)
     done = invocation.node.call(DECIDE_APPROVAL, id=id, body=body)
     out = invocation.out
     if out.as_json:
         out.raw_json(done.raw)
         return
-    from interlock.approvals.api import Approval
-    from interlock.cli.terminal.text import one_line
 
     approval = done.as_(Approval)
     out.line(

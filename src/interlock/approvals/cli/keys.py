@@ -3,19 +3,33 @@
 A node never sees a private key. It knows the public one, as an [[anchor]] of its configuration.
 """
 
+import getpass
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from interlock.cli.terminal.errors import BadUsage
+from interlock.config.folders import config_folder
+from interlock.config.toml_text import toml_text
+from interlock.crypto.signing import (
+    KEY_NAME,
+    PASSPHRASE_CHARS_MIN,
+    PUBLIC_BYTES_MAX,
+    KeyExists,
+    KeyFileError,
+    KeyKind,
+    SigningKey,
+    is_sealed,
+    key_names,
+    make_key,
+    public_text,
+    read_signing_key,
+)
 from interlock.wire.refusal import Refused
-
-if TYPE_CHECKING:
-    from interlock.crypto.signing import KeyKind, SigningKey
 
 VARIABLE = "INTERLOCK_PASSPHRASE"
 BYTES_MAX = 1024
@@ -72,7 +86,6 @@ def choose_passphrase(name: str, descriptor: int | None) -> bytes:
         raise Refused(
             "passphrase_needed", f"the key {name} needs a passphrase, and there is no terminal to type it on", hint=_HOW
         )
-    from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
 
     chars = f"at least {PASSPHRASE_CHARS_MIN} characters"
     typed = _long_enough(_check(_prompt(f"passphrase for the new key {name} ({chars}): ")))
@@ -82,8 +95,6 @@ def choose_passphrase(name: str, descriptor: int | None) -> bytes:
 
 
 def _long_enough(passphrase: bytes) -> bytes:
-    from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
-
     if len(passphrase.decode("utf-8", "surrogateescape")) < PASSPHRASE_CHARS_MIN:
         raise Refused(
             "bad_passphrase",
@@ -97,10 +108,8 @@ _HOW = f"{VARIABLE} or --passphrase-fd supplies it"
 
 
 def _prompt(prompt: str) -> bytes:
-    from getpass import getpass
-
     try:
-        return getpass(prompt).encode("utf-8", "surrogateescape")
+        return getpass.getpass(prompt).encode("utf-8", "surrogateescape")
     except EOFError:
         raise Refused("bad_passphrase", "no passphrase was typed", hint=_HOW) from None
 
@@ -117,18 +126,12 @@ def _check(passphrase: bytes) -> bytes:
 
 class OperatorKeys:
     def __init__(self) -> None:
-        from interlock.config.folders import config_folder
-
         self.folder = config_folder(os.environ) / "keys"
 
     def names(self) -> list[str]:
-        from interlock.crypto.signing import key_names
-
         return key_names(self.folder)
 
     def file(self, name: str) -> Path:
-        from interlock.crypto.signing import KEY_NAME
-
         if not KEY_NAME.fullmatch(name):
             raise BadUsage("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
         return self.folder / f"{name}.key"
@@ -137,7 +140,6 @@ class OperatorKeys:
         """Return the public key as an [[anchor]] has it, or None if there is no key of that name."""
         if not self.file(name).exists():
             return None
-        from interlock.crypto.signing import public_text
 
         path = self._public_file(name)
         try:
@@ -151,8 +153,6 @@ class OperatorKeys:
 
     def make(self, name: str, kind: "KeyKind", passphrase: Callable[[], bytes] | None) -> str:
         """Create a key pair and return its public key. An existing key is never overwritten."""
-        from interlock.crypto.signing import KeyExists, make_key
-
         path = self.file(name)
         if path.exists():
             raise self._exists(name)
@@ -165,8 +165,6 @@ class OperatorKeys:
 
     def open(self, name: str, passphrase: Callable[[], bytes]) -> "SigningKey":
         """Open a private key. `passphrase` is called only for a key that has one."""
-        from interlock.crypto.signing import PUBLIC_BYTES_MAX, KeyFileError, is_sealed, read_signing_key
-
         path = self.file(name)
         try:
             sealed = is_sealed(path.read_bytes()[:PUBLIC_BYTES_MAX])
@@ -208,18 +206,12 @@ class OperatorKeys:
 
 def anchor_lines(name: str, public: str, approves: Sequence[str], *, source: str = "key") -> list[str]:
     """Return the lines of the configuration that make a node trust the key."""
-    from interlock.config.toml_text import toml_text
-
     entry = {"name": name, source: public, "approves": list(approves)}
     return ["[[anchor]]", *(f"{word} = {toml_text(value)}" for word, value in entry.items())]
 
 
 def own_name() -> str:
     """Return the name of the person at this machine, for use as the name of a key."""
-    import getpass
-
-    from interlock.crypto.signing import KEY_NAME
-
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # no such user, no such variable

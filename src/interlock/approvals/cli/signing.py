@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import msgspec
 import typer
 from msgspec import Raw
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from interlock.approvals.api import Approval as ShownApproval
 from interlock.approvals.classification_api import ToolRuling
 from interlock.approvals.cli.grants import with_proposed
 from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_passphrase
-from interlock.approvals.grants_api import DraftGrant, Grant, GrantDraft, GrantRule, SignGrant
+from interlock.approvals.grants_api import DRAFT_GRANT, SIGN_GRANT, DraftGrant, Grant, GrantDraft, GrantRule, SignGrant
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import (
     classification_digest,
@@ -169,10 +169,6 @@ def draft_from_call(invocation: Invocation, wanted: DraftGrant, rules_set: list[
     """Draft a standing grant from a held call. The node proposes rules for the arguments that the user's rules in
     `rules_set` leave out.
     """
-    from msgspec.structs import replace
-
-    from interlock.approvals.grants_api import DRAFT_GRANT
-
     proposed = invocation.node.call(DRAFT_GRANT, body=wanted).as_(GrantDraft)
     if not rules_set:
         return proposed
@@ -183,8 +179,6 @@ def draft_from_call(invocation: Invocation, wanted: DraftGrant, rules_set: list[
 def sign_drafted(
     invocation: Invocation, draft: GrantDraft, *, yes: bool, key: str | None, passphrase_fd: int | None
 ) -> None:
-    from interlock.approvals.grants_api import SIGN_GRANT
-
     out = invocation.out
     if not out.as_json:
         for line in grant_lines(draft.words):
