@@ -186,7 +186,7 @@ def _draw(invocation: Invocation, answer: "Answer") -> None:
     from rich.text import Text
 
     from interlock.access.api import Tokens
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import local_time, one_line
 
     out = invocation.out
@@ -550,7 +550,7 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     except Unreachable as away:
         if invocation.remote_url is not None or away.code != "not_running":
             raise away
-        from interlock.cli.client.offline_keys import revoke_stored
+        from interlock.cli.client.offline import revoke_stored
 
         answer = revoke_stored(invocation.loaded.plan, invocation.data_folder, ref)
     removed = keys.remove(name)

@@ -1,16 +1,20 @@
-"""The frame every verb stands in: the options all of them take, and what becomes of a failure.
+"""The frame of every verb: the options that all of them take, the configuration, and the end of a failure.
 
 `verb` registers a function on a typer app. The function takes an `Invocation` and its own typer parameters; the shared
-options are added behind them. An expected failure becomes one line and a hint, an unexpected one an id and a log.
+options are added behind them. An expected failure becomes one line and a hint, an unexpected one an id and a log. A
+configuration that cannot be read becomes a refusal that names the first problem.
 """
 
 import inspect
 import os
+import re
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -20,7 +24,7 @@ from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import OperatorClient
-    from interlock.config.load import Loaded
+    from interlock.config.load import Loaded, Problem
 
 Body = TypeVar("Body", bound=Callable[..., None])
 
@@ -94,9 +98,7 @@ class Invocation:
         try:
             return self.loaded.plan.data
         except Refused as refused:  # a mistake in the file must not take away the node that runs without it
-            from interlock.cli.config import maybe_running_folder
-
-            folder = maybe_running_folder(self)
+            folder = find_running_folder(self)
             if folder is None:
                 raise
             self.out.remark(f"warning: {refused.message}; the node goes on as it was")
@@ -105,8 +107,6 @@ class Invocation:
     @cached_property
     def loaded(self) -> "Loaded":
         """Return the configuration for a command that queries a node or reads its folder."""
-        from interlock.cli.config import load_configuration
-
         return load_configuration(self, starting=False)
 
     @cached_property
@@ -152,7 +152,8 @@ def verb(
             )
             _run_guarded(invocation, lambda: body(invocation, **arguments))
 
-        run.__signature__ = inspect.Signature([*_keyword_only(own), *_SHARED])  # type: ignore[attr-defined]
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        run.__signature__ = inspect.Signature([*own, *_SHARED])  # type: ignore[attr-defined]
         run.__annotations__ = {}
         run.__doc__ = body.__doc__
         app.command(name, epilog=_epilog(examples), context_settings=context_settings)(run)
@@ -166,17 +167,13 @@ def _epilog(examples: str) -> str:
     return f"\b\nExamples:\n{lines}"  # \b keeps the formatter from joining the lines
 
 
-def _keyword_only(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-
-
 def _run_guarded(invocation: Invocation, body: Callable[[], None]) -> None:
     try:
         body()
         sys.stdout.flush()
     except Refused as failed:
         if invocation.debug:
-            _show_trace()
+            traceback.print_exc()
         invocation.out.failure(failed)
         raise typer.Exit(failed.exit_status) from None
     except KeyboardInterrupt:
@@ -189,7 +186,7 @@ def _run_guarded(invocation: Invocation, body: Callable[[], None]) -> None:
         raise
     except Exception:
         if invocation.debug:
-            _show_trace()
+            traceback.print_exc()
         invocation.out.failure(unexpected_failure(invocation))
         raise typer.Exit(EXIT_REFUSED) from None
 
@@ -199,7 +196,6 @@ def unexpected_failure(invocation: Invocation | None) -> Refused:
     import secrets
     import tempfile
     import time
-    import traceback
 
     ref = secrets.token_hex(4)
     entry = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} ref {ref}\n{traceback.format_exc()}\n"
@@ -223,7 +219,73 @@ def unexpected_failure(invocation: Invocation | None) -> Refused:
     )
 
 
-def _show_trace() -> None:
-    import traceback
+_DATA: Final = re.compile(r"""^data\s*=\s*["'](.+?)["']""", re.MULTILINE)
 
-    traceback.print_exc()
+
+def read_configuration(
+    invocation: Invocation,
+    *,
+    starting: bool = True,
+    set_by_flags: Mapping[str, str] | None = None,
+    lenient: bool = False,
+) -> "Loaded":
+    """Read the configuration that the command names. `lenient` is passed to `load`. Raise ConfigInvalid."""
+    from interlock.config.load import load
+
+    path = Path(invocation.config) if invocation.config else None
+    flags = {**(set_by_flags or {}), **({"data": invocation.data} if invocation.data else {})}
+    return load(path, os.environ, flags, starting=starting, lenient=lenient)
+
+
+def load_configuration(
+    invocation: Invocation, *, starting: bool, set_by_flags: Mapping[str, str] | None = None
+) -> "Loaded":
+    """Read the configuration. Raise Refused with the first problem and the number of other problems."""
+    from interlock.config.load import ConfigInvalid
+
+    try:
+        return read_configuration(invocation, starting=starting, set_by_flags=set_by_flags, lenient=True)
+    except ConfigInvalid as invalid:
+        first, *rest = invalid.problems
+        more = f" (and {len(rest)} more)" if rest else ""
+        named = f" {quote(invocation.config)}" if invocation.config else ""
+        raise Refused(
+            "config_invalid",
+            f"{at_place(first)}{first.message}{more}",
+            hint=first.hint if first.hint and not rest else f"interlock check{named} shows every problem",
+            details={"problems": [problem_value(problem) for problem in invalid.problems]},
+        ) from None
+
+
+def find_running_folder(invocation: Invocation) -> Path | None:
+    """Return the data folder of a running node, read from a configuration that may be invalid. Return None if no
+    node runs there.
+    """
+    from interlock.config.folders import data_folder
+    from interlock.config.load import FILE_NAME
+
+    path = Path(invocation.config or os.environ.get("INTERLOCK_CONFIG") or FILE_NAME).expanduser()
+    try:
+        match = _DATA.search(path.read_text("utf-8", "replace"))
+    except OSError:
+        match = None
+    folder = path.parent / Path(match[1]).expanduser() if match is not None else data_folder(os.environ)
+    return folder.absolute() if (folder / "run" / "admin.sock").exists() else None
+
+
+def at_place(problem: "Problem") -> str:
+    """Return `file:line:column: `, a form that editors and terminals recognise, or an empty text."""
+    place = ":".join(str(part) for part in (problem.file, problem.line, problem.column) if part is not None)
+    return f"{place}: " if place else ""
+
+
+def problem_value(problem: "Problem") -> dict[str, object]:
+    fields: dict[str, object] = {
+        "file": problem.file,
+        "line": problem.line,
+        "column": problem.column,
+        "key": problem.key,
+        "message": problem.message,
+        "hint": problem.hint,
+    }
+    return fields if problem.code is None else fields | {"code": problem.code}

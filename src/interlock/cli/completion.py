@@ -1,61 +1,44 @@
-"""What Tab offers: the names of the running node, and nothing when there is none."""
+"""What Tab offers: the names of the running node, or nothing if no node runs."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
-
-if TYPE_CHECKING:
-    from interlock.cli.client.operator import OperatorClient
 
 PATIENCE_S = 1.0  # longer than this and the person has typed the name
 
 
 def segments(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.links.api import LIST_LINKS, Links
+    from interlock.links.api import LIST_LINKS
 
-    node = _maybe_node(ctx)
-    try:
-        links = node.call(LIST_LINKS, timeout=PATIENCE_S).as_(Links).links if node else ()
-    except Exception:
-        return []
-    return [link.segment for link in links if link.segment.startswith(incomplete)]
+    return _complete(ctx, incomplete, LIST_LINKS, "links", "segment")
 
 
 def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.catalog.api import LIST_TOOLS, Tools
+    from interlock.catalog.api import LIST_TOOLS
 
-    node = _maybe_node(ctx)
-    try:
-        tools = node.call(LIST_TOOLS, timeout=PATIENCE_S).as_(Tools).tools if node else ()
-    except Exception:
-        return []
-    return [tool.name for tool in tools if tool.name.startswith(incomplete)]
+    return _complete(ctx, incomplete, LIST_TOOLS, "tools", "name")
 
 
 def approval_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.approvals.api import LIST_APPROVALS, Approvals
+    from interlock.approvals.api import LIST_APPROVALS
 
-    node = _maybe_node(ctx)
-    try:
-        approvals = node.call(LIST_APPROVALS, timeout=PATIENCE_S).as_(Approvals).approvals if node else ()
-    except Exception:
-        return []
-    return [approval.id for approval in approvals if approval.id.startswith(incomplete)]
+    return _complete(ctx, incomplete, LIST_APPROVALS, "approvals", "id")
 
 
 def codes(incomplete: str) -> list[str]:
-    from interlock.cli.codes import every_key
+    from interlock.cli.explain import every_key
 
     return [key for key in every_key() if key.startswith(incomplete)]
 
 
-def _maybe_node(ctx: typer.Context) -> "OperatorClient | None":
+def _complete(ctx: typer.Context, incomplete: str, operation: Any, member: str, field: str) -> list[str]:
+    """Return one field of everything that an operation lists and that begins like this; nothing after any failure."""
     from interlock.cli.command import Invocation
 
-    params = ctx.params
+    config, data, url = (ctx.params.get(f"shared_{name}") for name in ("config", "data", "url"))
     try:
-        return Invocation(
-            config=params.get("shared_config"), data=params.get("shared_data"), url=params.get("shared_url")
-        ).node
+        node = Invocation(config=config, data=data, url=url).node
+        listed = getattr(node.call(operation, timeout=PATIENCE_S).as_(operation.output), member)
     except Exception:
-        return None
+        return []
+    return [value for item in listed if (value := getattr(item, field)).startswith(incomplete)]

@@ -1,16 +1,90 @@
-"""interlock explain CODE | --all"""
+"""interlock explain: every error code and named reason, what it means, whose fault it is and what to do next.
 
-from typing import TYPE_CHECKING, Annotated, Any
+The texts are in codes.toml, grouped by the edge on which a code appears.
+"""
 
+import tomllib
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+from typing import Annotated
+
+import msgspec
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import codes as known_codes
+from interlock.cli.terminal.drawing import in_columns, labelled_lines
 from interlock.cli.terminal.errors import BadUsage
 from interlock.wire.refusal import Refused
 
-if TYPE_CHECKING:
-    from interlock.cli.codes import Code
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """One code. `whose` is who is at fault, `where` the edge on which the code appears."""
+
+    name: str
+    numbers: tuple[int, ...] = ()
+    where: str
+    means: str
+    whose: str
+    next: str
+
+
+@cache
+def every_code() -> tuple[Code, ...]:
+    text = files("interlock.cli").joinpath("codes.toml").read_text(encoding="utf-8")
+    edges = tomllib.loads(text)["edge"]
+    return msgspec.convert(
+        [{**code, "where": edge["where"]} for edge in edges for code in edge["code"]], tuple[Code, ...]
+    )
+
+
+def every_key() -> list[str]:
+    """Return the numbers and names by which codes can be asked for."""
+    numbers = (str(number) for code in every_code() for number in code.numbers)
+    return list(dict.fromkeys([*numbers, *(code.name for code in every_code())]))
+
+
+def codes_for(key: str) -> list[Code]:
+    """Return the codes that a number or a name refers to. A number can have several meanings on different edges, a name
+    has only one. Case and dashes do not matter.
+
+    A number with the wrong sign and an unambiguous part of a name are accepted too, because people quote from memory.
+    """
+    wanted = _folded_key(key)
+    spellings = [wanted]
+    if wanted.lstrip("-").isdecimal():
+        spellings.append(wanted[1:] if wanted.startswith("-") else f"-{wanted}")
+    for spelling in spellings:
+        codes = [
+            code for code in every_code() if spelling == _folded_key(code.name) or spelling in map(str, code.numbers)
+        ]
+        if codes:
+            return codes
+    partial = _codes_with_words(wanted)
+    return partial if len(partial) == 1 else []
+
+
+def nearest_keys(key: str) -> list[str]:
+    """Return the names that somebody may have meant who asked for an unknown code."""
+    wanted = _folded_key(key)[:64]
+    parts = [code.name for code in _codes_with_words(wanted)]
+    folded = {_folded_key(each): each for each in every_key()}
+    return parts[:6] or [folded[near] for near in get_close_matches(wanted, folded, n=3, cutoff=0.6)]
+
+
+def _codes_with_words(wanted: str) -> list[Code]:
+    """Return the codes whose name contains these words next to each other."""
+    return [code for code in every_code() if wanted and f"_{wanted}_" in f"_{_folded_key(code.name)}_"]
+
+
+def _folded_key(key: str) -> str:
+    """Normalise dashes, spaces and case. A negative number such as -32601 keeps its sign."""
+    key = key.strip()
+    sign = "-" if key.startswith("-") and key[1:].isdecimal() else ""
+    return sign + key.removeprefix(sign).lower().replace("-", "_").replace(" ", "_")
+
 
 app = verb_app("Explain an error code.")
 
@@ -38,20 +112,18 @@ def explain(
 
     What it means, whose fault it is, what to do next.
     """
-    from interlock.cli.codes import codes_for, every_code, nearest_keys
-
     if every == (code is not None):
         raise BadUsage("usage", "name one code, or ask for --all", hint="interlock explain --help")
-    if code is None:
-        _list(invocation, every_code())
-        return
-    codes = codes_for(code)
-    if not codes:
+    codes = list(every_code()) if code is None else codes_for(code)
+    if code is not None and not codes:
         nearest = nearest_keys(code)
         hint = f"did you mean {' or '.join(nearest)}?" if nearest else "interlock explain --all lists every code"
         raise Refused("unknown_code", f"there is no code {code}", hint=hint, details={"nearest": nearest})
     if invocation.out.as_json:
-        invocation.out.json({"codes": [_value(entry) for entry in codes]})
+        invocation.out.json({"codes": msgspec.to_builtins(codes)})
+        return
+    if code is None:
+        _draw_all(invocation)
         return
     for number, entry in enumerate(codes):
         if number:
@@ -59,21 +131,8 @@ def explain(
         _draw(invocation, entry)
 
 
-def _value(code: "Code") -> dict[str, Any]:
-    return {
-        "name": code.name,
-        "numbers": list(code.numbers),
-        "where": code.where,
-        "means": code.means,
-        "whose": code.whose,
-        "next": code.next,
-    }
-
-
-def _draw(invocation: Invocation, code: "Code") -> None:
+def _draw(invocation: Invocation, code: Code) -> None:
     from rich.text import Text
-
-    from interlock.cli.terminal.columns import labelled_lines
 
     width = min(invocation.out.console.width, 100)  # a paragraph wider than that is hard to read
     head = Text.assemble((code.name, "bold"), "  ", (", ".join(map(str, code.numbers)), "cyan"))
@@ -87,18 +146,11 @@ def _draw(invocation: Invocation, code: "Code") -> None:
     )
 
 
-def _list(invocation: Invocation, codes: "tuple[Code, ...]") -> None:
-    out = invocation.out
-    if out.as_json:
-        out.json({"codes": [_value(code) for code in codes]})
-        return
-    from itertools import groupby
-
+def _draw_all(invocation: Invocation) -> None:
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
-
-    for number, (where, group) in enumerate(groupby(codes, key=lambda code: code.where)):
+    out = invocation.out
+    for number, (where, group) in enumerate(groupby(every_code(), key=lambda code: code.where)):
         rows = [
             [Text(", ".join(map(str, code.numbers)), style="cyan"), Text(code.name, style="bold"), Text(code.means)]
             for code in group

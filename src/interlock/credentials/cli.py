@@ -51,7 +51,7 @@ def list_secrets(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import one_line
 
     secrets = answer.as_(Secrets).secrets

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
-from interlock.cli.terminal.columns import labelled_lines
+from interlock.cli.terminal.drawing import labelled_lines
 from interlock.cli.terminal.errors import Unreachable
 from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, since
 from interlock.guard.api import Budget, Spent
@@ -223,7 +223,7 @@ def list_links(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import latency, one_line
     from interlock.links.api import Links
 
@@ -288,7 +288,7 @@ def logs(
 
 
 def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -> None:
-    from interlock.cli.terminal.watch import poll
+    from interlock.cli.terminal.drawing import poll
     from interlock.links.api import GET_LINK_LOG, LinkLog
 
     def ask() -> "tuple[LogLine, ...]":

@@ -170,7 +170,7 @@ def list_names(
     else:
         from rich.text import Text
 
-        from interlock.cli.terminal.columns import in_columns
+        from interlock.cli.terminal.drawing import in_columns
         from interlock.cli.terminal.text import one_line
 
         heads = ("CONFIRMED", "SERVERS", "CALLS") if public else ("SCOPE", "CONTROLLER", "SINCE")

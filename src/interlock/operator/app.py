@@ -25,12 +25,12 @@ from interlock.approvals.api import SELF_APPROVAL
 from interlock.core.operator_errors import refused_as
 from interlock.credentials.protocol.oauth_client import CALLBACK_PATH
 from interlock.fronts.own_address import THIS_MACHINE, OwnAddress
-from interlock.operator import approvals, approvers, console, open_pages
-from interlock.operator.approvals import PATH, is_approval_page
-from interlock.operator.approvers import PAGE as APPROVERS
+from interlock.operator import approvals, console, open_pages
+from interlock.operator.approvals import APPROVERS_PAGE, PATH, is_approval_page
 from interlock.operator.console import is_console
 from interlock.operator.endpoint import SOCKET_ROLES, RequestHandlers, build_routes
 from interlock.operator.open_pages import SESSION, is_invitation
+from interlock.operator.openapi import OPERATIONS
 from interlock.operator.operation import (
     FOREIGN_PAGE,
     MISDIRECTED,
@@ -47,7 +47,6 @@ from interlock.operator.requests import (
     media_type,
     wants_page,
 )
-from interlock.operator.table import OPERATIONS
 from interlock.store.ports import StoreError
 from interlock.store.tokens import find_audience
 from interlock.wire.refusal import Refused
@@ -59,7 +58,7 @@ _BASIC = 'Basic realm="operator token as the password", charset="UTF-8"'
 
 _log = logging.getLogger("interlock.operator")
 
-_PAGE_MODULES = (approvals, approvers, console, open_pages)
+_PAGE_MODULES = (approvals, console, open_pages)
 REQUEST_HANDLERS: RequestHandlers = {
     operation: handler for module in _PAGE_MODULES for operation, handler in module.REQUEST_HANDLERS.items()
 }
@@ -135,7 +134,7 @@ def _check_browser(request: Request) -> None:
     """
     headers, path = request.headers, request.url.path
     if request.method in ("GET", "HEAD"):
-        if wants_page(request) and (path == APPROVERS or is_approval_page(path)):
+        if wants_page(request) and (path == APPROVERS_PAGE or is_approval_page(path)):
             return
     elif "origin" not in headers and "sec-fetch-site" not in headers:
         raise refused_as(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")

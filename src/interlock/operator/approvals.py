@@ -1,4 +1,7 @@
-"""The pages of the inbox, and the form of a decision. Programs get the same as JSON from the operations."""
+"""The pages of the inbox, the form of a decision, and the page on which a person becomes an approver.
+
+Programs get the same as JSON from the operations. No page makes an approver: every addition waits in the inbox.
+"""
 
 import re
 from typing import Final
@@ -13,15 +16,20 @@ from interlock.approvals.api import (
     FOLDED,
     GET_APPROVAL,
     LIST_APPROVALS,
+    LIST_APPROVERS,
+    VISIT_APPROVERS,
     Approval,
     Approvals,
+    Approvers,
     DecideApproval,
     DecideApprovalForm,
 )
 from interlock.approvals.operations.inbox import check_may_decide
 from interlock.core.operator_errors import refused_as
+from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
 from interlock.operator.approvals_page import approval_page, approvals_page, missing_page, shown
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
+from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import FORM, form_body, json_body, media_type, wants_page
 from interlock.wire.refusal import NotFound, Refused
 
@@ -94,8 +102,68 @@ def is_approval_page(path: str) -> bool:
     return _WHOLE_ID.fullmatch(path.removeprefix(f"{PATH}/")) is not None
 
 
+APPROVERS_PAGE: Final = "/approvers"
+
+
+async def visit_approvers(exchange: OperatorExchange[None]) -> Response:
+    approvers: Approvers = await exchange.call(LIST_APPROVERS)
+    rows = "".join(
+        f"<tr><td>{text(approver.name)}<td>{text(approver.kind)}<td>"
+        f"{text(', '.join(approver.approves) or 'nothing before it is enrolled')}"
+        f"<td>{text(approver.how or 'waits')}</tr>"
+        for approver in approvers.approvers
+    )
+    table = f'<table class="list"><tr><th>Name<th>Kind<th>Approves<th>Enrolled by</tr>{rows}</table>' if rows else ""
+    body = (
+        f'<main id="approvers"><h1>Who may approve</h1>{table}'
+        '<p class="told" id="told" role="status"></p>'
+        f"{_first_approver_form(approvers) if approvers.needs_first else _passkey_form(approvers)}</main>"
+    )
+    return page("Who may approve", body, script="approvers.js", current="/access")
+
+
+def _first_approver_form(approvers: Approvers) -> str:
+    waiting = "".join(
+        f'<p>{text(approver.name)} waits: <a href="{PATH}/{text(approver.approval_id)}">enrol it</a>'
+        " with the setup code.</p>"
+        for approver in approvers.approvers
+        if approver.approval_id is not None
+    )
+    return (
+        f"{waiting}<p>No one may approve yet. Make your operator key: it stays on this machine, encrypted with your"
+        " passphrase. The setup code stands on the terminal of the node (interlock serve): no agent can do this for"
+        " you.</p>"
+        '<form id="first" class="stack">'
+        '<label>Your name<br><input name="name" required maxlength="63" value="operator"></label>'
+        '<label>A new passphrase<br><input name="passphrase" type="password" required'
+        f' minlength="{PASSPHRASE_CHARS_MIN}"'
+        ' autocomplete="new-password"></label>'
+        '<label>Once more<br><input name="again" type="password" required autocomplete="new-password"></label>'
+        '<label>Setup code<br><input name="code" required autocomplete="off"></label>'
+        '<p><button class="go">Make the key</button></p></form>'
+    )
+
+
+def _passkey_form(approvers: Approvers) -> str:
+    if not approvers.passkey_origin:
+        return "<p>Browsers use no passkeys at this address; approve with your key.</p>"
+    options = "".join(f"<option>{text(name)}</option>" for name in approvers.keys)
+    if not options:
+        return "<p>To add a passkey takes the operator key: <code>interlock access passkey NAME</code>.</p>"
+    return (
+        "<p>With a passkey you approve by fingerprint, face or PIN. To add one takes your operator key, once.</p>"
+        '<form id="passkey" class="stack">'
+        '<label>Name of the passkey<br><input name="name" required maxlength="63"></label>'
+        f'<label>Operator key<br><select name="key">{options}</select></label>'
+        '<label>Its passphrase<br><input name="passphrase" type="password" required'
+        ' autocomplete="current-password"></label>'
+        '<p><button class="go">Make the passkey</button></p></form>'
+    )
+
+
 REQUEST_HANDLERS: RequestHandlers = {
     LIST_APPROVALS: list_approvals,
     GET_APPROVAL: get_approval,
     DECIDE_APPROVAL: decide_approval,
+    VISIT_APPROVERS: visit_approvers,
 }

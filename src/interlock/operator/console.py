@@ -9,8 +9,7 @@ from starlette.responses import Response
 from interlock.operator.api import GET_CONSOLE_FILE, GET_OPENAPI
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.operation import Operation
-from interlock.operator.pages.assets import PREFIX, assets
-from interlock.operator.pages.frame import CLASSIFICATION, GRANTS, NAMES, PAGES, console_page
+from interlock.operator.pages.frame import CLASSIFICATION, GRANTS, NAMES, PAGES, PREFIX, assets, console_page
 from interlock.operator.requests import wants_page
 
 _PAGES = {one.path: one for one in (*PAGES, GRANTS, NAMES, CLASSIFICATION)}

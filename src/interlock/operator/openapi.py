@@ -1,4 +1,7 @@
-"""The operator API as an OpenAPI 3.1 document, made from the table of operations and the types they name.
+"""The table of all operations of the operator API, and the OpenAPI 3.1 document made from the table.
+
+The table has the order in which paths are matched and documented: the groups of NOUNS, and inside a group the order of
+declaration.
 
 Nothing is written here that the table or a type could say; the same document is served, committed and tested.
 """
@@ -13,11 +16,44 @@ import msgspec
 
 from interlock import __version__
 from interlock.access.logins import COOKIE
+from interlock.core.capability import load_reference
+from interlock.node.capabilities import capabilities
 from interlock.operator import operation as cases
 from interlock.operator.api import ErrorAnswer
 from interlock.operator.operation import ErrorCase, Operation
 from interlock.operator.requests import FORM
-from interlock.operator.table import OPERATIONS
+
+# The groups of the document, in its order. An operation of a new noun comes after them.
+NOUNS: Final = (
+    "node",
+    "links",
+    "secrets",
+    "tools",
+    "access",
+    "login",
+    "drivers",
+    "agents",
+    "rooms",
+    "names",
+    "approvals",
+    "approvers",
+    "grants",
+    "passkeys",
+    "console",
+)
+
+_DECLARED: Final[tuple[Operation[Any], ...]] = tuple(
+    operation
+    for capability in capabilities()
+    for reference in capability.operations
+    for operation in load_reference(reference)
+)
+
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = tuple(
+    sorted(_DECLARED, key=lambda operation: (*NOUNS, operation.noun).index(operation.noun))
+)
+
 
 JsonObject = dict[str, Any]
 

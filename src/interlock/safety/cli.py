@@ -40,7 +40,7 @@ def list_agents(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import one_line
     from interlock.safety.api import Agents
 

@@ -50,7 +50,7 @@ def tail(
 
     With --json each record is one line. Where no node runs, the data folder's log is read itself.
     """
-    from interlock.cli.terminal.watch import poll
+    from interlock.cli.terminal.drawing import poll
     from interlock.store.api import AuditPage, AuditRecord
 
     page = _pages(invocation)
@@ -104,7 +104,7 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import latency, local_time, one_line, repeats
     from interlock.store.api import AuditPage, AuditRecord
 

@@ -8,19 +8,19 @@ import pytest
 from rich.text import Text
 
 from interlock.approvals.api import Approver
-from interlock.cli.terminal import program
+from interlock.cli.terminal import text
 from interlock.cli.terminal.output import Output
-from interlock.cli.terminal.program import as_typed, command_line, drawn_as_typed
+from interlock.cli.terminal.text import as_typed, command_line, drawn_as_typed
 from interlock.node.cli.tree import approver_step
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in (program.VARIABLE, "INTERLOCK_CONFIG"):
+    for name in (text.VARIABLE, "INTERLOCK_CONFIG"):
         monkeypatch.delenv(name, raising=False)
-    program.program.cache_clear()
+    text.program.cache_clear()
     yield
-    program.program.cache_clear()
+    text.program.cache_clear()
 
 
 def test_a_program_on_the_path_is_named_as_it_is() -> None:
@@ -30,7 +30,7 @@ def test_a_program_on_the_path_is_named_as_it_is() -> None:
 
 
 def test_a_script_that_starts_it_is_named_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(program.VARIABLE, "./interlock")
+    monkeypatch.setenv(text.VARIABLE, "./interlock")
     monkeypatch.setenv("INTERLOCK_CONFIG", "./.run/tree/interlock.toml")
     said = "run interlock init, then interlock approve ID; see interlock.toml, /srv/interlock data, an Interlock node"
     assert as_typed(said) == said.replace(" interlock init", " ./interlock init").replace(
@@ -44,7 +44,7 @@ def test_a_script_that_starts_it_is_named_instead(monkeypatch: pytest.MonkeyPatc
 def test_a_command_that_became_longer_is_not_cut(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(program.VARIABLE, "./interlock")
+    monkeypatch.setenv(text.VARIABLE, "./interlock")
     monkeypatch.setenv("COLUMNS", "40")
     Output(as_json=False).draw(Text("so that it can be: interlock approvals x"), Text("y" * 50))
     first, second = capsys.readouterr().out.splitlines()
@@ -64,7 +64,7 @@ def test_a_program_that_no_shell_would_find_is_named_by_its_path(
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setenv("INTERLOCK_CONFIG", "team.toml")
     assert command_line("status", config=None, data=None) == ".venv/bin/interlock status --config team.toml"
-    program.program.cache_clear()
+    text.program.cache_clear()
     monkeypatch.setenv("PATH", str(started.parent))
     assert as_typed("interlock init") == "interlock init"
 

@@ -191,10 +191,10 @@ def test_show_explains_arguments_and_rungs(inline: Inline, node: FakeOperations)
     assert "time → get_current_time" in out
 
 
-def test_show_tells_the_rungs_for_whoever_is_asked_about(inline: Inline, node: FakeOperations) -> None:
-    assert "what a call of local meets" in inline("tools", "show", "time__get_current_time").out
+def test_show_lists_the_checks_of_a_call_by_the_named_caller(inline: Inline, node: FakeOperations) -> None:
+    assert "checks before a call by local runs" in inline("tools", "show", "time__get_current_time").out
     told = inline("tools", "show", "time__get_current_time", "--as", "client:ci").out
-    assert "what a call of client:ci meets" in told
+    assert "checks before a call by client:ci runs" in told
     assert re.search(r"10 +gate +hold +it cannot be undone", told)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.cli.program import Interlock
 
-from interlock.cli.terminal.log import KNOWN_MAX, REPEAT_S, LogFormat, LogHandler
+from interlock.cli.terminal.output import KNOWN_MAX, REPEAT_S, LogFormat, LogHandler
 
 
 class Written:

@@ -74,6 +74,7 @@ REFUSED = {
 # What needs a place of its own, and is run in tests of its own.
 ELSEWHERE = {
     "add": "tests/drivers/processes/test_cli_add.py",
+    "add --tools": "tests/drivers/processes/test_cli_add.py",
     "import": "tests/interop/processes/test_cli_import.py",
     "init": "test_init_where_nothing_is",
     "access passkey": "tests/approvals/processes/test_gate_browser.py",

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import interlock
-from interlock.cli.codes import every_code
+from interlock.cli.explain import every_code
 
 SOURCE = Path(interlock.__file__).parent
 PACKAGES = ("drivers",)

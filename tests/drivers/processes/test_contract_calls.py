@@ -11,7 +11,7 @@ from tests.support.local_node import LegacyClient
 from tests.support.memory_subserver import Leaf
 
 from interlock.ax.parts import AxParts
-from interlock.cli.codes import codes_for
+from interlock.cli.explain import codes_for
 from interlock.core.calls.caller import Principal
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.parts import DriverParts

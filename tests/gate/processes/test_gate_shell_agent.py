@@ -23,7 +23,7 @@ from tests.support.node_process import RunningNode, Wire, running_node, wait_for
 from typer.main import get_command
 
 from interlock.cli.app import VERBS, load_app
-from interlock.operator.table import OPERATIONS
+from interlock.operator.openapi import OPERATIONS
 
 PASSPHRASE, GUESS = "correct horse", "hunter2!"
 SAFETY = '[gate]\nmode = "gated"\n[safety]\nmode = "enforcing"\npreapproved = true\nagents.coder = {}\n'

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.cli.program import Inline, Interlock
 
-from interlock.cli.codes import codes_for, every_code, every_key
+from interlock.cli.explain import codes_for, every_code, every_key
 from interlock.drivers.protocol.binding.match import STANDARD
 from interlock.operator import operation
+from interlock.operator.openapi import OPERATIONS
 from interlock.operator.operation import ErrorCase
-from interlock.operator.table import OPERATIONS
 
 BAD = """\
 [node]

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from interlock.cli.codes import codes_for
+from interlock.cli.explain import codes_for
 from interlock.fronts import request_head
 from interlock.rooms import endpoint
 from interlock.rooms.protocol.envelope import Code

@@ -11,7 +11,7 @@ import msgspec
 from interlock.approvals.api import GET_INVITATION, INVITE_PASSKEY, Invitation, InvitePasskey
 from interlock.approvals.cli.keys import OperatorKeys, anchor_lines, can_ask, choose_passphrase, is_given, own_name
 from interlock.cli.command import Invocation
-from interlock.cli.terminal.program import as_typed
+from interlock.cli.terminal.text import as_typed
 from interlock.wire.refusal import Refused
 
 ABOUT = "# Whose signature releases calls that cannot be undone (interlock approve ID)."

@@ -23,7 +23,7 @@ from interlock.approvals.grants_api import (
 from interlock.approvals.protocol.standing_grant import pointer_of
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
-from interlock.cli.terminal.columns import in_columns
+from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.errors import BadUsage
 from interlock.cli.terminal.text import count, local_time, one_line
 

@@ -51,10 +51,9 @@ from interlock.approvals.protocol.approval import (
 from interlock.approvals.protocol.digests import REVEAL, SURFACE
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import approval_ids
-from interlock.cli.terminal.columns import in_columns, labelled_lines
+from interlock.cli.terminal.drawing import in_columns, labelled_lines, poll, redraw
 from interlock.cli.terminal.errors import BadUsage, Unreachable, Waits
 from interlock.cli.terminal.text import duration, local_time, one_line
-from interlock.cli.terminal.watch import poll, redraw
 from interlock.wire.jsontext.display import Shown, plain
 from interlock.wire.refusal import Refused
 

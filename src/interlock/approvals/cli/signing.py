@@ -30,8 +30,7 @@ from interlock.approvals.protocol.standing_grant import StandingGrant, grant_dig
 from interlock.cli.client.operator import Answer
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import BadUsage, Waits
-from interlock.cli.terminal.program import as_typed
-from interlock.cli.terminal.text import count, one_line
+from interlock.cli.terminal.text import as_typed, count, one_line
 from interlock.gate.protocol.held_call import call_digest
 from interlock.gate.protocol.proofs import TYP, ProofQuestion, claims_of
 from interlock.wire.refusal import Refused

@@ -34,8 +34,7 @@ from interlock.aql.cli.suite import (
 )
 from interlock.aql.protocol.families import AqlEndpoints, Mode
 from interlock.aql.protocol.model import SPEC_VERSION
-from interlock.cli.command import Invocation
-from interlock.cli.config import load_configuration
+from interlock.cli.command import Invocation, load_configuration
 from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage
 from interlock.cli.terminal.text import count, one_line
 from interlock.config.plan import GatePlan, Plan, ServerPlan, Spawn

@@ -218,7 +218,7 @@ def _agreed(invocation: Invocation, proposals: "list[ClassProposal]") -> "list[C
 def _draw(invocation: Invocation, proposals: "Sequence[ClassProposal]") -> None:
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import first_sentence, one_line
 
     out = invocation.out

@@ -116,7 +116,7 @@ def _matches(pattern: str | None, name: str, alias: str | None, original: str) -
 def _table(tools: "list[Tool]", width: int) -> "list[Text]":
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.output import shortened_line
     from interlock.cli.terminal.text import first_sentence, one_line
 
@@ -142,7 +142,7 @@ def _operation_table(tools: "list[Tool]", width: int) -> "list[Text]":
     from msgspec import UNSET
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import one_line
 
     rows = [[Text(head, style="dim") for head in ("TOOL", "OPERATION", "CATEGORY", "RULE", "REASON")]]
@@ -203,7 +203,7 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
     from rich.text import Text
 
     from interlock.catalog.cli.call import arguments_of
-    from interlock.cli.terminal.columns import LABEL_WIDTH, in_columns, labelled_lines
+    from interlock.cli.terminal.drawing import LABEL_WIDTH, in_columns, labelled_lines
     from interlock.cli.terminal.text import one_line
     from interlock.links.cli import state_text
 
@@ -258,7 +258,7 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
 
 def _surface_lines(surface: "ToolSurface", width: int) -> "list[Text]":
     """Return the verdict of the registry, and each difference on a separate line."""
-    from interlock.cli.terminal.columns import labelled_lines
+    from interlock.cli.terminal.drawing import labelled_lines
     from interlock.cli.terminal.text import one_line
 
     status = f", {surface.status}, revision {surface.revision}" if surface.status else ""
@@ -302,7 +302,7 @@ def routes(invocation: Invocation) -> None:
     from rich.text import Text
 
     from interlock.catalog.api import ToolRoutes
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import local_time, one_line
 
     table = answer.as_(ToolRoutes)
@@ -352,7 +352,7 @@ def where(
     from msgspec import UnsetType
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import one_line
     from interlock.names.protocol.judgement import absent_verdict
 

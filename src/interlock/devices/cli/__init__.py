@@ -202,7 +202,7 @@ def monitor(
     """
     import sys
 
-    from interlock.cli.terminal.watch import poll
+    from interlock.cli.terminal.drawing import poll
     from interlock.links.api import GET_FRAMES, Frames
 
     if segment.endswith(".toml"):

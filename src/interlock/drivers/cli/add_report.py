@@ -18,7 +18,7 @@ from interlock.drivers.protocol.problems import FileProblem
 def show_proposals(out: Output, proposals: Sequence[ToolProposal]) -> None:
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
 
     rows = [[Text(head, style="dim") for head in ("TOOL", "CONTRACT", "CLASS", "BECAUSE")]]
     for each in proposals:

@@ -129,7 +129,7 @@ def _show(invocation: Invocation, domain: str, discovery: "Discovery") -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
 
     out.line(f"{discovery.name}, asked of {discovery.resolver}")
     out.line(f"DNSSEC: {discovery.dnssec}, {_DNSSEC[discovery.dnssec]}")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from interlock.cli.terminal.columns import in_columns, labelled_lines
+from interlock.cli.terminal.drawing import in_columns, labelled_lines
 from interlock.cli.terminal.text import count, local_time, one_line, printable
 from interlock.drivers.api import (
     DriverDetail,

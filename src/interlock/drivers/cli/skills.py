@@ -38,7 +38,7 @@ def list_skills(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import count, one_line
     from interlock.drivers.api import Skills
 
@@ -96,7 +96,7 @@ def shipped_skills() -> dict[str, str]:
 def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import one_line
     from interlock.drivers.api import Skills
     from interlock.drivers.protocol.server_name import server_name

@@ -43,7 +43,7 @@ def show_files(out: Output, files: Sequence[SourceFile]) -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
 
     there = [each for each in files if each.state != "absent"]
     rows = [[Text(head, style="dim") for head in ("CLIENT", "SCOPE", "SERVERS", "FILE")]]

@@ -144,7 +144,7 @@ def _check_device(invocation: Invocation, path: Path) -> None:
 
 def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: bool, against: str | None) -> None:
     """Check one driver, in the workspace of a configuration that may itself be wrong."""
-    from interlock.cli.config import read_configuration
+    from interlock.cli.command import read_configuration
     from interlock.cli.terminal.text import count
     from interlock.config.load import ConfigInvalid
     from interlock.config.plan import Plan
@@ -170,7 +170,7 @@ def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: 
 
 
 def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
-    from interlock.cli.config import read_configuration
+    from interlock.cli.command import read_configuration
     from interlock.config.effective import effective as effective_values
     from interlock.config.load import ConfigInvalid
     from interlock.node.cli.machine import missing_on_machine
@@ -240,7 +240,7 @@ def _report(
 ) -> None:
     from msgspec import to_builtins
 
-    from interlock.cli.config import problem_value
+    from interlock.cli.command import problem_value
 
     out = invocation.out
     if out.as_json:
@@ -275,7 +275,7 @@ def _report(
 def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: str) -> None:
     from rich.text import Text
 
-    from interlock.cli.config import at_place
+    from interlock.cli.command import at_place
     from interlock.cli.terminal.text import one_line
 
     # Each on one line however long: editors and terminals turn file:line into a link.

@@ -48,8 +48,7 @@ def doctor(invocation: Invocation) -> None:
 def _draw(invocation: Invocation, finding: "Finding") -> None:
     from rich.text import Text
 
-    from interlock.cli.terminal.program import as_typed
-    from interlock.cli.terminal.text import one_line
+    from interlock.cli.terminal.text import as_typed, one_line
 
     console = invocation.out.console
     console.print(Text.assemble((finding.check, "bold yellow"), ": ", one_line(finding.problem)), soft_wrap=True)

@@ -48,7 +48,7 @@ def init(
     the file, the second run adds the passkey to it.
     """
     from interlock.approvals.cli.enrolment import OwnKey, add_passkey, add_to, maybe_own_key
-    from interlock.cli.terminal.program import VARIABLE, as_typed, command_line
+    from interlock.cli.terminal.text import VARIABLE, as_typed, command_line
     from interlock.config.load import FILE_NAME
     from interlock.node.cli.machine import no_sandbox
 

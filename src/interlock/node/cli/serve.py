@@ -44,8 +44,8 @@ def serve(
     """Run the node and print how to connect a client."""
     if invocation.url:
         raise BadUsage("usage", "serve runs a node here and takes no --url")
-    from interlock.cli.config import load_configuration, read_configuration
-    from interlock.cli.terminal.log import begin_logging, log_warnings
+    from interlock.cli.command import load_configuration, read_configuration
+    from interlock.cli.terminal.output import begin_logging, log_warnings
 
     by_flags = {"mcp.surface": surface} if surface is not None else {}
     loaded = load_configuration(invocation, starting=True, set_by_flags=by_flags)
@@ -108,7 +108,7 @@ def serve(
 
 def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
     """Return the refusal that says whose address it is, with a command that starts the node beside it."""
-    from interlock.cli.terminal.program import command_line
+    from interlock.cli.terminal.text import command_line
     from interlock.node.sockets import free_addresses, is_interlock_node, is_taken
 
     listening = {"LISTEN": plan.node.listen, "OPERATOR_LISTEN": plan.node.operator_listen}
@@ -192,7 +192,7 @@ def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
 
     if stdio:
         return
-    from interlock.cli.terminal.program import as_typed
+    from interlock.cli.terminal.text import as_typed
 
     if not sys.stdout.isatty():
         logging.getLogger("interlock.serve").warning(
@@ -228,7 +228,7 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: b
 
     from rich.text import Text
 
-    from interlock.cli.terminal.program import command_line
+    from interlock.cli.terminal.text import command_line
     from interlock.interop.cli.export import ways_to_connect
     from interlock.node.cli.tree import tree_lines
 

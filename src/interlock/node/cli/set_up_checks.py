@@ -80,7 +80,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
 def examine(invocation: Invocation) -> Examined:
     """Run every check in the order of the table. Raise Refused if a node was named and does not answer."""
-    from interlock.cli.config import at_place, read_configuration
+    from interlock.cli.command import at_place, read_configuration
 
     loaded: Loaded | None = None
     broken: list[Finding] = []
@@ -138,7 +138,7 @@ def _tokens(invocation: Invocation) -> tuple[Token, ...]:
 def _configuration(set_up: SetUp) -> Found:
     """Yield what `interlock check` warns of, and changes of the files that are not in effect."""
     if set_up.loaded is not None and not set_up.is_remote:
-        from interlock.cli.config import at_place
+        from interlock.cli.command import at_place
         from interlock.node.cli.machine import missing_on_machine
 
         for problem in (*set_up.loaded.warnings, *missing_on_machine(set_up.loaded)):

@@ -10,8 +10,8 @@ import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
+from interlock.cli.terminal.drawing import redraw
 from interlock.cli.terminal.errors import Unreachable
-from interlock.cli.terminal.watch import redraw
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +80,7 @@ def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[T
 
 
 def _watch(invocation: Invocation, segment: str | None) -> None:
-    from interlock.cli.terminal.watch import poll
+    from interlock.cli.terminal.drawing import poll
 
     answers = poll(lambda: _ask(invocation, segment), every_s=REDRAW_S)
     try:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from interlock.approvals.api import Approver
 from interlock.ax.api import Parent
-from interlock.cli.terminal.columns import GAP, in_columns, total_width
+from interlock.cli.terminal.drawing import GAP, in_columns, total_width
 from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import count, duration, latency, one_line, since
 from interlock.drivers.api import IdleDriver

@@ -1,17 +1,45 @@
-"""The frame of every page: product name, navigation, one style, one script; nothing inline, nothing from elsewhere.
+"""The frame of every page, and the files of the console: scripts, style and icon.
+
+A page has the product name, navigation, one style and one script; nothing inline, nothing from elsewhere.
 
 What a caller or a server wrote can therefore not act on a page, even if it were to stand in it unescaped.
 """
 
+import hashlib
 from collections.abc import Iterator
+from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import Final
 
 import msgspec
 from starlette.responses import HTMLResponse, Response
 
-from interlock.operator.pages.assets import PREFIX
 from interlock.wire.jsontext.display import plain
+
+PREFIX: Final = "/console/"
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+class Asset(msgspec.Struct, frozen=True):
+    body: bytes
+    media_type: str
+    etag: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """Read the files of the console, by name. A request reads no other file, so that no path leads out of the
+    folder.
+    """
+    by_name: dict[str, Asset] = {}
+    for file in files("interlock.operator.pages").joinpath("static").iterdir():
+        ending = file.name[file.name.rfind(".") :]
+        if ending in _TYPES:
+            body = file.read_bytes()
+            etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            by_name[file.name] = Asset(body, f"{_TYPES[ending]}; charset=utf-8", etag)
+    return by_name
 
 
 class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ def list_rooms(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.rooms.api import Rooms
 
     rooms = answer.as_(Rooms).rooms
@@ -111,7 +111,7 @@ def show(invocation: Invocation, topic: Topic) -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import local_time, one_line
     from interlock.rooms.api import RoomConnections
 

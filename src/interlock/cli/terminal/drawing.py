@@ -1,0 +1,105 @@
+"""What commands draw: rows in columns that fit a width, labelled values, and views that follow a node until Ctrl-C.
+
+rich is imported only when something is drawn.
+"""
+
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from interlock.cli.terminal.errors import Unreachable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+Reply = TypeVar("Reply")
+
+GAP = "  "
+LABEL_WIDTH = 13
+
+
+def in_columns(
+    rows: "Sequence[Sequence[Text]]",
+    *,
+    width: int,
+    shrink: Mapping[int, int] | None = None,
+    right: frozenset[int] = frozenset(),
+) -> "list[Text]":
+    """Align rows in columns. `shrink` maps the columns that may be cut, in this order, to their minimum widths.
+    Empty columns are left out.
+    """
+    from rich.text import Text
+
+    if not rows:
+        return []
+    widths = [max(row[column].cell_len for row in rows) for column in range(len(rows[0]))]
+    for column, minimum in (shrink or {}).items():
+        excess = total_width(widths) - width
+        if excess > 0:
+            widths[column] = min(widths[column], max(minimum, widths[column] - excess))
+    used = [column for column, width in enumerate(widths) if width]
+    lines = []
+    for row in rows:
+        line = Text(no_wrap=True)
+        for column in used:
+            cell = row[column].copy()
+            cell.truncate(widths[column], overflow="ellipsis")
+            space = " " * (widths[column] - cell.cell_len)
+            line.append_text(Text.assemble(space, cell) if column in right else Text.assemble(cell, space))
+            if column != used[-1]:
+                line.append(GAP)
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def total_width(widths: Sequence[int]) -> int:
+    used = [width for width in widths if width]
+    return sum(used) + len(GAP) * max(0, len(used) - 1)
+
+
+def labelled_lines(label: str, value: str, width: int, style: str = "") -> "list[Text]":
+    """Return a label and its value as lines. A long value is wrapped and indented."""
+    from rich.text import Text
+
+    wrapped = textwrap.wrap(value, max(20, width - LABEL_WIDTH - 2), break_on_hyphens=False) or [""]
+    lines = []
+    for number, part in enumerate(wrapped):
+        head = label if number == 0 else ""
+        lines.append(Text.assemble((f"  {head:<{LABEL_WIDTH}}", "dim"), (part, style)))
+    return lines
+
+
+def poll(ask: Callable[[], Reply], *, every_s: float) -> Iterator[Reply | Unreachable]:
+    """Yield each answer in turn. Raise Unreachable only for the first one; later it is yielded, because the node may
+    come back.
+    """
+    yield ask()
+    while True:
+        time.sleep(every_s)
+        try:
+            yield ask()
+        except Unreachable as away:
+            yield away
+
+
+def redraw(
+    console: "Console", answers: "Iterator[Reply | Unreachable]", lines: "Callable[[Reply], list[Text]]"
+) -> None:
+    """Draw each answer in place of the previous one. While the node is unreachable, keep the last answer and add a
+    line about it.
+    """
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    shown: list[Text] = []
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for answer in answers:
+            if isinstance(answer, Unreachable):
+                live.update(Group(*shown, Text(f"{answer.message}; waiting for it", style="red")), refresh=True)
+            else:
+                shown = lines(answer)
+                live.update(Group(*shown), refresh=True)
