@@ -1,9 +1,20 @@
 """The link to a device: an admitted call becomes one device message, and its answer one result (MCP-AX 8.2).
 
-The device gets the number of a tool and its arguments, nothing else. No MCP message is written or read on the way:
-the session encodes the arguments for the wire of the device, and this link turns the outcome into a result of MCP. A
-result is the content, or `isError` with a word for the failure in `_meta["x-mcpax-device"]`. A call that got no answer
-fails with an error of the link, which says whether the device may have acted.
+Theory of operation. A `DeviceLink` stands beside the links to MCP servers in the namespace, so calls of devices pass
+the same catalog, guard and audit. The device gets the number of a tool and its arguments, nothing else. No MCP message
+is written or read on the way: the session encodes the arguments for the wire of the device, and this link turns the
+outcome into a result of MCP.
+
+- Success: the content of the answer, as text and as `structuredContent`.
+- The device failed, or its answer is not what its tool declares: a result with `isError`, and a word for the failure in
+  `_meta["x-mcpax-device"]`.
+- No answer: an error of the link, whose `outcome` says whether the device may have acted.
+
+A result is handed over in a later turn of the event loop than the call, because the session may know the outcome while
+the call is still being sent.
+
+`DeviceKeeper` keeps the link. Other keepers launch or dial a server and try again after a loss; here the session does
+that all the time, so the keeper only waits for its reports. `find_frames` shows operators the recorded messages.
 """
 
 import asyncio

@@ -1,4 +1,10 @@
-"""The devices of a node: a keeper for each description, changes of descriptions, and registration at the parents."""
+"""The devices of a node: a keeper for each description, changes of descriptions, and registration at the parents.
+
+`Devices` starts a keeper for every file in `.devices` and follows changes of the configuration: a device whose
+description is unchanged is not touched. With `devices.mode = "on_behalf"`, `OnBehalf` registers each present device at
+the parents of this node under a segment of its own, so that parents see devices as direct children (MCP-AX B.3). The
+tools of such a device are then hidden from the node's own registration at its parents.
+"""
 
 import asyncio
 import uuid

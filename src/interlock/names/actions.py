@@ -1,9 +1,12 @@
 """Actions on the registry of names, each by its name: the common part of the CLI, the operator API, HTTP and MCP.
 
 An action takes the actor, the name or prefix that it is about, and a JSON body. It returns what changed, or raises
-Refused. A change controller can deprecate, withdraw and transfer an entry, confirm that it stays public, and consent to
-the use of a prefix. `Sightings` remembers which servers of this node offer a name, because a name with implementations
-cannot be withdrawn (REG-7.3-4).
+Refused. `NamesActions` is the table of actions; all ways in use it, so that all have the same rules and limits. A
+change controller can deprecate, withdraw and transfer an entry, confirm that it stays public, and consent to the use of
+a prefix (`ControllerChanges`).
+
+`Sightings` remembers for 90 days which servers of this node offered a registered name, because a name with
+implementations cannot be withdrawn (REG-7.3-4).
 """
 
 import uuid

@@ -1,7 +1,10 @@
 """The documents that specification references point to: fetched, digested, watched for changes, copied (criterion 2).
 
-Documents are fetched again each week (`DocumentWatch`); a changed or lost document is noted and changes no status. If a
-document cannot be fetched, a person can attach a copy by which the expert decides (`DocumentCopies`, REG-5-4).
+The address of a document comes from a requester, so fetching is restricted: only https, only public addresses, no
+credentials, few redirects, a limited size and time (`DocumentFetcher`). The digest of the bytes is recorded with the
+revision. Documents are fetched again each week (`DocumentWatch`); a changed or lost document is noted in the log and
+changes no status. If a document cannot be fetched from here, a person can attach a copy by which the expert decides
+(`DocumentCopies`, REG-5-4).
 """
 
 import hashlib

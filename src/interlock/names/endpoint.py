@@ -1,7 +1,11 @@
 """The HTTP endpoint of the registry: /registry for programs, /assignments for the published forms.
 
-An ASGI application. Reading needs a client's credential, or none if `registry.public_read` is set. A change is a
-statement signed by the controller (application/jose), or comes from a client that is a principal of the controller.
+An ASGI application. Reading needs a client's credential, or none if `registry.public_read` is set. Documents have an
+ETag, so that mirrors fetch only what changed. A change is a statement signed by the controller (application/jose), or a
+JSON body from a client that is a principal of the controller. A signed statement may be sent by any client: the
+signature decides, and the statement counts once, for this registry and for ten minutes.
+
+Refused credentials and hosts are audited. Other refusals are not, because a client could fill the log with them.
 """
 
 import hashlib

@@ -1,8 +1,15 @@
 """Requests for names: checked, filed, presented to an expert, and decided (draft section 5).
 
+    file ──> SUBMITTED ──> IN_REVIEW ──> ACCEPTED
+      └─> REVISION_REQUESTED  └─> REVISION_REQUESTED, REJECTED, CANCELLED
+
 A request is in the registry's log before it waits in the inbox, as an approval of kind `request` that needs the proof
-of an expert. The checks are repeated when a request is accepted, because the registry may have changed since. If an
-expert accepts what cannot be accepted, the request is rejected and the outcome of the approval says why.
+of an expert; a node that stops in between brings it to the inbox when it starts. The machine checks run when a request
+is filed and again when it is accepted, because the registry may have changed since. If an expert accepts what cannot be
+accepted any more, the request is rejected and the outcome of the approval says why.
+
+The document of a reference is fetched when the request is filed, before the decision, because a decision must not wait
+for the network.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """The hourly upkeep of the registry: reviews that are due, reminders, metrics of both.
 
 Each hour the registry reads what other processes wrote, starts reviews that are due, reminds operators of them, notes
-which servers offer which names, and fetches documents again. A reminder is a step of the log, so it is given once,
-whichever process gives it. It has no other effect.
+which servers offer which names, and fetches documents again. A reminder is a step of the log with its date, so it is
+given once, whichever process gives it; it has no other effect. An error is logged, and the next hour tries again.
 """
 
 import asyncio

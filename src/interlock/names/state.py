@@ -1,9 +1,16 @@
 """The state of the registry, rebuilt from its log, and the actor that asks for a change.
 
-A decision is on disk before it counts, in an order that all processes share. A change is a function of the state: it is
-decided and appended after the last record that was read. If another process appended first, the change is decided
-again; so of two requests for one name only one is accepted, whichever processes received them. An empty log starts with
-the entries of `initial.json`, which is table 2 of the draft.
+Theory of operation. The registry is the sum of the records in its log. A change is a function that looks at the state
+and returns the steps to append (`RegistryState.change`):
+
+1. `decide` is called with the current state. It raises Refused, or returns steps.
+2. The steps are appended after the last record that was read. Only then does the change count.
+3. If another process appended first, its records are read and `decide` is called again.
+
+So of two requests for one name only one is accepted, whichever processes received them. `decide` may therefore run
+several times and must not have effects of its own. Records are linked by hashes; a broken chain makes the registry
+unusable until a person looks at it, and nothing else of the node. An empty log starts with the entries of
+`initial.json`, which is table 2 of the draft.
 
 Every change is made by an `Actor`. `check_controller` demands that it acts for the change controller (REG-4.1-8): as
 one of its principals, by a statement that one of its keys signed, or as an admin who overrides it on record.

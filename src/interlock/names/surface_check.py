@@ -1,8 +1,14 @@
 """The session-bind check: tools are compared with the registered specifications of their names when they are listed.
 
-The result of the check stays with the route until the list, the registry or the configuration changes; a call of the
-tool checks none of this again (`NamesCheck`). Operators can pin the schemas of a tool (`SurfacePins`), and a person
-decides where no program can (`SurfaceQuestions`).
+Theory of operation. When a server lists its tools, `SurfaceChecks.judge` looks up each name. A registered name has a
+specification, and the schemas of the tool are compared with it (`protocol.judgement`). The policy of the configuration
+turns the result into a consequence: the tool is offered, offered with a warning, or refused, alone or with its server.
+The result stays with the route until the list, the registry or the configuration changes. A call of the tool checks
+none of this again; it only asks whether the route is refused (`NamesCheck`).
+
+Three things can change a result. `Rejudgement` lists tools again when the registry changes. Operators can pin the
+schemas of a tool (`SurfacePins`): from then on every difference counts. If no program can decide whether a tool
+conforms, `SurfaceQuestions` asks a person, once for each pair of schemas.
 """
 
 import logging

@@ -1,6 +1,8 @@
 """The registry as MCP tools: look up, check, verify and request a name. None of them decides (REG-9-5).
 
-Calls go through catalog, guard and link like calls of any other tool; the link leads to the node itself.
+The tools are listed under the segment `names` while `registry.tools` is set. Calls go through catalog, guard and link
+like calls of any other tool; the link leads to the node itself. Before each call the state reads what other processes
+have appended. Refusals of the registry become tool errors with a code, so that a model can react to them.
 """
 
 from collections.abc import Awaitable, Callable, Iterator

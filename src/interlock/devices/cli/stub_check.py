@@ -1,7 +1,8 @@
-"""What is asked of a stub: each check is one sentence of MCP-AX or its CDDL, tried on the line.
+"""The checks of a stub: each check is one sentence of MCP-AX or its CDDL, tried on the line.
 
-Only tools that the description calls not mutable are called: a check never moves anything. An id that is not described
-might, so that one is called only where that was asked for, and never without a description of the tools of Profile A.
+The port is opened without a node, with blocking reads. A check passes, fails (`NotKept`) or is skipped (`NotTried`). A
+check never moves anything: only tools that the description declares as not mutable are called. An id that is not
+described might do something, so it is called only with --unknown-ids, and for Profile A never without a description.
 """
 
 import errno

@@ -1,8 +1,14 @@
-"""Messages of Profile B (AX-8.2-3): one CBOR map each, as docs/devices.cddl says.
+"""Messages of Profile B (AX-8.2-3): one CBOR map each, as docs/devices.cddl defines.
 
-A call is {1: tool id, 2: id, 3: {position: argument}}, its answer {2: id, 4: result} or {2: id, 5: code}. A heartbeat
-is {1: "h", 2: id}, answered {2: id, 4: {}}; {1: "r"} asks for the tools, which are announced as {1: "r", 3: [entry]},
-with 6: true where further frames follow and 7 as the number of the frame. {1: event id, 3: {...}} is an event.
+    call          {1: tool id, 2: id, 3: {position: argument}}
+    answer        {2: id, 4: result} or {2: id, 5: code}
+    heartbeat     {1: "h", 2: id}, answered {2: id, 4: {}}
+    registration  {1: "r"} asks for the tools; {1: "r", 3: [entry]} announces them
+    event         {1: event id, 3: {...}}
+
+An announcement of several frames has 6: true in each frame but the last, and 7 as the number of the frame. Messages are
+written in the deterministic encoding of RFC 8949, which small parsers can rely on. They are read with our own reader
+(`wire.cbor`), which bounds nesting and lengths: the message comes from a device that may be faulty or hostile.
 """
 
 import base64

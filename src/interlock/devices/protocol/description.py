@@ -1,8 +1,14 @@
-"""The description of a device: what `.devices/SEGMENT.toml` says, as values (AX-B.1-1).
+"""The description of a device: the content of `.devices/SEGMENT.toml`, as values (AX-B.1-1).
 
-Profile "a" is a device that knows command numbers alone: names, layouts and capabilities are all here, and `mutable`
-and `reversible` are written out for every tool. Profile "b" describes itself; what is here names, narrows and classes
-the ids that it announces. "json" is a device on MQTT, "modbus" one whose registers are mapped to tools.
+There are four profiles:
+
+    a       The device knows command numbers alone. Names, layouts and capabilities are all in the description, and
+            `mutable` and `reversible` are written out for every tool, because no default is safe for hardware.
+    b       The device describes itself. The description names, narrows and classifies the ids that it announces.
+    json    A device on MQTT, with tools by name.
+    modbus  A device whose registers are mapped to tools.
+
+The types check what types can check. Everything else is checked in `description_check`, with the place in the file.
 """
 
 from typing import Annotated, Literal

@@ -1,4 +1,13 @@
-"""The tools of a device: what its description, or its own announcement, makes of its command numbers."""
+"""The tools of a device: what its description, or its own announcement, makes of its command numbers.
+
+A tool of Profile A is the description's. A tool of Profile B is announced by the device as a number with CBOR types;
+the description, if there is one, gives it a name, field names and a capability, and must not contradict the
+announcement. From either, `device_tool` builds the entry of tools/list with its JSON Schemas and its capability
+annotation, and compiles the schemas, because arguments and results are checked by them.
+
+`Announcements` applies announcements of one device: each as a whole, and only a few changes within a time, because a
+changed list of tools makes every client read the list again.
+"""
 
 from collections import deque
 from collections.abc import Sequence

@@ -1,7 +1,10 @@
 """Messages of Profile A (AX-B.1-5, AX-B.1-8): TYPE, TOOL_ID, SEQ, PAYLOAD.
 
-The layouts of payloads are the description's. `FramedCborCodec` is for a device of Profile B that uses the same
-frame: its PAYLOAD is the CBOR message, and TYPE, TOOL_ID and SEQ repeat what that says.
+The description gives the layouts of payloads. A response has a status byte, at its end or at its beginning; 0 means
+success. SEQ repeats that of the call, and is 0 in an event, which no call asked for.
+
+`FramedCborCodec` is for a device of Profile B that uses the same frame: its PAYLOAD is the CBOR message, and TYPE,
+TOOL_ID and SEQ repeat members of that message. If they differ, the message is dropped.
 """
 
 from collections.abc import Mapping

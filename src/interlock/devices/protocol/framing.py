@@ -1,7 +1,13 @@
 """The frame of a device message, and the CRC of frames: COBS, a length prefix, or the frame of Profile A.
 
-A framing marks off messages in a stream of bytes that may lose, change or invent some. Checksums are CRC-8 or
-CRC-16-CCITT (AX-B.1-4).
+A framing finds messages in a stream of bytes that may lose, change or invent some. Bytes that are no message are
+dropped and counted by reason; they never raise an error. Memory is bounded by the largest message.
+
+    CobsFraming     a zero ends a frame; a bad frame costs nothing but itself (AX-8.1-2)
+    LengthFraming   two bytes of length; after a bad length the connection is useless (AX-8.1-3, AX-8.1-4)
+    SofFraming      SOF, LEN, message, CRC without byte stuffing, so that any byte may look like the start (AX-B.1-2)
+
+Checksums are CRC-8 with polynomial 0x07 or CRC-16-CCITT (AX-B.1-4).
 """
 
 import binascii

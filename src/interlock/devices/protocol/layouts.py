@@ -1,9 +1,11 @@
-"""Layouts of Profile A (AX-B.1-6): arguments to the bytes a device knows, and its bytes to a result.
+"""Layouts of Profile A (AX-B.1-6): from arguments to the bytes that a device knows, and from its bytes to a result.
 
-A payload is a fixed struct, TLV (tag, length, value; one byte each for tag and length) or raw bytes. Numbers on the
-wire are what a person reads less `offset`, divided by `scale`; bytes are base64 in JSON. What does not fit exactly is
-refused and never rounded, cut or wrapped: before it is sent as argument_invalid, when it is received as
-response_invalid.
+A payload is a fixed struct, TLV (tag, length, value; one byte each for tag and length) or raw bytes. A number on the
+wire is the number that a person reads, less `offset`, divided by `scale`; bytes are base64 in JSON.
+
+Values that do not fit exactly are refused and never rounded, cut or wrapped: a valve that is opened to a value that
+no person wrote is worse than an error. Before sending, the fault is argument_invalid, after receiving response_invalid.
+Scaled numbers are computed with decimals, so that 0.1 is one step of a scale of 0.1.
 """
 
 import base64
@@ -142,9 +144,9 @@ def _decoded_tlv(order: Order, fields: Sequence[Field], payload: bytes) -> dict[
     return members
 
 
-def wire_number(field: Field, value: Any, code: Code = "argument_invalid") -> int | float:
+def wire_number(field: Field, value: Any) -> int | float:
     """Return the number on the wire for what a person wrote. Raises DeviceFault."""
-    number = checked_number(field, value, code)
+    number = _check_number(field, value, "argument_invalid")
     if field.type == "f32":
         try:
             scaled = (number - field.offset) / field.scale
@@ -152,28 +154,28 @@ def wire_number(field: Field, value: Any, code: Code = "argument_invalid") -> in
                 raise OverflowError
             struct.pack("<f", scaled)
         except OverflowError:
-            raise DeviceFault(code, f"{field.name} is out of range", field.name) from None
+            raise DeviceFault("argument_invalid", f"{field.name} is out of range", field.name) from None
         return scaled
     try:
         exact = (Decimal(repr(number)) - Decimal(repr(field.offset))) / Decimal(repr(field.scale))
         whole = int(exact.to_integral_value())
     except InvalidOperation:
-        raise DeviceFault(code, f"{number} is out of range", field.name) from None
+        raise DeviceFault("argument_invalid", f"{number} is out of range", field.name) from None
     if abs(exact - whole) > _OUT_OF_TEN:
         step = "a whole number" if field.scale == 1 else f"a multiple of {field.scale:g}"
-        raise DeviceFault(code, f"{number} is not {step}", field.name)
+        raise DeviceFault("argument_invalid", f"{number} is not {step}", field.name)
     _, low, high = INTEGERS[field.type]
     if not low <= whole <= high:
-        raise DeviceFault(code, f"{number} is out of range", field.name)
+        raise DeviceFault("argument_invalid", f"{number} is out of range", field.name)
     return whole
 
 
-def shown_number(field: Field, number: int | float, code: Code = "response_invalid") -> int | float:
+def shown_number(field: Field, number: int | float) -> int | float:
     """Return what a person reads for a number from the wire. Raises DeviceFault if the description forbids it."""
-    return checked_number(field, _shown(field, number), code)
+    return _check_number(field, _shown(field, number), "response_invalid")
 
 
-def checked_number(field: Field, value: Any, code: Code) -> int | float:
+def _check_number(field: Field, value: Any, code: Code) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DeviceFault(code, "not a number", field.name)
     if isinstance(value, float) and not math.isfinite(value):
@@ -185,20 +187,20 @@ def checked_number(field: Field, value: Any, code: Code) -> int | float:
     return value
 
 
-def enum_number(field: Field, value: Any, code: Code = "argument_invalid") -> int:
+def enum_number(field: Field, value: Any) -> int:
     if not isinstance(value, str) or value not in field.values:
-        raise DeviceFault(code, f"not one of {', '.join(field.values)}", field.name)
+        raise DeviceFault("argument_invalid", f"not one of {', '.join(field.values)}", field.name)
     return field.values[value]
 
 
-def enum_name(field: Field, number: Any, code: Code = "response_invalid") -> str:
+def enum_name(field: Field, number: Any) -> str:
     for name, named_number in field.values.items():
         if named_number == number:
             return name
-    raise DeviceFault(code, f"{number!r} has no name", field.name)
+    raise DeviceFault("response_invalid", f"{number!r} has no name", field.name)
 
 
-def bytes_of(field: Field, value: Any, code: Code = "argument_invalid") -> bytes:
+def bytes_of(field: Field, value: Any) -> bytes:
     """Decode strict base64. Raises DeviceFault."""
     if isinstance(value, str):
         try:
@@ -207,7 +209,7 @@ def bytes_of(field: Field, value: Any, code: Code = "argument_invalid") -> bytes
             data = None
         if data is not None:
             return data
-    raise DeviceFault(code, "not base64", field.name)
+    raise DeviceFault("argument_invalid", "not base64", field.name)
 
 
 def _shown(field: Field, number: int | float) -> int | float:

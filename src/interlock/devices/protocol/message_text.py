@@ -1,6 +1,7 @@
-"""Messages of devices as text for people: what was said, by which side, in the names of the description.
+"""Messages of devices as text for people: each message as one line, in the names of the description.
 
-An answer of Profile B says only the id of its request: what was asked is remembered, message by message.
+The texts are for operators who watch a device. An answer of Profile B names only the id of its request, so the method
+of each request is remembered, message by message. An unreadable message is shown as its bytes.
 """
 
 import contextlib

@@ -1,7 +1,15 @@
 """The messages between a device and its gateway, as values.
 
-A codec turns these values into the bytes of one message and back: `FrameCodec` for Profile A, `CborCodec` for Profile
-B, `JsonCodec` for MQTT. Framing and transports carry messages as bytes and do not look into them.
+A codec turns these values into the bytes of one message and back:
+
+    FrameCodec       Profile A
+    CborCodec        Profile B
+    FramedCborCodec  Profile B in the frames of Profile A
+    JsonCodec        devices on MQTT
+    ModbusCodec      Modbus
+
+Framing and transports carry messages as bytes and do not look into them; the session sees only values. Everything that
+MCP-AX adds to arguments, and `_meta`, is removed before a message is encoded (AX-8.2-5).
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,10 @@
-"""A simulated device: the other end of a link, out of the same description.
+"""A simulated device: the other end of a link, built from the same description.
 
-In: messages of a gateway; out: what the device says to each. It remembers what it is given: a response that has a
-field of the name of an earlier argument says that value, in the scale of its own; other numbers rise with each reading,
-within their limits.
-Profile A answers in the layouts of its description; Profile B announces the described tools and speaks CBOR.
+It takes the messages of a gateway and returns the answers of the device. It remembers the values it was set to: a
+response field with the name of an earlier argument has that value, in the scale of the field. Other numbers rise with
+each reading, within their limits. Profile A answers in the layouts of its description; Profile B announces the
+described tools and speaks CBOR. Tests and `interlock device simulate` use it; it shares the codecs with the gateway, so
+it cannot find errors in them. The firmware and its emulated chips do that.
 """
 
 import base64

@@ -4,8 +4,11 @@ Devices of one bus share one bus object. Reading and writing it may block, so ea
 the event loop. Options of an interface that a description does not have (its bit rate) come from python-can's own
 configuration file.
 
-What a device sends faster than its rate is dropped, beside what it was asked for: each message that is sent allows as
-many frames as flow control for it and the longest answer take.
+Every frame on a bus reaches the reading thread, also those of other devices and of a device that sends without end. The
+thread drops frames of unknown ids and frames beyond the rate of a device before they wake the event loop. A device may
+always send what it was asked for: each message that is sent allows as many frames as flow control for it and the
+longest answer take. Everything else counts against `FRAMES_PER_S`. The bus as a whole is limited as well, because a
+virtual bus can carry more than a wire.
 """
 
 import asyncio

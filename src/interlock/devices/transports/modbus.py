@@ -1,11 +1,13 @@
 """Modbus: the requests of a message, one after the other, over TCP or a serial line (RTU), through pymodbus.
 
-Units of one address or line share it, with one request in flight. A message whose requests have no turn, or not all
-their answers, in its time is given up in silence: its sender knows that time, and nothing is sent after it. On a serial
-line answers have no number, and a late one must not be taken for the next: a unit whose answer did not come rests until
-one and a half times that time after the request, and is then asked to echo two random bytes. Units answer in the order
-in which they are asked, so that after the echo, or the exception of a unit that has none, nothing late can come. Until
-then it is asked nothing else.
+Units of one address or line share it, with one request in flight. A message has a time. If its requests have no turn,
+or not all their answers, within that time, the message is given up in silence: its sender knows the same time, and
+nothing is sent after it.
+
+On a serial line answers have no number, and a late answer must not be taken for the next one. A unit whose answer did
+not come is therefore left alone until one and a half times the time after the request, and is then asked to echo two
+random bytes. Units answer in the order in which they are asked. So after the echo, or after the exception of a unit
+without this function, no late answer can arrive. Until then the unit is asked nothing else; other units are.
 """
 
 import asyncio

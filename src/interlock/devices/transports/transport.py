@@ -1,4 +1,16 @@
-"""Transports of devices: their interface, the table of their names, and the connections that several devices share."""
+"""Transports of devices: their interface, the table of their names, and the connections that several devices share.
+
+A transport carries whole messages to one device and back, as bytes. It is opened once and closed once. The session
+(`TransportOwner`) opens a new transport after each loss, so a transport never has to recover by itself.
+
+    construct ── open ──> open ── lose ──> lost ── close ──> closed
+                   └── TransportFailed ──────────── close ──────┘
+
+Devices on the same bus, line or broker share one connection (`SharedConnections`): the first device opens it, the last
+one closes it, and a lost connection is replaced as soon as another device opens its transport. Each device pays for
+what it sends: transports limit the bytes, frames or messages that one device may send in a second, so that a faulty
+device does not stop the others.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod

@@ -1,7 +1,11 @@
 """Serial lines: a device file, a pty, or the TCP socket of an emulator.
 
-What is read is handled a slice at a time, and a device that talks without end is read more slowly: others on the node
-have their turn.
+Received bytes are handled in slices of 1 KiB, one slice in each turn of the event loop. A device that sends without end
+is read more slowly than it sends (`BYTES_PER_S`): reading is paused until the bytes are paid for, so that the rest of
+the node has its turn. A line that takes nothing is lost once 16 KiB wait to be sent.
+
+Frames of Profile A end by silence if they are incomplete. After the last bytes, a timer feeds the framing with nothing
+once the gap has passed, so that a good frame inside an incomplete one is found (MCP-AX B.1).
 """
 
 import asyncio

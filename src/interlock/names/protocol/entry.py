@@ -1,7 +1,9 @@
-"""An entry of the registry: its fields, the revisions of its specification, and the tables of status changes.
+"""The entries of the registry, and the rules of their life: which status may follow which, and after how long.
 
-An entry has the seven fields of the draft's section 4.1. Beside them it has the schemas of each revision of its
-specification with their digests, and the dates on which its status depends (draft 5, 7.3).
+An entry has the seven fields of the draft's section 4.1, the revisions of its specification with their digests, and the
+dates on which its status depends (draft 5, 7.3). Dates are texts, YYYY-MM-DD, because that is how they are published
+and compared. Periods of months count calendar months: a minimum period is never shortened by a short month, a deadline
+is never extended by one.
 """
 
 import datetime

@@ -4,6 +4,13 @@ Schemas are compared, not texts: a server may accept more than the specification
 allows. The specification is only used for the comparison. Clients see the server's own schemas, and calls are checked
 by them (REG-8.1-6).
 
+    arguments   every value that the specification allows must be accepted by the server
+    results     every value that the server may return must be allowed by the specification
+
+A list may have thousands of tools, so the common cases are cheap: equal texts are identical without reading them, equal
+digests without comparing, and small schemas are compared as they are written. The effort of all comparisons of one list
+is limited; a tool that exceeds it is undecided.
+
 A server may claim in the tool's `_meta` which revision its tool follows; the claim is compared with the schemas
 (REG-8.2-2). There are two ways to claim. `dev.interlock/specification` names a revision by its number, its reference or
 the digest of its schemas. `schema_version` in the capability annotation of MCP-AX is a semantic version: the first

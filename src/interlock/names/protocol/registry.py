@@ -1,7 +1,11 @@
 """The records of the registry's log, and the state of a registry, which is the sum of its records in order.
 
 A record is a `RegistryStep`. It contains everything that one decision changed, as whole values: the entry, the request
-that it answers, and who now acts for the controller are in one record, or in none.
+that it answers, and the principals who now act for the controller are in one record, or in none. Applying a record
+therefore replaces values by key and cannot fail, and a reader of the log never sees half of a decision.
+
+Holders of prefixes are not recorded with each entry. They follow from the order of entries: the controller of the first
+entry under a prefix holds it (REG-7.2-1), unless a ruling made another controller its holder.
 """
 
 from collections.abc import Iterable, Iterator
