@@ -19,9 +19,8 @@ from bench.measure import Spread, spread
 from interlock.ax.protocol.budget import LIMIT_MAX, BudgetLimits
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.hop_metadata import Offer
-from interlock.catalog.arguments_check import ArgumentsCheck
 from interlock.catalog.catalog import Catalog, LiveNamespace
-from interlock.catalog.route_check import RouteCheck
+from interlock.catalog.checks import ArgumentsCheck, RouteCheck
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.core.calls.call import Call

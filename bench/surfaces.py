@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from interlock.catalog.surface import LIST_STEPS_MAX
+from interlock.catalog.routes import LIST_STEPS_MAX
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import SurfacePolicy, SurfaceVerdict

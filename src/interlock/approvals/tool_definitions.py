@@ -23,7 +23,7 @@ from msgspec import Raw
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
-from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.catalog.routes import DefinitionSnapshot, DefinitionState
 from interlock.config.plan import ToolClass
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed

@@ -53,8 +53,8 @@ from interlock.aql.protocol.tool_operations import (
     declare_tool,
 )
 from interlock.aql.protocol.validation import Arguments, Validator
-from interlock.catalog.arguments_check import refuse_input
 from interlock.catalog.catalog import EVERYTHING, LiveNamespace, Namespace
+from interlock.catalog.checks import refuse_input
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan, ToolRule
 from interlock.core.calls.call import Call

@@ -79,7 +79,7 @@ from interlock.ax.protocol.registration.registrations import (
 )
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.local_items import local_items
+from interlock.catalog.routes import local_items
 from interlock.config.plan import AccessRule, Plan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks

@@ -19,7 +19,6 @@ from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.capability import AuthScope, needed_hints
 from interlock.ax.protocol.hop_metadata import Unlisted, degraded_meta, lean_meta
 from interlock.ax.protocol.names import WithheldName, maybe_own_uri, nested_segments, show_uri
-from interlock.catalog import unlisted_tools
 from interlock.catalog.incremental import (
     AliasCollisions,
     PacedChanges,
@@ -29,10 +28,10 @@ from interlock.catalog.incremental import (
     difference,
     route_difference,
 )
-from interlock.catalog.link_items import make_link_items
-from interlock.catalog.names import near_names
+from interlock.catalog.link_items import make_link_items, near_names
 from interlock.catalog.routes import (
     NO_RULINGS,
+    NO_SURFACES,
     RESOURCE_SCHEME,
     ChangedDefinition,
     ChecksFor,
@@ -40,10 +39,11 @@ from interlock.catalog.routes import (
     Place,
     Route,
     Rulings,
+    Surfaces,
     changes,
     era_of,
+    is_provided,
 )
-from interlock.catalog.surface import NO_SURFACES, Surfaces, is_provided
 from interlock.config.plan import Plan
 from interlock.core.calls.call import AccessList
 from interlock.core.calls.caller import ViewKey
@@ -474,7 +474,7 @@ class Namespace:
     def withheld(self, link: Link) -> list[WithheldName]:
         reasons = [entry for items in self.link_items if items.link is link for entry in items.withheld]
         reasons.extend(
-            unlisted_tools.surface_refused(route.original, route.surface.warning, route.refusal.message)
+            WithheldName(name=route.original, reason=route.surface.warning, code=route.refusal.message)  # REG-8.1-2
             for items in self.link_items
             if items.link is link
             for route in items.tools

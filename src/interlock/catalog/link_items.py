@@ -1,12 +1,23 @@
-"""The items of one server, prepared for the namespace: names settled, capabilities read, routes made.
+"""The items that one server adds to the namespace: names are settled, capabilities are read, routes are constructed.
 
-The items of a link are made once per change of its server's list, in slices, so that ten thousand tools delay no other
-work. Names depend only on the configuration and the server's own list. What an offer means depends on who makes it: an
-unmodified server is taken as it is, a registrant is held to MCP-AX, and only an aggregator has anything below it.
+`make_link_items` is called once for each change of a server's list. It works in slices, so that ten thousand tools
+delay no other work, and takes over the routes of tools that did not change.
+
+Names depend only on the configuration and the server's own list (MCP-AX 4.1, 4.3), never on other servers. They are
+settled by who offers them: an unmodified server's names are normalised; a registered leaf may have no dots in them; an
+aggregator's are dotted, and every part must be valid as it is. Names that MCP-AX forbids end the registration.
+
+A tool that may not be listed becomes a `WithheldName` with the reason that `interlock status` shows. The reasons are
+checked in this order: hidden by configuration, too far away, invalid capability, unproved authority, scope, unchecked
+link, and at last its definition, which an operator may have to accept.
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -45,14 +56,31 @@ from interlock.ax.protocol.hop_metadata import (
     read_below,
     timeout_s,
 )
-from interlock.ax.protocol.names import SCHEME, WithheldName, alias, bare_uri, is_nested, qualify, show_uri
-from interlock.catalog import unlisted_tools
-from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
-from interlock.catalog.names import SettledNames, refuse_names, settle_names
-from interlock.catalog.routes import NO_RULINGS, ChecksFor, LinkItems, Place, Route, Rulings
-from interlock.catalog.surface import (
+from interlock.ax.protocol.names import (
+    SCHEME,
+    WithheldName,
+    alias,
+    bare_uri,
+    is_nested,
+    listed_twice,
+    qualify,
+    read_dotted,
+    resolve_locals,
+    show_uri,
+)
+from interlock.catalog.routes import (
+    CHANGED,
+    HIDDEN,
     LIST_STEPS_MAX,
+    NO_RULINGS,
     NO_SURFACES,
+    ChecksFor,
+    DefinitionSnapshot,
+    DefinitionState,
+    LinkItems,
+    Place,
+    Route,
+    Rulings,
     Surface,
     Surfaces,
 )
@@ -66,8 +94,101 @@ from interlock.mcp.items import Item, maybe_value
 from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.mcp.tasks import needs_task
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value
-from interlock.wire.refusal import NAMESPACE_INVALID, Refusal
+from interlock.wire.refusal import AUTHORITY_UNVERIFIED, NAMESPACE_INVALID, SCOPE_DENIED, Refusal, ax_refusal
 from interlock.wire.schemas.inclusion import Effort
+
+_PINNED: Final = "its definition changed, and [[tool]] pin withholds it until an operator accepts: interlock approvals"
+_DENIED: Final = "an operator denied its definition as it now is"
+_UNPROVED: Final = (
+    "it changes something, and the authority of this registrant is not proved: "
+    "let it send a proof (authority_proof, authority_key), vouch for it with authority in its [[access]] entry,"
+    ' or set ax.require_proof = "never"'
+)
+
+INVALID_NAMES_MAX: Final = 100  # how many of them a refusal repeats
+INVALID_NAME_CHARS_MAX: Final = 128
+
+
+class SettledNames(msgspec.Struct, frozen=True):
+    """The names of one list. An item is (original name, item, segments below the server, local name)."""
+
+    items: list[tuple[str, Item, tuple[str, ...], str]]
+    withheld: tuple[WithheldName, ...]
+    invalid: list[str]
+
+
+def settle_names(offer: Offer, items: Items) -> SettledNames:
+    """Settle the names of a list, and find those that are invalid or occur twice."""
+    # Drop repeated items that are equal to the byte. A repeated name with another definition is withheld below.
+    seen: dict[str, Item] = {}
+    named: list[tuple[str, Item]] = []
+    for name, item in items.items:
+        if name not in seen or encode_value(seen[name]) != encode_value(item):
+            seen[name] = item
+            named.append((name, item))
+    if offer.is_aggregator:
+        times = Counter(name for name, _ in named)
+        # Thousands of tools share their segments.
+        shared_segments: dict[tuple[str, ...], tuple[str, ...]] = {}
+        settled: list[tuple[str, Item, tuple[str, ...], str]] = []
+        invalid: list[str] = []
+        for name, item in named:
+            parts = read_dotted(name)
+            if parts is None:  # AX-4.3-1, AX-4.3-2
+                invalid.append(name)
+            elif times[name] == 1:
+                settled.append((name, item, shared_segments.setdefault(parts[:-1], parts[:-1]), parts[-1]))
+        repeated = sorted(name for name, count in times.items() if count > 1)
+        return SettledNames(settled, tuple(listed_twice(name, times[name]) for name in repeated), invalid)
+    invalid = [name for name, _ in named if "." in name] if offer.kind == "leaf" else []  # AX-4.3-1
+    resolution = resolve_locals([name for name, _ in named])
+    locals_ = resolution.local_names
+    return SettledNames(
+        [(original, item, (), locals_[original]) for original, item in named if original in locals_],
+        resolution.withheld,
+        invalid,
+    )
+
+
+def refuse_names(offer: Offer, names: list[str]) -> Refusal:
+    """Return the refusal of a registrant that lists invalid names."""
+    why = (
+        "each part of a name that an aggregator lists must be 1 to 63 characters of a-z, 0-9, _ and -"
+        if offer.is_aggregator
+        else "a leaf's names hold no dots: register as an aggregator, or rename the tools"
+    )
+    shown = [name[:INVALID_NAME_CHARS_MAX] for name in names[:INVALID_NAMES_MAX]]
+    return ax_refusal(NAMESPACE_INVALID, why, names=shown)  # AX-4.3-1
+
+
+NEAR_MAX: Final = 3
+NAME_MAX: Final = 128  # characters; nothing listed is longer
+LIKENESS: Final = 0.75  # names of one server share their beginning
+COMPARED_MAX: Final = 500  # names compared letter by letter: some milliseconds
+
+
+def near_names(name: str, listed: Iterable[str]) -> list[str]:
+    """Return listed names that resemble a name that is not listed: what a model probably meant.
+
+    Names that differ only in separators and case, or that end in the name (`read_file` for `files__read_file`), come
+    first; otherwise names with a similar spelling. The work is bounded, because a caller may send any name as often as
+    it likes.
+    """
+    if not name or len(name) > NAME_MAX:
+        return []
+    names = list(listed)
+    wanted = _plain(name)
+    alike = [candidate for candidate in names if (plain := _plain(candidate)) == wanted or plain.endswith(f"_{wanted}")]
+    if alike:
+        return alike[:NEAR_MAX]
+    first = wanted.partition("_")[0]
+    likely = [candidate for candidate in names if _plain(candidate).startswith(first)] or names
+    return get_close_matches(name, islice(likely, COMPARED_MAX), n=NEAR_MAX, cutoff=LIKENESS)
+
+
+def _plain(name: str) -> str:
+    return "_".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
+
 
 SLICE: Final = 200  # items prepared before others get a turn
 _KINDS: Final = ("tools", "prompts", "resources", "templates")
@@ -282,11 +403,12 @@ class _LinkItemsBuilder:
             return WithheldName(name=original, reason=qualified.reason)
         rule = _rule(self._plan.tools, qualified)
         if rule is not None and rule.hide:
-            return unlisted_tools.hidden(original)
+            return WithheldName(name=original, reason=HIDDEN)
         meta = _meta(item)
         stated = read_below(meta, self._offer)
         if stated.hops > self._plan.ax.max_hops:
-            return unlisted_tools.too_many_hops(original, stated.hops, self._plan.ax.max_hops)
+            reason = f"it is {stated.hops} hops away; ax.max_hops is {self._plan.ax.max_hops}"
+            return WithheldName(name=original, reason=reason, code="hops_exceeded")
         annotations = maybe_value(item, "annotations")
         is_open = self._is_open(original, stated, annotations, rule)
         snapshot = DefinitionSnapshot(
@@ -304,15 +426,16 @@ class _LinkItemsBuilder:
         is_open = is_open and ruling is None
         judged = self._judge(original, stated, item, annotations, rule, ruling, accepted)
         if isinstance(judged, InvalidAnnotation):
-            return unlisted_tools.capability_invalid(original, judged.reason)
+            return WithheldName(name=original, reason=judged.reason, code="capability_invalid")  # AX-9.1-1
         capability = judged.capability
         # AX-4.2-7, AX-4.2-11
         if capability.mutable and not self._offer.proved and self._plan.ax.require_proof != "never":
-            return unlisted_tools.authority_unproved(original)
+            return WithheldName(name=original, reason=_UNPROVED, code=AUTHORITY_UNVERIFIED)  # AX-4.2-7
         scope = implied_scope(capability)
         if self._offer.scope < scope:  # AX-10.2-1, AX-10.2-2
             self.out_of_scope.append(qualified)
-            return unlisted_tools.out_of_scope(original, scope, self._offer.scope)
+            reason = f"it needs scope {scope.value}; this server is registered for {self._offer.scope.value}"
+            return WithheldName(name=original, reason=reason, code=SCOPE_DENIED)
         mirrored = (
             mirrored_arguments(maybe_value(item, "inputSchema"))
             if _MIRROR_MARK in bytes(item.get("inputSchema", b""))
@@ -322,7 +445,8 @@ class _LinkItemsBuilder:
             return WithheldName(name=original, reason=mirrored)
         irreversible = judged.irreversible
         if irreversible and not is_open and not self._link.is_checked:  # AX-8.N-3
-            return unlisted_tools.link_unchecked(original)
+            reason = 'it cannot be undone, and its link has no checksum: write crc = "crc16", or allow_unchecked = true'
+            return WithheldName(name=original, reason=reason, code="link_unchecked")
         by_contract = original in self._link.asks
         hold = self._hold(qualified, stated, irreversible=irreversible, is_open=is_open, by_contract=by_contract)
         gated = stated.gated or hold is not None  # AX-11.3-17, AX-11.3-18
@@ -574,9 +698,9 @@ def _without_ax_keys(item: Item, meta: dict[str, Raw], stated: ItemMetadata) -> 
 
 def _find_unwanted(look: DefinitionState, original: str, rule: ToolRule | None) -> WithheldName | None:
     if look is DefinitionState.DENIED:
-        return unlisted_tools.definition_denied(original)
+        return WithheldName(name=original, reason=_DENIED, code=CHANGED)
     if look is DefinitionState.CHANGED and rule is not None and rule.pin:
-        return unlisted_tools.definition_pinned(original)
+        return WithheldName(name=original, reason=_PINNED, code=CHANGED)
     return None
 
 

@@ -40,8 +40,7 @@ from interlock.catalog.api import (
     ToolSurface,
 )
 from interlock.catalog.catalog import EVERYTHING, Catalog
-from interlock.catalog.routes import LinkItems, Route, era_of
-from interlock.catalog.unlisted_tools import CHANGED
+from interlock.catalog.routes import CHANGED, LinkItems, Route, era_of
 from interlock.core.calls.caller import ClientRequest, Principal, ViewKey
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import refused_as

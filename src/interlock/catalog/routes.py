@@ -1,27 +1,220 @@
-"""Routes: where each item of the namespace leads, and what holds for a call of it."""
+"""Routes: the server that each item of the namespace leads to, and everything that the checks of a call need to know.
 
+A `Route` is constructed when a server lists its tools (`link_items`), not when a tool is called. It is immutable and
+contains what is known by then: names, the effective capability, price, scope, gate rule, the request head to send. The
+checks of a call only read it. `Place` is the same for resources and templates. The routes and places of one server are
+its `LinkItems`; `local_items` builds those of the node's own tools.
+
+A route refers to two judgements that others make and that can change while a server lists the same tools:
+
+- `DefinitionSnapshot` is the definition as it was listed. Operators accept definitions (`Rulings`), so that a tool that
+  changed its meaning can be withheld until a person has looked at it.
+- `Surface` is the verdict of the registry of names about the tool.
+"""
+
+import enum
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.budget import Price
-from interlock.ax.protocol.capability import Availability, Capability, LatencyClass
-from interlock.ax.protocol.hop_metadata import ADOPTED, DECLARED, Offer, as_declared
-from interlock.ax.protocol.names import SCHEME, WithheldName
-from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
-from interlock.catalog.surface import Surface
+from interlock.ax.protocol.capability import Availability, Capability, LatencyClass, hints
+from interlock.ax.protocol.hop_metadata import (
+    ADOPTED,
+    CAPABILITY,
+    DECLARED,
+    HOPS,
+    Offer,
+    as_declared,
+    published_annotation,
+)
+from interlock.ax.protocol.names import SCHEME, WithheldName, alias
 from interlock.config.plan import ToolClass
 from interlock.core.calls.check import Check
-from interlock.gate.protocol.policy import GateRule, ToolClaims
+from interlock.gate.protocol.policy import GateRule, ToolClaims, read_claims
 from interlock.links.api import Below
+from interlock.links.handshake import modern_head
 from interlock.links.link import Link
+from interlock.links.local_link import LocalLink, LocalResource, LocalTool
 from interlock.mcp.headers import Mirrored
-from interlock.mcp.items import Item
-from interlock.mcp.methods import Era
+from interlock.mcp.items import Item, maybe_value
+from interlock.mcp.methods import TOOLS_CALL, Era
+from interlock.names.protocol.judgement import Judgement, SurfaceVerdict
+from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.jsontext.canonical import tool_digest
 from interlock.wire.refusal import Refusal
+from interlock.wire.schemas.inclusion import Effort
+
+# The members of a tool that its digest covers (`tool_digest`).
+_MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations")
+FINGERPRINT_BYTES: Final = 16
+# As much text as a book has.
+SHOWN_BYTES_MAX: Final = 256 * 1024
+# The effort for comparing the tools of one list with the registry of names. Tools beyond that are undecided.
+LIST_STEPS_MAX: Final = 30_000
+# The reason of a tool that the configuration hides.
+HIDDEN: Final = "hidden by [[tool]]"
+# The code of a tool whose changed definition is not accepted.
+CHANGED: Final = "definition_changed"
+
+
+class DefinitionState(enum.Enum):
+    """The state of a definition, compared with the one that was accepted before."""
+
+    SAME = "same"
+    NEW = "new"
+    # Other bytes with the same meaning.
+    REWORDED = "reworded"
+    # Changed, and an operator has accepted exactly this definition.
+    ACCEPTED = "accepted"
+    CHANGED = "changed"
+    DENIED = "denied"
+
+
+class DefinitionSnapshot:
+    """A definition as it was listed.
+
+    The digest takes canonical JSON; the fingerprint is cheap, and enough to see that nothing changed.
+    """
+
+    __slots__ = ("__dict__", "_declared", "_item", "_said", "is_flagged", "is_open", "original", "tool")
+
+    def __init__(
+        self,
+        tool: str,
+        original: str,
+        item: Item,
+        stated: Raw | None,
+        declared: dict[str, object],
+        *,
+        is_open: bool = False,
+        is_flagged: bool = False,
+    ) -> None:
+        self.tool = tool
+        self.original = original
+        self.is_open = is_open  # neither server nor operator says whether it changes anything
+        self.is_flagged = is_flagged  # by x-mcpax-safety, now or, of the same definition, before
+        self._item = item
+        self._said = stated
+        self._declared = declared
+
+    @cached_property
+    def fingerprint(self) -> str:
+        hashed = hashlib.blake2b(self.original.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES)
+        for member in _MEMBERS:
+            hashed.update(b"\0%b\0" % bytes(self._item.get(member, b"")))
+        hashed.update(bytes(self._said or b""))
+        return hashed.hexdigest()
+
+    @cached_property
+    def digest(self) -> str:
+        declared = as_declared(self._said, self._declared)
+        return tool_digest(self._item, downstream_name=self.original, declared=declared)
+
+    def keep_flag(self) -> None:
+        """Set the safety flag, because the accepted definition had it."""
+        self.is_flagged = True
+
+    @cached_property
+    def claims(self) -> ToolClaims:
+        declared = as_declared(self._said, self._declared)
+        return read_claims(declared, maybe_value(self._item, "annotations"), is_flagged=self.is_flagged)
+
+    def definition(self) -> bytes:
+        """Return the definition that a person is shown, as JSON: everything the digest covers (`digests.shown_digest`).
+
+        It is null if it is too long to be read: a person does not sign what they cannot have read, and [[tool]] can
+        still decide. A member that not every reader can decode is shown as its hash, as in the digest.
+        """
+        shown: dict[str, Any] = {"name": self.original}
+        for member in _MEMBERS:
+            raw = self._item.get(member)
+            if raw is not None:
+                shown[member] = raw if _is_readable(raw) else {"sha256": hashlib.sha256(raw).hexdigest()}
+        declared = as_declared(self._said, self._declared)
+        if declared is not None:
+            shown["capability"] = declared
+        definition = encode_value(shown)
+        is_shown = len(definition) <= SHOWN_BYTES_MAX and _is_readable(definition)
+        return definition if is_shown else b"null"
+
+
+def _is_readable(raw: Raw | bytes) -> bool:
+    try:
+        msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The verdict of the registry of names about a tool. Texts are built when they are needed."""
+
+    judgement: Judgement
+    # The refusal of every call, if the registry forbids the tool.
+    refuse: Callable[[], Refusal] | None = None
+    # True if the server is refused together with the tool.
+    ends_session: bool = False
+    warn: Callable[[], str] | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.refuse is not None
+
+    @property
+    def refusal(self) -> Refusal | None:
+        return None if self.refuse is None else self.refuse()
+
+    @property
+    def warning(self) -> str:
+        """Return the warning for operators, or ""."""
+        return "" if self.warn is None else self.warn()
+
+    @property
+    def meta(self) -> dict[str, Any] | None:
+        """Return what clients get under `dev.interlock/surface` for a registered name, or None (REG-2-1)."""
+        judged = self.judgement
+        if judged.status is None:
+            return None
+        return {
+            "name": judged.name,
+            "verdict": judged.verdict.value,
+            "digest": judged.digest,
+            "status": judged.status.value,
+        }
+
+
+class Surfaces(Protocol):
+    """The registry of names, as far as the catalog uses it."""
+
+    def judge(
+        self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
+    ) -> Surface | None:
+        """Judge a tool, or return None if there is nothing to say about it.
+
+        `tool`: its qualified name. `names`: at its server and here, without any prefix. `meta`: as its server wrote it.
+        """
+
+
+class _NoSurfaces:
+    def judge(
+        self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
+    ) -> Surface | None:
+        return None
+
+
+NO_SURFACES: Final[Surfaces] = _NoSurfaces()
+
+
+def is_provided(surface: Surface | None, name: str) -> bool:
+    """Return whether a tool keeps to the specification of the name, so that it can replace others that do."""
+    if surface is None or surface.judgement.name != name:
+        return False
+    return surface.judgement.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)
 
 
 class Rulings(Protocol):
@@ -217,3 +410,57 @@ def _segment(path: tuple[str, ...], routes: list[Route]) -> Below:
         irreversible=sum(route.irreversible for route in routes),
         gated=sum(route.gated for route in routes),
     )
+
+
+def local_items(link: LocalLink, root_segment: str | None) -> LinkItems:
+    """Return what a local link adds to the namespace under `root_segment`."""
+    root = () if root_segment is None else (root_segment,)
+    routes = (_tool_route(link, root, tool) for tool in link.tools.values())
+    return LinkItems(
+        link=link,
+        tools=tuple(sorted(routes, key=lambda route: route.qualified)),
+        resources=tuple(_place(link, resource) for resource in link.resources.values()),
+        digests=dict.fromkeys(("tools", "prompts", "resources", "templates"), b""),
+    )
+
+
+def _tool_route(link: LocalLink, root: tuple[str, ...], tool: LocalTool) -> Route:
+    below = () if link.is_root else link.path
+    segments = (*root, *below)
+    qualified = ".".join((*segments, tool.name))
+    definition = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+    if tool.output_schema is not None:
+        definition["outputSchema"] = tool.output_schema
+    capability = tool.capability
+    return Route(
+        link=link,
+        qualified=qualified,
+        alias=alias(qualified),
+        local=tool.name,
+        original=tool.name,
+        wire_name=Raw(encode_value(tool.name)),
+        head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % tool.name.encode(),
+        item=_encode_members(definition),
+        segments=segments,
+        below=below,
+        capability=capability,
+        meta={CAPABILITY: published_annotation(None, capability), HOPS: 1},
+        hints=hints(capability, None),
+        hops=1,
+        timeout_s=tool.timeout_s,
+        scope=tool.scope,
+    )
+
+
+def _place(link: LocalLink, resource: LocalResource) -> Place:
+    definition = {
+        "uri": resource.uri,
+        "name": resource.name,
+        "description": resource.description,
+        "mimeType": resource.mime_type,
+    }
+    return Place(link=link, uri=resource.uri, bare=resource.uri, shown=resource.uri, item=_encode_members(definition))
+
+
+def _encode_members(definition: Mapping[str, object]) -> Item:
+    return {member: Raw(encode_value(value)) for member, value in definition.items()}

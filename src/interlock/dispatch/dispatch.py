@@ -21,7 +21,7 @@ from interlock.approvals.protocol.approval import Approval
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
 from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.catalog import EVERYTHING, Catalog, View
-from interlock.catalog.route_check import RouteCheck
+from interlock.catalog.checks import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold, Outcome, answer_failures
@@ -121,7 +121,7 @@ class Dispatch:
         )
         self._register = self.under_way.register  # every call is registered: without a look at both objects
         self.tasks = Tasks(parts.clock)
-        find_route = partial(parts.route_check.maybe_route, EVERYTHING)
+        find_route = partial(parts.route_check.find_route, EVERYTHING)
         self._confirmations = Confirmations(parts.gate, parts.decisions, find_route)
         self._queue = CallQueue(parts.availability.is_full)
         self._delayed = BackgroundTasks()

@@ -1,20 +1,141 @@
-"""The connections of one HTTP endpoint: how many there may be, and how much they may keep of requests under way.
+"""The connections of one HTTP endpoint: their number, the memory they may use, and the clients behind trusted proxies.
 
-What a peer has sent of a request that is not complete, or that waits for its turn, is counted for the endpoint and for
-the peer. What unknown senders sent (heads, and requests whose credential is being verified) is counted apart from
-bodies whose heads were admitted: strangers take no room from clients. A request that comes whole in one piece is never
-counted: while some hold all they may, others' short calls are served.
+The bytes of a request that is not complete, or that waits for its turn, are counted for the endpoint and for the peer.
+Bytes of unknown senders (heads, and requests whose credential is being verified) have a limit of their own, so that
+strangers use no memory that is meant for clients. A request that arrives in one piece is never counted: short calls are
+served even while other peers hold as much as they may.
+
+The proxies that the node trusts (node.trusted_proxies) say in headers which address and certificate a client has.
+`TrustedProxies` reads the address from the connection and the headers, or None if it is not certain. Headers of a peer
+that is not a trusted proxy are never read for this.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
 
+from interlock.approvals.trust.registrant import ClientCertificate
 from interlock.fronts.exchange import Head
-from interlock.fronts.trusted_proxies import source_of
-from interlock.net.protocol.address_scope import IpAddress
+from interlock.net.protocol.address_scope import IpAddress, unmapped
+from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.fronts.http_connection import EndpointConnection
+
+
+# Proxies in a row. No real chain is longer.
+HOPS_MAX: Final = 32
+# A pair of RFC 7239 4, except that addresses need no quotes. Only complete pairs match, so that a quote that a stranger
+# left open does not hide what a proxy added after it.
+_PAIR: Final = re.compile(r"""[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*"|[^\s",;]*)[ \t]*(?=[;,]|$)""")
+_WITH_PORT: Final = re.compile(r"(?:\[([^\]]*)\](?::\d{1,5})?|([^:]*):\d{1,5})", re.ASCII)
+
+
+class TrustedProxies:
+    """The networks of proxies that the node trusts."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
+
+    def trusts(self, address: IpAddress | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)
+
+    def client(self, headers: Iterable[tuple[bytes, bytes]]) -> IpAddress | None:
+        """Return the client of a trusted proxy: the nearest address in the chain that is not itself a trusted proxy.
+
+        A proxy writes one of the two headers and may pass the other on unchecked, so if both are present they must
+        agree. Returns None if they do not, or if there is neither.
+        """
+        chains = [chain for name in (b"forwarded", b"x-forwarded-for") if (chain := _chain(name, headers))]
+        clients = {self._nearest(chain) for chain in chains}
+        return clients.pop() if len(clients) == 1 else None
+
+    def _nearest(self, chain: list[str]) -> IpAddress | None:
+        """Return the last address in the chain that is not a trusted proxy.
+
+        The chain is read from the right: each proxy adds the address that called it, and only the last ones are
+        reliable.
+        """
+        address = None
+        for hop in reversed(chain[-HOPS_MAX:]):
+            address = address_of(hop)
+            if not self.trusts(address):
+                return address
+        return address if len(chain) <= HOPS_MAX else None
+
+
+def address_of(text: str | None) -> IpAddress | None:
+    """Return an IP address written with or without a port, or None for names and obfuscated addresses (RFC 7239 6.2,
+    6.3).
+    """
+    if text is None:
+        return None
+    match = _WITH_PORT.fullmatch(text)
+    bare = (match[1] if match[1] is not None else match[2]) if match is not None else text
+    try:
+        return unmapped(ipaddress.ip_address(bare.partition("%")[0]))
+    except ValueError:
+        return None
+
+
+def source_of(address: IpAddress | None) -> str:
+    """Return the address by which limits are counted; an IPv6 site counts as its /64 (RFC 6177)."""
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return str(address)
+
+
+def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """Return the addresses in one header, all its lines joined, the end nearest to the client first."""
+    lines = [value.decode("latin-1") for name, value in headers if name == wanted]
+    if not lines:
+        return []
+    joined = ",".join(lines)
+    return [part.strip() for part in joined.split(",")] if wanted == b"x-forwarded-for" else _forwarded_for(joined)
+
+
+def _forwarded_for(header: str) -> list[str]:
+    """Return the `for` of each element; an element that cannot be read names no client."""
+    chain = [""]
+    at = 0
+    while at < len(header):
+        pair = _PAIR.match(header, at)
+        if pair is not None:
+            at = pair.end()
+            if pair[1].lower() == "for":
+                if chain[-1]:
+                    return [""]
+                value = pair[2]
+                chain[-1] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+        if at < len(header):
+            if header[at] == ",":
+                chain.append("")
+            elif header[at] != ";":
+                return [""]
+            at += 1
+    return chain
+
+
+if TYPE_CHECKING:
+    from interlock.approvals.trust.client_certificates import Certificates
+
+
+def maybe_shown(
+    certificates: "Certificates | None", proxies: TrustedProxies, scope: MutableMapping[str, Any], head: Head
+) -> ClientCertificate | Refusal | None:
+    """Return the client's certificate, why it is refused, or None if the client presented none.
+
+    The certificate of a proxy is not that of its client, and a header counts only if a trusted proxy wrote it.
+    """
+    if certificates is None:
+        return None
+    peer = address_of(scope["client"][0] if scope["client"] else None)
+    if proxies.trusts(peer):
+        return certificates.of_header(head.raw_headers)
+    der = scope.get("state", {}).get("certificate")
+    return certificates.of_link(der) if der is not None else None
+
 
 MIB: Final = 1024 * 1024
 PEER_SHARE: Final = 4  # one peer may have this part of all connections

@@ -17,9 +17,8 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from interlock.fronts.connections import ConnectionTable, HeldBytes
+from interlock.fronts.connections import ConnectionTable, HeldBytes, address_of
 from interlock.fronts.exchange import Exchange, Head
-from interlock.fronts.trusted_proxies import address_of
 from interlock.net.protocol.address_scope import IpAddress
 from interlock.wire.jsonrpc.codec import encode_refusal
 from interlock.wire.refusal import HttpRefusal

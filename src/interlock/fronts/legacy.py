@@ -1,6 +1,22 @@
-"""The legacy era at the front: a session, its requests, its notifications, its answers to servers' questions."""
+"""Clients of the legacy era (before 2026): sessions, batches, and HTTP+SSE.
+
+A legacy client begins with `initialize` and has a session (`sessions.ClientSession`). `LegacyFront` serves the messages
+of a session, whatever carries them: a request becomes a call of the dispatcher, a notification changes the session, and
+a response answers a question that a server asked this client. Answers go to the `Sink` of the request.
+
+A batch (2025-03-26) is an array of messages in one body. Its messages are handled one after another, and its requests
+are answered together. A few calls of one batch run at the same time, and others get their turn in between. The answers
+are sent as one array after the last one, or earlier if they have become large. On a stream that is open already,
+because a server sent something meanwhile, each answer is sent at once.
+
+HTTP+SSE (2024-11-05) is one stream for everything to the client, and POSTs for everything from it. `SseStream` is the
+sink of all answers of its client.
+"""
 
 import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import Raw
@@ -15,13 +31,15 @@ from interlock.dispatch.dispatch import resource_not_found
 from interlock.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.dispatch.task_updates import AskedTasks
 from interlock.fronts.audience import Audience
-from interlock.fronts.lists import ClientDispatch, ClientLists
-from interlock.fronts.server_info import SERVER_INFO, capabilities
+from interlock.fronts.exchange import Exchange
+from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities
+from interlock.fronts.request_head import UrlTarget
 from interlock.fronts.sessions import ClientSession, Sessions
 from interlock.links.link import Link
 from interlock.links.subscriptions import Heard
 from interlock.mcp.capabilities import capabilities_to_modern
 from interlock.mcp.methods import (
+    BATCH_VERSION,
     CANCELLED,
     COMPLETE,
     EXTENSION,
@@ -43,17 +61,21 @@ from interlock.mcp.methods import (
     negotiate_legacy,
 )
 from interlock.wire.jsonrpc.codec import (
+    CodecError,
     Message,
     Notification,
     Request,
     Response,
     decode_object,
     decode_params_untrusted,
+    decode_untrusted,
     encode_error,
     encode_refusal,
     encode_result,
     encode_value,
     find_string,
+    is_batch,
+    split_batch_untrusted,
 )
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Refusal
 
@@ -265,3 +287,260 @@ class LegacyFront:
 
 
 _ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE, CONFIRM)) | ABOUT[Era.LEGACY]
+
+
+# Batches
+
+# Requests of one batch that run at the same time.
+AT_ONCE: Final = 32
+# Messages of one batch that are handled before others get a turn.
+SLICE: Final = 50
+GATHERED_BYTES_MAX: Final = 4 * 1024 * 1024
+
+_NO_BATCH: Final = Refusal(INVALID_REQUEST, "a batch holds messages, and no other batch")
+_NO_INITIALIZE: Final = Refusal(INVALID_REQUEST, "initialize is sent alone, not in a batch")
+
+
+def begin_batch_untrusted(
+    front: LegacyFront, session: ClientSession, data: bytes, unreadable: CodecError, out: Sink
+) -> "ClientBatch":
+    """Start serving `data` as a batch and return the batch.
+
+    Raises `unreadable` if the data is no batch or the session's revision has no batches, and CodecError if the batch
+    cannot be split.
+    """
+    if session.version != BATCH_VERSION or not is_batch(data):
+        raise unreadable
+    batch = ClientBatch(front, session, split_batch_untrusted(data), out)
+    batch.start()
+    return batch
+
+
+def serve_batch(front: LegacyFront, session: ClientSession, exchange: Exchange, unreadable: CodecError) -> None:
+    """Serve the body of an HTTP request, which is not a single message, as a batch."""
+    exchange.session = session
+    try:
+        batch = begin_batch_untrusted(front, session, exchange.body, unreadable, exchange)
+    except CodecError as error:
+        exchange.answer(encode_refusal(error.message_id, error.refusal), 400)
+        return
+    if not exchange.ended:
+        exchange.running = batch
+
+
+class ClientBatch:
+    """A batch under way; `cancel` ends its calls that have not ended."""
+
+    def __init__(self, front: LegacyFront, session: ClientSession, parts: list[bytes], out: Sink) -> None:
+        self._front = front
+        self._session = session
+        self._left = deque(parts)
+        self._out = out
+        self._has_requests = False
+        self._calls: dict[_BatchSink, Call] = {}
+        self._under_way = 0
+        self._gathered: list[bytes] = []
+        self._bytes = 0
+        self._is_over = False
+        self._is_scheduled = False
+
+    def start(self) -> None:
+        self._is_scheduled = False
+        for _ in range(SLICE):
+            if self._session.ended:
+                self._left.clear()
+            if not self._left or self._under_way >= AT_ONCE:
+                break
+            self._handle(self._left.popleft())
+        if self._left and self._under_way < AT_ONCE:
+            self._go_on()
+        self._end_if_done()
+
+    def cancel(self, reason: str) -> None:
+        """Cancel all calls of the batch because the client disconnected."""
+        self._left.clear()
+        for call in list(self._calls.values()):
+            call.cancel(reason)
+
+    def _go_on(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self.start)
+
+    def _handle(self, part: bytes) -> None:
+        try:
+            message = decode_untrusted(part)
+        except CodecError as error:
+            self._take(encode_refusal(error.message_id, _NO_BATCH if is_batch(part) else error.refusal))
+            return
+        if not isinstance(message, Request):
+            self._front.handle(self._session, message, _NOWHERE)
+            return
+        if message.method == INITIALIZE:
+            self._take(encode_refusal(message.id, _NO_INITIALIZE))
+            return
+        self._has_requests = True
+        self._under_way += 1
+        answer = _BatchSink(self)
+        call = self._front.handle(self._session, message, answer)
+        if call is not None and not call.done:
+            self._calls[answer] = call
+
+    # What the answers say
+
+    def on_message(self, message: bytes) -> None:
+        """Pass on a message that belongs to a request under way but is not its answer."""
+        if not self._is_over:
+            self._out.emit(message)
+            self._flush()
+
+    def on_answered(self, answer: "_BatchSink", message: bytes) -> None:
+        """Collect an answer and continue the batch; `message` is empty if there is no answer."""
+        self._under_way -= 1
+        self._calls.pop(answer, None)
+        if message:
+            self._take(message)
+        if self._left:
+            self._go_on()
+        else:
+            self._end_if_done()
+
+    def _take(self, message: bytes) -> None:
+        self._gathered.append(message)
+        self._bytes += len(message)
+        if self._is_streaming or self._bytes > GATHERED_BYTES_MAX:
+            self._flush()
+
+    @property
+    def _is_streaming(self) -> bool:
+        return isinstance(self._out, Exchange) and self._out.streaming
+
+    def _flush(self) -> None:
+        if self._gathered and (self._left or self._under_way):  # the last are the answer
+            self._out.emit(self._together())
+
+    def _together(self) -> bytes:
+        gathered, self._gathered, self._bytes = self._gathered, [], 0
+        return gathered[0] if self._is_streaming and len(gathered) == 1 else b"[%b]" % b",".join(gathered)
+
+    def _end_if_done(self) -> None:
+        if self._left or self._under_way or self._is_over:
+            return
+        self._is_over = True
+        if self._gathered:
+            self._out.answer(self._together())
+        elif self._has_requests:
+            self._out.drop()
+        elif isinstance(self._out, Exchange):
+            self._out.reply(202)
+
+
+class _BatchSink:
+    """The sink of one request in a batch."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: ClientBatch) -> None:
+        self._batch: ClientBatch | None = batch
+
+    def emit(self, message: bytes) -> None:
+        if self._batch is not None:
+            self._batch.on_message(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.on_answered(self, message)
+
+    def drop(self) -> None:
+        self.answer(b"")
+
+
+class _Nowhere:
+    """The sink of notifications and responses, which are not answered."""
+
+    def emit(self, message: bytes) -> None: ...
+
+    def answer(self, message: bytes, status: int = 200) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+_NOWHERE: Final = _Nowhere()
+
+
+# HTTP+SSE
+
+
+class SseStream:
+    """The stream of one client. It is the sink of every answer to the client."""
+
+    def __init__(
+        self,
+        front: LegacyFront,
+        exchange: Exchange,
+        endpoint: UrlTarget,
+        principal: Principal,
+        on_gone: Callable[["SseStream"], None],
+        surface: str = "",
+    ) -> None:
+        """Create a stream; `surface` says which surface the client gets, and why."""
+        self._surface = surface
+        self.id = secrets.token_urlsafe(24)
+        self.exchange = exchange
+        self.principal = principal
+        self._front = front
+        self._on_gone = on_gone
+        self._endpoint = endpoint
+        self._session: ClientSession | None = None
+
+    # Sink
+
+    def emit(self, message: bytes) -> None:
+        self.exchange.emit(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.exchange.emit(message)
+
+    def drop(self) -> None:
+        pass
+
+    def caller_as(self, principal: Principal) -> Caller | None:
+        """Return the client with the credential of its newest POST, or None before it has a session."""
+        self.principal = principal
+        caller = None if self._session is None else self._session.caller
+        if caller is not None and caller.principal is not principal:
+            caller.act_as(principal)
+        return caller
+
+    def receive(self, message: Request | Notification | Response) -> None:
+        """Serve a message of the client. The first one must be `initialize`."""
+        front = self._front
+        if self._session is None:
+            if not isinstance(message, Request) or message.method != INITIALIZE:
+                if isinstance(message, Request):
+                    self.answer(encode_refusal(message.id, Refusal(INVALID_REQUEST, "send initialize first")))
+                return
+            opened = front.initialize(message, self.principal, "sse", self._endpoint.only, self._endpoint.names)
+            if isinstance(opened, Refusal):
+                self.answer(encode_refusal(message.id, opened))
+                return
+            self._session = opened
+            opened.surface = self._surface
+            opened.attach(self)
+            front.welcome(opened, message, self)
+            return
+        front.handle(self._session, message, self)
+
+    def receive_batch(self, data: bytes, unreadable: CodecError) -> None:
+        """Serve a batch of the client's session. Raises CodecError."""
+        if self._session is None:
+            raise unreadable
+        begin_batch_untrusted(self._front, self._session, data, unreadable, self)
+
+    def on_lost(self) -> None:
+        """Close the session, because the stream has ended."""
+        self._on_gone(self)
+        if self._session is not None:
+            self._session.detach(self)
+            self._front.sessions.close(self._session, "the stream ended")

@@ -16,8 +16,7 @@ from interlock.core.calls.caller import Caller, ClientRequest, Principal, Sink, 
 from interlock.dispatch.client_notifications import ClientNotifications
 from interlock.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.fronts.audience import Audience
-from interlock.fronts.lists import ClientDispatch, ClientLists
-from interlock.fronts.server_info import SERVER_INFO, capabilities
+from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities
 from interlock.fronts.sessions import CHANGED
 from interlock.mcp.methods import (
     ACKNOWLEDGED,
@@ -188,7 +187,21 @@ class ModernFront:
         elif method in ABOUT[Era.MODERN]:
             return self._task_methods.ask(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == LISTEN:
-            return self._listen(caller, request, sink)
+            wanted = _read_filter(request)
+            if isinstance(wanted, Refusal):
+                sink.answer(encode_refusal(request.id, wanted), wanted.mcp_status)
+                return None
+            events = bytes(request.meta.get(EVENTS, b"")) == b"true"
+            kinds = wanted.kinds - self._stock.unchanging
+            listener = ListenStream(caller, request.id, sink, kinds, events=events)
+            honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(kinds)}
+            self._audience.join(listener)
+            self.listeners.add(listener)
+            if not wanted.uris and not wanted.tasks:
+                listener.acknowledge(honoured)
+                return listener
+            self._tasks.begin(self._watch(listener, wanted, honoured, request.meta[META_CAPABILITIES]))
+            return listener
         elif method == CONFIRM:
             return self._dispatch.confirm(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == DISCOVER:
@@ -243,23 +256,6 @@ class ModernFront:
             sink.answer(encode_result(request.id, encode_value(result)))
 
         self._stock.when_fresh(DISCOVER, answer)
-
-    def _listen(self, caller: Caller, request: ValidatedRequest, sink: Sink) -> ListenStream | None:
-        wanted = _read_filter(request)
-        if isinstance(wanted, Refusal):
-            sink.answer(encode_refusal(request.id, wanted), wanted.mcp_status)
-            return None
-        events = bytes(request.meta.get(EVENTS, b"")) == b"true"
-        kinds = wanted.kinds - self._stock.unchanging
-        listener = ListenStream(caller, request.id, sink, kinds, events=events)
-        honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(kinds)}
-        self._audience.join(listener)
-        self.listeners.add(listener)
-        if not wanted.uris and not wanted.tasks:
-            listener.acknowledge(honoured)
-            return listener
-        self._tasks.begin(self._watch(listener, wanted, honoured, request.meta[META_CAPABILITIES]))
-        return listener
 
     async def _watch(self, listener: ListenStream, wanted: _Filter, honoured: dict[str, Any], declared: Raw) -> None:
         """Subscribe to the resources and tasks of a filter, and acknowledge only those that the servers accepted."""

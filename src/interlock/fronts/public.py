@@ -1,12 +1,14 @@
-"""The public endpoint: which requests are admitted, and which front serves them (before the checks of the guard).
+"""The public endpoint: it admits requests and passes them to the front of their era, before the checks of the guard.
 
-Credential, Origin, Host and size first; then the envelope and the era; then the front of that era. No credential of the
-operator endpoint is admitted at this one.
+First it checks credential, Origin, Host and size; then it reads the envelope and finds the era; then the front of that
+era serves the message. Credentials of the operator endpoint are not admitted.
+
+`public_app` serves what is not MCP: /healthz, /readyz, and the public documents about the node (RFC 9728).
 """
 
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,18 +19,15 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, internal
 from interlock.core.calls.caller import Caller, Principal, principal_for
 from interlock.core.recorder import Refusals
-from interlock.fronts.batch import serve_batch
-from interlock.fronts.connections import ConnectionTable, HeldBytes
+from interlock.fronts.connections import ConnectionTable, HeldBytes, TrustedProxies, source_of
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.http_connection import EndpointConnection
 from interlock.fronts.http_protocol import McpProtocol
-from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.legacy import LegacyFront, SseStream, serve_batch
 from interlock.fronts.modern import ModernFront
 from interlock.fronts.request_head import NOT_FOUND, HeadDecision, HeadInspector, UrlTarget
 from interlock.fronts.sessions import ClientSession
-from interlock.fronts.sse import SseStream
 from interlock.fronts.surfaces import SurfaceChooser
-from interlock.fronts.trusted_proxies import TrustedProxies, source_of
 from interlock.mcp.methods import INITIALIZE, MODERN_VERSIONS
 from interlock.mcp.request_validation import (
     H_VERSION,
@@ -617,3 +616,56 @@ _UNAUTHORISED: Final = HttpRefusal(
 _BUSY: Final = HttpRefusal(
     "unavailable", "too many access tokens are being verified; try again", headers=b"retry-after: 5\r\n"
 )
+
+
+# What is not MCP
+
+App = Callable[..., Any]
+Header = tuple[bytes, bytes]
+
+_JSON: Final[Header] = (b"content-type", b"application/json")
+_OPEN: Final[list[Header]] = [  # web pages look for these documents before they have any credential
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"GET"),
+    (b"access-control-allow-headers", b"*"),
+    (b"cache-control", b"max-age=300"),
+]
+
+
+def public_app(settled: Callable[[], bool], documents: Mapping[str, bytes], apps: Mapping[str, App]) -> App:
+    """Return an ASGI application for /healthz, /readyz and the documents, by path.
+
+    `apps` serve the other paths: each its own path, or all that begin with it if it ends in a slash.
+    """
+    by_path = {path: app for path, app in apps.items() if not path.endswith("/")}
+    by_start = tuple((path, app) for path, app in apps.items() if path.endswith("/"))
+
+    async def app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
+        other = by_path.get(scope["path"]) or next(
+            (app for start, app in by_start if scope["path"].startswith(start)), None
+        )
+        if other is not None:
+            await other(scope, receive, send)
+            return
+        path, method = scope["path"], scope["method"]
+        document = documents.get(path)
+        headers: list[Header] = [] if document is None else list(_OPEN)
+        if document is not None and method == "OPTIONS":
+            status, body = 204, b""
+        elif document is None and path not in ("/healthz", "/readyz"):
+            status, body = 404, b'{"error":"not_found","message":"MCP is at /mcp","details":{}}'
+        elif method not in ("GET", "HEAD"):
+            status, body = 405, b'{"error":"method_not_allowed","message":"use GET","details":{}}'
+            headers.append((b"allow", b"GET, HEAD"))
+        elif document is not None:
+            status, body = 200, document
+        elif path == "/readyz" and not settled():
+            status, body = 503, b'{"status":"starting","program":"interlock"}'
+        else:
+            status, body = 200, b'{"status":"ok","program":"interlock"}'
+        if body:
+            headers += [_JSON, (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+
+    return app

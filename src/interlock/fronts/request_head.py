@@ -1,5 +1,8 @@
-"""What a request's head alone decides, before its sender is verified: the path, the era, Host and Origin, and whether
-body and answer can be of the kinds we speak. Made once per distinct head.
+"""Decisions from the head of a request alone, before its sender is verified.
+
+The head decides which endpoint is called, in which era, whether Host and Origin belong to this node, and whether the
+types of body and answer are supported. `HeadInspector` does this once for each distinct head: clients send the same
+head with every request. `OwnAddress` knows by which hosts and origins an endpoint is reached.
 """
 
 from typing import Final
@@ -8,13 +11,66 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from interlock.ax.protocol.names import is_segment
-from interlock.config.plan import NameForm, Plan
+from interlock.config.plan import Address, NameForm, Plan
 from interlock.fronts.exchange import Head
-from interlock.fronts.own_address import own_address
 from interlock.mcp.methods import Era, era_of_header
 from interlock.mcp.request_validation import H_VERSION
-from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
+from interlock.net.protocol.address_scope import LOOPBACK_HOSTS, UNSPECIFIED_HOSTS
 from interlock.wire.refusal import HttpRefusal
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class OwnAddress(msgspec.Struct, frozen=True):
+    """Address of an endpoint, as the Host and Origin headers of its clients name it."""
+
+    # None allows any host: the endpoint listens on all addresses and has no URL.
+    hosts: frozenset[str] | None = LOOPBACK_HOSTS
+    # The URL by which the endpoint is reached, if that differs from where it listens.
+    url: str | None = None
+
+    def is_own_host(self, host: str) -> bool:
+        return self.hosts is None or host_name(host) in self.hosts
+
+    def is_own_origin(self, origin: str, scheme: str, host: str) -> bool:
+        """Return whether an Origin header names this node.
+
+        `scheme` and `host` are those of the request with the header. A proxy in between may have changed both.
+        """
+        sent_origin = find_origin(origin)
+        own = (f"{scheme}://{host}", self.url or "")
+        return sent_origin is not None and sent_origin in map(find_origin, own)
+
+
+THIS_MACHINE: Final = OwnAddress()
+
+
+def own_address(listen: Address, url: str | None) -> OwnAddress:
+    """Return the address of an endpoint that listens there and has this URL."""
+    hosts = set(LOOPBACK_HOSTS)
+    if url is not None:
+        hosts.add(urlsplit(url).hostname or "")
+    elif listen.host in UNSPECIFIED_HOSTS:
+        return OwnAddress(None)
+    hosts.add(listen.host.lower())
+    return OwnAddress(frozenset(hosts), url)
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def find_origin(url: str) -> tuple[str, str, int] | None:
+    """Return the scheme, host and port of a URL (RFC 6454 4), or None if it has no origin."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+        return (parts.scheme, parts.hostname, port) if parts.hostname and port else None
+    except ValueError:
+        return None
 
 
 class UrlTarget(msgspec.Struct, frozen=True):

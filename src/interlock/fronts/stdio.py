@@ -23,8 +23,7 @@ from interlock.config.plan import NameForm
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Principal, principal_for
 from interlock.core.current_plan import CurrentPlan
-from interlock.fronts.batch import begin_batch_untrusted
-from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.legacy import LegacyFront, begin_batch_untrusted
 from interlock.fronts.modern import ListenStream, ModernFront
 from interlock.fronts.sessions import LOST, WENT_AWAY, ClientSession
 from interlock.fronts.surfaces import ChosenSurface, SurfaceChooser

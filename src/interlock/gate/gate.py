@@ -26,8 +26,7 @@ from interlock.ax.protocol.capability import as_object
 from interlock.ax.protocol.hop_metadata import DECLARED, requester
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.catalog.api import CheckVerdict
-from interlock.catalog.definition import DefinitionSnapshot
-from interlock.catalog.routes import ChangedDefinition, Route
+from interlock.catalog.routes import ChangedDefinition, DefinitionSnapshot, Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallLink, Outcome, answer_failures
 from interlock.core.calls.caller import Principal

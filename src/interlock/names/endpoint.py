@@ -22,10 +22,10 @@ from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.recorder import Refusals
+from interlock.fronts.connections import address_of, source_of
 from interlock.fronts.exchange import Head
 from interlock.fronts.public import PROXY_HEADERS
 from interlock.fronts.request_head import HeadInspector
-from interlock.fronts.trusted_proxies import address_of, source_of
 from interlock.names.actions import outcome_document
 from interlock.names.protocol.publication import (
     COLUMNS,

@@ -25,8 +25,7 @@ from interlock.approvals.protocol.digests import ACCEPT, SURFACE, surface_pair_d
 from interlock.approvals.tool_definitions import NODE, Rulings
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import Namespace
-from interlock.catalog.routes import Route
-from interlock.catalog.surface import Surface
+from interlock.catalog.routes import Route, Surface
 from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallLink

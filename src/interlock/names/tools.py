@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.local_items import local_items
+from interlock.catalog.routes import local_items
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.links.link import LinkEvents

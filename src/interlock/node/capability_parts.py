@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.local_items import local_items
+from interlock.catalog.routes import local_items
 from interlock.config.plan import Plan
 from interlock.core.part import Part
 from interlock.links.local_link import LocalLink

@@ -36,9 +36,8 @@ from interlock.aql.adapter import AqlAdapter, LoopAdapter
 from interlock.aql.loop_operations import LoopOperations
 from interlock.aql.operation_index import LiveOperationNames, NativeOperations
 from interlock.aql.surface import AqlLists, AqlSurface
-from interlock.catalog.arguments_check import ArgumentsCheck
 from interlock.catalog.catalog import Catalog, LiveNamespace
-from interlock.catalog.route_check import RouteCheck
+from interlock.catalog.checks import ArgumentsCheck, RouteCheck
 from interlock.catalog.routes import ChangedDefinition, Route
 from interlock.config.folders import config_folder
 from interlock.config.plan import Plan, ServerPlan, Spawn

@@ -17,10 +17,10 @@ from interlock.ax.endpoint import AxEndpoint, UserApp, UserProtocol
 from interlock.core.tls import listener_options
 from interlock.fronts.connections import ConnectionTable
 from interlock.fronts.exchange import Head
-from interlock.fronts.health import public_app
 from interlock.fronts.http_connection import EndpointConnection
 from interlock.fronts.http_protocol import McpProtocol
-from interlock.fronts.own_address import OwnAddress, own_address
+from interlock.fronts.public import public_app
+from interlock.fronts.request_head import OwnAddress, own_address
 from interlock.fronts.stdio import SOCKET, BridgedClient
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.capability_parts import NodeParts

@@ -22,7 +22,7 @@ from interlock.approvals.protocol.approval import Approval
 from interlock.ax.protocol.capability import LatencyClass
 from interlock.ax.protocol.names import resolve_locals
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.local_items import local_items
+from interlock.catalog.routes import local_items
 from interlock.core.clock import Clock, rfc3339
 from interlock.fronts.audience import Audience
 from interlock.links.link import LinkEvents

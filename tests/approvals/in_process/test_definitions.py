@@ -17,7 +17,7 @@ from tests.approvals.inboxes import Desk, Hands, desk_at
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, Status, What
 from interlock.approvals.protocol.digests import answers, shown_digest
 from interlock.approvals.tool_definitions import Definitions
-from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.catalog.routes import DefinitionSnapshot, DefinitionState
 from interlock.core.feed import AsyncFeed
 from interlock.wire.jsontext.display import differences
 

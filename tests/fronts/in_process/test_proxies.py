@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.fronts.trusted_proxies import HOPS_MAX, TrustedProxies, address_of
+from interlock.fronts.connections import HOPS_MAX, TrustedProxies, address_of
 
 PROXIES = TrustedProxies(["127.0.0.1", "10.0.0.0/8", "2001:db8:1::/48"])
 STRANGER = "203.0.113.9"

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.fronts.audience import VENDOR_BYTES_MAX, Audience
-from interlock.fronts.server_info import capabilities
+from interlock.fronts.lists import capabilities
 from interlock.links.connected_link import RECEIVERS_PER_NOTIFICATION, UNSOLICITED_PER_S, Noise
 from interlock.links.link import ServerFacts
 from interlock.mcp.methods import Era

@@ -27,7 +27,7 @@ from tests.support.node_with_clock import ELICIT, SECONDS, AheadClock, Place, fi
 from interlock.approvals.protocol.approval import Status
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.catalog.catalog import EVERYTHING
-from interlock.catalog.route_check import RouteCheck
+from interlock.catalog.checks import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal

@@ -14,8 +14,7 @@ from tests.gate.processes.test_gate_kept import Here, find_tool, house
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.digests import signed_digest
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
-from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
-from interlock.catalog.routes import _NoRulings
+from interlock.catalog.routes import DefinitionSnapshot, DefinitionState, _NoRulings
 from interlock.config.plan import GatePlan
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.policy import ToolClaims

@@ -18,7 +18,7 @@ from tests.support.frozen_node import House, Leaf, house, still, tool, turns
 from interlock.ax.protocol.budget import BudgetLimits
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import EVERYTHING
-from interlock.catalog.route_check import RouteCheck
+from interlock.catalog.checks import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, view_key

@@ -27,8 +27,7 @@ from interlock.approvals.protocol.digests import answers, shown_digest
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import Route
-from interlock.catalog.surface import LIST_STEPS_MAX
+from interlock.catalog.routes import LIST_STEPS_MAX, Route
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn
 from interlock.core.calls.caller import ViewKey
 from interlock.core.calls.check import CheckNumber

@@ -17,7 +17,7 @@ import msgspec
 
 from interlock.ax.protocol.names import QUALIFIED_MAX, normalise
 from interlock.catalog.api import Tool
-from interlock.catalog.unlisted_tools import HIDDEN
+from interlock.catalog.routes import HIDDEN
 from interlock.config.load import Loaded, Problem
 from interlock.config.plan import Plan
 from interlock.config.problems import quoted_word

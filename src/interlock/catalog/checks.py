@@ -1,0 +1,184 @@
+"""The checks of the guard that the catalog brings: route and scope (4), and arguments (7).
+
+Check 4: is the tool listed for this caller, and may a person be asked to approve calls of this caller? A caller may
+call exactly the names that it sees, so the view of the namespace decides.
+
+Check 7: do the arguments match the contract of the tool, and can they be identified exactly if a person has to confirm
+the call? A contract is checked before a driver is chosen. The schema of a held tool and the declared operations of an
+AQL server are checked before a person is asked, so that no person approves a call that the server must refuse. The
+arguments of all other tools are left to their servers.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.catalog.api import CheckVerdict
+from interlock.catalog.catalog import SCOPES, LiveNamespace
+from interlock.catalog.routes import Route
+from interlock.core.calls.call import Call, CallLink, CallRoute
+from interlock.core.calls.caller import OUT_OF_SCOPE, Caller, Principal, ViewKey, view_key
+from interlock.core.calls.check import NOT_FOUND, RELISTED, CheckNumber, Refused, not_found_refusal
+from interlock.drivers.protocol.binding.results import error_result
+from interlock.drivers.protocol.problems import DriverRefusal
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import Era
+from interlock.mcp.results import result_to_legacy
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, Refusal, ax_refusal
+from interlock.wire.schemas.validators import Compiled, compile_schema, rewritten, without_format
+
+_NO_PERSON_TO_ASK: Final = Refused(
+    CheckNumber.ROUTE,
+    ax_refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has no person to ask"),
+)
+
+
+class RouteCheck:
+    """Check 4 of the guard: route and scope."""
+
+    number = CheckNumber.ROUTE
+    name = "route and scope"
+    is_common = False
+
+    def __init__(self, live: LiveNamespace) -> None:
+        self._live = live
+
+    def applies_to(self, route: Route) -> bool:
+        """Return whether calls of a tool are checked. The view has decided already that the tool is listed; only
+        unknown callers of gated tools are left.
+        """
+        return route.gated
+
+    def check(self, call: Call, link: CallLink) -> Refused | None:
+        """Refuse a call that would make a gate here, or of a hop below, take this node for the caller."""
+        return _NO_PERSON_TO_ASK if _has_no_person_to_ask(call.route, call.caller.principal) else None
+
+    def find_route(self, key: ViewKey, name: str) -> Route | None:
+        """Return the tool of this name in the view of a caller, or None."""
+        return self._live.current.view(key).find_tool(name)
+
+    def unlisted(self, caller: Caller, name: str) -> Refusal:
+        """Return the refusal of an unknown name. For a parent it tells a missing tool from one beyond its scope
+        (MCP-AX 10.2).
+        """
+        namespace = self._live.current
+        if caller.hop is None:
+            return not_found_refusal(namespace.view(caller.key).near_names(name))
+        beyond = any(name in items.out_of_scope for items in namespace.link_items)
+        wider = msgspec.structs.replace(caller.key, scope="admin")
+        return OUT_OF_SCOPE if beyond or self.find_route(wider, name) is not None else NOT_FOUND
+
+    def find_relisted(self, call: Call) -> Refused | None:
+        """Refuse a call whose tool is held, withheld or gone by now, because its server came back with other tools."""
+        was = call.route
+        if was is None:
+            return None
+        route = self.find_route(call.caller.key, call.target)
+        if route is not None and (route.digest == was.digest if was.is_held else not route.is_held):
+            return None
+        return Refused(CheckNumber.ROUTE, RELISTED)
+
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
+        """Return what the check says about a call by this principal, for `interlock tools show`."""
+        key = view_key(caller, only=None, names="auto", declares_extension=False)
+        namespace = self._live.current
+        if self.find_route(key, route.qualified) is not None:
+            if _has_no_person_to_ask(route, caller):
+                return self._verdict("refuse", "scope_denied: an unknown caller has no person to ask")
+            return self._verdict("pass", f"needs scope {route.scope}; {caller.name} has {caller.scope}")
+        if route.qualified in namespace.clashing:
+            return self._verdict("refuse", namespace.clashing[route.qualified].reason)
+        if SCOPES.index(route.scope) > SCOPES.index(caller.scope):
+            why = f"tool_not_found: needs scope {route.scope}; {caller.name} has {caller.scope}"
+            return self._verdict("refuse", why)
+        return self._verdict("refuse", f"tool_not_found: [[access]] of {caller.name} does not name it")
+
+    def _verdict(self, verdict: str, reason: str) -> CheckVerdict:
+        return CheckVerdict(number=self.number, name=self.name, verdict=verdict, reason=reason)
+
+
+def _has_no_person_to_ask(route: CallRoute | None, principal: Principal) -> bool:
+    return principal.stranger and route is not None and route.gated
+
+
+log = logging.getLogger("interlock.calls")
+
+INPUT_INVALID: Final = "input_invalid"
+WRONG_INPUT: Final = Refusal(INVALID_PARAMS, INPUT_INVALID, {"reason": INPUT_INVALID})
+
+# Returns what an AQL server below would refuse, if that is known.
+OperationRefusal = Callable[[Call, Route], Refused | None]
+
+
+class ArgumentsCheck:
+    """Check 7 of the guard: arguments."""
+
+    number = CheckNumber.ARGUMENTS
+    name = "arguments"
+    is_common = False
+
+    def __init__(self, operation_refusal: OperationRefusal = lambda call, route: None) -> None:
+        self._operation_refusal = operation_refusal
+
+    def applies_to(self, route: Route) -> bool:
+        return route.gate is not None or route.link.checks_input
+
+    def check(self, call: Call, link: CallLink) -> Refused | None:
+        refusal = call.argument_refusal()
+        if refusal is None and call.hold is not None:
+            refusal = call.hold.identify(call)
+            route = call.route
+            if refusal is None and isinstance(route, Route) and route.is_held and not route.link.checks_input:
+                return _schema_refusal(call, route) or self._operation_refusal(call, route)
+        return None if refusal is None else Refused(self.number, refusal)
+
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
+        """Return what the check says before the arguments are known."""
+        # Every held call must be identified exactly (`Hold.identify`).
+        strict = route.is_held
+        has_contract = route.link.find_outlook(route.original) is not None
+        reason = "the server's"
+        if strict:
+            reason = "checked when you call: they must match the schema and be unambiguous JSON"
+        if has_contract:
+            reason = "checked against the contract" + (f"; {reason}" if strict else "")
+        return CheckVerdict(
+            number=self.number, name=self.name, verdict="later" if strict or has_contract else "pass", reason=reason
+        )
+
+
+def _schema_refusal(call: Call, route: Route) -> Refused | None:
+    """Return the refusal of arguments that the schema of the tool does not allow, or None.
+
+    The arguments were read, and found to be unambiguous, when the call was named.
+    """
+    compiled = _compiled(bytes(route.item.get("inputSchema", b"")))
+    refusal = compiled.maybe_fault(decode_value(call.params.get("arguments") or RAW_EMPTY)) if compiled else None
+    if refusal is None:
+        return None
+    ref = secrets.token_hex(6)
+    log.debug("%s (ref %s): %s: %s", call.target, ref, INPUT_INVALID, refusal)
+    error = DriverRefusal(code=INPUT_INVALID, message=f"{refusal}; no person was asked to approve the call")
+    result = error_result(error, ref)
+    if call.caller.era is not Era.MODERN:
+        brought = result_to_legacy(Raw(result))
+        result = result if isinstance(brought, Refusal) else brought
+    return refuse_input(call, result)
+
+
+def refuse_input(call: Call, result: bytes) -> Refused:
+    """Refuse a call. `result` tells the client what is wrong with the arguments."""
+    call.reason = INPUT_INVALID
+    return Refused(CheckNumber.ARGUMENTS, WRONG_INPUT, result)
+
+
+@lru_cache(maxsize=256)
+def _compiled(schema: bytes) -> Compiled | None:
+    """Compile a schema, or return None if it cannot be applied. Formats of servers are annotations."""
+    return compile_schema(rewritten(decode_value(schema), without_format)) if schema else None
