@@ -60,8 +60,8 @@ from interlock.drivers.workspace.scan import (
 )
 from interlock.drivers.workspace.survey import Surveyor, this_machine
 from interlock.interop.protocol.drafts import PENDING, ImportChoices, draft_entry, secrets_text
+from interlock.interop.protocol.launchers import UnknownReference, entry_of
 from interlock.interop.protocol.model import ImportNote, SecretFinding
-from interlock.interop.protocol.server_reference import UnknownReference, entry_of
 from interlock.interop.protocol.translation import Surroundings
 
 PATH_CHARS_MAX: Final = 4096  # PATH_MAX of Linux

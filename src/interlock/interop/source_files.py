@@ -18,8 +18,7 @@ from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.workspace.folder import write_whole
 from interlock.interop.bundles import BadBundle, Bundle, look_into
 from interlock.interop.protocol.client_files import read_client_file
-from interlock.interop.protocol.clients import BY_NAME, CLIENTS, Base, ClientProgram, ConfigPlace, System
-from interlock.interop.protocol.formats import BYTES_MAX, Format, UnreadableFile, read_data
+from interlock.interop.protocol.clients import BY_NAME, CLIENTS, Base, ClientProgram, ConfigPlace, Format, System
 from interlock.interop.protocol.launchers import is_own
 from interlock.interop.protocol.model import FileReading, ServerEntry
 from interlock.interop.protocol.package_files import (
@@ -30,7 +29,7 @@ from interlock.interop.protocol.package_files import (
     read_manifest,
     read_registry,
 )
-from interlock.interop.protocol.text_edits import CannotEdit, with_entry
+from interlock.interop.protocol.text_edits import BYTES_MAX, CannotEdit, UnreadableFile, read_data, with_entry
 
 State = Literal["read", "absent", "unreadable"]
 ENV_FILE_BYTES_MAX: Final = 256 * 1024

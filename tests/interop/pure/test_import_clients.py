@@ -3,7 +3,7 @@
 import pytest
 from tests.interop.foreign_files import drafted_from, entry, read
 
-from interlock.interop.protocol.clients import CLIENTS, maybe_client
+from interlock.interop.protocol.clients import CLIENTS, find_client
 from interlock.interop.protocol.model import ServerEntry
 
 SERVER = '"command": "npx", "args": ["-y", "fs"], "env": {"LEVEL": "info"}'
@@ -235,7 +235,7 @@ def test_an_oauth_client_is_kept_and_its_secret_moved() -> None:
 
 def test_clients_are_known_by_their_usual_names() -> None:
     assert [
-        maybe_client(each) and maybe_client(each).name for each in ("Cursor", "VS Code", "claude", "gemini", "nobody")
+        find_client(each) and find_client(each).name for each in ("Cursor", "VS Code", "claude", "gemini", "nobody")
     ] == [  # type: ignore[union-attr]
         "cursor",
         "vscode",

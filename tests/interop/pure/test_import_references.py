@@ -3,7 +3,7 @@
 import pytest
 
 from interlock.interop.protocol.drafts import driver_id
-from interlock.interop.protocol.server_reference import UnknownReference, entry_of
+from interlock.interop.protocol.launchers import UnknownReference, entry_of
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def wait_until_started(invocation: Invocation, key: str, driver: "DriverSummary"
 
 def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     """Return the reference, or None if it is the first word of a command, and the arguments with absolute paths."""
-    from interlock.interop.protocol.server_reference import PACKAGED
+    from interlock.interop.protocol.launchers import PACKAGED
 
     here = tuple(absolute(each) for each in args)
     is_kind = ":" in reference and reference.partition(":")[0] in (*PACKAGED, "http", "https")

@@ -344,9 +344,9 @@ def _clients(named: list[str]) -> "list[ClientProgram]":
 
 
 def known_client(name: str) -> "ClientProgram":
-    from interlock.interop.protocol.clients import CLIENTS, maybe_client
+    from interlock.interop.protocol.clients import CLIENTS, find_client
 
-    client = maybe_client(name)
+    client = find_client(name)
     if client is None:
         client_names = ", ".join(each.name for each in CLIENTS)
         raise BadUsage("unknown_client", f"there is no client {name}", hint=f"known are {client_names}")

@@ -1,6 +1,9 @@
-"""A client's configuration file as entries: which keys it uses, whichever way it spells them (AIP-import-2, -3, -10).
+"""A client's configuration file as entries (AIP-import-2, -3, -10). Bytes in, `FileReading` out, for any bytes.
 
-Bytes in, `FileReading` out, for any bytes.
+Clients spell the same settings in many ways. Each entry is read in three steps, whichever client wrote it: how the
+server is started or reached (`_read_reach`), then its limits and approvals (`_take_limits`), then notes about
+everything that is not carried over. A field is taken from `Fields` when it is read, so that the rest can be reported.
+An entry that contradicts itself is refused; a setting that would relax an approval is ignored, with a note.
 """
 
 import math
@@ -11,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from interlock.interop.protocol.clients import ClientProgram
-from interlock.interop.protocol.formats import UnreadableFile, read_data
 from interlock.interop.protocol.model import (
     ENTRIES_MAX,
     FileReading,
@@ -21,9 +23,8 @@ from interlock.interop.protocol.model import (
     Style,
     Transport,
 )
+from interlock.interop.protocol.text_edits import UnreadableFile, is_server_group, read_data
 from interlock.wire.jsontext.canonical import quoted
-
-# The keys of one foreign entry, taken one by one, so that the others can be listed; and values as wanted.
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 KEYS_TOLD_MAX: Final = 8
@@ -32,6 +33,8 @@ TIMEOUT_MS_MAX: Final = 24 * 3600 * 1000
 
 
 class Fields:
+    """The fields of a foreign entry. Those that were not taken are reported in the end."""
+
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self.raw = raw
         self._left = {str(key): value for key, value in raw.items()}
@@ -42,15 +45,18 @@ class Fields:
         return values[0] if values else None
 
     def put(self, key: str, value: Any) -> None:
+        """Add a field that the source writes inside another one."""
         if value is not None:
             self._left.setdefault(key, value)
 
     def rest(self) -> tuple[str, ...]:
+        """Return the first fields that were not taken and have a value, quoted."""
         unused = [key for key, value in self._left.items() if value not in (None, "", [], {})]
         return tuple(quoted(key) for key in sorted(unused)[:KEYS_TOLD_MAX])
 
 
 def text(value: Any) -> str | None:
+    """Return a text without control characters, or None for any other value."""
     return value if isinstance(value, str) and not _CONTROL.search(value) else None
 
 
@@ -78,6 +84,7 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def milliseconds(value: Any, unit_ms: int) -> int | None:
+    """Return a timeout within sensible limits, or None for anything but a positive number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         return None
     return int(min(max(value * unit_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX))
@@ -95,8 +102,11 @@ TYPES: Final[dict[str, Transport]] = {
 }
 URL_KEYS: Final = ("url", "serverUrl", "httpUrl", "uri")
 HELPERS: Final = ("headersHelper", "commandFunction")  # code or commands that would have to be run
+# Keys that let calls pass without being asked about. They are never carried over.
 RELAXING: Final = ("trust", "alwaysAllow", "autoApprove")
+# Types of entries that are part of the client itself.
 BUILT_IN: Final = frozenset({"builtin", "platform", "frontend", "inline_python"})
+# Keys that are left out without a note.
 SILENT: Final = frozenset(
     {"name", "display_name", "description", "alwaysLoad", "bundled", "source", "dev", "$schema", "enabled", "disabled"}
 )
@@ -113,24 +123,34 @@ def read_client_file(data_untrusted: bytes, client: ClientProgram) -> FileReadin
         return FileReading(problem="it holds no fields")
     notes: list[ImportNote] = []
     entries: list[ServerEntry] = []
+    written = data.get("inputs")
+    inputs = {
+        input_id: PersonInput(
+            description=text(each.get("description")) or "",
+            secret=each.get("password") is True,
+            default=text(each.get("default")),
+        )
+        for each in (written if isinstance(written, list) else ())
+        if isinstance(each, Mapping) and (input_id := text(each.get("id"))) is not None
+    }
     for index, (name, raw, project) in enumerate(_raw_entries(data, client, notes)):
         if index >= ENTRIES_MAX:
             notes.append(ImportNote(code="too_many", text=f"only the first {ENTRIES_MAX} servers are read"))
             break
-        entries.append(_entry(name, raw, project, client, _inputs(data)))
+        entries.append(_entry(name, raw, project, client, inputs))
     return FileReading(entries=tuple(entries), notes=tuple(notes))
 
 
 def _raw_entries(
     data: Mapping[str, Any], client: ClientProgram, notes: list[ImportNote]
 ) -> Iterator[tuple[str, Any, str | None]]:
-    """Name, what stands under it, and the project it belongs to."""
+    """Yield the name of each entry, its value, and the project folder that it belongs to."""
     root = _at(data, client.root)
     if client.shape == "vscode" and root is None:
         root = _at(data, ("mcp", "servers"))
         if root is None and (root := data.get("mcpServers")) is not None:
             notes.append(ImportNote(code="root_key", text="VS Code itself reads servers, not mcpServers, in this file"))
-    if client.shape == "opencode" and isinstance(root, Mapping) and _is_group(root.get("servers")):
+    if client.shape == "opencode" and isinstance(root, Mapping) and is_server_group(root.get("servers")):
         root = root["servers"]
     if isinstance(root, list):
         for each in root:
@@ -159,49 +179,46 @@ def _at(data: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     return value
 
 
-def _is_group(value: Any) -> bool:
-    return isinstance(value, Mapping) and "type" not in value and "command" not in value
-
-
-def _inputs(data: Mapping[str, Any]) -> dict[str, PersonInput]:
-    written = data.get("inputs")
-    inputs = {}
-    for each in written if isinstance(written, list) else ():
-        if isinstance(each, Mapping) and (name := text(each.get("id"))) is not None:
-            inputs[name] = PersonInput(
-                description=text(each.get("description")) or "",
-                secret=each.get("password") is True,
-                default=text(each.get("default")),
-            )
-    return inputs
-
-
 def _entry(
     name: str, raw: Any, project: str | None, client: ClientProgram, inputs: Mapping[str, PersonInput]
 ) -> ServerEntry:
     if not isinstance(raw, Mapping):
         return ServerEntry(name=name, refused=ImportNote(code="malformed", text="it is not written as keys and values"))
     fields = Fields(raw)
-    entry = _reach(name, fields, client)
+    entry = _read_reach(name, fields, client)
     for key in SILENT:
         fields.take(key)
-    entry = _limits(entry, fields, client)
-    notes = [*entry.notes, *_unused_notes(fields)]
+    entry = _take_limits(entry, fields, client)
+    notes = list(entry.notes)
+    for key in HELPERS:
+        if fields.take(key) is not None:
+            notes.append(ImportNote(code="helper_not_run", text=f"{key} is code to run and is not imported"))
+    if rest := fields.rest():
+        notes.append(ImportNote(code="key_ignored", text=f"not carried over: {', '.join(rest)}"))
+    disabled = None
+    if raw.get("bundled") is True:
+        disabled = "the client brings it itself"
+    elif raw.get("disabled") is True or raw.get("enabled") is False:
+        disabled = "it is disabled there"
     return msgspec.structs.replace(
         entry,
         style=_STYLES.get(client.shape, "gemini" if client.name == "crush" else "common"),
         project=project,
         inputs=inputs,
-        disabled=_why_disabled(raw),
+        disabled=disabled,
         notes=tuple(notes),
     )
 
 
-def _reach(name: str, fields: Fields, client: ClientProgram) -> ServerEntry:
+def _read_reach(name: str, fields: Fields, client: ClientProgram) -> ServerEntry:
+    """Return the entry with its command or address. Fields that contradict each other refuse it."""
     kind = text(fields.take("type", "transport", "transportType"))
-    program = _program(fields)
+    program = _take_command(fields)
     addresses = [(key, address) for key in URL_KEYS if (address := text(fields.take(key))) is not None]
     env = fields.take("env", "environment", "envs")
+    headers = texts(fields.take("headers", "http_headers"))
+    options = fields.take("requestOptions")
+    headers |= texts(options.get("headers")) if isinstance(options, Mapping) else {}
     entry = ServerEntry(
         name=name,
         title=text(fields.raw.get("display_name")) or text(fields.raw.get("name")),
@@ -211,7 +228,7 @@ def _reach(name: str, fields: Fields, client: ClientProgram) -> ServerEntry:
         env_file=text(fields.take("envFile", "env_file")),
         env_unset=names(fields.take("env_keys")),
         cwd=text(fields.take("cwd", "workingDirectory", "working_dir")),
-        headers=texts(fields.take("headers", "http_headers")) | _nested_headers(fields),
+        headers=headers,
     )
     if kind is not None and kind in BUILT_IN:
         return _refused_entry(entry, "built_in", f"it is part of {client.title} itself")
@@ -231,15 +248,15 @@ def _reach(name: str, fields: Fields, client: ClientProgram) -> ServerEntry:
     if (transport == "stdio") != bool(program):
         return _refused_entry(entry, "ambiguous", "its type does not fit its command or url")
     entry = msgspec.structs.replace(entry, transport=transport, url=addresses[0][1] if addresses else None)
-    entry = _codex(entry, fields) if client.shape == "codex" else entry
-    return _oauth(entry, fields)
+    entry = _take_codex_fields(entry, fields) if client.shape == "codex" else entry
+    return _take_oauth(entry, fields)
 
 
 def _refused_entry(entry: ServerEntry, code: str, message: str) -> ServerEntry:
     return msgspec.structs.replace(entry, refused=ImportNote(code=code, text=message, server=entry.name))
 
 
-def _program(fields: Fields) -> tuple[str, ...]:
+def _take_command(fields: Fields) -> tuple[str, ...]:
     command = fields.take("command", "cmd")
     args = fields.take("args")
     if isinstance(command, Mapping):  # Zed, as it was
@@ -254,12 +271,7 @@ def _program(fields: Fields) -> tuple[str, ...]:
     return (program, *names(args))
 
 
-def _nested_headers(fields: Fields) -> dict[str, str]:
-    options = fields.take("requestOptions")
-    return texts(options.get("headers")) if isinstance(options, Mapping) else {}
-
-
-def _codex(entry: ServerEntry, fields: Fields) -> ServerEntry:
+def _take_codex_fields(entry: ServerEntry, fields: Fields) -> ServerEntry:
     headers = dict(entry.headers)
     variable = text(fields.take("bearer_token_env_var"))
     if variable is not None:
@@ -273,7 +285,7 @@ def _codex(entry: ServerEntry, fields: Fields) -> ServerEntry:
     return msgspec.structs.replace(entry, headers=headers, env_passed=tuple(passed))
 
 
-def _oauth(entry: ServerEntry, fields: Fields) -> ServerEntry:
+def _take_oauth(entry: ServerEntry, fields: Fields) -> ServerEntry:
     block = fields.take("oauth", "auth")
     if not isinstance(block, Mapping) or entry.url is None:
         return entry
@@ -289,16 +301,8 @@ def _oauth(entry: ServerEntry, fields: Fields) -> ServerEntry:
     return msgspec.structs.replace(entry, auth=auth, client_secret=secret)
 
 
-def _why_disabled(raw: Mapping[str, Any]) -> str | None:
-    if raw.get("bundled") is True:
-        return "the client brings it itself"
-    if raw.get("disabled") is True or raw.get("enabled") is False:
-        return "it is disabled there"
-    return None
-
-
-def _limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> ServerEntry:
-    connect, call = _timeouts(fields, client)
+def _take_limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> ServerEntry:
+    connect, call = _take_timeouts(fields, client)
     notes = list(entry.notes)
     asks_tools: list[str] = []
     asks = False
@@ -329,7 +333,7 @@ def _limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> Server
         without_tools=names(fields.take("disabled_tools", "excludeTools", "disabledTools")),
         asks=asks,
         asks_tools=tuple(asks_tools),
-        egress=_egress(fields),
+        egress=_take_egress(fields),
         notes=tuple(notes),
     )
 
@@ -340,7 +344,7 @@ def _relaxed_note(entry: ServerEntry, key: str) -> ImportNote:
     )
 
 
-def _timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, int | None]:
+def _take_timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, int | None]:
     """Return the timeouts in milliseconds for connecting and for a call."""
     startup = milliseconds(fields.take("startup_timeout_sec"), 1000) or milliseconds(
         fields.take("startup_timeout_ms"), 1
@@ -355,8 +359,8 @@ def _timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, int | 
     return startup, call or milliseconds(written, unit)
 
 
-def _egress(fields: Fields) -> tuple[str, ...] | None:
-    """VS Code's sandbox and the spellings of Docker."""
+def _take_egress(fields: Fields) -> tuple[str, ...] | None:
+    """Return the hosts that the source allows, as VS Code's sandbox or Docker writes them, or None."""
     fields.take("sandboxEnabled")
     sandbox = fields.take("sandbox")
     network = sandbox.get("network") if isinstance(sandbox, Mapping) else None
@@ -371,11 +375,3 @@ def _egress(fields: Fields) -> tuple[str, ...] | None:
 def host_names(hosts: tuple[str, ...]) -> tuple[str, ...]:
     """Return hosts without their ports, because an allow list contains only hosts."""
     return tuple(dict.fromkeys(host.rpartition(":")[0] or host for host in hosts))
-
-
-def _unused_notes(fields: Fields) -> Iterator[ImportNote]:
-    for key in HELPERS:
-        if fields.take(key) is not None:
-            yield ImportNote(code="helper_not_run", text=f"{key} is code to run and is not imported")
-    if rest := fields.rest():
-        yield ImportNote(code="key_ignored", text=f"not carried over: {', '.join(rest)}")

@@ -8,8 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from interlock.interop.protocol.formats import Format
-
+Format = Literal["json", "toml", "yaml"]
 Base = Literal[
     "home",
     "xdg",  # $XDG_CONFIG_HOME or ~/.config
@@ -27,6 +26,8 @@ EVERYWHERE: Final[tuple[System, ...]] = ("linux", "darwin", "win32")
 
 
 class ConfigPlace(msgspec.Struct, frozen=True):
+    """A file in which a client keeps servers, on these systems."""
+
     base: Base
     path: str
     systems: tuple[System, ...] = EVERYWHERE
@@ -37,6 +38,8 @@ class ConfigPlace(msgspec.Struct, frozen=True):
 
 
 class ClientProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """An MCP client."""
+
     name: str  # as --for and --as take it
     title: str
     places: tuple[ConfigPlace, ...]
@@ -44,7 +47,7 @@ class ClientProgram(msgspec.Struct, frozen=True, kw_only=True):
     root: tuple[str, ...] = ("mcpServers",)
     shape: Shape = "common"
     url_key: str = "url"
-    http_type: str | None = None  # how an entry's `type` says streamable HTTP; None: it is not said
+    http_type: str | None = None  # what an entry has as `type` for streamable HTTP; None: no type
     stdio_type: str | None = None
     stdio_only: bool = False
     expands: str | None = None  # how it writes a variable of the environment: ${VAR}; None: it expands none
@@ -54,17 +57,14 @@ def _linux(base: Base, path: str) -> ConfigPlace:
     return ConfigPlace(base, path, ("linux",))
 
 
-def _mac(path: str) -> ConfigPlace:
-    return ConfigPlace("support", path, ("darwin",))
-
-
 def _windows(path: str) -> ConfigPlace:
     return ConfigPlace("appdata", path, ("win32",))
 
 
 def _application(folder: str, file: str) -> tuple[ConfigPlace, ...]:
-    """Below the folder a desktop application keeps its settings in."""
-    return _linux("xdg", f"{folder}/{file}"), _mac(f"{folder}/{file}"), _windows(f"{folder}/{file}")
+    """Return the places of a file in the settings folder of a desktop application."""
+    path = f"{folder}/{file}"
+    return _linux("xdg", path), ConfigPlace("support", path, ("darwin",)), _windows(path)
 
 
 def _home_and_project(path: str, project: str | None = None) -> tuple[ConfigPlace, ...]:
@@ -256,6 +256,7 @@ OTHER_NAMES: Final = {
 }
 
 
-def maybe_client(name: str) -> ClientProgram | None:
+def find_client(name: str) -> ClientProgram | None:
+    """Return the client with this name, in any usual spelling, or None."""
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     return BY_NAME.get(OTHER_NAMES.get(key, key))

@@ -182,7 +182,6 @@ def _server(entry: ServerEntry, work: Translator, sandboxing: Sandboxing) -> tup
         rest = [name for name in env if name not in carried.used_env]
         if rest:
             work.say("env_dropped", f"variables of the program that carried it: {', '.join(sorted(rest)[:8])}")
-        work.notes += carried.notes
         return _remote(carried.url, carried.headers, work), carried.transport
     if carried is not None:
         work.notes.append(carried)

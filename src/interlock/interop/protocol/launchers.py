@@ -1,27 +1,29 @@
-"""Command lines as server blocks: which launcher, which package, which arguments for the server (AIP-import-4).
+"""What a person or a file names to be run, as server blocks: command lines, and references such as npm:PACKAGE.
 
-Launchers are npx, uvx, pipx, docker and the like. Bridges (mcp-remote, supergateway, mcp-proxy) only carry MCP to a
-remote server, which is entered in their place (AIP-import-5). A command that is not understood for certain stays
-`binary`: a guessed package name could be the package of somebody else.
+A command line starts with a launcher (npx, uvx, pipx, docker and the like), which names a package or an image with
+arguments for the server (AIP-import-4). A bridge (mcp-remote, supergateway, mcp-proxy) only carries MCP to a remote
+server, which is entered in its place (AIP-import-5). A command that is not understood for certain stays `binary`: a
+guessed package name could be the package of somebody else.
+
+A reference is what a person gives to `interlock add`: npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, an address or a command.
 """
 
+import itertools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
+from interlock.drivers.protocol.kinds import SERVERS
 from interlock.interop.protocol.model import ImportNote, ServerEntry, Transport
-from interlock.net.protocol.address_scope import LOCALHOST, LOOPBACK_ADDRESSES
-
-# The command line of `docker run` (and podman's): the image, what it is given, and options with no place in a driver.
-#
-# Returns None where an option is not known: whether it takes a value decides which word is the image.
+from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 
-OURS: Final = frozenset({"-i", "--interactive", "--rm", "-t", "--tty", "--init", "-it", "-ti", "--quiet", "-q"})
+# Options that every node sets itself, or that change nothing for it; also any mix of -i and -t.
+OURS: Final = frozenset({"--interactive", "--rm", "--tty", "--init", "--quiet", "-q"})
 FLAGS: Final = frozenset(
     {"-d", "--detach", "--privileged", "--read-only", "-P", "--publish-all", "--no-healthcheck", "--oom-kill-disable"}
     | {"--disable-content-trust", "--sig-proxy", "--replace", "--tls-verify"}
@@ -40,25 +42,34 @@ WITH_VALUE: Final = frozenset(
 HARMLESS: Final = frozenset({"--name", "--pull", "-l", "--label"})  # say nothing about what the server may do
 
 
-class DockerRun(msgspec.Struct, frozen=True, kw_only=True):
-    image: str
-    args: tuple[str, ...] = ()
+class ClassifiedCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command line starts.
+
+    `server` is the block without env. `env` are variables that the command line sets, `passed` those that it passes on.
+    """
+
+    server: Mapping[str, Any]
     env: Mapping[str, str] = {}
     passed: tuple[str, ...] = ()
-    volumes: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
+    notes: tuple[ImportNote, ...] = ()
 
 
-def docker_run(args: list[str]) -> DockerRun | None:
+def _classify_docker(args: list[str]) -> ClassifiedCommand | None:
+    """Return the image of `docker run` and what it is given.
+
+    Return None if an option is not known: whether it takes a value decides which word is the image.
+    """
+    at = 1 if args[:1] == ["run"] else 2 if args[:2] == ["container", "run"] else 0
+    if not at:
+        return None
     env: dict[str, str] = {}
     passed: list[str] = []
     volumes: list[str] = []
     dropped: list[str] = []
-    at = 0
     while at < len(args) and args[at].startswith("-"):
         flag, equals, value = args[at].partition("=")
         at += 1
-        if flag in OURS or _all_ours(flag):
+        if flag in OURS or re.fullmatch(r"-[it]+", flag):
             continue
         if flag in FLAGS:
             dropped.append(flag)
@@ -80,28 +91,24 @@ def docker_run(args: list[str]) -> DockerRun | None:
                 passed.append(name)
         elif flag in {"-v", "--volume"}:
             volumes.append(value)
-        elif flag == "--mount" and (volume := _bind(value)) is not None:
+        elif flag == "--mount" and (volume := _find_bind_mount(value)) is not None:
             volumes.append(volume)
         elif flag not in HARMLESS:
             # Names of networks and limits say what was meant; a label or an entry point may hold anything.
             dropped.append(f"{flag} {value}" if flag in {"--network", "--net", "--pid", "--ipc", "--userns"} else flag)
     if at >= len(args) or not _IMAGE.fullmatch(args[at]):
         return None
-    return DockerRun(
-        image=args[at],
-        args=tuple(args[at + 1 :]),
-        env=env,
-        passed=tuple(dict.fromkeys(passed)),
-        volumes=tuple(volumes),
-        dropped=tuple(dict.fromkeys(dropped)),
+    server: dict[str, Any] = {"kind": "docker", "image": args[at]}
+    server |= {"volumes": volumes} if volumes else {}
+    server |= {"args": args[at + 1 :]} if args[at + 1 :] else {}
+    message = f"docker options without a place in a driver: {', '.join(dict.fromkeys(dropped))}"
+    note = ImportNote(code="docker_flag_dropped", text=message)
+    return ClassifiedCommand(
+        server=server, env=env, passed=tuple(dict.fromkeys(passed)), notes=(note,) if dropped else ()
     )
 
 
-def _all_ours(flag: str) -> bool:
-    return re.fullmatch(r"-[itd]+", flag) is not None and "d" not in flag
-
-
-def _bind(value: str) -> str | None:
+def _find_bind_mount(value: str) -> str | None:
     """Convert type=bind,src=/a,dst=/b,readonly to /a:/b:ro. Return None if it is not a bind mount."""
     parts = dict(each.partition("=")[::2] for each in value.split(","))
     source = parts.get("src", parts.get("source"))
@@ -110,12 +117,6 @@ def _bind(value: str) -> str | None:
         return None
     return f"{source}:{target}" + (":ro" if "readonly" in parts or "ro" in parts else "")
 
-
-# Programs that only carry MCP to a remote server, seen through: mcp-remote, supergateway, mcp-proxy (AIP-import-5).
-#
-# In comes the server block of the carrier, out the address and headers it would dial; None leaves it a program,
-# because
-# it is no carrier, serves instead of dialling, or has an option whose meaning is not known here.
 
 _ADDRESS: Final = re.compile(r"https?://\S+", re.I)
 _HEADER: Final = re.compile(r"\s*(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(?P<value>.*)", re.DOTALL)
@@ -133,15 +134,16 @@ _GATEWAY_VALUED = {"--outputTransport", "--logLevel", "--healthEndpoint"}
 
 
 class Unwrapped(msgspec.Struct, frozen=True, kw_only=True):
+    """The remote server to which a bridge would connect."""
+
     url: str
     transport: Transport = "http"
     headers: Mapping[str, str] = {}
-    used_env: frozenset[str] = frozenset()  # the carrier's own variables, now in headers
-    notes: tuple[ImportNote, ...] = ()
+    used_env: frozenset[str] = frozenset()  # variables of the bridge that are now in headers
 
 
 class _Unknown(Exception):
-    """An option that is not known here."""
+    """Error for an option whose meaning is not known here."""
 
 
 def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrapped | ImportNote | None:
@@ -302,15 +304,6 @@ PIPX_QUIET: Final = frozenset({"--no-cache", "-q", "--quiet", "--verbose"})
 _INTERPRETERS: Final = re.compile(r"node|deno|bun|python(?:[23](?:\.\d+)?)?|ruby|perl|java")
 
 
-class ClassifiedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """`server`: the block without env. `env`: what the command line itself sets; `passed`: what it hands on."""
-
-    server: Mapping[str, Any]
-    env: Mapping[str, str] = {}
-    passed: tuple[str, ...] = ()
-    notes: tuple[ImportNote, ...] = ()
-
-
 def program_name(path: str) -> str:
     r"""Return the name of a program without folder and extension: npx for C:\\Program Files\\nodejs\\npx.cmd."""
     return _EXTENSION.sub("", re.split(r"[/\\]", path.strip())[-1]).lower()
@@ -322,6 +315,7 @@ def is_interpreter(path: str) -> bool:
 
 
 def classify_command(command: tuple[str, ...]) -> ClassifiedCommand:
+    """Return what a command line starts: a package, an image, or a program as it is."""
     command = _split_when_whole(command)
     command, env = _without_wrappers(command)
     if not command:
@@ -329,19 +323,23 @@ def classify_command(command: tuple[str, ...]) -> ClassifiedCommand:
     name, args = program_name(command[0]), list(command[1:])
     classified: ClassifiedCommand | None = None
     if name in {"npx", "bunx", "pnpx"}:
-        classified = _npm(args)
+        classified = _classify_npm(args)
     elif (name, *args[:1]) in NPM_VERBS:
-        classified = _npm(args[1:])
+        classified = _classify_npm(args[1:])
     elif name == "uvx":
-        classified = _uvx(args)
+        classified = _classify_uvx(args)
     elif name == "uv" and args[:2] == ["tool", "run"]:
-        classified = _uvx(args[2:])
+        classified = _classify_uvx(args[2:])
     elif name == "pipx" and args[:1] == ["run"]:
-        classified = _pipx(args[1:])
+        classified = _classify_pipx(args[1:])
     elif name in {"docker", "podman"}:
-        classified = _docker(args)
+        classified = _classify_docker(args)
     if classified is None:
-        classified = _binary(command)
+        is_shell = name in SHELLS and any(each in {"-c", "-lc", "-ic", "-Command"} for each in args[:2])
+        message = "a shell starts it: what runs inside is neither pinned nor checked"
+        server = {"kind": "binary", "path": command[0], **({"args": args} if args else {})}
+        notes = (ImportNote(code="shell_wrapper", text=message),) if is_shell else ()
+        classified = ClassifiedCommand(server=server, notes=notes)
     return msgspec.structs.replace(classified, env={**env, **classified.env})
 
 
@@ -376,24 +374,13 @@ def _without_wrappers(command: tuple[str, ...]) -> tuple[tuple[str, ...], dict[s
     return command, env
 
 
-def _binary(command: tuple[str, ...], *notes: ImportNote) -> ClassifiedCommand:
-    all_notes = list(notes)
-    if program_name(command[0]) in SHELLS and any(each in {"-c", "-lc", "-ic", "-Command"} for each in command[1:3]):
-        all_notes.append(
-            ImportNote(code="shell_wrapper", text="a shell starts it: what runs inside is neither pinned nor checked")
-        )
-    server: dict[str, Any] = {"kind": "binary", "path": command[0]}
-    server |= {"args": list(command[1:])} if len(command) > 1 else {}
-    return ClassifiedCommand(server=server, notes=tuple(all_notes))
-
-
 def _block(kind: str, package: str, args: list[str], entry: str | None = None) -> dict[str, Any]:
     block: dict[str, Any] = {"kind": kind, "package": package}
     block |= {"entry": entry} if entry is not None else {}
     return block | ({"args": args} if args else {})
 
 
-def _npm(args: list[str]) -> ClassifiedCommand | None:
+def _classify_npm(args: list[str]) -> ClassifiedCommand | None:
     packages: list[str] = []
     while args:
         flag = args[0]
@@ -421,7 +408,7 @@ def _npm(args: list[str]) -> ClassifiedCommand | None:
     return ClassifiedCommand(server=_block("npm", package, rest, entry)) if _NPM.fullmatch(package) else None
 
 
-def _uvx(args: list[str]) -> ClassifiedCommand | None:
+def _classify_uvx(args: list[str]) -> ClassifiedCommand | None:
     source: str | None = None
     notes: list[ImportNote] = []
     while args and args[0].startswith("-"):
@@ -440,10 +427,10 @@ def _uvx(args: list[str]) -> ClassifiedCommand | None:
             source = value
         else:
             notes.append(ImportNote(code="flag_dropped", text=f"{flag} is not carried over"))
-    return _pypi(args, source, notes)
+    return _classify_pypi(args, source, notes)
 
 
-def _pipx(args: list[str]) -> ClassifiedCommand | None:
+def _classify_pipx(args: list[str]) -> ClassifiedCommand | None:
     source: str | None = None
     while args and args[0].startswith("-"):
         flag, equals, value = args[0].partition("=")
@@ -454,10 +441,10 @@ def _pipx(args: list[str]) -> ClassifiedCommand | None:
             args = args[1:] if equals else args[2:]
         else:
             return None
-    return _pypi(args, source, [])
+    return _classify_pypi(args, source, [])
 
 
-def _pypi(args: list[str], source: str | None, notes: list[ImportNote]) -> ClassifiedCommand | None:
+def _classify_pypi(args: list[str], source: str | None, notes: list[ImportNote]) -> ClassifiedCommand | None:
     if not args:
         return None
     named = _PYPI.fullmatch(source or args[0])
@@ -471,55 +458,138 @@ def _pypi(args: list[str], source: str | None, notes: list[ImportNote]) -> Class
     return ClassifiedCommand(server=_block("pypi", package, rest, entry), notes=tuple(notes))
 
 
-def _docker(args: list[str]) -> ClassifiedCommand | None:
-    at = 1 if args[:1] == ["run"] else 2 if args[:2] == ["container", "run"] else 0
-    run = docker_run(args[at:]) if at else None
-    if run is None:
-        return None
-    server: dict[str, Any] = {"kind": "docker", "image": run.image}
-    server |= {"volumes": list(run.volumes)} if run.volumes else {}
-    server |= {"args": list(run.args)} if run.args else {}
-    message = f"docker options without a place in a driver: {', '.join(run.dropped)}"
-    note = ImportNote(code="docker_flag_dropped", text=message)
-    return ClassifiedCommand(server=server, env=run.env, passed=run.passed, notes=(note,) if run.dropped else ())
-
-
-# Is an entry Interlock itself? A client that was pointed at a node must not be imported into it (AIP-export-1).
-
 PROGRAM = "interlock"
 
 
 def is_own(entry: ServerEntry, addresses: Collection[str]) -> bool:
     """Return whether an entry is an Interlock node. `addresses` are the URLs of own nodes, without paths."""
     if entry.url is not None:
-        return _same(entry.url, addresses)
+        return _is_same_origin(entry.url, addresses)
     if entry.server is not None or not entry.command:
         return False
-    if "serve" in entry.command and _starts_us(entry.command):
+    server = classify_command(entry.command).server
+    modules = [after for word, after in itertools.pairwise(entry.command) if word == "-m"]
+    programs = (program_name(entry.command[0]), server.get("package", "").partition("==")[0], *modules)
+    if "serve" in entry.command and PROGRAM in programs:
         return True
-    carried = unwrap_bridge(classify_command(entry.command).server, entry.env)
-    return isinstance(carried, Unwrapped) and _same(carried.url, addresses)
+    carried = unwrap_bridge(server, entry.env)
+    return isinstance(carried, Unwrapped) and _is_same_origin(carried.url, addresses)
 
 
-def _starts_us(command: tuple[str, ...]) -> bool:
-    server = classify_command(command).server
-    if program_name(command[0]) == PROGRAM or server.get("package", "").partition("==")[0] == PROGRAM:
-        return True
-    module = [index for index, each in enumerate(command[:-1]) if each == "-m"]
-    return any(command[index + 1] == PROGRAM for index in module)
-
-
-def _same(url: str, addresses: Collection[str]) -> bool:
+def _is_same_origin(url: str, addresses: Collection[str]) -> bool:
     try:
         target = urlsplit(url)
         candidates = [urlsplit(each) for each in addresses]
         return any(
-            _host(each.hostname) == _host(target.hostname) and each.port == target.port and each.scheme == target.scheme
+            (each.scheme, each.port) == (target.scheme, target.port)
+            and (each.hostname == target.hostname or {each.hostname, target.hostname} <= LOOPBACK_HOSTS)
             for each in candidates
         )
     except ValueError:
         return False
 
 
-def _host(name: str | None) -> str | None:
-    return LOCALHOST if name in LOOPBACK_ADDRESSES else name
+PACKAGED: Final = {each.kind: each for each in SERVERS.values() if each.registry_type is not None}
+_EMPTY_WORDS: Final = frozenset(("mcp", "server", "servers", "modelcontextprotocol"))
+_HOST_WORDS: Final = frozenset(("mcp", "api", "www", "app", "server"))
+
+
+class UnknownReference(Exception):
+    """Error for a reference that names nothing to install or run. Its text says what would be valid."""
+
+
+def entry_of(
+    reference: str | None,
+    args: Sequence[str] = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    passed: Sequence[str] = (),
+    asked: Sequence[str] = (),
+    headers: Mapping[str, str] | None = None,
+    egress: Sequence[str] = (),
+) -> ServerEntry:
+    """Return the entry for a reference, or for the command in `args` if `reference` is None.
+
+    `passed` are variables of the environment. `asked` are variables whose values are stored as secrets. Raise
+    UnknownReference.
+    """
+    name, how = _read_reference(reference, tuple(args))
+    return ServerEntry(
+        name=name,
+        env=dict(env or {}),
+        env_passed=tuple(passed),
+        env_unset=tuple(asked),
+        headers=dict(headers or {}),
+        egress=tuple(egress),
+        **how,
+    )
+
+
+def _read_reference(reference: str | None, args: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the server, and the fields of its entry that say what it is."""
+    if reference is None:
+        if not args:
+            raise UnknownReference("there is no command after --")
+        return name_of_command(args), {"command": args}
+    if _ADDRESS.fullmatch(reference):
+        if args:
+            raise UnknownReference("a server at an address takes no arguments")
+        return name_of_address(reference), {"url": reference, "transport": "http"}
+    kind, colon, named = reference.partition(":")
+    if colon and kind in PACKAGED:
+        if not named:
+            raise UnknownReference(f"{reference} names no {PACKAGED[kind].keys[0]}")
+        server = {"kind": kind, PACKAGED[kind].keys[0]: named, "args": list(args)}
+        return name_of_package(kind, named), {"server": server}
+    if reference.startswith("@"):
+        raise UnknownReference(f"{reference} looks like an npm package, which is written npm:{reference}")
+    if "/" in reference:
+        command = (reference, *args)
+        return name_of_command(command), {"command": command}
+    raise UnknownReference(
+        f"{reference} is not npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, ./program or a draft; "
+        "a command goes after --"
+    )
+
+
+def name_of_package(kind: str, named: str) -> str:
+    """Return a short name for a package: filesystem for @modelcontextprotocol/server-filesystem."""
+    scope, last = PACKAGED[kind].name_parts(named)
+    return _without_empty_words(last) or _without_empty_words(scope) or last
+
+
+def name_of_address(address: str) -> str:
+    """Return a short name for an address: linear for https://mcp.linear.app/mcp.
+
+    The name of an IP address or of this machine is the host itself.
+    """
+    host = urlsplit(address).hostname or "remote"
+    labels = host.split(".")
+    if len(labels) < 2 or labels[-1].isdigit() or ":" in host:
+        return host
+    telling = [label for label in labels[:-1] if label not in _HOST_WORDS]
+    return telling[-1] if telling else labels[0]
+
+
+def name_of_command(command: Sequence[str]) -> str:
+    """Return a short name for a command: that of its package, its script or its program."""
+    server = classify_command(tuple(command)).server
+    kind = server.get("kind")
+    if kind in PACKAGED:
+        return name_of_package(kind, server[PACKAGED[kind].keys[0]])
+    program = program_name(command[0])
+    if is_interpreter(command[0]):
+        rest = list(command[1:])
+        if "-m" in rest[:-1]:
+            return _without_empty_words(rest[rest.index("-m") + 1]) or program
+        script = next((each for each in rest if not each.startswith("-")), None)
+        if script is not None:
+            stem, parent = program_name(script).partition(".")[0], program_name(script.rpartition("/")[0])
+            return _without_empty_words(stem) or _without_empty_words(parent) or stem or program
+    return _without_empty_words(program.partition(".")[0]) or program
+
+
+def _without_empty_words(name: str) -> str:
+    """Return a name without words that every MCP server could have in its name."""
+    words = re.split(r"[^A-Za-z0-9]+", name)
+    return "-".join(word for word in words if word and word.lower() not in _EMPTY_WORDS)

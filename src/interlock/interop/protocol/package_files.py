@@ -18,9 +18,9 @@ from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.plaintext import SECRET
 from interlock.interop.protocol.client_files import HELPERS, host_names, names, text, texts
 from interlock.interop.protocol.clients import System
-from interlock.interop.protocol.formats import UnreadableFile, read_data
+from interlock.interop.protocol.launchers import PACKAGED
 from interlock.interop.protocol.model import ENTRIES_MAX, FileReading, ImportNote, PersonInput, ServerEntry, Transport
-from interlock.interop.protocol.server_reference import PACKAGED
+from interlock.interop.protocol.text_edits import UnreadableFile, read_data
 
 _REMOTES: Final[dict[str, Transport]] = {"streamable-http": "http", "streamable": "http", "http": "http", "sse": "sse"}
 _USUAL_HOSTS: Final = {"npm": "npmjs", "pypi": "pypi"}  # the name before the last dot of each registry's host

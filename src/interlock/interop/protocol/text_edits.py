@@ -1,21 +1,91 @@
-"""One entry put into a client's file, everything else in it left to the letter: text in, text out.
+"""Configuration files of other clients as text: read as plain data, and one entry put into them.
 
-Whatever the editor did is read again and compared with what was meant; a file written in a way it does not understand
-is refused as `CannotEdit`, and the person pastes the entry by hand.
+Reading (`read_data`): JSON with comments and trailing commas, TOML or YAML; bytes in, data or UnreadableFile out.
+Everything that a file can make large has a limit. Messages name a line, and repeat nothing of the file.
+
+Editing (`with_entry`): text in, text out, and everything but the entry stays as it is to the letter. The result is read
+again and compared with what was meant. A file that is written in a way the editor does not understand is refused as
+`CannotEdit`, and the person pastes the entry by hand.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from interlock.drivers.protocol.files.frontmatter import frontmatter_text
-from interlock.interop.protocol.clients import ClientProgram
-from interlock.interop.protocol.formats import Format, UnreadableFile, blank_comments, read_data, without_comments
+import msgspec
 
-# One object inside a text of JSON with comments: where its members stand, and the text with one of them changed.
-#
-# Comments and trailing commas are looked through, not touched. The text has been read before: it is JSON.
+from interlock.drivers.protocol.files.frontmatter import BYTE_ORDER_MARK, frontmatter_text, read_yaml
+from interlock.interop.protocol.clients import ClientProgram, Format
+
+BYTES_MAX: Final = 32 * 1024 * 1024  # ~/.claude.json keeps histories of whole projects
+TEXT_BYTES_MAX: Final = 2 * 1024 * 1024  # TOML and YAML are read by slower parsers
+
+# A string without an end is skipped as a whole. To search again from each of its quotes would take quadratic time.
+_COMMENT: Final = re.compile(rb'("(?:[^"\\\n]|\\.)*+"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_TRAILING: Final = re.compile(rb'("(?:[^"\\\n]|\\.)*+"?)|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
+_NOT_SPACE: Final = re.compile(rb"[^\s]")
+
+
+class UnreadableFile(Exception):
+    """Error for a file that cannot be read. Its text is for the person, and repeats nothing of the file."""
+
+
+def read_data(data_untrusted: bytes, form: Format) -> Any:
+    """Return the data of a file. Raises UnreadableFile."""
+    data = data_untrusted.removeprefix(BYTE_ORDER_MARK)
+    limit = BYTES_MAX if form == "json" else TEXT_BYTES_MAX
+    if len(data) > limit:
+        raise UnreadableFile(f"it is larger than {limit // (1024 * 1024)} MiB")
+    if not data.strip():
+        return {}
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"line {_line_at(data, error.start)} is not UTF-8") from None
+    match form:
+        case "json":
+            try:
+                return msgspec.json.decode(data)
+            except RecursionError:
+                raise UnreadableFile("values are nested too deep") from None
+            except msgspec.DecodeError:
+                pass
+            try:
+                return msgspec.json.decode(blank_comments(data))
+            except (msgspec.DecodeError, RecursionError) as error:
+                match = re.search(r"byte (\d+)", str(error))
+                place = f" (line {_line_at(data, int(match[1]))})" if match else ""
+                raise UnreadableFile(f"it is not JSON{place}") from None
+        case "toml":
+            try:
+                return tomllib.loads(data.decode("utf-8"))
+            except tomllib.TOMLDecodeError as error:
+                match = re.search(r"line (\d+)", str(error))
+                raise UnreadableFile(f"it is not TOML{f' (line {match[1]})' if match else ''}") from None
+            except (RecursionError, ValueError):
+                raise UnreadableFile("it is not TOML") from None
+        case "yaml":
+            read = read_yaml(data, "", values_max=200_000)
+            if read.problems:
+                raise UnreadableFile(f"line {read.problems[0].line}: {read.problems[0].message}")
+            return {} if read.value is None else read.value  # a file of comments alone has no value
+
+
+def _line_at(data: bytes, position: int) -> int:
+    return data.count(b"\n", 0, position) + 1
+
+
+def blank_comments(data: bytes) -> bytes:
+    """Replace comments and trailing commas in JSON by blanks. Every other byte keeps its position."""
+    return _TRAILING.sub(lambda match: match[1] or b" ", without_comments(data))
+
+
+def without_comments(data: bytes) -> bytes:
+    """Replace comments in JSON by blanks. Every other byte keeps its position."""
+    return _COMMENT.sub(lambda match: match[1] or _NOT_SPACE.sub(b" ", match[0]), data)
+
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^\s,\]}]+")
@@ -24,6 +94,8 @@ _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
 
 class JsonObjectText:
+    """One object in a text of JSON with comments, which has been read before: its members, and a changed text of it."""
+
     def __init__(self, data: bytes, start: int) -> None:
         self._data = data  # as it is written
         self._plain = blank_comments(data)
@@ -51,6 +123,7 @@ class JsonObjectText:
         return spans[-1] if spans else None
 
     def with_member(self, key: str, value: Any) -> str:
+        """Return the whole text with this member set."""
         indent, step = self._indents()
         written = json.dumps(value, ensure_ascii=False, indent=step or None)
         written = written.replace("\n", f"\n{indent}") if step else written
@@ -58,23 +131,17 @@ class JsonObjectText:
         if place is not None:
             return (self._data[: place[0]] + written.encode() + self._data[place[1] :]).decode()
         line = f"{json.dumps(key, ensure_ascii=False)}: {written}".encode()
-        return self._with_line(line, indent, step).decode()
-
-    def _with_line(self, line: bytes, indent: str, step: str) -> bytes:
         data, newline = self._data, b"\n" if step else b" "
         own = indent.encode()
         if not self._members:
             inner = data[self._start + 1 : self._end].rstrip()  # comments, perhaps
             outer = newline + own.removesuffix(step.encode()) if step else b""
-            return data[: self._start + 1] + inner + newline + own + line + outer + data[self._end :]
+            return (data[: self._start + 1] + inner + newline + own + line + outer + data[self._end :]).decode()
         last = self._members[-1][2]
-        comma = b"" if self._has_comma(last) else b","
+        comma = b"" if b"," in without_comments(data)[last : self._end] else b","
         before = data[: self._end].rstrip()
         at = max(len(before), last)
-        return data[:last] + comma + data[last:at] + newline + own + line + data[at:]
-
-    def _has_comma(self, after: int) -> bool:
-        return b"," in without_comments(self._data)[after : self._end]
+        return (data[:last] + comma + data[last:at] + newline + own + line + data[at:]).decode()
 
     def _indents(self) -> tuple[str, str]:
         """Return the indentation of a member and of one level. Both are empty if the object is on one line."""
@@ -139,27 +206,29 @@ _HEADER: Final = re.compile(r"^[ \t]*\[+(?P<name>[^\[\]]+)\]+[ \t]*(?:#.*)?$")
 
 
 class CannotEdit(Exception):
-    """The text says why."""
+    """Error for a file that cannot be changed. Its text says why."""
 
 
 def with_entry(text: str, client: ClientProgram, name: str, entry: Mapping[str, Any]) -> str:
     """Return the file with this entry, which replaces an entry of the same name."""
     form = client.form
-    before = _data(text, form)
+    before = _read_fields(text, form)
     root = client.root
-    if client.shape == "opencode" and isinstance(before.get("mcp"), dict) and _is_group(before["mcp"].get("servers")):
+    servers = before["mcp"].get("servers") if isinstance(before.get("mcp"), dict) else None
+    if client.shape == "opencode" and is_server_group(servers):
         root = ("mcp", "servers")
         entry = {key: value for key, value in entry.items() if key != "enabled"}
-    wanted = _with(before, root, name, entry, listed=client.shape == "continue")
+    wanted = _set_entry(before, root, name, entry, listed=client.shape == "continue")
     if wanted == before:
         return text
-    editors: dict[Format, Callable[[], str]] = {
-        "json": lambda: _in_json(text, root, name, entry),
-        "toml": lambda: _in_toml(text, root[0], name, entry),
-        "yaml": lambda: _in_yaml(text, root[0], name, entry, before, listed=client.shape == "continue"),
-    }
-    edited = editors[form]()
-    if _data(edited, form) != wanted:
+    match form:
+        case "json":
+            edited = _edit_json(text, root, name, entry)
+        case "toml":
+            edited = _edit_toml(text, root[0], name, entry)
+        case "yaml":
+            edited = _edit_yaml(text, root[0], name, entry, before, listed=client.shape == "continue")
+    if _read_fields(edited, form) != wanted:
         raise CannotEdit("the file is written in a way that cannot be changed safely")
     return edited
 
@@ -169,7 +238,7 @@ def snippet(client: ClientProgram, name: str, entry: Mapping[str, Any]) -> str:
     return with_entry("", client, name, entry)
 
 
-def _data(text: str, form: Format) -> dict[str, Any]:
+def _read_fields(text: str, form: Format) -> dict[str, Any]:
     try:
         data = read_data(text.encode(), form)
     except UnreadableFile as error:
@@ -179,29 +248,30 @@ def _data(text: str, form: Format) -> dict[str, Any]:
     return data
 
 
-def _is_group(value: Any) -> bool:
-    return isinstance(value, dict) and "type" not in value and "command" not in value
+def is_server_group(value: Any) -> bool:
+    """Return whether a value maps names to servers, and is not a server itself."""
+    return isinstance(value, Mapping) and "type" not in value and "command" not in value
 
 
-def _with(
+def _set_entry(
     data: dict[str, Any], root: tuple[str, ...], name: str, entry: Mapping[str, Any], *, listed: bool
 ) -> dict[str, Any]:
     whole = dict(data)
     into = whole
     for key in root[:-1]:
-        into[key] = dict(_object(into.get(key), key))
+        into[key] = dict(_servers_of(into.get(key), key))
         into = into[key]
     last = root[-1]
     if listed:
         items = list(into.get(last) or [])
-        at = _index(items, name)
+        at = _find_index(items, name)
         into[last] = [*items, dict(entry)] if at is None else [*items[:at], dict(entry), *items[at + 1 :]]
     else:
-        into[last] = {**_object(into.get(last), last), name: dict(entry)}
+        into[last] = {**_servers_of(into.get(last), last), name: dict(entry)}
     return whole
 
 
-def _object(value: Any, key: str) -> dict[str, Any]:
+def _servers_of(value: Any, key: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -209,11 +279,11 @@ def _object(value: Any, key: str) -> dict[str, Any]:
     return value
 
 
-def _index(items: list[Any], name: str) -> int | None:
+def _find_index(items: list[Any], name: str) -> int | None:
     return next((at for at, each in enumerate(items) if isinstance(each, dict) and each.get("name") == name), None)
 
 
-def _in_json(text: str, root: tuple[str, ...], name: str, entry: Mapping[str, Any]) -> str:
+def _edit_json(text: str, root: tuple[str, ...], name: str, entry: Mapping[str, Any]) -> str:
     if not text.strip():
         text = "{}\n"
     steps = [*root, name]
@@ -230,9 +300,8 @@ def _in_json(text: str, root: tuple[str, ...], name: str, entry: Mapping[str, An
     raise CannotEdit("the file is written in a way that cannot be changed safely")
 
 
-def _in_toml(text: str, root: str, name: str, entry: Mapping[str, Any]) -> str:
-    key = name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-    table = f"{root}.{key}"
+def _edit_toml(text: str, root: str, name: str, entry: Mapping[str, Any]) -> str:
+    table = f"{root}.{_toml_key(name)}"
     lines = [f"[{table}]"]
     below: list[str] = []
     for field, value in entry.items():
@@ -256,17 +325,13 @@ def _without_table(text: str, table: tuple[str, str]) -> tuple[str, int | None]:
     inside = False
     for line in text.splitlines(keepends=True):
         if (header := _HEADER.match(line.rstrip("\r\n"))) is not None:
-            inside = _keys(header["name"])[:2] == table
+            keys = re.findall(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)', header["name"])
+            inside = tuple(next((part for part in each if part), "") for each in keys)[:2] == table
             if inside and at is None:
                 at = sum(len(each) for each in remaining)
         if not inside:
             remaining.append(line)
     return "".join(remaining), at
-
-
-def _keys(name: str) -> tuple[str, ...]:
-    matches = re.findall(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)', name)
-    return tuple(next((part for part in each if part), "") for each in matches)
 
 
 def _toml_key(key: str) -> str:
@@ -279,7 +344,7 @@ def _toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _in_yaml(
+def _edit_yaml(
     text: str, root: str, name: str, entry: Mapping[str, Any], before: Mapping[str, Any], *, listed: bool
 ) -> str:
     lines = text.splitlines(keepends=True)
@@ -289,7 +354,9 @@ def _in_yaml(
     if top is None:
         block = _yaml_lines({root: [dict(entry)] if listed else {name: dict(entry)}})
         return "".join([*lines, *block])
-    end = _block_end(lines, top)
+    end = top + 1  # of the block: the next line with content that is not indented
+    while end < len(lines) and not (_is_content(lines[end]) and not lines[end].startswith((" ", "\t", "-"))):
+        end += 1
     children = [at for at in range(top + 1, end) if _is_content(lines[at])]
     if not children:
         if before.get(root):
@@ -299,7 +366,8 @@ def _in_yaml(
     indent = _indent(lines[children[0]])
     starts = [at for at in children if _indent(lines[at]) == indent]
     block = [f"{indent}{line}" for line in _yaml_lines([dict(entry)] if listed else {name: dict(entry)})]
-    index = _index(before[root], name) if listed else _find_named(list(before[root]), name)
+    names = [each.get("name") if isinstance(each, dict) else each for each in before[root]]
+    index = names.index(name) if name in names else None
     if index is None:
         last = children[-1] + 1
         return "".join([*lines[:last], *block, *lines[last:]])
@@ -311,23 +379,12 @@ def _in_yaml(
     return "".join([*lines[:start], *block, *comments, *lines[until:]])
 
 
-def _find_named(names: list[str], name: str) -> int | None:
-    return names.index(name) if name in names else None
-
-
 def _yaml_lines(data: Any) -> list[str]:
     whole = {"it": data} if isinstance(data, list) else data
     lines = frontmatter_text(whole).splitlines(keepends=True)[1:-1]
     if isinstance(data, list):
         return [line[2:] for line in lines[1:]]
     return lines
-
-
-def _block_end(lines: list[str], top: int) -> int:
-    for at in range(top + 1, len(lines)):
-        if _is_content(lines[at]) and not lines[at].startswith((" ", "\t", "-")):
-            return at
-    return len(lines)
 
 
 def _is_content(line: str) -> bool:
