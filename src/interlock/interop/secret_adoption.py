@@ -19,7 +19,7 @@ from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import scan_workspace
 from interlock.interop.protocol.drafts import secrets_text
 from interlock.interop.protocol.driver_edits import with_fields, with_secrets
-from interlock.interop.protocol.secret_names import extract_secrets
+from interlock.interop.protocol.translation import extract_secrets
 
 Keep = Callable[[str, str], Literal["new", "same", "differs"]]
 

@@ -3,11 +3,20 @@
 Import only reads them. `put_entry`, for export, changes one entry and keeps a backup that only its owner may read. The
 system, the home folder and the environment are arguments, so that the home of another machine can be read too. A file
 that is absent, too large or unreadable is reported and skipped. A file that a person names is recognised by its form.
+
+Bundles (MCPB, DXT) are zip files with a manifest, read without unpacking and unpacked into a folder of their own. A
+bundle is a file from outside: names that leave the folder, links, encrypted parts and more than it may hold are refused
+before the first byte is written. The folder is named after the bundle's digest and does not change.
 """
 
+import hashlib
+import shutil
+import stat
 import sys
+import tempfile
+import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, Literal, cast
 
 import msgspec
@@ -16,12 +25,12 @@ from interlock.config.folders import home_folder
 from interlock.core.bounded_file import read_bounded
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.workspace.folder import write_whole
-from interlock.interop.bundles import BadBundle, Bundle, look_into
 from interlock.interop.protocol.client_files import read_client_file
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS, Base, ClientProgram, ConfigPlace, Format, System
 from interlock.interop.protocol.launchers import is_own
 from interlock.interop.protocol.model import FileReading, ServerEntry
 from interlock.interop.protocol.package_files import (
+    MANIFEST,
     is_docker_data,
     is_registry_data,
     read_docker,
@@ -31,11 +40,116 @@ from interlock.interop.protocol.package_files import (
 )
 from interlock.interop.protocol.text_edits import BYTES_MAX, CannotEdit, UnreadableFile, read_data, with_entry
 
+FILE_BYTES_MAX: Final = 512 * 1024 * 1024
+UNPACKED_BYTES_MAX: Final = 1024 * 1024 * 1024
+ENTRIES_MAX: Final = 50_000
+MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
+_CHUNK: Final = 1024 * 1024
+
+
+class BadBundle(Exception):
+    """Error for a bundle that cannot be used. Its text says why."""
+
+
+class Bundle(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle whose entries were checked."""
+
+    path: Path
+    target: Path  # where it is, or will be, unpacked
+    manifest: bytes
+
+
+def look_into(path: Path, packages: Path) -> Bundle:
+    """Check a bundle and read its manifest, without unpacking it. Raises BadBundle."""
+    try:
+        with path.open("rb") as file:
+            if not stat.S_ISREG(path.stat().st_mode) or path.stat().st_size > FILE_BYTES_MAX:
+                raise BadBundle(f"it is no file of at most {FILE_BYTES_MAX // (1024 * 1024)} MiB")
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        with zipfile.ZipFile(path) as archive:
+            _check(archive)
+            with archive.open(MANIFEST) as manifest:
+                data = manifest.read(MANIFEST_BYTES_MAX + 1)
+    except KeyError:
+        raise BadBundle(f"it holds no {MANIFEST}") from None
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError):
+        raise BadBundle("it is not a zip file that can be read") from None
+    except OSError as error:
+        raise BadBundle(f"it cannot be read ({error.strerror})") from None
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise BadBundle(f"its {MANIFEST} is too large")
+    return Bundle(path=path, target=packages / "bundles" / digest[:32], manifest=data)
+
+
+def unpack(bundle: Bundle) -> None:
+    """Unpack the whole bundle or nothing. Do nothing if it is unpacked already. Raises BadBundle."""
+    if bundle.target.is_dir():
+        return
+    try:
+        bundle.target.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(dir=bundle.target.parent, prefix=".unpacking-"))
+    except OSError as error:
+        raise BadBundle(f"{bundle.target.parent} cannot be written ({error.strerror})") from None
+    try:
+        with zipfile.ZipFile(bundle.path) as archive:
+            left = UNPACKED_BYTES_MAX
+            for entry in _check(archive):
+                left -= _write_entry(archive, entry, beside, left)
+        beside.chmod(0o755)
+        beside.rename(bundle.target)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        if not bundle.target.is_dir():  # another import was quicker
+            raise BadBundle(f"it cannot be unpacked ({error})") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _check(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """Return the file entries of an archive. Raise BadBundle for the whole archive if any entry is refused."""
+    entries = archive.infolist()
+    if len(entries) > ENTRIES_MAX:
+        raise BadBundle(f"it holds more than {ENTRIES_MAX} files")
+    if sum(entry.file_size for entry in entries) > UNPACKED_BYTES_MAX:
+        raise BadBundle(f"it is larger than {UNPACKED_BYTES_MAX // (1024 * 1024)} MiB when unpacked")
+    for entry in entries:
+        name, fault = PurePosixPath(entry.orig_filename), None
+        if name.is_absolute() or ".." in name.parts or "\\" in entry.orig_filename or ":" in entry.orig_filename:
+            fault = "would be written outside of its folder"
+        elif "\0" in entry.orig_filename or not entry.filename.strip("/. "):
+            fault = "has no name that can be used"
+        elif stat.S_IFMT(entry.external_attr >> 16) not in {0, stat.S_IFREG, stat.S_IFDIR}:
+            fault = "is a link or a device"
+        elif entry.flag_bits & 0x1:
+            fault = "is encrypted"
+        if fault is not None:
+            raise BadBundle(f"a file in it {fault}")
+    return [entry for entry in entries if not entry.is_dir()]
+
+
+def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, left: int) -> int:
+    """Write one entry; returns its bytes. The sizes that the archive states are not trusted."""
+    path = folder / entry.filename
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BadBundle("a file in it would be written outside of its folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = 0
+    with archive.open(entry) as source, path.open("xb") as file:
+        while chunk := source.read(_CHUNK):
+            written += len(chunk)
+            if written > left:
+                raise BadBundle(f"it is larger than {UNPACKED_BYTES_MAX // (1024 * 1024)} MiB when unpacked")
+            file.write(chunk)
+    path.chmod(0o755 if (entry.external_attr >> 16) & 0o111 else 0o644)
+    return written
+
+
 State = Literal["read", "absent", "unreadable"]
 ENV_FILE_BYTES_MAX: Final = 256 * 1024
 
 
 class ClientMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine whose files are read."""
+
     system: System
     home: Path
     project: Path
@@ -48,6 +162,8 @@ class ClientMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a client, or one that a person named, with its entries if it could be read."""
+
     client: str
     title: str
     scope: Literal["global", "project", "file"]
@@ -61,6 +177,7 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
 def places(
     machine: ClientMachine, clients: Sequence[ClientProgram] = CLIENTS
 ) -> Iterator[tuple[ClientProgram, ConfigPlace, Path]]:
+    """Yield every file in which these clients may keep servers on this machine."""
     for client in clients:
         for place in client.places:
             if machine.system in place.systems and (base := _base(machine, place.base)) is not None:
@@ -68,6 +185,7 @@ def places(
 
 
 def look(machine: ClientMachine, clients: Sequence[ClientProgram] = CLIENTS) -> list[SourceFile]:
+    """Read every file in which these clients may keep servers."""
     sources = []
     seen: set[tuple[str, Path]] = set()
     for client, place, path in places(machine, clients):
@@ -80,14 +198,9 @@ def look(machine: ClientMachine, clients: Sequence[ClientProgram] = CLIENTS) -> 
 def read_source(client: ClientProgram, path: Path, scope: Literal["global", "project", "file"] = "file") -> SourceFile:
     source = SourceFile(client=client.name, title=client.title, scope=scope, path=path, state="absent")
     data = read_bounded(path, BYTES_MAX)
-    if data is None:
-        return source
-    if isinstance(data, str):
-        return msgspec.structs.replace(source, state="unreadable", reason=data)
-    reading = read_client_file(data, client)
-    if reading.problem is not None:
-        return msgspec.structs.replace(source, state="unreadable", reason=reading.problem)
-    return msgspec.structs.replace(source, state="read", reading=reading)
+    if not isinstance(data, bytes):
+        return _without_data(source, data)
+    return _with_reading(source, client.name, client.title, read_client_file(data, client))
 
 
 def env_files(sources: Sequence[SourceFile], machine: ClientMachine) -> dict[str, str]:
@@ -144,13 +257,13 @@ def _base(machine: ClientMachine, base: Base) -> Path | None:
             return chosen("COPILOT_HOME", home / ".copilot")
 
 
-# The configuration file of one client: finds it, adds an entry, and keeps a backup that only its owner may read.
-
 BACKUP: Final = ".interlock-backup"
 OWNER_ONLY: Final = 0o600
 
 
 class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of writing an entry to a client's file."""
+
     path: Path
     changed: bool
     backup: Path | None = None
@@ -163,7 +276,7 @@ def client_file(client: ClientProgram, machine: ClientMachine) -> Path:
 
 
 def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, object]) -> WriteResult:
-    """Write an entry. Raises CannotEdit. A file that is a link stays one; what it leads to is written."""
+    """Write an entry to a client's file. If the file is a link, its target is written. Raises CannotEdit."""
     data = read_bounded(path, BYTES_MAX)
     if isinstance(data, str):
         raise CannotEdit(data)
@@ -180,7 +293,11 @@ def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, obj
         target.parent.mkdir(parents=True, exist_ok=True)
         backup = None
         if data is not None:
-            backup = _free(target)
+            backup = target.with_name(f"{target.name}{BACKUP}")
+            number = 2
+            while backup.exists():  # an older backup stays
+                backup = target.with_name(f"{target.name}{BACKUP}-{number}")
+                number += 1
             write_whole(backup, data, OWNER_ONLY)
         write_whole(target, edited.encode(), None if data is not None else OWNER_ONLY)
     except OSError as error:
@@ -188,67 +305,63 @@ def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, obj
     return WriteResult(path=path, changed=True, backup=backup)
 
 
-def _free(path: Path) -> Path:
-    """Return an unused name for the backup, so that an older one is not overwritten."""
-    backup = path.with_name(f"{path.name}{BACKUP}")
-    number = 2
-    while backup.exists():
-        backup = path.with_name(f"{path.name}{BACKUP}-{number}")
-        number += 1
-    return backup
-
-
 BUNDLES: Final = frozenset({".mcpb", ".dxt"})
 _FORMS: Final[dict[str, Format]] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 
 
 class UnknownFormat(Exception):
-    """The file can be read, and nothing in it says whose it is."""
+    """Error for a file that can be read, but belongs to no known client or format."""
 
 
 def read_file(path: Path, client: ClientProgram | None, *, system: System, packages: Path) -> SourceFile:
-    """Read the file. `packages`: the folder in which bundles are unpacked, which is not done here."""
+    """Read a file that a person named. `packages`: the folder for unpacked bundles; nothing is unpacked here."""
     source = SourceFile(client="file", title=path.name, scope="file", path=path, state="absent")
     if path.suffix.lower() in BUNDLES:
-        return _bundle(source, system, packages)
+        if not path.exists():
+            return source
+        try:
+            bundle = look_into(path, packages)
+        except BadBundle as bad:
+            return msgspec.structs.replace(source, state="unreadable", reason=str(bad))
+        reading = _with_reading(source, "bundle", "a bundle", read_manifest(bundle.manifest, system))
+        return msgspec.structs.replace(reading, bundle=bundle)
     data = read_bounded(path, BYTES_MAX)
     if not isinstance(data, bytes):
-        state = "absent" if data is None else "unreadable"
-        return msgspec.structs.replace(source, state=state, reason=data)
+        return _without_data(source, data)
     if client is None and path.name == DRIVER_FILE:
-        return _read(source, "driver", "a driver", read_driver_entry(data))
+        return _with_reading(source, "driver", "a driver", read_driver_entry(data))
     if client is None:
         described = _describe(source, data)
         if isinstance(described, SourceFile):
             return described
         client = described
-    return _read(source, client.name, client.title, read_client_file(data, client))
+    return _with_reading(source, client.name, client.title, read_client_file(data, client))
 
 
-def _bundle(source: SourceFile, system: System, packages: Path) -> SourceFile:
-    if not source.path.exists():
-        return source
-    try:
-        bundle = look_into(source.path, packages)
-    except BadBundle as bad:
-        return msgspec.structs.replace(source, state="unreadable", reason=str(bad))
-    reading = _read(source, "bundle", "a bundle", read_manifest(bundle.manifest, system))
-    return msgspec.structs.replace(reading, bundle=bundle)
+def _without_data(source: SourceFile, reason: str | None) -> SourceFile:
+    return msgspec.structs.replace(source, state="absent" if reason is None else "unreadable", reason=reason)
 
 
 def _describe(source: SourceFile, data: bytes) -> SourceFile | ClientProgram:
+    """Return the entries of a package description, or the client whose file this is. Raises UnknownFormat."""
     form = _FORMS.get(source.path.suffix.lower(), "json")
     try:
         content = read_data(data, form)
     except UnreadableFile as error:
         return msgspec.structs.replace(source, state="unreadable", reason=str(error))
-    by_place = _by_place(source.path)
-    if by_place is not None:
-        return by_place
+    path = source.path
+    fitting = {  # clients that use a file with this name and folder
+        client.name
+        for client in CLIENTS
+        for place in client.places
+        if path.parts[-min(2, len(Path(place.path).parts)) :] == Path(place.path).parts[-2:]
+    }
+    if len(fitting) == 1:
+        return BY_NAME[fitting.pop()]
     if form == "json" and is_registry_data(content):
-        return _read(source, "registry", "a registry's description", read_registry(data))
+        return _with_reading(source, "registry", "a registry's description", read_registry(data))
     if form == "yaml" and is_docker_data(content):
-        return _read(source, "docker", "a Docker description", read_docker(data))
+        return _with_reading(source, "docker", "a Docker description", read_docker(data))
     keys = set(content) if isinstance(content, dict) else set()
     for key, name in _KEYS.items():
         if key in keys and BY_NAME[name].form == form:
@@ -265,18 +378,7 @@ _KEYS: Final = {
 }
 
 
-def _by_place(path: Path) -> ClientProgram | None:
-    """Return the only client that uses a file with this name and folder, or None."""
-    fitting = {
-        client.name
-        for client in CLIENTS
-        for place in client.places
-        if path.parts[-min(2, len(Path(place.path).parts)) :] == Path(place.path).parts[-2:]
-    }
-    return BY_NAME[fitting.pop()] if len(fitting) == 1 else None
-
-
-def _read(source: SourceFile, client: str, title: str, reading: FileReading) -> SourceFile:
+def _with_reading(source: SourceFile, client: str, title: str, reading: FileReading) -> SourceFile:
     if reading.problem is not None:
         return msgspec.structs.replace(source, state="unreadable", reason=reading.problem)
     return msgspec.structs.replace(source, client=client, title=title, state="read", reading=reading)

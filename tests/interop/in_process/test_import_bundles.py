@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from interlock.interop import bundles
-from interlock.interop.bundles import BadBundle, look_into, unpack
-from interlock.interop.source_files import read_file
+from interlock.interop import source_files
+from interlock.interop.source_files import BadBundle, look_into, read_file, unpack
 
 MANIFEST = {
     "manifest_version": "0.3",
@@ -66,10 +65,10 @@ def test_links_and_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(BadBundle, match="link"):
         look_into(link, tmp_path)
     bomb = made(tmp_path / "b.mcpb", ("x", b"\0" * 3_000_000))
-    monkeypatch.setattr(bundles, "UNPACKED_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(source_files, "UNPACKED_BYTES_MAX", 1_000_000)
     with pytest.raises(BadBundle, match="larger than"):
         look_into(bomb, tmp_path)
-    monkeypatch.setattr(bundles, "ENTRIES_MAX", 1)
+    monkeypatch.setattr(source_files, "ENTRIES_MAX", 1)
     with pytest.raises(BadBundle, match="more than"):
         look_into(bomb, tmp_path)
 
@@ -78,7 +77,7 @@ def test_a_bundle_that_lies_about_its_size_is_not_believed(tmp_path: Path, monke
     path = made(tmp_path / "b.mcpb", ("x", b"\0" * 3_000_000))
     raw = path.read_bytes().replace((3_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
     path.write_bytes(raw)
-    monkeypatch.setattr(bundles, "UNPACKED_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(source_files, "UNPACKED_BYTES_MAX", 1_000_000)
     bundle = look_into(path, tmp_path / "packages")
     with pytest.raises(BadBundle, match="it cannot be unpacked"):
         unpack(bundle)

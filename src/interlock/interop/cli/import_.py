@@ -371,8 +371,8 @@ def _carry_out(
     invocation: Invocation, files: "list[SourceFile]", request: "ImportRequest", *, dry_run: bool
 ) -> "ImportReport":
     from interlock.drivers.workspace.folder import WorkspaceUnusable
-    from interlock.interop.bundles import BadBundle, unpack
     from interlock.interop.importer import carry_out, collect_sources, plan
+    from interlock.interop.source_files import BadBundle, unpack
 
     try:
         batch = plan(collect_sources(files, request.machine), files, request)

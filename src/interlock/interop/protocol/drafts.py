@@ -24,8 +24,7 @@ from interlock.interop.protocol.launchers import (
     unwrap_bridge,
 )
 from interlock.interop.protocol.model import DriverDraft, ImportNote, SecretFinding, ServerEntry
-from interlock.interop.protocol.secret_names import SecretNames
-from interlock.interop.protocol.translation import NotTranslatable, Surroundings, Translator
+from interlock.interop.protocol.translation import NotTranslatable, SecretNames, Surroundings, Translator
 
 # Which folders a driver may use: the absolute paths its source names, and nothing wider (AIP-import-11).
 

@@ -3,7 +3,7 @@
 - MCP registries: server.json of 2025-07-09 to 2025-12-11 in either spelling of keys, and server cards. The first
   package that can be run here is taken, then the first remote. A value that a person has to give becomes an input.
 - Docker: server.yaml of its registry, and catalogs of its gateway. They say which hosts a server needs.
-- Bundles: manifest.json of MCPB and DXT 0.1 to 0.4. `interlock.interop.bundles` unpacks the bundle.
+- Bundles: manifest.json of MCPB and DXT 0.1 to 0.4. `interlock.interop.source_files` unpacks the bundle.
 - Drivers: a DRIVER.md, so that what was exported can be imported again (AIP-export-3).
 """
 

@@ -1,14 +1,20 @@
-"""The texts of one foreign entry, translated: placeholders are filled in or renamed, secrets become placeholders.
+"""Texts of foreign files and of driver files: what a placeholder means, and what becomes of a secret.
 
-A text in env, headers, query or args may hold ${secrets.NAME}. A text that decides what is started (a program, a
-folder, an address) may not: a variable in it is replaced by its present value, or the entry is refused.
+`split_parts` finds the placeholders of other programs in a text (AIP-import-7). `Translator` translates the texts of an
+entry: a text in env, headers, query or args may hold ${secrets.NAME}; a text that decides what is started (a program, a
+folder, an address) may not, so a variable in it is replaced by its present value, or the entry is refused.
+
+`SecretNames` gives each secret of a driver a name, a slug and a place. The value of a secret leaves this module only in
+`SecretFinding.value`. `extract_secrets` replaces the credentials that a DRIVER.md holds in clear text by placeholders
+(AIP-19.plain-2). A credential where no placeholder is allowed, such as in a url, is named and left: only a person can
+move it.
 """
 
 import base64
 import re
-from collections.abc import Mapping
-from typing import Any, Final
-from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit, urlunsplit
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Literal
+from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
 
 import msgspec
 
@@ -20,18 +26,169 @@ from interlock.drivers.protocol.files.plaintext import (
     may_be_secret,
     names_password,
     names_secret,
+    plaintext_arguments,
     short_flag_may_be_secret,
 )
-from interlock.interop.protocol.model import ImportNote, ServerEntry
-from interlock.interop.protocol.secret_names import Part, Placeholder, SecretNames, place_name, split_parts
+from interlock.interop.protocol.model import ImportNote, SecretFinding, ServerEntry, Style
+from interlock.wire.jsontext.canonical import quoted
 
-# Placeholders of other programs inside a text: what each asks for (AIP-import-7).
-#
-# `split_parts` cuts a text into literals and `Placeholder`s. What becomes of one depends on where the text stands: see
-# `draft`.
+Kind = Literal["env", "input", "home", "workspace", "folder", "unknown"]
+_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_BRACED: Final = r"\$\{(?P<braced>[^{}]{1,300})\}"
+_FORMS: Final[dict[Style, re.Pattern[str]]] = {
+    "common": re.compile(_BRACED),
+    "gemini": re.compile(rf"{_BRACED}|\$(?P<bare>{_NAME})"),
+    "opencode": re.compile(rf"{_BRACED}|\{{(?P<curly>(?:env|file):[^{{}}]{{1,300}})\}}"),
+    "continue": re.compile(rf"\$\{{\{{(?P<double>[^{{}}]{{1,300}})\}}\}}|{_BRACED}"),
+    "registry": re.compile(r"\{(?P<curly>[A-Za-z0-9_.-]{1,100})\}"),
+    "bundle": re.compile(_BRACED),
+    "docker": re.compile(r"\{\{(?P<template>[^{}]{1,300})\}\}"),
+    "driver": re.compile(r"\$\{secrets\.(?P<ours>[A-Z][A-Z0-9_]*)\}", re.ASCII),
+}
+_VARIABLE: Final = re.compile(rf"(?:env:)?(?P<name>{_NAME})(?::-(?P<default>.*))?", re.DOTALL | re.ASCII)
+_BUNDLE_FOLDERS: Final = {"DESKTOP": "Desktop", "DOCUMENTS": "Documents", "DOWNLOADS": "Downloads"}
 
 
-# The secrets of one driver while it is drafted: each gets a name, a slug and a place; values go no further.
+class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
+    """A placeholder of another program: what it stands for, its name and its default."""
+
+    kind: Kind
+    name: str = ""
+    default: str | None = None
+
+
+Part = str | Placeholder
+
+
+def split_parts(text: str, style: Style) -> list[Part]:
+    """Split a text into literal texts and placeholders, as programs of this style write them."""
+    parts: list[Part] = []
+    end = 0
+    for match in _FORMS[style].finditer(text):
+        parts += [text[end : match.start()], _read_placeholder(match, style)]
+        end = match.end()
+    parts.append(text[end:])
+    return [each for each in parts if each != ""]
+
+
+def _read_placeholder(match: re.Match[str], style: Style) -> Part:
+    groups = match.groupdict()
+    body = next(value for value in groups.values() if value is not None)
+    if groups.get("double") is not None:
+        body = body.strip()
+    if groups.get("bare") is not None:
+        return Placeholder(kind="env", name=body)
+    if style == "bundle":
+        return _read_bundle_placeholder(body)
+    if style in {"registry", "driver"}:
+        return Placeholder(kind="input", name=body)
+    if style == "docker":  # {{server.parameter|volume|into}}
+        return Placeholder(kind="input", name=body.partition("|")[0].strip())
+    if groups.get("double") is not None:  # ${{ secrets.NAME }}, ${{ inputs.NAME }}
+        place, dot, name = body.partition(".")
+        if dot and place in {"secrets", "inputs"}:
+            return Placeholder(kind="input", name=name)
+        return Placeholder(kind="unknown", name=body)
+    if body.startswith("input:"):
+        return Placeholder(kind="input", name=body.removeprefix("input:"))
+    if body in {"workspaceFolder", "workspaceRoot"}:
+        return Placeholder(kind="workspace")
+    if body == "userHome":
+        return Placeholder(kind="home")
+    if body in {"pathSeparator", "/"}:
+        return "/"
+    variable = _VARIABLE.fullmatch(body)
+    if variable is None:
+        return Placeholder(kind="unknown", name=body)
+    if variable["name"] in {"HOME", "USERPROFILE"}:
+        return Placeholder(kind="home")  # a server's own HOME is a private folder, and this means the person's
+    return Placeholder(kind="env", name=variable["name"], default=variable["default"])
+
+
+def _read_bundle_placeholder(body: str) -> Part:
+    if body == "__dirname":
+        return Placeholder(kind="folder")
+    if body in {"/", "pathSeparator"}:
+        return "/"
+    if body == "HOME":
+        return Placeholder(kind="home")
+    if body in _BUNDLE_FOLDERS:
+        return Placeholder(kind="home", name=_BUNDLE_FOLDERS[body])
+    if body.startswith("user_config."):
+        return Placeholder(kind="input", name=body.removeprefix("user_config."))
+    variable = _VARIABLE.fullmatch(body)
+    if variable is None:
+        return Placeholder(kind="unknown", name=body)
+    return Placeholder(kind="env", name=variable["name"])
+
+
+_NOT_NAME: Final = re.compile(r"[^A-Z0-9]+")
+NAME_CHARS_MAX: Final = 30
+DESCRIPTION_CHARS_MAX: Final = 300
+
+
+class SecretNames:
+    """The secrets of one driver while it is drafted."""
+
+    def __init__(self, driver_id: str) -> None:
+        self._namespace = driver_id.replace(".", "-")
+        self.found: list[SecretFinding] = []
+
+    def keep(self, place: str, wanted: str, description: str, value: str) -> str:
+        """Return the placeholder for a value that goes to the store. Equal values share one secret."""
+        existing = next((each for each in self.found if each.value == value), None)
+        return _placeholder(existing or self._add(place, wanted, description, value=value))
+
+    def ask(self, place: str, wanted: str, description: str) -> str:
+        """Return the placeholder for a secret whose value is not set yet."""
+        existing = next(
+            (each for each in self.found if each.name == _name(wanted) and each.value is None and each.backend is None),
+            None,
+        )
+        return _placeholder(existing or self._add(place, wanted, description))
+
+    def from_environment(self, place: str, wanted: str, variable: str) -> str:
+        """Return the placeholder for a secret that is taken from a variable of the environment."""
+        backend = f"env://{variable}"
+        existing = next((each for each in self.found if each.backend == backend), None)
+        described = f"The environment variable {variable}, for {place}."
+        return _placeholder(existing or self._add(place, wanted, described, backend=backend))
+
+    def _add(
+        self, place: str, wanted: str, description: str, *, value: str | None = None, backend: str | None = None
+    ) -> SecretFinding:
+        name = base = _name(wanted)
+        number = 2
+        taken = {each.name for each in self.found}
+        while name in taken:
+            name, number = f"{base}_{number}", number + 1
+        finding = SecretFinding(
+            place=place,
+            name=name,
+            slug=f"{self._namespace}/{name.lower().replace('_', '-')}",
+            description=description[:DESCRIPTION_CHARS_MAX] or f"For {place}.",
+            value=value,
+            backend=backend,
+        )
+        self.found.append(finding)
+        return finding
+
+
+def _placeholder(finding: SecretFinding) -> str:
+    return f"${{secrets.{finding.name}}}"
+
+
+def _name(wanted: str) -> str:
+    """Return a valid secret name (AIP-19): capitals, digits and single underscores, two characters or more."""
+    name = _NOT_NAME.sub("_", wanted.upper()).strip("_")[:NAME_CHARS_MAX].strip("_")
+    if not name or not name[0].isalpha():
+        name = f"VALUE_{name}".strip("_")
+    return name if len(name) > 1 else f"{name}_VALUE"
+
+
+def place_name(place: str, key: str) -> str:
+    """Return the name of a place, such as env.GITHUB_TOKEN. A key with unusual characters is quoted."""
+    return f"{place}.{key}" if re.fullmatch(r"[\w.-]{1,60}", key, re.ASCII) else f"{place}.{quoted(key)}"
 
 
 _SCHEME: Final = re.compile(r"(?P<scheme>(?:Bearer|Basic|Token|ApiKey|Digest)\s+)(?P<value>\S.*)", re.I | re.DOTALL)
@@ -59,12 +216,16 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotTranslatable(Exception):
+    """Error for an entry that cannot become a driver. `code` is for programs, the text for people."""
+
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
 class Translator:
+    """Translates the texts of one entry. `notes` and `secrets` collect what a person has to know."""
+
     def __init__(
         self, entry: ServerEntry, around: Surroundings, secrets: SecretNames, not_secret: frozenset[str]
     ) -> None:
@@ -81,15 +242,20 @@ class Translator:
     def say(self, code: str, text: str) -> None:
         self.notes.append(ImportNote(code=code, text=text))
 
-    # Where no placeholder of ours may stand
+    # Texts in which no placeholder of ours is allowed
 
     def fixed(self, text: str, place: str) -> str:
+        """Return a text with the present values of its variables. Raises NotTranslatable."""
         pieces: list[str] = []
         for part in self._parts(text):
             if isinstance(part, str):
                 pieces.append(part)
                 continue
-            value = self._value_now(part)
+            value: str | None = None
+            if part.kind == "env":
+                value = self._around.env.get(part.name, part.default)
+            elif part.kind == "input" and (person_input := self._entry.inputs.get(part.name)) is not None:
+                value = None if person_input.secret else person_input.default
             if value is None:
                 raise NotTranslatable(
                     "variable_unset", f"{place} needs {part.name or 'a value'}, which is not known here"
@@ -104,13 +270,6 @@ class Translator:
         if holds_token(whole):
             raise NotTranslatable("secret_in_place", f"{place} holds a secret; it can stand in env, headers and args")
         return whole
-
-    def _value_now(self, ref: Placeholder) -> str | None:
-        if ref.kind == "env":
-            return self._around.env.get(ref.name, ref.default)
-        if ref.kind == "input" and (person_input := self._entry.inputs.get(ref.name)) is not None:
-            return None if person_input.secret else person_input.default
-        return None
 
     def _parts(self, text: str) -> list[Part]:
         """Split a text into parts, with folders in place of their placeholders and neighbouring literals joined."""
@@ -137,9 +296,10 @@ class Translator:
                 raise NotTranslatable("placeholder_unknown", "it holds a placeholder whose meaning is not known here")
         return ref
 
-    # Where one may
+    # Texts in which placeholders of ours are allowed
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that the driver sets. Variables that are only passed on are noted instead."""
         variables: dict[str, str] = {}
         for name, text in env.items():
             if not _ENVIRONMENT_NAME.fullmatch(name):
@@ -156,7 +316,7 @@ class Translator:
 
     def _variable(self, name: str, ref: Placeholder) -> str | None:
         """Translate NAME=${VAR}: return the placeholder of a secret, or None if the variable is passed on unchanged."""
-        secret = self._is_declared(name) or names_secret(name) or names_secret(ref.name)
+        secret = name in self._entry.secrets or names_secret(name) or names_secret(ref.name)
         if secret and not {name, ref.name} & self._not_secret:
             return self.secrets.from_environment(place_name("env", name), name, ref.name)
         if ref.name != name or not self.hands_on:
@@ -189,6 +349,7 @@ class Translator:
         return scheme["scheme"] + self._text(place, name, self._parts(scheme["value"]))
 
     def arguments(self, args: tuple[str, ...]) -> list[str]:
+        """Return the arguments with placeholders for secrets, which a flag or the value itself may suggest."""
         translated: list[str] = []
         flag = ""
         for text in args:
@@ -210,7 +371,9 @@ class Translator:
             elif text.startswith("-") and not holds_token(text):
                 translated.append(self._text("args", "", self._parts(text)))
             else:
-                named = flag or _scheme_name(text)
+                address = re.match(r"([A-Za-z][A-Za-z0-9+]{1,20})(?:[+.-][\w.+-]*)?://", text)
+                # An address as a positional argument is named after its scheme: POSTGRESQL_URL.
+                named = flag or (f"{address[1]}_URL" if address else "")
                 doubted = short_flag_may_be_secret(flag, text)
                 place = f"args {_flag(flag)}".rstrip()
                 translated.append(self._text(place, named, self._parts(text), by_name=bool(flag), doubted=doubted))
@@ -231,39 +394,31 @@ class Translator:
             placeholder = self.secrets.keep("url user and password", "URL_CREDENTIALS", "User and password.", value)
             headers["Authorization"] = f"Basic {placeholder}"
             head = credentials["scheme"] + head[credentials.end() :]
-        address = self._plain_address(self.fixed(head, "url"))
+        try:
+            address = urlsplit(self.fixed(head, "url"))
+            address.port  # noqa: B018  # read for its check
+        except ValueError:
+            raise NotTranslatable("url_invalid", "its url cannot be read") from None
         if looks_random(address.path) and "url" not in self._not_secret:
             raise NotTranslatable(
                 "secret_in_url",
                 "the path of its url looks like a secret, and a path cannot be kept in the store; if it is none, add "
                 "--not-secret url",
             )
-        plain_query, query = self._query(tail) if mark else ("", {})
-        return urlunsplit(address._replace(query=plain_query)), query, headers
-
-    def _plain_address(self, text: str) -> SplitResult:
-        try:
-            address = urlsplit(text)
-            address.port  # noqa: B018  # read for its check
-        except ValueError:
-            raise NotTranslatable("url_invalid", "its url cannot be read") from None
-        return address
-
-    def _query(self, query: str) -> tuple[str, dict[str, str]]:
-        """Return the part of a query that stays in the url, and the part that becomes server.query."""
-        remaining: list[str] = []
-        moved: dict[str, str] = {}
-        for pair in query.split("&"):
+        remaining: list[str] = []  # what stays in the url; the rest becomes server.query
+        query: dict[str, str] = {}
+        for pair in tail.split("&") if mark else ():
             key, _, value = pair.partition("=")
             name, plain = unquote_plus(key), unquote_plus(value)
             text = self._text(f"url ?{name}", name, self._parts(plain))
             if text != plain:
-                moved[name] = text
+                query[name] = text
             elif pair:
                 remaining.append(pair)
-        return "&".join(remaining), moved
+        return urlunsplit(address._replace(query="&".join(remaining))), query, headers
 
     def oauth(self) -> dict[str, Any]:
+        """Return server.auth, with its client secret in the store."""
         auth = dict(self._entry.auth or {})
         if auth and self._entry.client_secret is not None:
             parts = self._parts(self._entry.client_secret)
@@ -300,7 +455,7 @@ class Translator:
         spared = name in self._not_secret
         if all(isinstance(part, str) for part in parts):
             text = "".join(part for part in parts if isinstance(part, str))
-            secret = doubted or self._is_declared(name) or may_be_secret(name if by_name else "", text)
+            secret = doubted or name in self._entry.secrets or may_be_secret(name if by_name else "", text)
             if not secret or not text:
                 return text
             if spared:
@@ -340,15 +495,101 @@ class Translator:
             return ref.default
         return self.secrets.from_environment(place, ref.name, ref.name)
 
-    def _is_declared(self, name: str) -> bool:
-        return name in self._entry.secrets
-
 
 def _flag(name: str) -> str:
     return f"{'-' if len(name) == 1 else '--'}{name}" if re.fullmatch(r"[\w-]{1,40}", name, re.ASCII) else ""
 
 
-def _scheme_name(text: str) -> str:
-    """Return a name for an address that is a positional argument, such as POSTGRESQL_URL, or an empty string."""
-    match = re.match(r"([A-Za-z][A-Za-z0-9+]{1,20})(?:[+.-][\w.+-]*)?://", text)
-    return f"{match[1]}_URL" if match else ""
+REF: Final = "./SECRETS.md"
+_AUTHORIZATION_SCHEMES: Final = ("bearer ", "basic ", "token ")
+_WITHOUT_PLACEHOLDERS: Final = ("path", "package", "image", "url", "version", "entry", "cwd")
+
+
+class Adopted(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver without the plaintext secrets that were found in it."""
+
+    data: Mapping[str, Any]
+    changed: tuple[str, ...]  # pointers
+    secrets: tuple[SecretFinding, ...]
+    left: tuple[str, ...] = ()  # places a person has to see to
+
+    def __repr__(self) -> str:
+        return f"Adopted({len(self.secrets)} secrets)"
+
+
+def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[str] = ()) -> Adopted:
+    """Replace the plaintext secrets of a driver by placeholders. `taken` are names of other existing secrets."""
+    copy = {key: _copy(value) for key, value in data.items()}
+    server = copy.get("server")
+    work = _Extraction(driver_id, taken)
+    if not isinstance(server, dict):
+        return Adopted(data=data, changed=(), secrets=())
+    metadata = copy.get("metadata")
+    interlock = metadata.get("interlock") if isinstance(metadata, Mapping) else None
+    listed = interlock.get("not_secret") if isinstance(interlock, Mapping) else None
+    not_secret = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+    for key in ("env", "headers", "query"):
+        table = server.get(key)
+        if not isinstance(table, dict):
+            continue
+        for name, text in table.items():
+            if isinstance(text, str) and name not in not_secret and is_plaintext(name, text):
+                table[name] = work.extract(place_name(key, name), name, text)
+                work.changed[f"/server/{key}"] = None
+    _extract_from_arguments(server, not_secret, work)
+    left = [
+        key
+        for key in _WITHOUT_PLACEHOLDERS
+        if key not in not_secret and isinstance(server.get(key), str) and is_plaintext("", server[key])
+    ]
+    if work.secrets.found[work.before :]:
+        auth = copy.setdefault("auth", {})
+        if isinstance(auth, dict) and "ref" not in auth:
+            auth["ref"] = REF
+            work.changed["/auth"] = None
+    return Adopted(
+        data=copy,
+        changed=tuple(work.changed),
+        secrets=tuple(work.secrets.found[work.before :]),
+        left=tuple(f"server.{key}" for key in left),
+    )
+
+
+class _Extraction:
+    """The secrets that were extracted so far, and the pointers to what was changed."""
+
+    def __init__(self, driver_id: str, taken: Collection[str]) -> None:
+        self.secrets = SecretNames(driver_id)
+        self.secrets.found += [SecretFinding(place="", name=name, slug="", description="") for name in taken]
+        self.before = len(taken)
+        self.changed: dict[str, None] = {}
+
+    def extract(self, place: str, name: str, text: str) -> str:
+        """Return a placeholder for a value, after the scheme if it is an Authorization header."""
+        scheme = next((text[: len(each)] for each in _AUTHORIZATION_SCHEMES if text.lower().startswith(each)), "")
+        return scheme + self.secrets.keep(place, name, f"For server.{place} of the driver.", text[len(scheme) :])
+
+
+def _extract_from_arguments(server: dict[str, Any], not_secret: Collection[str], work: _Extraction) -> None:
+    args = server.get("args")
+    if not isinstance(args, list) or not all(isinstance(each, str) for each in args):
+        return
+    for index, name in plaintext_arguments(tuple(args)):
+        if name in not_secret or f"--{name}" in not_secret:
+            continue
+        text: str = args[index]
+        for mark in ("=", ":"):
+            before, separator, value = text.partition(mark)
+            if separator and before.lstrip("-") == name:
+                blank = value[: len(value) - len(value.lstrip())]
+                args[index] = before + mark + blank + work.extract(place_name("args", name), name, value.lstrip())
+                break
+        else:
+            args[index] = work.extract(place_name("args", name or str(index)), name or "ARGUMENT", text)
+        work.changed["/server/args"] = None
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(each) for key, each in value.items()}
+    return [_copy(each) for each in value] if isinstance(value, list) else value
