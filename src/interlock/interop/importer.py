@@ -1,13 +1,19 @@
 """The importer: entries of other clients' files become driver folders of the workspace, their secrets go to the store.
 
-Nothing is started and nothing is dialled here. A new driver is written as a draft, because which tools it has only its
-server can tell; `connect` makes the driver of it. The source files are only read.
+Theory of operation. `collect_sources` and `plan` read the sources and the workspace and return a plan (`ImportBatch`).
+`carry_out` stores the secrets and writes the folders, or only reports what it would do. Up to here nothing is started
+or dialled, and the source files are only read. A new driver is written as a draft, because which tools it has only its
+server can tell. A driver that was imported before is merged with the changes of its source (AIP-import-13).
+
+`connect` makes drivers of drafts (AIP-import-8, -9). It starts each server once, one after the other, in its sandbox,
+to list its tools. Every start is announced first, with what would be run or dialled, and may be declined. A person is
+asked once about the tools of all servers that came up. A server that cannot be reached stays a draft.
 """
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,19 +46,23 @@ from interlock.interop.protocol.model import ImportNote, ServerEntry
 from interlock.interop.protocol.translation import Surroundings
 from interlock.interop.source_files import ClientMachine, SourceFile, env_file_path, env_files
 
-Kept = Literal["new", "same", "differs"]
+Kept = Literal["new", "same", "differs"]  # how a secret was stored; "differs": another value is stored and stays
 Keep = Callable[[str, str], Kept]
 Status = Literal["new", "updated", "unchanged"]
-_WITH_VALUE: Final = frozenset({"kept", "same", "differs"})
+SecretState = Literal["kept", "same", "differs", "environment", "unset"]
 
 
 class SecretReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret of an imported driver, without its value."""
+
     place: str
     slug: str
-    state: Literal["kept", "same", "differs", "environment", "unset"]
+    state: SecretState
 
 
 class DriverReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver that was imported, updated or found unchanged."""
+
     id: str
     name: str
     sources: tuple[str, ...]
@@ -63,11 +73,13 @@ class DriverReport(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     secrets: tuple[SecretReport, ...] = ()
-    left_in: tuple[str, ...] = ()  # files that hold the values of those secrets, and go on to
+    left_in: tuple[str, ...] = ()  # files that hold the values of these secrets, and keep them
     notes: tuple[ImportNote, ...] = ()
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an import."""
+
     drivers: tuple[DriverReport, ...] = ()
     skipped: tuple[Skipped, ...] = ()
 
@@ -84,6 +96,7 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect_sources(files: Sequence[SourceFile], machine: ClientMachine) -> list[Sourced]:
+    """Return the entries of all files, with absolute paths in their commands."""
     project = machine.project
     sources = []
     for file in files:
@@ -92,13 +105,13 @@ def collect_sources(files: Sequence[SourceFile], machine: ClientMachine) -> list
             if entry.project is not None:
                 scope = f"/{hashlib.sha256(entry.project.encode()).hexdigest()[:8]}"
             base = entry.cwd or entry.project or (str(project) if file.scope == "project" else None)
-            settled = entry if base is None else _with_paths(entry, Path(base))
+            entry = entry if base is None else _with_paths(entry, Path(base))
             paths = [file.path, *([env_file_path(entry.env_file, entry, file, machine)] if entry.env_file else [])]
             sources.append(
                 Sourced(
                     key=f"{file.client}{scope}/{entry.name}",
-                    told=file.title,
-                    entry=settled,
+                    title=file.title,
+                    entry=entry,
                     paths=tuple(str(each) for each in paths),
                 )
             )
@@ -108,21 +121,18 @@ def collect_sources(files: Sequence[SourceFile], machine: ClientMachine) -> list
 def _with_paths(entry: ServerEntry, base: Path) -> ServerEntry:
     """Return the entry with absolute paths for files in the client's folder, because a driver starts elsewhere."""
 
-    def settled(word: str) -> str:
+    def absolute(word: str) -> str:
         looks = not word.startswith(("-", "/", "~", "@", "$")) and ("/" in word or "." in word) and "://" not in word
-        return str(base / word) if looks and _exists(base / word) else word
+        try:
+            return str(base / word) if looks and (base / word).exists() else word
+        except (OSError, ValueError):  # no path at all
+            return word
 
-    return msgspec.structs.replace(entry, command=tuple(settled(word) for word in entry.command))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
+    return msgspec.structs.replace(entry, command=tuple(absolute(word) for word in entry.command))
 
 
 def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: ImportRequest) -> ImportBatch:
+    """Return what an import of these entries would do. Reads the workspace."""
     around = Surroundings(
         home=str(request.machine.home),
         workspace=str(request.machine.project),
@@ -153,10 +163,18 @@ def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | N
     for planned in planned_batch.planned:
         folder = folders.get(planned.draft.id)
         work = _DriverImport(planned, folder, request.workspace / DRIVERS / planned.draft.id)
-        secrets = _secrets(planned, keep) if not planned.alike else ()
+        secrets = []
+        for finding in planned.draft.secrets if not planned.alike else ():
+            state: SecretState = "unset"
+            if finding.backend is not None:
+                state = "environment"
+            elif finding.value is not None:
+                outcome = "new" if keep is None else keep(finding.slug, finding.value)
+                state = "kept" if outcome == "new" else outcome
+            secrets.append(SecretReport(place=finding.place, slug=finding.slug, state=state))
         if keep is not None:
             write_files(request.workspace, work.files)
-        drivers.append(work.report(request.workspace, secrets))
+        drivers.append(work.report(request.workspace, tuple(secrets)))
     return ImportReport(drivers=tuple(drivers), skipped=planned_batch.skipped)
 
 
@@ -185,7 +203,9 @@ class _DriverImport:
         if draft.secrets:
             self.files.append((self._path / SECRETS_FILE, secrets_text(draft.secrets)))
         self.files.append((self._path / RECORD_FILE, record_text(record)))
-        self.files.append((self._path / DRAFT_FILE, frontmatter_text(draft.written, _body(self._planned))))
+        titles = ", ".join(dict.fromkeys(self._planned.titles))
+        body = f"\n# {draft.data['name']}\n\nImported from {titles}. Its tools are not known yet: `interlock add {draft.id}` asks the server for them.\n"
+        self.files.append((self._path / DRAFT_FILE, frontmatter_text(draft.written, body)))
 
     def _update(self, folder: ImportedFolder, record: ImportRecord) -> None:
         draft = self._planned.draft
@@ -200,7 +220,7 @@ class _DriverImport:
             text = with_secrets(folder.secrets_text, added) if folder.secrets_text else secrets_text(added)
             self.files.append((self._path / SECRETS_FILE, text))
         sources = tuple(dict.fromkeys([*record.sources, *self._planned.sources]))
-        base = with_old(draft.data, before, result.conflicts)  # so that a conflict is told again next time
+        base = with_old(draft.data, before, result.conflicts)  # so that the next import reports a conflict again
         record = ImportRecord(sources=sources, base=fingerprint_values(base), hints=draft.hints)
         self.files.append((self._path / RECORD_FILE, record_text(record)))
         if result.changed:
@@ -213,7 +233,7 @@ class _DriverImport:
         return DriverReport(
             id=draft.id,
             name=draft.source,
-            sources=self._planned.told,
+            sources=self._planned.titles,
             status=self.status,
             draft=self.draft,
             command=start_command(draft.data["server"]),
@@ -221,22 +241,9 @@ class _DriverImport:
             changed=self.changed,
             conflicts=self.conflicts,
             secrets=secrets,
-            left_in=self._planned.paths if any(each.state in _WITH_VALUE for each in secrets) else (),
+            left_in=self._planned.paths if any(each.state in ("kept", "same", "differs") for each in secrets) else (),
             notes=draft.notes,
         )
-
-
-def _secrets(planned: Planned, keep: Keep | None) -> tuple[SecretReport, ...]:
-    reports = []
-    for each in planned.draft.secrets:
-        state: Literal["kept", "same", "differs", "environment", "unset"] = "unset"
-        if each.backend is not None:
-            state = "environment"
-        elif each.value is not None:
-            outcome = "new" if keep is None else keep(each.slug, each.value)
-            state = "kept" if outcome == "new" else outcome
-        reports.append(SecretReport(place=each.place, slug=each.slug, state=state))
-    return tuple(reports)
 
 
 def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:
@@ -245,26 +252,14 @@ def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:
     return (*kind.launcher, server[kind.keys[0]], *server.get("args", ()))
 
 
-def _body(planned: Planned) -> str:
-    return (
-        f"\n# {planned.draft.data['name']}\n\nImported from {', '.join(dict.fromkeys(planned.told))}. Its tools are "
-        f"not known yet: `interlock add {planned.draft.id}` asks the server for them.\n"
-    )
-
-
-# Probes drafts to make drivers of them: starts each server once, in its sandbox, to list tools (AIP-import-8, -9).
-#
-# Every start is announced first with what would be run or dialled, and may be declined. A server that cannot be reached
-# stays a draft; `interlock add ID` tries again. This is the only place where an import starts anything.
-#
-# Servers are started one after the other. A person is asked once about the tools of all servers that came up.
-
 Proposals = tuple[ToolProposal, ...]
 Agreed = Callable[[DriverReport], bool]
 Decide = Callable[[Mapping[str, Proposals]], Mapping[str, Proposals]]  # by the ids of drivers
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a draft when its server was asked for its tools."""
+
     id: str
     state: Literal["ready", "declined", "failed"]
     key: str | None = None

@@ -18,9 +18,6 @@ from interlock.wire.refusal import Refused
 if TYPE_CHECKING:
     from interlock.drivers.protocol.model import Driver, SecretInventory
     from interlock.interop.protocol.clients import ClientProgram
-    from interlock.interop.source_files import ClientMachine
-
-# How a client is connected to a node, as text to copy. Pure but for asking how this program was started.
 
 INSPECTOR: Final = "npx @modelcontextprotocol/inspector"
 # Under Node.js 20, npx takes a release that knows no --header: this brings the Node.js that the newer one wants.
@@ -39,13 +36,15 @@ def ways_to_connect(
         ways.append(("A token first", f"export INTERLOCK_TOKEN=$({token_command})"))
         header = ' --header "Authorization: Bearer $INTERLOCK_TOKEN"'
     where = shlex.quote(url)
+    program, *arguments = stdio_command(config, data)
+    desktop = {"mcpServers": {"interlock": {"command": program, "args": arguments}}}
     ways += [
         (
             "Inspector",
             f"{inspector} --cli {where} \\\n  --transport http --method {TOOLS_LIST}{header}",
         ),
         ("Claude Code", f"claude mcp add --transport http interlock {where}{header}"),
-        ("Claude Desktop (claude_desktop_config.json)", _desktop_entry(config, data)),
+        ("Claude Desktop (claude_desktop_config.json)", json.dumps(desktop, indent=2)),
         ("curl", _curl(where, needs_token)),
     ]
     return ways
@@ -56,25 +55,18 @@ def stdio_command(config: str | None, data: str | None, *, only: str | None = No
 
     A client starts it in another folder, with a short PATH and without this environment.
     """
-    command = [*_program(), "serve", "--stdio"]
+    started = Path(sys.argv[0])
+    path = shutil.which(str(started))
+    if started.name == "__main__.py":
+        program = [sys.executable, "-m", "interlock"]
+    else:
+        program = [str(Path(path).absolute())] if path else ["interlock"]
+    command = [*program, "serve", "--stdio"]
     if config is not None:
         command += ["--config", str(Path(config).absolute())]
     if data is not None:
         command += ["--data", str(Path(data).absolute())]
     return command if only is None else [*command, "--only", only]
-
-
-def _desktop_entry(config: str | None, data: str | None) -> str:
-    program, *arguments = stdio_command(config, data)
-    return json.dumps({"mcpServers": {"interlock": {"command": program, "args": arguments}}}, indent=2)
-
-
-def _program() -> list[str]:
-    started = Path(sys.argv[0])
-    if started.name == "__main__.py":
-        return [sys.executable, "-m", "interlock"]
-    path = shutil.which(str(started))
-    return [str(Path(path).absolute())] if path else ["interlock"]
 
 
 def _curl(where: str, needs_token: bool) -> str:
@@ -131,15 +123,27 @@ def export_client(
     needed for that, and none is written.
     """
     from interlock.cli.terminal.text import mcp_url
-    from interlock.interop.protocol.client_entry import http_entry, stdio_entry
+    from interlock.interop.cli.import_ import own_addresses
+    from interlock.interop.protocol.client_entry import http_entry, stdio_entry, with_token
 
     client = _client(for_client)
     if http and client.stdio_only:
         raise BadUsage("stdio_only", f"{client.title} starts programs only", hint="leave out --http")
     if http and invocation.loaded.plan.auth.anonymous == "never":
-        entry = _with_token(invocation, client)
+        token_entry = with_token(client, NAME, mcp_url(own_addresses(invocation)[-1]), TOKEN)
+        if token_entry is None:
+            raise Refused(
+                "token_needed",
+                f"this node asks for a token, and {client.title} would have to keep it in its file",
+                hint="leave out --http: a program that joins the node needs none",
+            )
+        entry = token_entry
+        invocation.out.remark(
+            f"{client.title} needs {TOKEN} in its environment:"
+            f" interlock access token --for client --name {client.name} makes one"
+        )
     elif http:
-        entry = http_entry(client, NAME, mcp_url(_public_url(invocation)), {})
+        entry = http_entry(client, NAME, mcp_url(own_addresses(invocation)[-1]), {})
     else:
         entry = stdio_entry(client, NAME, stdio_command(_config(invocation), _data(invocation)), {})
     _give(invocation, client, NAME, entry, write=write)
@@ -182,24 +186,6 @@ def export_driver(
         _for_client(invocation, driver, secrets, _client(for_client), write=write)
 
 
-def _with_token(invocation: Invocation, client: "ClientProgram") -> dict[str, Any]:
-    from interlock.cli.terminal.text import mcp_url
-    from interlock.interop.protocol.client_entry import with_token
-
-    entry = with_token(client, NAME, mcp_url(_public_url(invocation)), TOKEN)
-    if entry is None:
-        raise Refused(
-            "token_needed",
-            f"this node asks for a token, and {client.title} would have to keep it in its file",
-            hint="leave out --http: a program that joins the node needs none",
-        )
-    invocation.out.remark(
-        f"{client.title} needs {TOKEN} in its environment:"
-        f" interlock access token --for client --name {client.name} makes one"
-    )
-    return entry
-
-
 def _client(name: str | None) -> "ClientProgram":
     from interlock.interop.cli.import_ import known_client
 
@@ -223,26 +209,11 @@ def _data(invocation: Invocation) -> str | None:
     return invocation.data or os.environ.get("INTERLOCK_DATA") or None
 
 
-def _public_url(invocation: Invocation) -> str:
-    from interlock.interop.cli.import_ import own_addresses
-
-    return own_addresses(invocation)[-1]
-
-
-def _beside(invocation: Invocation, client: "ClientProgram", machine: "ClientMachine") -> list[str]:
-    """Return the names of the servers that the client has besides this node, in all its files."""
-    from interlock.interop.cli.import_ import own_addresses
-    from interlock.interop.source_files import look, without_own
-
-    own = own_addresses(invocation)
-    entries = [entry for file in look(machine, [client]) for entry in without_own(file, own).reading.entries]
-    return list(dict.fromkeys(each.name for each in entries if each.disabled is None and each.name != NAME))
-
-
 def _give(invocation: Invocation, client: "ClientProgram", name: str, entry: dict[str, Any], *, write: bool) -> None:
     from interlock.cli.terminal.text import one_line
+    from interlock.interop.cli.import_ import own_addresses
     from interlock.interop.protocol.text_edits import CannotEdit, snippet
-    from interlock.interop.source_files import ClientMachine, client_file, put_entry
+    from interlock.interop.source_files import ClientMachine, client_file, look, put_entry, without_own
 
     out = invocation.out
     machine = ClientMachine.this(os.environ, invocation.loaded.plan.workspace)
@@ -264,7 +235,11 @@ def _give(invocation: Invocation, client: "ClientProgram", name: str, entry: dic
             hint=f"nothing was changed; interlock export client --for {client.name} prints the entry to paste",
         ) from None
     backup = None if done.backup is None else str(done.backup)
-    beside = _beside(invocation, client, machine) if name == NAME else []
+    beside: list[str] = []  # the other servers that the client has, in all its files
+    if name == NAME:
+        own = own_addresses(invocation)
+        entries = [each for file in look(machine, [client]) for each in without_own(file, own).reading.entries]
+        beside = list(dict.fromkeys(each.name for each in entries if each.disabled is None and each.name != NAME))
     if out.as_json:
         report = {"client": client.name, "path": str(path), "entry": entry, "written": done.changed, "backup": backup}
         out.json({**report, "beside": beside})

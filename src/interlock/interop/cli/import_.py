@@ -8,6 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from interlock.catalog.cli.classify import ask_classes
 from interlock.cli.command import Invocation, verb, verb_app
@@ -15,7 +16,7 @@ from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
 from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.interop.importer import DriverReport, ImportReport, ProbeResult, SecretReport
+from interlock.interop.importer import DriverReport, ImportReport, ProbeResult
 from interlock.interop.source_files import SourceFile
 from interlock.wire.refusal import Refused
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from interlock.interop.protocol.clients import ClientProgram
     from interlock.interop.protocol.drafts import ImportBatch
     from interlock.interop.source_files import ClientMachine, SourceFile
-
-# What an import found and did, for a person and as JSON. Places and slugs are named, values never.
 
 SECRETS = {
     "kept": "copied to the store",
@@ -76,9 +75,23 @@ def show_report(
         for note in file.reading.notes:
             out.line(f"note {one_line(_short(file.path))}: {note.text}")
     for each in report.drivers:
-        _show_driver(out, each, dry_run=dry_run)
+        would = "would be " if dry_run and each.status != "unchanged" else ""
+        name = exposed_segment(each.id)
+        title = "" if each.name == name else f"{one_line(each.name)}, "  # the name that the client uses
+        out.line(f"{would}{each.status} {name} ({title}{', '.join(dict.fromkeys(each.sources))})")
+        for path in each.files:
+            out.line(f"  {path}")
+        for pointer in each.changed:
+            out.line(f"  changed {pointer}")
+        for pointer in each.conflicts:
+            out.line(f"  conflict {pointer}: the source changed it too; yours stays")
+        for secret in each.secrets:
+            words = "would be copied to the store" if dry_run and secret.state == "kept" else SECRETS[secret.state]
+            out.line(f"  secret {one_line(secret.place)}: {secret.slug}, {words}")
+        for note in each.notes:
+            out.line(f"  note {note.code}: {one_line(note.text)}")
     for skipped in report.skipped:
-        out.line(f"skipped {one_line(skipped.name)} ({skipped.told}): {one_line(skipped.note.text)}")
+        out.line(f"skipped {one_line(skipped.name)} ({skipped.title}): {one_line(skipped.note.text)}")
     left_in = dict.fromkeys(path for each in report.drivers for path in each.left_in)
     if left_in:
         out.line("secrets are copied, not moved: these files still hold the values, until you delete them there")
@@ -95,31 +108,6 @@ def show_report(
         drafts = [exposed_segment(each.id) for each in report.drivers if each.draft]
         if drafts and not asks_now:
             out.remark(f"which tools they have is not known yet: interlock add {quote(drafts[0])} asks the server")
-
-
-def _show_driver(out: Output, driver: DriverReport, *, dry_run: bool) -> None:
-    sources = ", ".join(dict.fromkeys(driver.sources))
-    would = "would be " if dry_run and driver.status != "unchanged" else ""
-    name = exposed_segment(driver.id)
-    named = "" if driver.name == name else f"{one_line(driver.name)}, "  # what its client calls it
-    out.line(f"{would}{driver.status} {name} ({named}{sources})")
-    for file in driver.files:
-        out.line(f"  {file}")
-    for pointer in driver.changed:
-        out.line(f"  changed {pointer}")
-    for pointer in driver.conflicts:
-        out.line(f"  conflict {pointer}: the source changed it too; yours stays")
-    for secret in driver.secrets:
-        out.line(f"  secret {one_line(secret.place)}: {secret.slug}, {_secret_words(secret, dry_run=dry_run)}")
-    for note in driver.notes:
-        out.line(f"  note {note.code}: {one_line(note.text)}")
-
-
-def _secret_words(secret: SecretReport, *, dry_run: bool) -> str:
-    if secret.state == "kept" and dry_run:
-        return "would be copied to the store"
-    words = SECRETS[secret.state]
-    return f"{words} {secret.slug}" if words.endswith("secrets set") else words
 
 
 def _file_value(file: SourceFile) -> dict[str, Any]:
@@ -142,19 +130,8 @@ def _report_value(
         "files": [_file_value(each) for each in files if each.state != "absent"],
         "drivers": [
             {
-                "id": each.id,
-                "name": each.name,
-                "sources": list(each.sources),
-                "status": each.status,
+                **to_builtins(each),
                 "draft": each.draft and each.id not in finished,
-                "command": list(each.command),
-                "files": list(each.files),
-                "changed": list(each.changed),
-                "conflicts": list(each.conflicts),
-                "secrets": [
-                    {"place": secret.place, "slug": secret.slug, "state": secret.state} for secret in each.secrets
-                ],
-                "left_in": list(each.left_in),
                 "notes": [{"code": note.code, "text": note.text} for note in each.notes],
             }
             for each in report.drivers
@@ -163,7 +140,7 @@ def _report_value(
             {"id": each.id, "state": each.state, "reason": each.reason, "files": list(each.files)} for each in connected
         ],
         "skipped": [
-            {"name": each.name, "source": each.told, "code": each.note.code, "text": each.note.text}
+            {"name": each.name, "source": each.title, "code": each.note.code, "text": each.note.text}
             for each in report.skipped
         ],
     }
@@ -228,12 +205,13 @@ def import_(
     as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
     """
     from interlock.interop.importer import ImportRequest
+    from interlock.interop.protocol.clients import CLIENTS
     from interlock.interop.protocol.drafts import ImportChoices
     from interlock.interop.source_files import ClientMachine, look, without_own
 
     plan = invocation.loaded.plan
     machine = ClientMachine.this(os.environ, plan.workspace)
-    clients = _clients(from_clients or [])
+    clients = [known_client(each) for each in from_clients or ()] or list(CLIENTS)
     packages = invocation.data_folder / "packages"
     files = look(machine, clients) if file is None else [_one_file(file, as_client, machine, packages)]
     if list_files:
@@ -261,7 +239,7 @@ def import_(
 
 
 def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[ProbeResult]":
-    """AIP-import-8: each start is announced with its command, and may be declined."""
+    """Ask the servers of drafts for their tools. Each start is announced with its command (AIP-import-8)."""
     from shlex import join
 
     from interlock.cli.client.offline import run_stored
@@ -335,12 +313,6 @@ def own_addresses(invocation: Invocation) -> list[str]:
     scheme = "https" if node.tls_cert is not None else "http"
     addresses = [f"{scheme}://{node.listen.host}:{node.listen.port}"]
     return [*addresses, node.public_url] if node.public_url else addresses
-
-
-def _clients(named: list[str]) -> "list[ClientProgram]":
-    from interlock.interop.protocol.clients import CLIENTS
-
-    return [known_client(each) for each in named] or list(CLIENTS)
 
 
 def known_client(name: str) -> "ClientProgram":

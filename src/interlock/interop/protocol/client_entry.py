@@ -1,6 +1,14 @@
-"""How each client of `protocol.interop.clients` spells an entry: what import reads, written (AIP-export-1)."""
+"""What an export writes: entries for clients, entries of single drivers, and server.json for a registry.
 
-from collections.abc import Callable, Mapping, Sequence
+- `stdio_entry`, `http_entry` and `with_token` spell an entry as a client of `clients` reads it (AIP-export-1).
+- `driver_entry` lets a client start or dial a driver by itself, without Interlock in between (AIP-export-2). Secrets
+  are variables of the client's environment, in the client's own spelling. A client that expands no variables gets no
+  such entry, and runs the driver through Interlock instead.
+- `registry_description` is a driver as an MCP registry describes servers, server.json of 2025-12-11 (AIP-export-3). A
+  secret is an input of the person who installs it. Every setting that the format has no word for is reported.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -12,10 +20,6 @@ from interlock.drivers.protocol.kinds import LocalServer, RemoteServer
 from interlock.drivers.protocol.model import Driver, SecretInventory
 from interlock.interop.protocol.clients import ClientProgram
 
-# A driver as an MCP registry describes servers: server.json of 2025-12-11 (AIP-export-3).
-#
-# Every setting that the format has no word for is told. A secret is an input of the person who installs it.
-
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 DESCRIPTION_CHARS_MAX: Final = 100
 NAMESPACE: Final = "local.interlock"  # of a server that is not published
@@ -25,6 +29,8 @@ _KEPT: Final = ("name", "id", "description", "version", "server", "transport", "
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """A server.json, and what of the driver is not in it."""
+
     data: Mapping[str, Any]
     lost: tuple[str, ...]  # dotted keys with no place in the format
 
@@ -49,7 +55,13 @@ def registry_description(driver: Driver, written: Mapping[str, Any], name: str |
     if isinstance(server, RemoteServer):
         data["remotes"] = [_remote(server, driver.transport)]
     elif isinstance(server, LocalServer) and package is not None:
-        data["packages"] = [_package(server, package)]
+        arguments = [
+            {"type": "positional", "value": filled} | ({"variables": variables} if variables else {})
+            for filled, variables in map(_template, server.args)
+        ]
+        settings = [_setting(key, value) for key, value in server.env.items()]
+        package |= {"packageArguments": arguments} if arguments else {}
+        data["packages"] = [package | ({"environmentVariables": settings} if settings else {})]
     lost = [key for key in written if key not in _KEPT and key != "auth"]
     block = written.get("server", {})
     lost += [f"server.{key}" for key in ("cwd", "entry", "runner", "port", "path", "auth") if key in block]
@@ -69,18 +81,6 @@ def _remote(server: RemoteServer, transport: str) -> dict[str, Any]:
     return description | ({"headers": headers} if headers else {})
 
 
-def _package(server: LocalServer, package: dict[str, Any]) -> dict[str, Any]:
-    arguments = [_argument(each) for each in server.args]
-    variables = [_setting(name, value) for name, value in server.env.items()]
-    package |= {"packageArguments": arguments} if arguments else {}
-    return package | ({"environmentVariables": variables} if variables else {})
-
-
-def _argument(text: str) -> dict[str, Any]:
-    filled, variables = _template(text)
-    return {"type": "positional", "value": filled} | ({"variables": variables} if variables else {})
-
-
 def _setting(name: str, text: str) -> dict[str, Any]:
     whole = SECRET.fullmatch(text)
     if whole is not None and whole[1] == name:
@@ -95,10 +95,11 @@ def _template(text: str) -> tuple[str, dict[str, Any]]:
     return SECRET.sub(lambda match: f"{{{match[1]}}}", text), inputs
 
 
-GOOSE_TIMEOUT_S = 300  # its own default, which its files carry
+GOOSE_TIMEOUT_S = 300  # the default of Goose, which Goose writes to its files
 
 
 def stdio_entry(client: ClientProgram, name: str, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    """Return an entry for a client that starts the server."""
     program, *args = command
     kind = {"type": client.stdio_type} if client.stdio_type is not None else {}
     match client.shape:
@@ -155,17 +156,14 @@ def _tools(client: ClientProgram) -> dict[str, Any]:
     return {"tools": ["*"]} if client.name == "copilot-cli" else {}
 
 
-# A driver as a client would start or dial it by itself, without Interlock in between (AIP-export-2).
-#
-# Secrets are variables of the client's environment, in the client's own spelling; for a client that expands none there
-# is no such entry, and it runs the driver through Interlock instead.
-
 _ENVIRONMENT = "env://"
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a driver, and the variables that it needs."""
+
     entry: Mapping[str, Any]
-    variables: tuple[str, ...] = ()  # what the client's environment has to hold
+    variables: tuple[str, ...] = ()  # of the client's environment
 
 
 def driver_entry(driver: Driver, secrets: SecretInventory | None, client: ClientProgram, name: str) -> Exported | None:
@@ -178,25 +176,18 @@ def driver_entry(driver: Driver, secrets: SecretInventory | None, client: Client
     if isinstance(driver.server, RemoteServer) and (client.stdio_only or driver.server.auth is not None):
         return None
     if driver.sandbox is not None and driver.sandbox.env is not None and driver.sandbox.env.set:
-        return None  # defaults have no place there
-    variables = {each: _variable(each, driver, secrets) for each in driver.secret_names}
+        return None  # an entry has no place for defaults
+    variables = {}
+    for secret_name in driver.secret_names:
+        secret = secret_for(secret_name, driver.id, secrets, ())
+        backend = (secret.backend if secret is not None else None) or ""
+        is_variable = backend.startswith(_ENVIRONMENT)
+        variables[secret_name] = backend.removeprefix(_ENVIRONMENT) if is_variable else secret_name
     spelling = client.expands or ""
 
     def filled(text: str) -> str:
         return SECRET.sub(lambda match: spelling.replace("VAR", variables[match[1]]), text)
 
-    entry = _entry(driver, client, name, filled)
-    return Exported(entry=entry, variables=tuple(dict.fromkeys(variables.values())))
-
-
-def _variable(name: str, driver: Driver, secrets: SecretInventory | None) -> str:
-    entry = secret_for(name, driver.id, secrets, ())
-    if entry is not None and entry.backend is not None and entry.backend.startswith(_ENVIRONMENT):
-        return entry.backend.removeprefix(_ENVIRONMENT)
-    return name
-
-
-def _entry(driver: Driver, client: ClientProgram, name: str, filled: Callable[[str], str]) -> dict[str, Any]:
     server = driver.server
     if isinstance(server, RemoteServer):
         url = server.url
@@ -205,9 +196,11 @@ def _entry(driver: Driver, client: ClientProgram, name: str, filled: Callable[[s
             pairs = "&".join(f"{urlencode({key: ''})}{filled(value)}" for key, value in server.query.items())
             url += ("&" if "?" in url else "?") + pairs
         headers = {key: filled(value) for key, value in server.headers.items()}
-        return http_entry(client, name, url, headers, sse=driver.transport == "sse")
-    if not isinstance(server, LocalServer):
+        entry = http_entry(client, name, url, headers, sse=driver.transport == "sse")
+    elif isinstance(server, LocalServer):
+        env = {key: filled(value) for key, value in server.env.items()}
+        command = server.client_command([filled(each) for each in server.args], list(env))
+        entry = stdio_entry(client, name, command, env)
+    else:
         raise TypeError(f"a server of kind {server.kind} is neither dialled nor started")
-    env = {key: filled(value) for key, value in server.env.items()}
-    command = server.client_command([filled(each) for each in server.args], list(env))
-    return stdio_entry(client, name, command, env)
+    return Exported(entry=entry, variables=tuple(dict.fromkeys(variables.values())))

@@ -6,7 +6,7 @@ source does not name. `batch` finds the entries that are the same server, gives 
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,19 +26,19 @@ from interlock.interop.protocol.launchers import (
 from interlock.interop.protocol.model import DriverDraft, ImportNote, SecretFinding, ServerEntry
 from interlock.interop.protocol.translation import NotTranslatable, SecretNames, Surroundings, Translator
 
-# Which folders a driver may use: the absolute paths its source names, and nothing wider (AIP-import-11).
-
 _ABSOLUTE: Final = re.compile(r"(?:/[^\s\x00,;:*?\"<>|]*|[A-Za-z]:[\\/][^\x00*?\"<>|]*)")
 _ASSIGNED: Final = re.compile(r"-{0,2}[A-Za-z][\w-]*=(?P<value>.*)", re.DOTALL)
 _SYSTEM: Final = ("", "etc", "home", "root", "Users", "usr", "var", "proc", "sys", "dev", "tmp")
-_NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and what everybody shares
+_NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and folders that all programs share
 
 
 class Sandboxing:
+    """The folders that a driver may use: the absolute paths that its source names, nothing wider (AIP-import-11)."""
+
     def __init__(self, home: str, folder: str | None = None, fresh: Mapping[str, str] | None = None) -> None:
         self._home = home.rstrip("/\\")
         self._folder = folder  # of an unpacked bundle, which does not change
-        self._fresh = fresh or {}  # what is not there yet: its folder is what the server has to write
+        self._fresh = fresh or {}  # paths that do not exist yet: the server has to write their folders
         self._read: dict[str, None] = {}
         self._write: dict[str, None] = {}
         self.withheld: list[str] = []
@@ -73,14 +73,15 @@ class Sandboxing:
 
     def _open(self, path: str, where: dict[str, None]) -> None:
         plain = path.rstrip("/\\") or "/"
-        if ".." in re.split(r"[/\\]", plain):
-            wide = True
-        else:
-            below = f"{plain.rstrip('/')}/"
-            wide = plain in _NEVER or (bool(self._home) and f"{self._home}/".startswith(below))
+        below = f"{plain.rstrip('/')}/"
+        is_wide = (
+            ".." in re.split(r"[/\\]", plain)
+            or plain in _NEVER
+            or (bool(self._home) and f"{self._home}/".startswith(below))
+        )
         if self._folder is not None and f"{plain}/".startswith(f"{self._folder}/"):
             self._read[self._folder] = None
-        elif not wide:
+        elif not is_wide:
             where[plain] = None
         elif plain not in self.withheld:
             self.withheld.append(plain)
@@ -94,9 +95,8 @@ class Sandboxing:
         return ({"fs": files} if files else {}) | ({"env": env} if env else {})
 
 
-# Driver files of an import as text.
-
-PENDING: Final[Mapping[str, Any]] = {  # in the place of bindings that are not known yet, where a reader wants one
+# In the place of bindings that are not known yet, where the reader of a driver wants one.
+PENDING: Final[Mapping[str, Any]] = {
     "tool": "pending",
     "version": "^1.0.0",
     "metadata": {"mcp": {"tool_name": "pending"}},
@@ -104,17 +104,16 @@ PENDING: Final[Mapping[str, Any]] = {  # in the place of bindings that are not k
 
 
 def secrets_text(secrets: Sequence[SecretFinding]) -> str:
-    """SECRETS.md: slugs, what they are for, where they come from; never a value."""
+    """Return the text of a SECRETS.md: slugs, what they are for and where they come from, never a value."""
     return frontmatter_text({"secrets": secret_entries(secrets)})
 
 
 def secret_entries(secrets: Sequence[SecretFinding]) -> list[dict[str, str]]:
-    entries = []
-    for each in secrets:
-        entry = {"slug": each.slug, "name": each.name, "description": each.description}
-        entry |= {"backend": each.backend} if each.backend else {}
-        entries.append(entry)
-    return entries
+    return [
+        {"slug": each.slug, "name": each.name, "description": each.description}
+        | ({"backend": each.backend} if each.backend else {})
+        for each in secrets
+    ]
 
 
 ID_CHARS_MAX: Final = 36  # so that <id>/<name> stays within the 80 characters of a slug
@@ -129,7 +128,7 @@ class ImportChoices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def driver_id(name: str) -> str:
-    """AIP-import-9: "My Files" is my-files-mcp."""
+    """Return the id for a server's name: my-files-mcp for "My Files" (AIP-import-9)."""
     slug = _NOT_ID.sub("-", name.lower()).strip("-")[:ID_CHARS_MAX].strip("-")
     slug = slug.removesuffix("-mcp") if slug != "mcp" else ""
     slug = slug or "server"
@@ -139,6 +138,7 @@ def driver_id(name: str) -> str:
 def draft_entry(
     entry: ServerEntry, around: Surroundings, wishes: ImportChoices, *, identifier: str | None = None
 ) -> DriverDraft | ImportNote:
+    """Return the driver that an entry becomes, or the note that says why it cannot become one."""
     if entry.refused is not None:
         return msgspec.structs.replace(entry.refused, server=entry.name)
     identifier = identifier or driver_id(entry.name)
@@ -147,64 +147,61 @@ def draft_entry(
     for path in around.writes:
         sandboxing.write(path)
     try:
-        server, transport = _server(entry, work, sandboxing)
+        server, transport = _build_server(entry, work, sandboxing)
     except NotTranslatable as cannot:
         return ImportNote(code=cannot.code, text=str(cannot), server=entry.name)
     data = _frontmatter(entry, identifier, server, transport, work, sandboxing)
-    problem = refusal(data)
+    problem = find_refusal(data)
     if problem is not None:
-        return ImportNote(code=problem.code, text=problem.text, server=entry.name)
+        return msgspec.structs.replace(problem, server=entry.name)
     notes = [*entry.notes, *work.notes]
     if sandboxing.withheld:
         message = f"not opened to it: {', '.join(sandboxing.withheld)}; name what it needs in sandbox.fs"
         notes.append(ImportNote(code="path_withheld", text=message))
+    # The source's settings for tools are applied when the tools are listed.
+    hints: dict[str, Any] = {}
+    hints |= {"only_tools": list(entry.only_tools)} if entry.only_tools else {}
+    hints |= {"without_tools": list(entry.without_tools)} if entry.without_tools else {}
+    hints |= {"asks": True} if entry.asks else {}
+    hints |= {"asks_tools": list(entry.asks_tools)} if entry.asks_tools else {}
     return DriverDraft(
         id=identifier,
         source=entry.name,
         data=data,
         opened=("*",) if wishes.trust_network else None,
-        hints=_hints(entry),
+        hints=hints,
         secrets=tuple(work.secrets.found),
         notes=tuple(msgspec.structs.replace(each, server=entry.name) for each in notes),
         withheld=tuple(sandboxing.withheld),
     )
 
 
-def _server(entry: ServerEntry, work: Translator, sandboxing: Sandboxing) -> tuple[dict[str, Any], str]:
+def _build_server(entry: ServerEntry, work: Translator, sandboxing: Sandboxing) -> tuple[dict[str, Any], str]:
+    """Return the server block and the transport. Raises NotTranslatable."""
     if entry.url is not None:
         return _remote(entry.url, entry.headers, work), entry.transport
     classified = classify_command(entry.command) if entry.server is None else ClassifiedCommand(server=entry.server)
     work.notes += classified.notes
     env = {**work.from_file(), **entry.env, **classified.env}
-    carried = unwrap_bridge(classified.server, env)
-    if isinstance(carried, Unwrapped):
-        rest = [name for name in env if name not in carried.used_env]
+    unwrapped = unwrap_bridge(classified.server, env)
+    if isinstance(unwrapped, Unwrapped):
+        rest = [name for name in env if name not in unwrapped.used_env]
         if rest:
             work.say("env_dropped", f"variables of the program that carried it: {', '.join(sorted(rest)[:8])}")
-        return _remote(carried.url, carried.headers, work), carried.transport
-    if carried is not None:
-        work.notes.append(carried)
+        return _remote(unwrapped.url, unwrapped.headers, work), unwrapped.transport
+    if unwrapped is not None:
+        work.notes.append(unwrapped)
     passed = [*entry.env_passed, *classified.passed]
     block = dict(classified.server)
     is_container = SERVERS[block["kind"]].confinement == "container"
     work.hands_on = not is_container
     if is_container and entry.server is None:
-        env, passed = _of_container(env, classified, work)
+        # A container gets the variables that -e names. The rest of the environment is that of the docker command.
+        inside = {name: value for name, value in env.items() if name in classified.env or name in classified.passed}
+        if outside := sorted(set(env) - set(inside)):
+            work.say("env_dropped", f"variables that the container never saw: {', '.join(outside[:8])}")
+        env, passed = inside, [name for name in classified.passed if name not in inside]
     return _spawn_block(entry, block, env, passed, work, sandboxing), "stdio"
-
-
-def _of_container(
-    env: Mapping[str, str], classified: ClassifiedCommand, work: Translator
-) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that `-e` sets in a container, and the names it passes on.
-
-    The rest of the environment is only that of the docker command.
-    """
-    inside = {name: value for name, value in env.items() if name in classified.env or name in classified.passed}
-    outside = sorted(set(env) - set(inside))
-    if outside:
-        work.say("env_dropped", f"variables that the container never saw: {', '.join(outside[:8])}")
-    return inside, [name for name in classified.passed if name not in inside]
 
 
 def _spawn_block(
@@ -215,11 +212,17 @@ def _spawn_block(
     work: Translator,
     sandboxing: Sandboxing,
 ) -> dict[str, Any]:
+    """Return the server block of a program, package or image. `env` are variables, `passed` names of variables."""
     for key in ("path", "package", "image"):
         if key in block:
             block[key] = work.fixed(block[key], key)
     args = work.arguments(tuple(block.pop("args", ())))
-    volumes = _volumes(block.pop("volumes", ()), work)
+    volumes = []
+    for each in block.pop("volumes", ()):
+        try:
+            volumes.append(work.fixed(each, "volumes"))
+        except NotTranslatable:
+            work.say("volume_unset", "a volume that has still to be named is left out; add it to server.volumes")
     values = work.environment(env)
     for name in passed:
         if (placeholder := work.passed(name)) is not None:
@@ -233,16 +236,6 @@ def _spawn_block(
     block |= {"args": args} if args else {}
     block |= {"env": values} if values else {}
     return block | ({"cwd": cwd} if cwd else {})
-
-
-def _volumes(written: Iterable[str], work: Translator) -> list[str]:
-    volumes = []
-    for each in written:
-        try:
-            volumes.append(work.fixed(each, "volumes"))
-        except NotTranslatable:
-            work.say("volume_unset", "a volume that has still to be named is left out; add it to server.volumes")
-    return volumes
 
 
 def _remote(url: str, headers: Mapping[str, str], work: Translator) -> dict[str, Any]:
@@ -288,16 +281,7 @@ def _frontmatter(
     return data | ({"metadata": {"interlock": ours}} if ours else {})
 
 
-def _hints(entry: ServerEntry) -> dict[str, Any]:
-    """Return the source's settings for tools, to be applied when the tools are listed."""
-    hints: dict[str, Any] = {}
-    hints |= {"only_tools": list(entry.only_tools)} if entry.only_tools else {}
-    hints |= {"without_tools": list(entry.without_tools)} if entry.without_tools else {}
-    hints |= {"asks": True} if entry.asks else {}
-    return hints | ({"asks_tools": list(entry.asks_tools)} if entry.asks_tools else {})
-
-
-def refusal(data: Mapping[str, Any]) -> ImportNote | None:
+def find_refusal(data: Mapping[str, Any]) -> ImportNote | None:
     """Return the first error that reading the driver gives, or None.
 
     A placeholder takes the place of the bindings that are added later.
@@ -313,38 +297,44 @@ _SUFFIX = "-mcp"
 
 
 class Sourced(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry and where it stands: `key` is the same for the same entry at each import."""
+    """An entry and its source. `key` is the same for the same entry at each import."""
 
     key: str
-    told: str  # "Cursor", as the report calls its source
+    title: str  # of the source in the report, such as "Cursor"
     entry: ServerEntry
     paths: tuple[str, ...] = ()  # the files it was read from
 
 
 class ExistingDriver(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver folder that is there already."""
+    """A driver folder that exists."""
 
     id: str
-    sources: tuple[str, ...] = ()  # keys of entries it came from; none: a person made it
+    sources: tuple[str, ...] = ()  # keys of the entries that it came from; none: a person wrote it
     data: Mapping[str, Any] = {}
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver that the import writes or updates, with all its sources."""
+
     draft: DriverDraft
     sources: tuple[str, ...]
-    told: tuple[str, ...]
+    titles: tuple[str, ...]
     paths: tuple[str, ...] = ()
     standing: ExistingDriver | None = None  # came from the same entry
-    alike: bool = False  # `standing` is somebody else's, and the same server: nothing to write
+    alike: bool = False  # `standing` was not imported, and is the same server: nothing to write
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry that is not imported, and why."""
+
     name: str
-    told: str
+    title: str
     note: ImportNote
 
 
 class ImportBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of an import."""
+
     planned: tuple[Planned, ...] = ()
     skipped: tuple[Skipped, ...] = ()
 
@@ -359,6 +349,15 @@ def batch(
     only: Collection[str] = (),
     own_addresses: Collection[str] = (),
 ) -> ImportBatch:
+    """Return the plan of an import: one driver for each server, however many entries describe it.
+
+    `standing` are the driver folders that exist. `everything` includes disabled entries. `only` are names of entries;
+    empty means all. `own_addresses` are URLs of this node.
+    """
+
+    def is_same_server(folder: ExistingDriver, draft: DriverDraft) -> bool:
+        return not folder.sources and all(folder.data.get(key) == draft.data[key] for key in ("server", "transport"))
+
     planned: dict[str, Planned] = {}  # by id
     skipped: list[Skipped] = []
     folders = {each.id: each for each in standing}
@@ -366,16 +365,22 @@ def batch(
         entry = sourced.entry
         if only and entry.name not in only:
             continue
-        draft = _judge(sourced, around, wishes, everything=everything, own_addresses=own_addresses)
+        draft: DriverDraft | ImportNote
+        if entry.disabled is not None and not everything:
+            draft = ImportNote(code="disabled", text=f"{entry.disabled}; --all takes it too")
+        elif is_own(entry, own_addresses):
+            draft = ImportNote(code="interlock_itself", text="this is Interlock itself")
+        else:
+            draft = draft_entry(entry, around, wishes)
         if isinstance(draft, ImportNote):
-            skipped.append(Skipped(name=entry.name, told=sourced.told, note=draft))
+            skipped.append(Skipped(name=entry.name, title=sourced.title, note=draft))
             continue
         same = next((each for each in planned.values() if _shape(each.draft) == _shape(draft)), None)
         if same is not None:
             planned[same.draft.id] = msgspec.structs.replace(
                 same,
                 sources=(*same.sources, sourced.key),
-                told=(*same.told, sourced.told),
+                titles=(*same.titles, sourced.title),
                 paths=tuple(dict.fromkeys([*same.paths, *sourced.paths])),
             )
             continue
@@ -386,7 +391,7 @@ def batch(
         else:
             identifier = draft.id
             number = 2
-            while identifier in planned or (identifier in folders and not _alike(folders[identifier], draft)):
+            while identifier in planned or (identifier in folders and not is_same_server(folders[identifier], draft)):
                 identifier = f"{draft.id.removesuffix(_SUFFIX)}-{number}{_SUFFIX}"
                 number += 1
             before = folders.get(identifier)
@@ -394,13 +399,13 @@ def batch(
         if identifier != draft.id:
             again = draft_entry(entry, around, wishes, identifier=identifier)
             if isinstance(again, ImportNote):
-                skipped.append(Skipped(name=entry.name, told=sourced.told, note=again))
+                skipped.append(Skipped(name=entry.name, title=sourced.title, note=again))
                 continue
             draft = again
         planned[identifier] = Planned(
             draft=draft,
             sources=(sourced.key,),
-            told=(sourced.told,),
+            titles=(sourced.title,),
             paths=sourced.paths,
             standing=before,
             alike=alike,
@@ -419,28 +424,13 @@ def asks_for_hosts(planned: Planned) -> bool:
 
 
 def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | ImportNote:
-    """Return the plan with these allowed hosts, or a Note that says why they are invalid."""
+    """Return the plan with these allowed hosts, or a note that says why they are invalid."""
     draft = msgspec.structs.replace(planned.draft, opened=tuple(hosts))
-    problem = refusal(draft.written)
+    problem = find_refusal(draft.written)
     return msgspec.structs.replace(planned, draft=draft) if problem is None else problem
-
-
-def _judge(
-    sourced: Sourced, around: Surroundings, wishes: ImportChoices, *, everything: bool, own_addresses: Collection[str]
-) -> DriverDraft | ImportNote:
-    entry = sourced.entry
-    if entry.disabled is not None and not everything:
-        return ImportNote(code="disabled", text=f"{entry.disabled}; --all takes it too")
-    if is_own(entry, own_addresses):
-        return ImportNote(code="interlock_itself", text="this is Interlock itself")
-    return draft_entry(entry, around, wishes)
 
 
 def _shape(draft: DriverDraft) -> object:
     """Return a value that is equal for entries of the same server: what is started or dialled, and its secrets."""
     secrets = sorted((each.name, each.value or "", each.backend or "") for each in draft.secrets)
     return draft.data["server"], draft.data["transport"], secrets
-
-
-def _alike(standing: ExistingDriver, draft: DriverDraft) -> bool:
-    return not standing.sources and all(standing.data.get(key) == draft.data[key] for key in ("server", "transport"))

@@ -29,6 +29,7 @@ _SHA256: Final = re.compile(r"[a-f0-9]{64}")
 
 
 def is_registry_data(data: Any) -> bool:
+    """Return whether the data describes servers as an MCP registry does."""
     if not isinstance(data, Mapping):
         return False
     inner = data.get("server") if isinstance(data.get("server"), Mapping) else data
@@ -38,6 +39,7 @@ def is_registry_data(data: Any) -> bool:
 
 
 def read_registry(data_untrusted: bytes) -> FileReading:
+    """Read a server.json, the answer of a registry, or a server card."""
     try:
         data = read_data(data_untrusted, "json")
     except UnreadableFile as error:
@@ -55,6 +57,7 @@ def read_registry(data_untrusted: bytes) -> FileReading:
 
 
 def _camel(value: Any) -> Any:
+    """Return data with its keys in camelCase; registries use both spellings."""
     if isinstance(value, Mapping):
         # Names of variables are the author's own and stay as they are.
         return {
@@ -74,16 +77,12 @@ def _registry_entry(described: Mapping[str, Any]) -> ServerEntry:
         version=text(described.get("version")),
     )
     reasons: list[str] = []
-    for package in _objects(described.get("packages")):
-        candidate = _package_entry(base, package)
-        if isinstance(candidate, ServerEntry):
-            return candidate
-        reasons.append(candidate)
-    for remote in _objects(described.get("remotes")):
-        candidate = _remote_entry(base, remote)
-        if isinstance(candidate, ServerEntry):
-            return candidate
-        reasons.append(candidate)
+    for key, read_entry in (("packages", _package_entry), ("remotes", _remote_entry)):
+        for value in _objects(described.get(key)):
+            candidate = read_entry(base, value)
+            if isinstance(candidate, ServerEntry):
+                return candidate
+            reasons.append(candidate)
     message = "; ".join(dict.fromkeys(reasons)) or "it names no package and no address"
     return msgspec.structs.replace(base, refused=ImportNote(code="unsupported", text=message))
 
@@ -99,9 +98,13 @@ def _package_entry(base: ServerEntry, package: Mapping[str, Any]) -> ServerEntry
         return "its package is a bundle: download it, compare its SHA-256, and import the file"
     if kind not in {"npm", "pypi", "oci", "docker"} or identifier is None:
         return f"packages of type {kind[:20]!r} are not run here"
-    host = text(package.get("registryBaseUrl"))
-    if kind in _USUAL_HOSTS and host and _registry_name(host) != _USUAL_HOSTS[kind]:
-        return f"its {kind} package is in another registry"
+    if kind in _USUAL_HOSTS and (registry := text(package.get("registryBaseUrl"))):
+        try:
+            labels = (urlsplit(registry).hostname or "").split(".")
+        except ValueError:
+            labels = []
+        if labels[-2:-1] != [_USUAL_HOSTS[kind]]:
+            return f"its {kind} package is in another registry"
     inputs: dict[str, PersonInput] = {}
     env = _settings(package.get("environmentVariables"), inputs)
     runtime = _arguments(package.get("runtimeArguments"), inputs)
@@ -117,32 +120,17 @@ def _package_entry(base: ServerEntry, package: Mapping[str, Any]) -> ServerEntry
         image = identifier if tagged else f"{identifier}:{version}"
         passed = [word for name in env for word in ("-e", name)]
         command = ("docker", "run", *runtime, *passed, image, *args)
-    return msgspec.structs.replace(
-        base, command=command, env=env, inputs=inputs, install=_install(kind, identifier, version, package)
-    )
-
-
-def _registry_name(url: str) -> str:
-    try:
-        parts = (urlsplit(url).hostname or "").split(".")
-    except ValueError:
-        return ""
-    return parts[-2] if len(parts) > 1 else ""
-
-
-def _install(
-    kind: str, identifier: str, version: str | None, package: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], ...]:
-    """Return the install step of a package whose SHA-256 is declared, or nothing."""
+    install: tuple[Mapping[str, Any], ...] = ()  # of a package whose SHA-256 is declared
     digest = text(package.get("fileSha256"))
     method = {"npm": "npm", "pypi": "pip"}.get(kind)
-    if method is None or digest is None or not _SHA256.fullmatch(digest):
-        return ()
-    pin = "" if version is None else f"@{version}" if kind == "npm" else f"=={version}"
-    return ({"method": method, "package": f"{identifier}{pin}", "verify_sha256": digest},)
+    if method is not None and digest is not None and _SHA256.fullmatch(digest):
+        pin = "" if version is None else f"@{version}" if kind == "npm" else f"=={version}"
+        install = ({"method": method, "package": f"{identifier}{pin}", "verify_sha256": digest},)
+    return msgspec.structs.replace(base, command=command, env=env, inputs=inputs, install=install)
 
 
 def _remote_entry(base: ServerEntry, remote: Mapping[str, Any]) -> ServerEntry | str:
+    """Return the entry of a remote server, or why it cannot be used."""
     kind = text(remote.get("type")) or text(remote.get("transportType")) or ""
     url = text(remote.get("url"))
     if kind not in _REMOTES or url is None:
@@ -153,6 +141,7 @@ def _remote_entry(base: ServerEntry, remote: Mapping[str, Any]) -> ServerEntry |
 
 
 def _settings(value: Any, inputs: dict[str, PersonInput]) -> dict[str, str]:
+    """Return variables or headers, and add what a person has to give to `inputs`."""
     settings = {}
     for each in _objects(value):
         name = text(each.get("name"))
@@ -162,6 +151,7 @@ def _settings(value: Any, inputs: dict[str, PersonInput]) -> dict[str, str]:
 
 
 def _arguments(value: Any, inputs: dict[str, PersonInput]) -> list[str]:
+    """Return the arguments that a description lists, and add what a person has to give to `inputs`."""
     arguments: list[str] = []
     for each in _objects(value):
         name = text(each.get("name"))
@@ -190,6 +180,7 @@ def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, PersonI
 
 
 def _inputs_of(setting: Mapping[str, Any]) -> dict[str, PersonInput]:
+    """Return the variables inside the text of a setting."""
     variables = setting.get("variables")
     inputs = {}
     for name, each in variables.items() if isinstance(variables, Mapping) else ():
@@ -204,22 +195,23 @@ def _inputs_of(setting: Mapping[str, Any]) -> dict[str, PersonInput]:
 
 
 def _plain(value: Any) -> str | None:
+    """Return a text, number or boolean as text, or None."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else text(value)
 
 
 def is_docker_data(data: Any) -> bool:
+    """Return whether the data is a server.yaml or a catalog of Docker, or a description of Smithery."""
     if not isinstance(data, Mapping):
         return False
-    return isinstance(data.get("registry"), Mapping) or "startCommand" in data or _is_one_server(data)
-
-
-def _is_one_server(data: Mapping[str, Any]) -> bool:
-    return text(data.get("name")) is not None and ("image" in data or data.get("type") in {"server", "remote", "poci"})
+    is_server = "image" in data or data.get("type") in {"server", "remote", "poci"}
+    is_named = text(data.get("name")) is not None
+    return isinstance(data.get("registry"), Mapping) or "startCommand" in data or (is_named and is_server)
 
 
 def read_docker(data_untrusted: bytes) -> FileReading:
+    """Read a server.yaml or a catalog of Docker."""
     try:
         data = read_data(data_untrusted, "yaml")
     except UnreadableFile as error:
@@ -227,7 +219,13 @@ def read_docker(data_untrusted: bytes) -> FileReading:
     if not is_docker_data(data):
         return FileReading(problem="it describes no server")
     if "startCommand" in data:
-        return FileReading(entries=(_smithery_entry(data),))
+        start = data["startCommand"]
+        helper = next((key for key in HELPERS if isinstance(start, Mapping) and key in start), None)
+        if helper:
+            refused = ImportNote(code="helper_not_run", text=f"{helper} is code to run and is not imported")
+        else:
+            refused = ImportNote(code="unsupported", text="it does not say how the server is started")
+        return FileReading(entries=(ServerEntry(name="smithery", refused=refused),))
     registry = data.get("registry")
     if isinstance(registry, Mapping):
         listed = [(str(name), each) for name, each in registry.items() if isinstance(each, Mapping)]
@@ -235,16 +233,10 @@ def read_docker(data_untrusted: bytes) -> FileReading:
     return FileReading(entries=(_docker_entry(text(data.get("name")) or "server", data),))
 
 
-def _smithery_entry(data: Mapping[str, Any]) -> ServerEntry:
-    start = data["startCommand"]
-    helper = next((key for key in HELPERS if isinstance(start, Mapping) and key in start), None)
-    message = f"{helper} is code to run and is not imported" if helper else "it does not say how the server is started"
-    code = "helper_not_run" if helper else "unsupported"
-    return ServerEntry(name="smithery", refused=ImportNote(code=code, text=message))
-
-
 def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
-    about, run, config = (_object(described.get(key)) for key in ("about", "run", "config"))
+    about, run, config = (
+        value if isinstance(value := described.get(key), Mapping) else {} for key in ("about", "run", "config")
+    )
     inputs: dict[str, PersonInput] = {}
     env = texts(run.get("env"))
     for source in (described, config):
@@ -257,6 +249,12 @@ def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
             if variable is not None and slug is not None:
                 env[variable] = f"{{{{{slug}}}}}"
                 inputs[slug] = PersonInput(description=text(each.get("description")) or "", secret=True)
+    egress: tuple[str, ...] | None = None
+    hosts = described.get("allowHosts", run.get("allowHosts"))
+    if described.get("disableNetwork") is True or run.get("disableNetwork") is True:
+        egress = ()
+    elif isinstance(hosts, list):
+        egress = host_names(names(hosts))
     entry = ServerEntry(
         name=name,
         style="docker",
@@ -264,7 +262,7 @@ def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
         description=text(about.get("description")) or text(described.get("description")),
         env=env,
         inputs=inputs,
-        egress=_docker_egress(described, run),
+        egress=egress,
     )
     remote = described.get("remote")
     if isinstance(remote, Mapping) and (url := text(remote.get("url"))) is not None:
@@ -293,17 +291,6 @@ def _with_inputs(value: str, env: Mapping[str, str]) -> str:
     return value
 
 
-def _docker_egress(described: Mapping[str, Any], run: Mapping[str, Any]) -> tuple[str, ...] | None:
-    if described.get("disableNetwork") is True or run.get("disableNetwork") is True:
-        return ()
-    hosts = described.get("allowHosts", run.get("allowHosts"))
-    return host_names(names(hosts)) if isinstance(hosts, list) else None
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _objects(value: Any) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
@@ -314,6 +301,7 @@ _USER: Final = re.compile(r"\$\{user_config\.([^{}]+)\}")
 
 
 def read_manifest(data_untrusted: bytes, system: System) -> FileReading:
+    """Read the manifest of a bundle that would run on this system."""
     try:
         data = read_data(data_untrusted, "json")
     except UnreadableFile as error:
@@ -363,13 +351,10 @@ def _refused_bundle(entry: ServerEntry, message: str) -> ServerEntry:
 
 
 def _bundle_input(setting: Mapping[str, Any]) -> PersonInput:
-    default = setting.get("default")
-    if isinstance(default, bool):
-        default = "true" if default else "false"
-    elif isinstance(default, int | float):
-        default = str(default)
     described = text(setting.get("description")) or text(setting.get("title")) or ""
-    return PersonInput(description=described, secret=setting.get("sensitive") is True, default=text(default))
+    return PersonInput(
+        description=described, secret=setting.get("sensitive") is True, default=_plain(setting.get("default"))
+    )
 
 
 def _expand_lists(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
@@ -390,6 +375,7 @@ def _expand_lists(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[st
 
 
 def read_driver_entry(data_untrusted: bytes) -> FileReading:
+    """Read a DRIVER.md of another host."""
     reading = read_frontmatter(data_untrusted, "DRIVER.md")
     front = reading.value
     if front is None:
