@@ -204,7 +204,10 @@ class _DriverImport:
             self.files.append((self._path / SECRETS_FILE, secrets_text(draft.secrets)))
         self.files.append((self._path / RECORD_FILE, record_text(record)))
         titles = ", ".join(dict.fromkeys(self._planned.titles))
-        body = f"\n# {draft.data['name']}\n\nImported from {titles}. Its tools are not known yet: `interlock add {draft.id}` asks the server for them.\n"
+        body = (
+            f"\n# {draft.data['name']}\n\nImported from {titles}. Its tools are not known yet: "
+            f"`interlock add {draft.id}` asks the server for them.\n"
+        )
         self.files.append((self._path / DRAFT_FILE, frontmatter_text(draft.written, body)))
 
     def _update(self, folder: ImportedFolder, record: ImportRecord) -> None:
