@@ -469,7 +469,7 @@ class Registrar:
         self._catalog.place(local_items(link, self._plan.ax.root_segment))
 
     async def _probe(self, keeper: RegisteredKeeper) -> None:
-        """Ping a subserver that missed two heartbeats, and refuse its calls if it does not answer.
+        """Ask a subserver that missed two heartbeats for any answer, and refuse its calls if there is none.
 
         The third missed heartbeat ends its session (6.3). Refusing calls earlier lets the tree settle in less than
         three intervals (13.3).

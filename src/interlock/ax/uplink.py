@@ -33,12 +33,12 @@ from interlock.ax.protocol.messages import (
 )
 from interlock.ax.protocol.registration import codec
 from interlock.ax.protocol.registration.registrant import (
-    CycleClaimed,
-    Dial,
+    CycleReported,
+    DialParent,
     Failed,
     Hangup,
     Ignored,
-    Joined,
+    JoinedParent,
     Left,
     Registrant,
     Send,
@@ -72,7 +72,7 @@ _INTERNAL: Final = FORMS[INTERNAL_ERROR].number
 
 
 class Tenant(Protocol):
-    """Serves the parent on one link, from the registration to its end."""
+    """What serves the parent's requests on one link, from the registration to its end."""
 
     def serve(self, request: Request) -> None: ...
 
@@ -107,7 +107,7 @@ class Uplink:
         self._tenant: Tenant | None = None
         self._asked: dict[int, Register | Heartbeat | Deregister] = {}
 
-    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> Tenant:
+    def _begin(self, step: JoinedParent, send: Callable[[bytes], bool]) -> Tenant:
         """Create what serves the parent from now on. `send` sends a message to the parent."""
         raise NotImplementedError
 
@@ -136,7 +136,7 @@ class Uplink:
     def _take(self, steps: Steps) -> None:
         for step in steps:
             match step:
-                case Dial():
+                case DialParent():
                     self._dial(step.parent)
                 case Send():
                     self._send(step)
@@ -147,13 +147,13 @@ class Uplink:
                         self._dialling = None
                     if link is not None and link.pipe is not None:
                         link.pipe.close(NORMAL, step.reason)
-                case Joined():
+                case JoinedParent():
                     self._handle_joined(step)
                 case Left():
                     self._handle_left(step)
                 case Failed():
                     self._handle_failed(step)
-                case CycleClaimed():
+                case CycleReported():
                     self._handle_cycle(step)
                 case Ignored():
                     self._log.debug("the parent sent %s", step.reason)
@@ -215,7 +215,7 @@ class Uplink:
             # The pipe ends a link whose other side does not read.
             self._log.warning("%s could not be sent: the parent does not read", method)
 
-    def _handle_joined(self, step: Joined) -> None:
+    def _handle_joined(self, step: JoinedParent) -> None:
         link = self._link
         if link is None or link.pipe is None:
             return
@@ -243,7 +243,7 @@ class Uplink:
             self.refusal = step.reason if step.error is not None else None
             self._ended.set()
 
-    def _handle_cycle(self, step: CycleClaimed) -> None:
+    def _handle_cycle(self, step: CycleReported) -> None:
         """Do nothing: only an aggregator can receive such a claim."""
 
     def _handle_lost(self, reason: str, *, mendable: bool = True) -> None:

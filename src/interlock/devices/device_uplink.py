@@ -10,7 +10,7 @@ import msgspec
 from interlock.ax.parents.front import UpwardFront
 from interlock.ax.parents.parents import parent_opener, worded_for
 from interlock.ax.protocol.messages import VERSION, Register
-from interlock.ax.protocol.registration.registrant import Joined
+from interlock.ax.protocol.registration.registrant import JoinedParent
 from interlock.ax.uplink import Uplink
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import Principal, principal_for
@@ -62,7 +62,7 @@ class DeviceUplink(Uplink):
         plan = self._plan.ax.parents[parent]
         return worded_for(register, plan, self._segment, self._signer, self._clock.wall())
 
-    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
+    def _begin(self, step: JoinedParent, send: Callable[[bytes], bool]) -> UpwardFront:
         granted_scope = step.registered.auth_scope
         name = f"{PARENT}{self._plan.ax.parents[step.parent].url}"
         parent = principal_for(name, granted_scope.value if granted_scope is not None else None, self._plan.access)

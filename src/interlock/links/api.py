@@ -9,7 +9,7 @@ from interlock.operator.operation import NOT_FOUND, IntegerParameter, Operation
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """What a server says of itself."""
+    """The name and version that a server states."""
 
     name: Annotated[str, Meta(description="Its name.")]
     version: Annotated[str, Meta(description="Its version.")]
@@ -42,7 +42,7 @@ class Below(Struct, frozen=True, kw_only=True):
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """What MCP-AX adds for a link that registered by itself (MCP-AX 6)."""
+    """The registration of a link that registered by itself (MCP-AX 6)."""
 
     subserver_id: Annotated[str, Meta(description="Who registered, by its own id.")]
     principal: Annotated[str, Meta(description="Whom its credential names.")]
@@ -70,7 +70,7 @@ class DeniedHost(Struct, frozen=True, kw_only=True):
 
 
 class HeldToken(Struct, frozen=True, kw_only=True):
-    """What may be seen of the token towards a server."""
+    """The token towards a server, without its secret."""
 
     expires_at: Annotated[str | None, Meta(description="When it ends; null: not known.")]
 
@@ -94,7 +94,7 @@ class OwnLink(Struct, frozen=True, kw_only=True):
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """What is counted of a device."""
+    """The counters of a device."""
 
     profile: Annotated[str, Meta(description="a, b, json or modbus.")]
     port: Annotated[str | None, Meta(description="Its port, address, channel or broker, as described.")] = None
@@ -109,7 +109,7 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """One message between the node and a device."""
+    """A message between the node and a device."""
 
     number: Annotated[int, Meta(description="It rises by one with each message.")]
     at: Annotated[str, Meta(description="When.")]
@@ -128,7 +128,7 @@ class Frames(Struct, frozen=True, kw_only=True):
 
 
 class Link(Struct, frozen=True, kw_only=True):
-    """One link, and how it stands. A child that has not registered yet has only the fields without a default."""
+    """A link and its state. A child that has not registered yet has only the fields without a default."""
 
     segment: Annotated[str, Meta(description="Its place in the namespace, by which people call it.")]
     driver: Annotated[str | None, Meta(description="Of a driver's server: the driver, ID@MAJOR.")] = None

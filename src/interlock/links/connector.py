@@ -20,7 +20,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 import msgspec
 
-from interlock.config.plan import Dial, Package, SandboxPlan, Spawn
+from interlock.config.plan import Dial, Spawn
 from interlock.core.clock import Clock
 from interlock.credentials.secret_references import SecretResolver, Unobtainable
 from interlock.credentials.token import TokenHolder
@@ -36,7 +36,7 @@ from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.installer import ensure
 from interlock.process.packages.programs import PackageUnavailable
 from interlock.process.sandbox.host_paths import SandboxFailed
-from interlock.process.sandbox.sandbox import Sandbox, SandboxedCommand, Sandboxes
+from interlock.process.sandbox.sandbox import SandboxedCommand, Sandboxes
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.oversized import Oversized
@@ -221,7 +221,16 @@ class Connector:
         if link.unset:
             names = " and ".join(link.unset)
             raise ConnectFailed(f"it needs the environment variable {names}: set it, then start the node again")
-        remembered = self._choose_first_era() or self._connector_parts.eras.get(link.segment)
+        # Some servers exit when they are greeted in an era they do not speak, others exit for other reasons. A server
+        # that exits is greeted the same way twice before the other era goes first.
+        remembered: Era | None
+        match self._ended_in[-ASKED_ALIKE:]:
+            case [earlier, later] if earlier is later:
+                remembered = Era.MODERN if earlier is Era.LEGACY else Era.LEGACY
+            case [*_, last]:
+                remembered = last
+            case _:
+                remembered = self._connector_parts.eras.get(link.segment)
         try:
             await self._connector_parts.revealer.begin()
             if isinstance(reach, Spawn):
@@ -230,7 +239,9 @@ class Connector:
                 facts = await self._dial(reach, remembered)
         except GreetingFailed as failed:
             unauthorised = failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED
-            reason = failed.reason + self._remark()
+            pipe = link.pipe
+            remark = pipe.cell.remark if isinstance(pipe, StdioPipe) and pipe.cell is not None else ""
+            reason = failed.reason + remark
             refusal = failed.what if unauthorised else None
             raise ConnectFailed(reason, refusal=refusal, code=failed.code) from failed
         except SandboxFailed as failed:
@@ -241,24 +252,12 @@ class Connector:
             raise ConnectFailed(f"it did not start within {self._launch_s:g} s") from failed
         except (PackageUnavailable, ChildStartFailed, OSError) as failed:
             raise ConnectFailed(str(failed) or "it could not be started") from failed
-        # One that also ended when asked the older way ended for another reason: what it speaks is not known from this.
+        # A server that also exited when it was greeted in the older era exited for another reason: that it answered now
+        # does not tell which era it speaks.
         if facts.era is Era.MODERN or Era.LEGACY not in self._ended_in:
             self._connector_parts.eras.put(link.segment, facts.era)
         self._ended_in.clear()
         self._welcome(facts)
-
-    def _choose_first_era(self) -> Era | None:
-        """Return the era to try first, or None if earlier attempts say nothing about it.
-
-        Some servers exit when they are greeted in an era they do not speak, others exit for other reasons. A server
-        that exits is greeted the same way twice before the other era goes first.
-        """
-        match self._ended_in[-ASKED_ALIKE:]:
-            case [earlier, later] if earlier is later:
-                return Era.MODERN if earlier is Era.LEGACY else Era.LEGACY
-            case [*_, last]:
-                return last
-        return None
 
     async def greet_again(self, pipe: HttpPipe) -> None:
         """Open a new session with a legacy server that forgot ours, on the same connection. Raises ConnectFailed."""
@@ -270,7 +269,7 @@ class Connector:
             raise ConnectFailed(failed.reason) from failed
 
     def show_credential(self) -> None:
-        """Whatever token there is now goes out with every request from now on."""
+        """Send the present token with every request from now on."""
         pipe = self._link.pipe
         if self._holder is not None and isinstance(pipe, HttpPipe | SsePipe):
             pipe.adopt_credential(self._holder.line)
@@ -287,17 +286,25 @@ class Connector:
         link.greeted(facts)
 
     async def _start(self, reach: Spawn, remembered: Era | None, start: AsyncExitStack) -> ServerFacts:
-        argv = reach.command
+        parts, argv = self._connector_parts, reach.command
+        limits = parts.limits
         if reach.package is not None:
-            argv = (*await self._install(reach.package), *argv)
-        limits = self._connector_parts.limits
+            program = await ensure(
+                reach.package,
+                parts.packages,
+                self._say_progress,
+                reaper=parts.reaper,
+                source_builds=parts.may_build_sources(),
+                installs=limits.installs,
+            )
+            argv = (*program, *argv)
         if limits.is_full:
             self._say_progress("it waits until others have started")
         await start.enter_async_context(limits.starting())
         await self._launch(reach, argv)
         if reach.serves is None:
             return await self._greet_or_lose(remembered)
-        return await self._meet(reach.serves, remembered)
+        return await self._greet_served(reach.serves, remembered)
 
     async def _launch(self, reach: Spawn, argv: tuple[str, ...]) -> None:
         argv = tuple([await self._connector_parts.revealer.text(each) for each in argv])
@@ -315,7 +322,15 @@ class Connector:
         if reach.sandbox is None:
             pipe.child = child(argv, child_environment(env, os.environ), reach.cwd)
         else:
-            cell = pipe.cell = await self._cell(reach.sandbox, argv, env, reach.cwd)
+            sandboxes = self._connector_parts.sandboxes
+            if sandboxes is None:
+                raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
+            command = SandboxedCommand(argv=argv, env=env, cwd=reach.cwd or reach.sandbox.home)
+            link = self._link
+            link.denied.clear()
+            cell = pipe.cell = await sandboxes.make(
+                link.segment, reach.sandbox, command, self._stderr, link.on_host_denied
+            )
             pipe.child = child(cell.argv, cell.env, cell.cwd, handed=cell.handed, terminate=cell.terminate)
         # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
         async with asyncio.timeout(self._launch_s):
@@ -324,8 +339,8 @@ class Connector:
         if pipe.cell is not None:
             await pipe.cell.open(pipe.child)
 
-    async def _meet(self, url: str, remembered: Era | None) -> ServerFacts:
-        """Greet the child where it serves, as soon as it does: it needs a while to come up, and nothing says when."""
+    async def _greet_served(self, url: str, remembered: Era | None) -> ServerFacts:
+        """Greet a child that serves HTTP at `url`. Try again until it does: nothing tells when it is ready."""
         link, program = self._link, self._link.pipe
         if not isinstance(program, MutePipe):
             raise TypeError("only a child that was launched to serve can be met")
@@ -342,18 +357,6 @@ class Connector:
             await pipe.hang_up()
             await asyncio.sleep(MEET_AGAIN_S)
 
-    async def _cell(self, plan: SandboxPlan, argv: tuple[str, ...], env: dict[str, str], cwd: Path | None) -> Sandbox:
-        sandboxes = self._connector_parts.sandboxes
-        if sandboxes is None:
-            raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
-        command = SandboxedCommand(argv=argv, env=env, cwd=cwd or plan.home)
-        self._link.denied.clear()
-        return await sandboxes.make(self._link.segment, plan, command, self._stderr, self._link.on_host_denied)
-
-    def _remark(self) -> str:
-        pipe = self._link.pipe
-        return pipe.cell.remark if isinstance(pipe, StdioPipe) and pipe.cell is not None else ""
-
     @property
     def _result_bytes(self) -> int:
         return self._link.result_bytes or self._connector_parts.message_bytes
@@ -362,21 +365,11 @@ class Connector:
     def _launch_s(self) -> float:
         return self._connector_parts.manner.within(LAUNCH_S)
 
-    async def _install(self, package: Package) -> tuple[str, ...]:
-        connector_parts = self._connector_parts
-        return await ensure(
-            package,
-            connector_parts.packages,
-            self._say_progress,
-            reaper=connector_parts.reaper,
-            source_builds=connector_parts.may_build_sources(),
-            installs=connector_parts.limits.installs,
-        )
-
     def _say_progress(self, text: str) -> None:
         self._link.set_state(self._link.standing.state, text)
 
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
+        """Dial a server, and follow redirects within its origin."""
         address = await self._find_address()
         headers = await self._connector_parts.revealer.headers(reach.headers)
         if reach.query:
@@ -399,6 +392,7 @@ class Connector:
     async def _dial_at(
         self, reach: Dial, headers: dict[str, str], address: str | None, remembered: Era | None
     ) -> ServerFacts:
+        """Dial over the configured or usual transport, and over the other one if the server refuses the first."""
         http = partial(self._over_http, reach, headers, address, remembered)
         sse = partial(self._over_sse, reach, headers, address)
         first, other = (sse, http) if reach.transport == "sse" else (http, sse)
@@ -461,7 +455,7 @@ class Connector:
         return None
 
     async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
-        """Greet, unless the connection goes first: then its own words say why."""
+        """Greet the server. If the connection is lost meanwhile, the greeting fails with the reason of the loss."""
         greeting = asyncio.ensure_future(
             greet(self._link, remembered, self._say_progress, self._connector_parts.manner)
         )

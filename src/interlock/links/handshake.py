@@ -1,6 +1,9 @@
 """The handshake with a server: find out which era it speaks by asking `server/discover` first, then `initialize`.
 
-The decision does not depend on one error code: servers refuse an unknown method in many ways, and some do not answer at
+`greet` asks in one era, and, if the server refuses or does not answer within a while, in the other one as well. The
+first answer that is a greeting decides; a late answer to the first question still counts. The era that a server spoke
+last is tried first (`EraMemory`), and then the server gets more time, because it may only be slow to start. The
+decision does not depend on one error code: servers refuse an unknown method in many ways, and some do not answer at
 all.
 """
 
@@ -40,7 +43,7 @@ from interlock.wire.jsonrpc.codec import CodecError, Response, decode_object, de
 from interlock.wire.refusal import UNSUPPORTED_VERSION, Refusal, find_code
 
 PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
-KNOWN_S: Final = 10.0  # the same, where this is how it was greeted before
+KNOWN_S: Final = 10.0  # the same, if it was greeted in this era before
 GREET_S: Final = 30.0
 UNSUPPORTED: Final = "protocol_unsupported"  # it speaks MCP, but no version that both may
 
@@ -91,6 +94,8 @@ USUAL: Final = Manner()
 
 
 class GreetingFailed(Exception):
+    """The server was not greeted; the message says why, for people."""
+
     def __init__(
         self, reason: str, what: Undelivered | None = None, *, again: bool = False, code: str | None = None
     ) -> None:
@@ -147,7 +152,9 @@ async def greet(
                     reasons.append(facts.reason)
                     last = facts.what or last
                     code = code or facts.code
-                    if _is_final(facts.what):
+                    # Greeting the server in the other era cannot help if it is not there or refuses the credential.
+                    is_final = facts.what is not None and facts.what.trouble in _FINAL_TROUBLES
+                    if is_final:
                         raise facts
                 if era not in inquiries:
                     break
@@ -158,6 +165,7 @@ async def greet(
 
 
 _METHOD: Final = {Era.MODERN: DISCOVER, Era.LEGACY: INITIALIZE}
+_FINAL_TROUBLES: Final = (Trouble.UNREACHABLE, Trouble.UNAUTHORISED)
 
 
 def _ask(link: ConnectedLink, era: Era, manner: Manner) -> Inquiry:
@@ -167,12 +175,8 @@ def _ask(link: ConnectedLink, era: Era, manner: Manner) -> Inquiry:
     return link.ask(INITIALIZE, params)
 
 
-def _is_final(what: Undelivered | None) -> bool:
-    """Return whether the failure is final: greeting the server in the other era cannot help."""
-    return what is not None and what.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED)
-
-
 def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | GreetingFailed:
+    """Return the facts in a server's greeting, or why its answer is no greeting."""
     if isinstance(reply, Refusal):
         what = reply.what if isinstance(reply, LostRefusal) else None
         return GreetingFailed(reply.detail if isinstance(reply, LostRefusal) else reply.message, what)
@@ -181,10 +185,34 @@ def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | 
     result = decode_object(reply.result)
     if result is None:
         return GreetingFailed("its greeting is not an object")
-    facts = _modern_facts(result) if era is Era.MODERN else _legacy_facts(result)
-    if isinstance(facts, ServerFacts) and not manner.allows(facts.version):
-        return GreetingFailed(f"it speaks MCP {facts.version}, which it is not to", code=UNSUPPORTED)
-    return facts
+    version: str | None
+    info: dict[str, Raw] | None
+    if era is Era.MODERN:
+        try:
+            versions = decode_value(result.get("supportedVersions", Raw(b"[]")))
+        except CodecError:
+            versions = []
+        offered = versions if isinstance(versions, list) else []
+        version = next((candidate for candidate in reversed(MODERN_VERSIONS) if candidate in offered), None)
+        if version is None:
+            return GreetingFailed("it speaks no modern MCP version of ours", code=UNSUPPORTED)
+        meta = decode_object(result["_meta"]) if "_meta" in result else None
+        info = decode_object((meta or {}).get(META_SERVER, Raw(b"{}")))
+    else:
+        version = find_string(result.get("protocolVersion"))
+        if version not in LEGACY_VERSIONS:
+            return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not", code=UNSUPPORTED)
+        info = decode_object(result.get("serverInfo", Raw(b"{}")))
+    if not manner.allows(version):
+        return GreetingFailed(f"it speaks MCP {version}, which it is not to", code=UNSUPPORTED)
+    return ServerFacts(
+        era=era,
+        version=version,
+        name=find_string((info or {}).get("name")) or "",
+        server_version=find_string((info or {}).get("version")) or "",
+        capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
+        instructions=find_string(result.get("instructions")),
+    )
 
 
 def _lists_our_version(error: Raw) -> bool:

@@ -62,7 +62,7 @@ LISTS_OF: Final = {
 
 
 class Keeper(PassedOnEvents):
-    """Connects one link, lists what is behind it, and connects it again after a loss."""
+    """The owner of one link, which connects it, lists what is behind it, and connects it again after a loss."""
 
     link: Link
     is_offered = True  # clients see what its server lists
@@ -126,7 +126,7 @@ class Keeper(PassedOnEvents):
         raise NotImplementedError
 
     def _say_everything(self) -> None:
-        """Repeat after each return what the server was asked to remember."""
+        """Repeat after each return the requests that the server must remember, such as subscriptions."""
 
     async def _plan_retry(self, failed: ConnectFailed, began: float) -> tuple[str, float | None] | None:
         """Return why the attempt failed and how long to wait (None: the backoff), or None to try again at once."""

@@ -1,4 +1,10 @@
-"""Reading a server's lists: every page, within limits, each item kept as the bytes it came in."""
+"""Reading a server's lists: every page, within limits, each item kept as the bytes it came in.
+
+A server controls how many pages, items and bytes a list has, so each is limited. An item that cannot be listed is left
+out and named with its reason; the rest of the list counts. An item whose bytes have not changed since the last reading
+is the same object again, so that reading a long list again costs little. After every SLICE items other tasks get a turn
+of the loop.
+"""
 
 import asyncio
 import hashlib
@@ -20,9 +26,9 @@ from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal, find_code
 LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list
 PAGES_MAX: Final = 100
 ITEMS_MAX: Final = 10_000
-AGGREGATED_MAX: Final = 100_000  # of an aggregator, which lists what all of those below it have
-SLICE: Final = 1000  # items read before others get a turn
-REFUSED_MAX: Final = 1000  # items of which it is said one by one why they are left out
+AGGREGATED_MAX: Final = 100_000  # items of an aggregator, which lists the tools of all servers below it
+SLICE: Final = 1000  # items read before other tasks get a turn
+REFUSED_MAX: Final = 1000  # items that are left out with a reason for each
 ITEM_BYTES_MAX: Final = 1024 * 1024
 LIST_BYTES_MAX: Final = 64 * 1024 * 1024  # of all pages of one list
 
@@ -38,7 +44,7 @@ Item = dict[str, Raw]
 
 
 class Items(msgspec.Struct, frozen=True, kw_only=True):
-    """One list of one server: (key, item) pairs in the server's order, and what was left out and why."""
+    """The items of one list: (key, item) pairs in the server's order, and the items left out with their reasons."""
 
     items: tuple[tuple[str, Item], ...] = ()
     raws: tuple[bytes, ...] = ()  # the bytes of each, which nothing else shares
@@ -46,10 +52,12 @@ class Items(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes = b""
     ttl_s: float | None = None  # the server's own cache hint
     private: bool = True
-    unlisted: Unlisted | None = None  # what a child says it does not list here
+    unlisted: Unlisted | None = None  # how many tools a child says it does not list here
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """The lists of one server."""
+
     tools: Items = Items()
     prompts: Items = Items()
     resources: Items = Items()
@@ -80,7 +88,7 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
     if facts is None or _NEEDS[method] not in facts.capabilities:
         return Items()
     cursor: Raw | None = None
-    reading = _Reading(_KEY[method], previous)
+    reading = _ListReader(_KEY[method], previous)
     items, refused = reading.found, reading.refused
     items_max = AGGREGATED_MAX if link.offer.is_aggregator else ITEMS_MAX
     digest = hashlib.sha256()
@@ -139,7 +147,7 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
 
 def read_definitions(method: str, definitions: Iterable[bytes], previous: Items | None = None) -> Items:
     """Return the list of a server whose definitions are at hand, as `read_list` would read it."""
-    reading = _Reading(_KEY[method], previous)
+    reading = _ListReader(_KEY[method], previous)
     digest = hashlib.sha256()
     for raw in definitions:
         digest.update(raw + b"\n")
@@ -184,8 +192,8 @@ async def _read_page(
     return page, len(bytes(reply.result))
 
 
-class _Reading:
-    """One list, as far as it has come."""
+class _ListReader:
+    """The reader of one list, which collects its items one by one."""
 
     def __init__(self, key: str, previous: Items | None) -> None:
         self._key = key

@@ -99,7 +99,8 @@ class LinkOperations:
 
         frames = find_frames(link, after)
         if frames is None:
-            raise NotFound("device", segment, [name for name, keeper in self._keepers.items() if _is_device(keeper)])
+            devices = [name for name, keeper in self._keepers.items() if keeper.link.kind == "device"]
+            raise NotFound("device", segment, devices)
         return frames
 
     @handles(RESTART_LINK)
@@ -139,6 +140,7 @@ class LinkOperations:
         namespace = self._catalog.namespace
         items = next((s for s in namespace.link_items if s.link is link), None)
         withheld = namespace.withheld(link)
+        last_lines = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
         return LinkView(
             segment=names[link.segment],
             driver=link.segment if "@" in link.segment else None,
@@ -155,8 +157,8 @@ class LinkOperations:
             prompts=len(namespace.without_collisions(items.prompts)) if items else 0,
             resources=len(items.resources) if items else 0,
             withheld=tuple(Withheld(name=tool.name, reason=tool.reason) for tool in withheld),
-            not_listed_because=_not_listed(keeper),
-            noted=tuple(_noted(items.tools)) if items else (),
+            not_listed_because=_count_unlisted(keeper),
+            noted=tuple(_find_notes(items.tools)) if items else (),
             in_flight=sum(member.booked for member in links),  # of clients: what the node itself asks does not count
             parked=sum(member.suspended_count for member in links),
             calls=sum(member.calls for member in links),
@@ -169,19 +171,19 @@ class LinkOperations:
             sandbox=link.sandboxed,
             denied=_denied_hosts(links),
             stderr_lines=keeper.stderr.count,
-            last_words=_last_words(keeper) if link.standing.state in _GONE else None,
+            last_words=next(filter(None, last_lines), None) if link.standing.state in _GONE else None,
             hops=max((route.hops for route in items.tools), default=1) if items else 1,
             below=below(namespace.without_collisions(items.tools)) if items else (),
             budget=self._budgets.shown_of(link),
             registration=self._registration(link),
             latency_ms=round(_median(link.latencies) * 1000, 3) if link.latencies else None,
-            token=_held(keeper),
+            token=_find_token(keeper),
             consent=keeper.holder is not None and keeper.holder.waits_for_consent,
             users=len(own) if link.own is not None and not link.own.is_whole else None,
             own=tuple(self._own_link(own_keeper) for own_keeper in own)
             if link.own is None or link.own.is_whole
             else (),
-            device=_device(link),
+            device=_find_device(link),
             own_because=next(
                 (setting.reason for setting in (link.own, link.own_of_legacy) if setting is not None), None
             ),
@@ -229,7 +231,7 @@ class LinkOperations:
         )
 
 
-def _not_listed(keeper: Keeper) -> dict[str, int] | None:
+def _count_unlisted(keeper: Keeper) -> dict[str, int] | None:
     """Return how many tools a child says it leaves out of its list, by reason."""
     link, unlisted = keeper.link, keeper.listing.tools.unlisted if keeper.listing is not None else None
     if not isinstance(link, RegisteredLink) or unlisted is None:
@@ -247,7 +249,8 @@ def _not_listed(keeper: Keeper) -> dict[str, int] | None:
     return {reason: number for reason, number in numbers.items() if number}
 
 
-def _noted(routes: Iterable[Route]) -> Iterator[NotedName]:
+def _find_notes(routes: Iterable[Route]) -> Iterator[NotedName]:
+    """Yield what the registry of names says about listed tools."""
     notes = (
         (route.original, route.surface.warning)
         for route in routes
@@ -261,7 +264,12 @@ def find_keeper(keepers: Keepers, segment: str) -> Keeper:
     """Return the keeper of a link by its segment or name, or by the id of its driver. Raise NotFound."""
     keeper = keepers.get(segment)
     if keeper is None:
-        ways = [name for name in keepers if segment in _names_of(name)]
+        ways = []
+        for name in keepers:
+            driver_id, _, version = name.partition("@")
+            # A link besides the shared one has a "+" in its segment; the id of its driver means the shared one.
+            if segment == server_name(name) or (segment == driver_id and "+" not in version):
+                ways.append(name)
         keeper = keepers[ways[0]] if len(ways) == 1 else None
     if keeper is None:
         raise NotFound("link", segment, shown_names(keepers).values(), few=True)
@@ -278,19 +286,9 @@ def shown_names(keepers: Keepers) -> dict[str, str]:
     return {segment: name if taken[name] == 1 else segment for segment, name in names.items()}
 
 
-def _names_of(segment: str) -> tuple[str, ...]:
-    driver_id, _, rest = segment.partition("@")
-    return (server_name(segment), *(() if "+" in rest else (driver_id,)))
-
-
 def masked_session(session_id: str) -> str:
     """Return enough of a session id to tell two apart, and too little to use it."""
     return f"{session_id[:4]}***"
-
-
-def _last_words(keeper: Keeper) -> str | None:
-    lines = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
-    return next(filter(None, lines), None)
 
 
 def _denied_hosts(links: Iterable[Link]) -> tuple[DeniedHost, ...]:
@@ -298,11 +296,8 @@ def _denied_hosts(links: Iterable[Link]) -> tuple[DeniedHost, ...]:
     return tuple(DeniedHost(place=place, why=denied.why, remedy=denied.remedy) for place, denied in hosts.items())
 
 
-def _is_device(keeper: Keeper) -> bool:
-    return keeper.link.kind == "device"
-
-
-def _device(link: Link) -> Device | None:
+def _find_device(link: Link) -> Device | None:
+    """Return the counters of a device, or None for other links."""
     if link.kind != "device":
         return None
     from interlock.devices.device_link import DeviceLink  # its libraries are an extra
@@ -325,8 +320,8 @@ def _device(link: Link) -> Device | None:
     )
 
 
-def _held(keeper: Keeper) -> HeldToken | None:
-    """Return what may be shown of the token towards a server."""
+def _find_token(keeper: Keeper) -> HeldToken | None:
+    """Return what may be shown of the token towards a server, or None if there is no token."""
     holder = keeper.holder
     if holder is None or not holder.line:
         return None

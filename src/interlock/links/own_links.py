@@ -68,7 +68,7 @@ class OwnKeeper(ServerKeeper):
         """Create the keeper. `token`: of the link's user, who may have to consent first. `holder`: that token, or
         the node's.
         """
-        super().__init__(make_link, connector_parts, _no_catalog, events, holder)
+        super().__init__(make_link, connector_parts, _ignore_lists, events, holder)
         self.closes_holder = token is not None
         self.token = token
         self.used_at = connector_parts.clock.now()
@@ -89,7 +89,7 @@ class OwnKeeper(ServerKeeper):
 
     @property
     def idle_s(self) -> float:
-        """Since the last call began, while none is under way."""
+        """Return the seconds since the last call began, or 0 while a call is under way."""
         return (
             0.0 if self.is_serving or self.link.waiting.suspended else self._connector_parts.clock.now() - self.used_at
         )
@@ -189,8 +189,8 @@ class OwnKeeper(ServerKeeper):
         self.log_level.say()
 
 
-async def _no_catalog(link: Link, listing: Listing | None) -> None:
-    pass
+async def _ignore_lists(link: Link, listing: Listing | None) -> None:
+    """Do nothing: the catalog has the lists of the shared link."""
 
 
 SWEEP_S: Final = 60.0
@@ -298,6 +298,11 @@ class OwnLinks:
         return principal, declaration, number
 
     def ready(self, caller: Caller, declared: Raw | None = None) -> ServerLink | None:
+        """Return the client's link if it can be used at once, and mark it as used; the shared one for a client without
+        its own.
+
+        `declared`: the capabilities that a 2026-07-28 request declares.
+        """
         key = self._find_key(caller.whole or caller, declared)
         if key is None:
             return self._shared
@@ -312,11 +317,13 @@ class OwnLinks:
         return self._all_keepers[self._plan.segment].link  # type: ignore[return-value]
 
     def find_usable(self, principal: str) -> ServerLink | None:
+        """Return the usable link of a principal, without marking it as used, or None."""
         return next((keeper.link for keeper in self._links_of(principal) if keeper.is_usable), None)
 
     async def open(self, caller: Caller, declared: Raw | None = None) -> ServerLink | Consent:
-        """Return the client's link, or what its user has to consent to first. Raises Unobtainable, StoreError,
-        LimitReached.
+        """Open the client's link, however long it takes, and return it, or what its user has to consent to first.
+
+        Raises Unobtainable, StoreError, LimitReached.
         """
         client = caller.whole or caller
         key = self._find_key(client, declared)
@@ -370,7 +377,9 @@ class OwnLinks:
         principal = caller.principal.name
         token = self._token_of(principal) if self._token_of is not None else None
         client, owner = (key, principal) if isinstance(key, Caller) else (None, key[0])
-        plan = msgspec.structs.replace(self._plan, segment=self._new_segment())
+        while (segment := f"{self._plan.segment}+{secrets.token_hex(4)}") in self._all_keepers:
+            pass
+        plan = msgspec.structs.replace(self._plan, segment=segment)
         shared = self._all_keepers[self._plan.segment]
         keeper = OwnKeeper(
             lambda events: ServerLink(
@@ -395,11 +404,6 @@ class OwnLinks:
         if self._sweeper is None:
             self._sweep_later()
         return keeper
-
-    def _new_segment(self) -> str:
-        while (segment := f"{self._plan.segment}+{secrets.token_hex(4)}") in self._all_keepers:
-            pass
-        return segment
 
     def _own_parts(self, key: Key) -> ConnectorParts:
         """Return connector parts that declare what the clients of the link can do, or what any client can do if
@@ -495,7 +499,7 @@ class _ErasOf:
 
 
 class _UnknownEra:
-    """Nothing is remembered: what a server speaks on such a link says nothing about the shared one."""
+    """An era memory that remembers nothing: the era of such a link says nothing about the shared one."""
 
     def get(self, server: str) -> Era | None:
         return None

@@ -77,7 +77,7 @@ class PipeOwner(Protocol):
     def on_pipe_lost(self, reason: str) -> None: ...
 
     def on_session(self, session: bytes) -> None:
-        """Legacy HTTP: the session id an answer brought."""
+        """Note the session id of a legacy server over HTTP."""
 
     def waits(self, origin: Pending) -> bool: ...
 
@@ -187,7 +187,7 @@ class HttpPipe:
             self.open_stream()
 
     def adopt_session(self, session: bytes, version: str) -> None:
-        """Legacy: what every later request repeats."""
+        """Send the session id and the version with every later request, as legacy servers want it."""
         self._session = b"mcp-protocol-version: %b\r\n" % version.encode()
         if session:
             self._session += b"mcp-session-id: %b\r\n" % session
@@ -279,7 +279,7 @@ class _Farewell:
 
 
 class _Exchange(PacedDelivery, eq=False):
-    """One POST (or the GET stream) and everything that comes back on it."""
+    """The exchange of one POST (or the GET stream), with everything that comes back on it."""
 
     pipe: HttpPipe
     origin: Pending | None = None
@@ -344,6 +344,7 @@ class _Exchange(PacedDelivery, eq=False):
         if status == 404 and self.pipe.has_session:  # whatever its body says: the request was not looked at
             owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
             return
+        # Some servers send a JSON-RPC error with an HTTP error status.
         if body[:1] == b"{" and origin is not None:
             owner.on_message(body, origin)
             if not self._is_awaited():
@@ -412,7 +413,7 @@ class _Exchange(PacedDelivery, eq=False):
 
 
 class SsePipe:
-    """HTTP+SSE of 2024-11-05: one GET stream brings everything, POSTs go to the URL its first event names."""
+    """The pipe for HTTP+SSE of 2024-11-05: one GET stream brings everything, POSTs go to the URL in its first event."""
 
     def __init__(
         self,
@@ -638,7 +639,7 @@ class SideRequests:
 
 
 class _Letter:
-    """One message under way: the sink of its request, which passes on to that of the sender."""
+    """A message under way. As the sink of its request it passes everything on to the sink of the sender."""
 
     __slots__ = ("_side", "_sink", "deadline", "handle", "size")
 

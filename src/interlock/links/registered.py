@@ -1,8 +1,14 @@
 """The link of a subserver that registered with this node, and its keeper (MCP-AX 3.1, 6, 12).
 
-It differs from the link of a configured server in the messages besides MCP. Requests of MCP-AX go to the registrar,
-notifications pass a gate, and the route of a call is written into its metadata. It does not reconnect by itself: a
-subserver that returns registers again and gets another link.
+The link differs from that of a configured server in three ways.
+
+- Requests and notifications of MCP-AX go to the registrar (`RegistrationEvents`).
+- Notifications pass a gate that limits their rate (`NoticeGate`). Progress and the state of tasks pass it as well,
+  coalesced, because for one call or task only the latest counts.
+- The route of a call is written into its metadata (7.2). Clients repeat their metadata with every call, so the encoded
+  `_meta` is cached by the identity of what it was made of.
+
+The keeper does not reconnect by itself: a subserver that returns registers again and gets another link.
 """
 
 import asyncio
@@ -58,15 +64,15 @@ from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode
 log = logging.getLogger("interlock.ax")
 
 AX_PREFIX: Final = "mcpax/"
-_OF_A_QUESTION: Final = frozenset((ACKNOWLEDGED, CANCELLED))  # bounded by the questions, and not passed on to others
-# For one caller: of one call or task the latest counts.
+_OF_A_QUESTION: Final = frozenset((ACKNOWLEDGED, CANCELLED))  # no more than there are questions, so they pass no gate
+# Notifications for one caller, of which the latest for each call or task counts.
 _NEWS: Final = {PROGRESS: PROGRESS_TOKEN, TASK_STATUS: "taskId", TASK_NEWS: "taskId"}
 _PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
-GREET_S: Final = 10.0  # for one that has just spoken
-LAID_MAX: Final = 1024  # of what is remembered of how `_meta` goes down
-LAID_BYTES_MAX: Final = 2048
+GREET_S: Final = 10.0  # for the greeting of a subserver that has just registered
+ROUTED_META_MAX: Final = 1024  # entries in the cache of `_meta` with a route
+ROUTED_META_BYTES_MAX: Final = 2048  # of one entry
 TOKEN_DIGITS_MAX: Final = 18  # of a progress token, which is the number of a request of ours
-_PASSING: Final = UNCHANGED_KEYS | {ROUTE, CURSOR}  # the two are ours, laid over what came
+_PASSING: Final = UNCHANGED_KEYS | {ROUTE, CURSOR}  # the route of this hop replaces that of the client
 _CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
 
 
@@ -84,16 +90,21 @@ class RegistrationEvents(Protocol):
         """React to a connection that is gone or unusable."""
 
 
-class _Laid(msgspec.Struct, frozen=True):
-    """A `_meta` as it goes down, and what it was made of; it holds them, so that no other object gets their ids."""
+class _RoutedMeta(msgspec.Struct, frozen=True):
+    """An encoded `_meta` with the route of this hop.
+
+    It refers to the objects it was made of, so that no other object can get their ids while it is in the cache.
+    """
 
     meta: dict[str, Raw]
     onward: dict[str, Raw]
     text: Raw
-    said: dict[str, Raw]  # `meta` without the route
+    unrouted: dict[str, Raw]  # `meta` without the route
 
 
 class RegisteredLink(ConnectedLink):
+    """The link of a registered subserver."""
+
     def __init__(
         self,
         session: Session,
@@ -122,9 +133,9 @@ class RegisteredLink(ConnectedLink):
         self.registration = session
         self.registered_wall = clock.wall()
         self.retry_after_ms = Liveness(session.register.heartbeat_interval_ms, 0.0).retry_after_ms
-        self.unwanted = 0  # notifications of one that said it sends none
+        self.unwanted = 0  # notifications of a subserver that registered without notifications
         self._registrar = registrar
-        self._laid: dict[tuple[int, int], _Laid] = {}
+        self._routed_meta: dict[tuple[int, int], _RoutedMeta] = {}  # by the ids of `meta` and `onward`
         self._gate = gate
         self._gate_timer: asyncio.TimerHandle | None = None
 
@@ -132,9 +143,9 @@ class RegisteredLink(ConnectedLink):
         call = admitted.command
         onward = call.onward
         if onward is not None:
-            laid = self._laid.get((id(call.meta), id(onward)))
-            if laid is not None and self.modern:
-                call.params["_meta"], call.meta = laid.text, laid.said
+            routed = self._routed_meta.get((id(call.meta), id(onward)))
+            if routed is not None and self.modern:
+                call.params["_meta"], call.meta = routed.text, routed.unrouted
             else:
                 self._write_route(call, onward)
         super().send(admitted)
@@ -146,14 +157,14 @@ class RegisteredLink(ConnectedLink):
         meta = call.meta
         if not (self.modern and call.caller.era is Era.MODERN and _PASSING.issuperset(meta)):
             call.params.setdefault("_meta", RAW_EMPTY)
-            call.meta = {**meta, **onward}  # so that `_meta` is written anew, whatever the eras
+            call.meta = {**meta, **onward}  # so that `send` writes `_meta` again, in every combination of eras
             return
         unrouted = {key: value for key, value in meta.items() if key not in (ROUTE, CURSOR)}
         text = Raw(encode_value({**unrouted, **onward}))
-        if len(text) <= LAID_BYTES_MAX and CALLER not in onward:  # that one is made for this call alone
-            if len(self._laid) >= LAID_MAX:
-                self._laid.clear()
-            self._laid[(id(meta), id(onward))] = _Laid(meta, onward, text, unrouted)
+        if len(text) <= ROUTED_META_BYTES_MAX and CALLER not in onward:  # a mark is made for one call alone
+            if len(self._routed_meta) >= ROUTED_META_MAX:
+                self._routed_meta.clear()
+            self._routed_meta[(id(meta), id(onward))] = _RoutedMeta(meta, onward, text, unrouted)
         call.params["_meta"], call.meta = text, unrouted
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
@@ -198,7 +209,7 @@ class RegisteredLink(ConnectedLink):
         self._arm()
 
     def _on_news(self, message: Notification) -> None:
-        """Progress of a call, or what became of a task: held to the rate like the others, and coalesced above it."""
+        """Pass progress of a call, or the state of a task, through the gate. Above the rate, the latest one counts."""
         self._count_unsolicited()
         named = (decode_object(message.params) or {}).get(_NEWS[message.method])
         if named is None:
@@ -208,7 +219,7 @@ class RegisteredLink(ConnectedLink):
         if message.method == PROGRESS:
             call = self._find_progressing(subject)
             if isinstance(call, Call):
-                call.progressed = True  # it lives, whenever its caller hears of it
+                call.progressed = True  # its deadline moves now, although its caller may be notified later
             elif not self.tasks:
                 self.stray += 1
                 return
@@ -223,7 +234,7 @@ class RegisteredLink(ConnectedLink):
         if notice.method == PROGRESS and not self.tasks:
             named = (decode_object(notice.params) or {}).get(PROGRESS_TOKEN)
             if named is None or self._find_progressing(bytes(named)) is None:
-                self._gate.count_lost()  # the answer overtook what waited
+                self._gate.count_lost()  # the call was answered while its progress waited
                 return
         self.notifications.deliver(Notification(notice.method, notice.params), None)
 
@@ -281,7 +292,7 @@ class SocketPipe:
         return False
 
     def throttle(self, seconds: float) -> None:
-        if not self._is_throttled:  # what was received before is told all the same
+        if not self._is_throttled:  # messages that were received before still arrive here
             self._is_throttled = True
             self._pipe.pause_reading()
             asyncio.get_running_loop().call_later(seconds, self._read_on)
@@ -295,7 +306,7 @@ class SocketPipe:
 
 
 class RegisteredConnector(Connector):
-    """Greets a subserver. One that knows only what MCP-AX shows, tools/list and tools/call, is used without it."""
+    """The connector of a subserver. A subserver that answers no greeting, but tools/list, is used without one."""
 
     _link: RegisteredLink
 
@@ -326,8 +337,8 @@ class RegisteredConnector(Connector):
         return isinstance(reply, Response) and not reply.error and "tools" in (decode_object(reply.result) or {})
 
 
-class _Accepted(RegisteredConnector):
-    """There is nothing to launch or dial: the subserver is there, and only has to be greeted."""
+class _AcceptedConnector(RegisteredConnector):
+    """The connector of a subserver that is connected already, and only has to be greeted."""
 
     async def connect(self, start: AsyncExitStack) -> None:
         try:
@@ -347,7 +358,7 @@ class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegisteredKeeper(ServerKeeper):
-    """Keeps a link that the other side opened. It lists what is there; the registration decides how long it is."""
+    """The keeper of a link that the other side opened. The registration decides how long the link exists."""
 
     link: RegisteredLink
 
@@ -355,7 +366,7 @@ class RegisteredKeeper(ServerKeeper):
         """Create the keeper. `stderr`: of a subserver that this node started."""
         super().__init__(parts.make_link, parts.connector_parts, parts.stock, parts.events, stderr=stderr)
         self._registrar = parts.registrar
-        self._connector: Any = _Accepted(self.link, parts.connector_parts, self.stderr, self._loss)
+        self._connector: Any = _AcceptedConnector(self.link, parts.connector_parts, self.stderr, self._loss)
         self.hanging_up: asyncio.Task[None] | None = None  # after `cut`, where the node has something to close
 
     @property

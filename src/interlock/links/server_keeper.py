@@ -73,7 +73,7 @@ class ServerKeeper(Keeper):
         self.log_level = LogLevel(link)
         self._connector_parts = connector_parts
         self._connector = Connector(link, connector_parts, self.stderr, self._loss, holder)
-        self._regreeting: asyncio.Task[None] | None = None
+        self._regreeting: asyncio.Task[None] | None = None  # opens a new session
         self._probing: asyncio.Task[None] | None = None
         self._closing: Pipe | None = None
         self._renewal = Renewal(link, holder, clock, self.probe) if holder is not None else None
@@ -197,21 +197,18 @@ class ServerKeeper(Keeper):
             self.probe()
 
     async def _plan_retry(self, failed: ConnectFailed, began: float) -> tuple[str, float | None] | None:
-        if failed.refusal is not None:
-            denied = await self._another_credential(failed.refusal, began)
-            return None if denied is None else (denied.reason, denied.retry_s)
-        return failed.reason, UNAUTHORISED_RETRY_S if failed.unauthorised else None
-
-    async def _another_credential(self, what: Undelivered, began: float) -> Denied | None:
-        """Obtain another credential. Return None if the server should be greeted again with it."""
+        """Obtain another credential if the server refused ours, and then try again at once."""
+        what = failed.refusal
+        if what is None:
+            return failed.reason, UNAUTHORISED_RETRY_S if failed.unauthorised else None
         if self.holder is None:
-            reason = f"{what.detail}; check its headers in {settings_place(self.link.segment)}"
-            return Denied(reason=reason, retry_s=UNAUTHORISED_RETRY_S)
+            return f"{what.detail}; check its headers in {settings_place(self.link.segment)}", UNAUTHORISED_RETRY_S
         if self._renewals >= RENEWALS_MAX:
             self._renewals = 0
-            return Denied(reason="it refuses every token that it is shown", retry_s=UNAUTHORISED_RETRY_S)
+            return "it refuses every token that it is shown", UNAUTHORISED_RETRY_S
         self._renewals += 1
-        return await self.holder.refused(what.status, read_challenge_untrusted(what.challenges), sent_at=began)
+        denied = await self.holder.refused(what.status, read_challenge_untrusted(what.challenges), sent_at=began)
+        return None if denied is None else (denied.reason, denied.retry_s)
 
     def _on_credential(self) -> None:
         self._connector.show_credential()

@@ -96,7 +96,7 @@ async def test_each_call_goes_down_with_its_own_route_and_its_own_callers_words(
 async def test_what_only_one_call_says_is_neither_lost_nor_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "LAID_MAX", 4)
+    monkeypatch.setattr(links, "ROUTED_META_MAX", 4)
     async with running(tmp_path, "") as (node, _):
         leaf = Peer(node, "leaf")
         leaf.tools = [tool("read")]
@@ -111,7 +111,7 @@ async def test_what_only_one_call_says_is_neither_lost_nor_remembered(
             assert len(leaf.calls[-2]["_meta"]["tracestate"]) == 3000
             assert leaf.calls[-3]["_meta"]["progressToken"] != number or number == 0
         assert isinstance(keeper.link, links.RegisteredLink)
-        assert len(keeper.link._laid) <= 4
+        assert len(keeper.link._routed_meta) <= 4
 
 
 @pytest.mark.parametrize(

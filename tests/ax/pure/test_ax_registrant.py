@@ -10,12 +10,12 @@ from interlock.ax.protocol.messages import Deregister, Heartbeat, Register, Regi
 from interlock.ax.protocol.registration import registrant
 from interlock.ax.protocol.registration.registrant import (
     TABLE,
-    CycleClaimed,
-    Dial,
+    CycleReported,
+    DialParent,
     Failed,
     Hangup,
     Ignored,
-    Joined,
+    JoinedParent,
     Left,
     OutOfOrder,
     Registrant,
@@ -74,7 +74,7 @@ def joined(parents: int = 1, now: float = 0.0, interval_ms: int = 1000) -> Regis
     engine = Registrant(register(interval_ms), parents)
     engine.start(now)
     asked = sent(engine.opened(now))
-    assert engine.granted(asked.id, answer(), now) == (Joined(parent=0, registered=answer()),)
+    assert engine.granted(asked.id, answer(), now) == (JoinedParent(parent=0, registered=answer()),)
     return engine
 
 
@@ -114,12 +114,12 @@ def test_every_state_is_reached_and_only_the_end_is_not_left() -> None:
 @pytest.mark.req("AX-6.3-1")
 def test_a_registrant_dials_registers_and_has_a_parent() -> None:
     engine = Registrant(register(), 1)
-    assert engine.start(0.0) == (Dial(parent=0),)
+    assert engine.start(0.0) == (DialParent(parent=0),)
     asked = sent(engine.opened(0.1))
     assert isinstance(asked.message, Register)
     assert asked.message.parent_id is None
     assert asked.message.released_session is None
-    assert engine.granted(asked.id, answer(), 0.2) == (Joined(parent=0, registered=answer()),)
+    assert engine.granted(asked.id, answer(), 0.2) == (JoinedParent(parent=0, registered=answer()),)
     assert (engine.state, engine.parent_id) == (RegistrantState.REGISTERED, FIRST)
 
 
@@ -181,7 +181,7 @@ def test_with_a_backup_one_heartbeat_unanswered_for_one_interval_is_the_loss_of_
     steps = engine.on_deadline(2.0, 0.0)
     assert steps[0] == Left(parent=0, reason="it does not answer heartbeats")
     assert isinstance(steps[1], Hangup)
-    assert steps[-1] == Dial(parent=1)
+    assert steps[-1] == DialParent(parent=1)
     assert engine.state is RegistrantState.MOVING
 
 
@@ -214,13 +214,13 @@ def test_a_late_answer_to_an_earlier_heartbeat_does_not_excuse_the_later_one() -
     sent(engine.on_deadline(1.5, 0.0))
     engine.answered(early.id)
     sent(engine.on_deadline(2.0, 0.0))
-    assert engine.on_deadline(2.5, 0.0)[-1] == Dial(parent=1)
+    assert engine.on_deadline(2.5, 0.0)[-1] == DialParent(parent=1)
 
 
 @pytest.mark.req("AX-13.3-2")
 def test_a_closed_link_moves_at_once_with_the_same_identity_and_gives_up_the_old_session() -> None:
     engine = settled(parents=2)
-    assert engine.lost("it closed the link", 0.7, 0.0)[-1] == Dial(parent=1)
+    assert engine.lost("it closed the link", 0.7, 0.0)[-1] == DialParent(parent=1)
     asked = sent(engine.opened(0.8)).message
     assert isinstance(asked, Register)
     assert (asked.subserver_id, asked.segment) == (OURS, "greenhouse")
@@ -255,7 +255,7 @@ def test_with_all_parents_down_each_is_retried_in_its_own_time_and_never_two_at_
     now, steps = 0.0, engine.start(0.0)
     while now < 120.0:
         for step in steps:
-            if isinstance(step, Dial):
+            if isinstance(step, DialParent):
                 dialled.append((now, step.parent))
         if engine.state is RegistrantState.IDLE:
             now = engine.next_deadline() or now
@@ -274,7 +274,7 @@ def test_parents_that_grant_and_hang_up_are_not_dialled_in_a_circle() -> None:
     engine = Registrant(register(), 2)
     now, dials, steps = 0.0, 0, engine.start(0.0)
     while now < 60.0:
-        dials += sum(isinstance(step, Dial) for step in steps)
+        dials += sum(isinstance(step, DialParent) for step in steps)
         if engine.state is RegistrantState.IDLE:
             now = engine.next_deadline() or now
             steps = engine.on_deadline(now, 1.0)
@@ -334,10 +334,10 @@ def test_a_hopeless_parent_does_not_slow_the_others() -> None:
     engine = Registrant(register(), 2)
     engine.start(0.0)
     steps = engine.refused(sent(engine.opened(0.0)).id, refusal(INVALID_PARAMS), 0.0, 0.0)
-    assert steps[-1] == Dial(parent=1)
+    assert steps[-1] == DialParent(parent=1)
     engine.lost("refused", 0.1, 0.0)
     assert engine.next_deadline() == pytest.approx(0.3)
-    assert engine.on_deadline(engine.next_deadline() or 0.0, 0.0) == (Dial(parent=1),)
+    assert engine.on_deadline(engine.next_deadline() or 0.0, 0.0) == (DialParent(parent=1),)
 
 
 def test_a_link_refused_for_its_credential_is_retried_slowly() -> None:
@@ -387,7 +387,7 @@ def test_a_cycle_that_one_below_us_claims_costs_that_one_and_not_us(data: dict[s
     fault = UpstreamError(32112, "registration_cycle", {**data})
     if is_gone:  # meanwhile
         engine.subtree_changed((OURS, BELOW), 0.65)
-    assert engine.refused(beat.id, fault, 0.7, 0.0) == (CycleClaimed(id=FIRST),)
+    assert engine.refused(beat.id, fault, 0.7, 0.0) == (CycleReported(id=FIRST),)
     assert engine.state is RegistrantState.REGISTERED
     engine.subtree_changed((OURS, BELOW), 0.7)
     assert sent(engine.on_deadline(1.2, 0.0)).message == Heartbeat(session_id="s1")
@@ -401,7 +401,7 @@ def test_a_claim_that_the_new_parent_says_is_wrong_is_dropped_and_a_true_one_sta
         asked = sent(engine.opened(0.0))
         fault = refusal(REGISTRATION_CYCLE, id=FIRST, is_below=is_below)
         steps = engine.refused(asked.id, fault, 0.1, 0.0)
-        assert (CycleClaimed(id=FIRST) in steps) is not is_below
+        assert (CycleReported(id=FIRST) in steps) is not is_below
         assert failure(steps).mendable is not is_below
         engine.on_deadline(200.0, 0.0)
 
@@ -563,7 +563,7 @@ def test_nonsense_instead_of_a_registration_is_a_failure_and_instead_of_a_heartb
     engine.start(0.0)
     steps = engine.misanswered(sent(engine.opened(0.0)).id, "session_id is missing", 0.1, 0.0)
     assert "session_id is missing" in failure(steps).reason
-    assert steps[-1] == Dial(parent=1)
+    assert steps[-1] == DialParent(parent=1)
     engine.granted(sent(engine.opened(0.2)).id, answer(), 0.2)
     beat = sent(engine.on_deadline(0.7, 0.0))
     engine.misanswered(beat.id, "a number", 0.8, 0.0)
@@ -596,7 +596,7 @@ def test_a_failed_parent_is_replaced_in_less_than_three_intervals_at_every_phase
         now = due
         engine.answered(sent(engine.on_deadline(now, 0.0)).id)
     steps: Steps = () if frozen else engine.lost("it closed the link", failed_at, 0.0)
-    while not any(isinstance(step, Dial) for step in steps):
+    while not any(isinstance(step, DialParent) for step in steps):
         now = engine.next_deadline() or now
         steps = engine.on_deadline(now, 0.0)
     now = max(now, failed_at) + 0.05

@@ -38,7 +38,7 @@ from interlock.ax.protocol.notifications import REFUSED_MAX
 from interlock.ax.protocol.registration.authority import maybe_authority
 from interlock.ax.protocol.registration.codec import CLAIMS_MAX, encode_claims, read_held_untrusted
 from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
-from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleClaimed, Failed, Joined, Left
+from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleReported, Failed, JoinedParent, Left
 from interlock.ax.uplink import Opener, Uplink, display_words
 from interlock.config.plan import ParentPlan, Plan, Scope
 from interlock.core.audit_record import AuditRecord
@@ -252,7 +252,7 @@ class Parents(Uplink):
         plan = self.plans[parent]
         return worded_for(register, plan, plan.segment, self._signer, self._clock.wall())
 
-    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
+    def _begin(self, step: JoinedParent, send: Callable[[bytes], bool]) -> UpwardFront:
         scope = step.registered.auth_scope
         principal = principal_for(self._name(step.parent), scope.value if scope is not None else None, self._access)
         parts = self._parts
@@ -264,7 +264,7 @@ class Parents(Uplink):
         self._set_state(parent, "connecting")
         super()._dial(parent)
 
-    def _handle_joined(self, step: Joined) -> None:
+    def _handle_joined(self, step: JoinedParent) -> None:
         super()._handle_joined(step)
         standing = self._set_state(step.parent, "registered")
         registered = step.registered
@@ -278,7 +278,7 @@ class Parents(Uplink):
         self._budgets.receive(self._tree, BudgetLimits(**registered.budget))
         self._record(step.parent, REGISTER, registered.assigned_segment, "ok", None)
 
-    def _handle_cycle(self, step: CycleClaimed) -> None:
+    def _handle_cycle(self, step: CycleReported) -> None:
         log.warning("%s is above us, and a link claims to have it below: that link is closed", step.id)
         self._learnt.add(step.id)
         self._on_above()

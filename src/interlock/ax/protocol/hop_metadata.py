@@ -1,9 +1,17 @@
-"""What one hop does to a tool's metadata on its way up (MCP-AX 9.2, 10.2, 11.2).
+"""Changes that one hop makes to a tool's metadata on its way up (MCP-AX 9.2, 10.2, 11.2).
 
-In comes what a server below says of a tool in `_meta`, and how that server came to offer it. Out comes what holds here
-and what goes further up. A capability annotation passes as it was declared; the draft itself orders two changes,
-latency_class upward and availability to degraded. An operator's word, and doubt about an unproved registrant or a
-changed definition, may change more. Wherever one was made, the declared value stays to be seen.
+In come the `_meta` of a tool as a server below lists it, and the origin of that server (`Offer`). Out come the
+capability that holds here and the `_meta` for the aggregator above. A capability annotation passes as it was declared,
+with two changes that the draft orders: latency_class may rise, and availability becomes degraded while the link is
+lost. An operator's override, an unproved registrant or a changed definition may change more. For every change the
+declared value stays visible in x-mcpax-declared.
+
+Three smaller parts of the metadata are here as well: how many tools a node does not list for its parent
+(dev.interlock/unlisted: numbers without names), the time that a call took (x-mcpax-latency-ms, 7.2), and the mark of a
+caller (x-mcpax-caller, ours, for 11.3). To a gate, everything that comes over the link to a parent comes from that
+parent. The mark says which of the parent's callers asks, so that an approval is good for that caller alone. It is
+opaque: each node makes its own marks, and only the node that made one knows the caller. Only the mark of an
+authenticated parent is read.
 """
 
 import hashlib
@@ -31,17 +39,13 @@ from interlock.ax.protocol.capability import (
 from interlock.ax.protocol.transport_classes import NATIVE
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 
-# How many tools a node does not list for its parent, and why: numbers in the `_meta` of its tools/list, no names.
-#
-# A parent that does not know the key ignores it, and a child that does not send it has said nothing. Only the two
-# reasons
-# that lie between the two nodes are told: the scope that the parent may use, and the `tools` of an [[access]] entry.
-
 META_UNLISTED: Final = "dev.interlock/unlisted"
 COUNT_MAX: Final = 1_000_000  # more tools than any node lists
 
 
 class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of tools that a child does not list for its parent, for the two reasons that concern the parent."""
+
     scope: AuthScope  # what the parent may use here
     beyond_scope: int = 0  # tools that need more
     beyond_access: int = 0  # of the others, those that an [[access]] entry of the child leaves out
@@ -60,8 +64,6 @@ def maybe_unlisted_untrusted(page: dict[str, Raw]) -> Unlisted | None:
     return unlisted if is_count else None
 
 
-# How long a call took, written into the metadata of its result (MCP-AX 7.2). Every other member keeps its bytes.
-
 LATENCY_MS: Final = "x-mcpax-latency-ms"  # AX-7.2-8
 
 
@@ -75,13 +77,6 @@ def with_latency(result: bytes, milliseconds: int) -> bytes:
         return result
     return encode_value({**members, "_meta": {**meta, LATENCY_MS: Raw(b"%d" % max(0, milliseconds))}})
 
-
-# The mark of a caller, `x-mcpax-caller` (ours, for MCP-AX 11.3): by it a hop below tells a parent's callers apart.
-#
-# To a gate, all that comes over the link to a parent comes from that parent. The mark says which of its callers
-# asked, so
-# that an approval is good for that one alone. It is opaque: only the node that made it can tell whose it is, and each
-# node makes its own. Only an authenticated parent's is read.
 
 CALLER: Final = "x-mcpax-caller"
 MARK_BYTES: Final = 16

@@ -1,9 +1,12 @@
-"""Notifications on their way up (MCP-AX 12): held to a rate per subserver, and told apart by where they come from.
+"""Notifications on their way up (MCP-AX 12): limited to a rate per subserver, and marked with their origin.
 
-`NoticeGate` is the engine: notifications in, with the time; what may go up comes back in the order it arrived. It never
-looks into a notification, so it cannot wait for a causal parent; its caller names the subject of what may be coalesced.
-`prefix` marks one with its origin; all it does not have to change stays the bytes it came in. Notices of overflow that
-come from below are notifications like any other: were they exempt, a flood could be dressed as them.
+`NoticeGate` is the limit. Notifications come in with the time; those that may go up come back in the order of arrival.
+The gate never reads a notification, so it cannot wait for a causal parent; its caller names the subject of a
+notification of which only the latest counts. Above the rate, notifications wait in a bounded buffer; then the oldest is
+dropped, counted, and reported by one Overflow notice for the gap. Overflow notices from below are notifications like
+any other: if they were exempt, a flood could pretend to consist of them.
+
+`prefix` marks a notification with its origin. Everything it does not have to change keeps its bytes.
 """
 
 import re
@@ -31,7 +34,7 @@ PER_S: Final = 100  # AX-12-3
 BUFFER_MAX: Final = 1000  # AX-12-4
 BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # a thousand of the largest messages would be too much
 OVERFLOW_S: Final = 1.0  # at most one notice of overflow in this time
-COALESCE_S: Final = 1.0  # for how long newer news of one subject takes the place of what waits
+COALESCE_S: Final = 1.0  # for so long a newer notification of a subject replaces the one that waits
 SEGMENTS_COUNTED_MAX: Final = 10_000
 REFUSED_MAX: Final = 100  # tools named in one tools_refused; `total` says how many there are
 REFUSED_NAME_MAX: Final = 128
@@ -41,15 +44,17 @@ _NS: Final = 1_000_000_000
 
 
 class AxNotice(msgspec.Struct, frozen=True):
+    """A notification with its encoded params."""
+
     method: str
-    params: Raw  # empty where there are none
+    params: Raw  # empty if there are none
 
 
 class Overflow(msgspec.Struct, frozen=True, kw_only=True):
-    """Here notifications of this subserver are missing."""
+    """A gap in the notifications of a subserver."""
 
     dropped: int
-    since: float  # of the first one, on the clock of `now`
+    since: float  # when the first of them was dropped, on the clock of `now`
 
 
 Release = list[AxNotice | Overflow]
@@ -69,7 +74,10 @@ class Drops:
 
 
 class NoticeGate:
-    """One subserver's notifications. Whole nanoseconds inside: sums of them are exact, so no deadline is missed."""
+    """The limit on the notifications of one subserver: a token bucket, and a buffer of those that wait.
+
+    Times are integer nanoseconds inside. Their sums are exact, so no deadline is missed by rounding.
+    """
 
     def __init__(self, segment: str, drops: Drops, *, per_s: int = PER_S, buffer_max: int = BUFFER_MAX) -> None:
         if per_s < 1 or buffer_max < 1:  # AX-12-3
@@ -79,13 +87,13 @@ class NoticeGate:
         self._buffer_max = buffer_max
         self._cost_ns = max(1, _NS // per_s)
         self._burst_ns = (per_s - 1) * self._cost_ns
-        self._full_at_ns = -_NS * 10**9  # when the bucket, left alone, is full again; before any clock begins
+        self._full_at_ns = -_NS * 10**9  # when the bucket is full again; at first, before any clock begins
         self._waiting: OrderedDict[int, tuple[AxNotice, Hashable]] = OrderedDict()  # by arrival, with their subjects
         self._arrivals = 0
         self._news: dict[Hashable, tuple[int, int]] = {}  # subject -> the arrival that waits, and since when one does
         self._waiting_bytes = 0
         self._changed: dict[str, Raw] = {}  # list_changed by method: a flag, not a queue
-        self._gap = 0  # dropped and not yet told
+        self._gap = 0  # notifications dropped and not yet reported
         self._gap_since_ns = 0
         self._told_ns: int | None = None
 
@@ -123,7 +131,7 @@ class NoticeGate:
         while (self._waiting or self._changed) and now_ns >= self._ready_ns():  # AX-12-3
             self._full_at_ns = max(now_ns, self._full_at_ns) + self._cost_ns
             if self._changed:
-                # It says "ask again" and is re-issued by us, so it has no place among the others to keep.
+                # It only says "list again" and this node sends it again itself, so its place among the others is free.
                 method = next(iter(self._changed))
                 released.append(AxNotice(method, self._changed.pop(method)))
             else:
@@ -175,7 +183,7 @@ class NoticeGate:
         return self._gap_since_ns if self._told_ns is None else self._told_ns + _ns(OVERFLOW_S)
 
 
-# A method is written on as it is: what could end its string would write members of its own beside it.
+# A method is copied into JSON as it is: a character that ends its string could add members beside it.
 _METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
 
 

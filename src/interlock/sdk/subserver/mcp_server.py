@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from interlock.ax.protocol import route
 from interlock.ax.protocol.messages import AuthorityProof, Register
-from interlock.ax.protocol.registration.registrant import Joined
+from interlock.ax.protocol.registration.registrant import JoinedParent
 from interlock.ax.uplink import Opener, Uplink
 from interlock.mcp.methods import (
     ACKNOWLEDGED,
@@ -281,7 +281,7 @@ class LeafUplink(Uplink):
             return register
         return msgspec.structs.replace(register, authority_proof=self._prove(parent))
 
-    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> McpServer:
+    def _begin(self, step: JoinedParent, send: Callable[[bytes], bool]) -> McpServer:
         if self._on_joined is not None:
             self._on_joined()
         return McpServer(self._offer, send, step.registered.assigned_segment)

@@ -60,7 +60,7 @@ _Member = TypeVar("_Member", bound=enum.Enum)
 
 
 class _Refused(Exception):
-    """Stays in this module: every public function turns it into its Refusal."""
+    """The refusal of a member. It does not leave this module: every public function returns its Refusal."""
 
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal

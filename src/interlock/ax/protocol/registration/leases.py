@@ -99,7 +99,7 @@ class HeldClaim(msgspec.Struct, frozen=True):
 
 
 class Holders:
-    """Which aggregator has which subserver below this one. The first claim counts.
+    """The claims of subservers at or below this aggregator. Of several claims to one subserver, the first counts.
 
     A claim lasts as long as the registration through which it came.
     """

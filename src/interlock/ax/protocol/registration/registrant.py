@@ -1,15 +1,19 @@
-"""The registrant's side of MCP-AX: finding a parent, staying registered with it, turning to another (6, 13.3, 13.4).
+"""The registrant's side of MCP-AX: find a parent, stay registered with it, move to another one (6, 13.3, 13.4).
 
-In come what happened to the link and what the parent answered, as values, with `now` (monotonic seconds) and, where a
-delay follows, `jitter` (0 to 1, drawn by the caller). Out come steps, to be taken in their order. Bytes, sockets and
-which URL a parent has belong to the caller: a parent is its place in the list.
+In come events of the link and answers of the parent, as values, with `now` (monotonic seconds) and, where a delay
+follows, `jitter` (0 to 1, drawn by the caller). Out come steps, which the caller carries out in their order. Bytes,
+sockets and URLs belong to the caller: here a parent is its position in the list.
 
-Theory of operation. One registrant, one tree, one link at a time, so it never has two parents. Each parent has a time
-before which it is not dialled again; a failure moves that time further away, and whichever other parent may be dialled
-is dialled at once. What works is kept: nothing looks back at the first parent while another holds the registration. The
-session at a lost parent is given up in the next registration (`released_session`), so that nothing waits for its lease.
+Theory of operation. A registrant belongs to one tree and has one link at a time, so it never has two parents. Each
+parent has a time before which it is not dialled again. A failure moves that time further away, and another parent that
+may be dialled is dialled at once. A parent that works is kept: the registrant does not return to the first parent while
+another one holds the registration. The next registration gives up the session at the lost parent (`released_session`),
+so that no aggregator has to wait until its lease lapses.
 
-After Hangup, and after `lost`, the caller says nothing more of that link.
+Heartbeats leave twice per interval. With a backup parent, one heartbeat that is not answered within an interval is the
+loss of the parent (AX-13.3-3); without a backup only the link itself can be lost, because there is no better parent.
+
+After Hangup, and after `lost`, the caller reports nothing more about that link.
 """
 
 import enum
@@ -36,18 +40,17 @@ from interlock.wire.refusal import (
 
 RETRY_MIN_S: Final = 0.2  # AX-13.3-2
 RETRY_MAX_S: Final = 10.0  # AX-13.3-2
-SLOW_RETRY_S: Final = (
-    60.0  # after a refusal that only a person can resolve: often enough to notice that it was resolved
-)
+# After a refusal that only a person can resolve: often enough to notice that it was resolved.
+SLOW_RETRY_S: Final = 60.0
 DIAL_S: Final = 10.0  # for the link to open
 ANSWER_S: Final = 10.0  # for the answer to mcpax/register; the parent may first ask us, for 2 s
 FAREWELL_S: Final = 2.0  # for the answer to mcpax/deregister
-SETTLED_S: Final = 10.0  # without heartbeats: registered for so long counts as success
-INTERVAL_MIN_S: Final = 0.1  # what a parent may bring our interval down to
-SUBTREE_SOON_S: Final = 0.02  # changes below mostly come several at once
-BEATS_KEPT: Final = 2 * HEARTBEATS_MISSED_MAX  # unanswered ones that are remembered; two are sent per interval
+SETTLED_S: Final = 10.0  # without heartbeats: a registration that lasts so long counts as success
+INTERVAL_MIN_S: Final = 0.1  # the shortest interval that a parent may ask for
+SUBTREE_SOON_S: Final = 0.02  # changes below us mostly come several at once
+BEATS_KEPT: Final = 2 * HEARTBEATS_MISSED_MAX  # unanswered heartbeats that are remembered; two are sent per interval
 
-# Trying again changes nothing until a person changes something.
+# Refusals that another attempt cannot change, because a person has to change something.
 UNMENDABLE: Final = frozenset(
     {
         NAMESPACE_CONFLICT,
@@ -110,35 +113,44 @@ class OutOfOrder(Exception):
     """The caller reported something that cannot happen in this state."""
 
 
-class Dial(msgspec.Struct, frozen=True, kw_only=True):
+class DialParent(msgspec.Struct, frozen=True, kw_only=True):
+    """Step: open a link to this parent."""
+
     parent: int
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to the parent. `id` is unique in the registrant's life, so that a late answer fits nothing."""
+    """Step: send a request to the parent. `id` is unique in the registrant's life, so that a late answer fits none."""
 
     id: int
     message: Register | Heartbeat | Deregister
 
 
 class Hangup(msgspec.Struct, frozen=True, kw_only=True):
+    """Step: close the link."""
+
     reason: str
 
 
-class Joined(msgspec.Struct, frozen=True, kw_only=True):
+class JoinedParent(msgspec.Struct, frozen=True, kw_only=True):
+    """Step: serve this parent, which granted the registration."""
+
     parent: int
     registered: Registered
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
-    """No parent any more."""
+    """Step: stop serving this parent, because the registration is over."""
 
     parent: int
     reason: str
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """This parent could not be reached or refused (`error`). `mendable` unless only a person can change that."""
+    """Step: note that this parent could not be reached, or refused (`error`).
+
+    `mendable`: another attempt may succeed without a person who changes something.
+    """
 
     parent: int
     reason: str
@@ -147,23 +159,25 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
     mendable: bool = True
 
 
-class CycleClaimed(msgspec.Struct, frozen=True, kw_only=True):
-    """The parent says that `id`, which one below us claims to have below it, stands above us: that claim is wrong."""
+class CycleReported(msgspec.Struct, frozen=True, kw_only=True):
+    """Step: note that `id` is above us, as the parent says: an aggregator below us claims wrongly to have it below."""
 
     id: str
 
 
 class Ignored(msgspec.Struct, frozen=True, kw_only=True):
-    """The parent answered what was not asked."""
+    """Step: log an answer of the parent to no request."""
 
     reason: str
 
 
-Step = Dial | Send | Hangup | Joined | Left | Failed | CycleClaimed | Ignored
+Step = DialParent | Send | Hangup | JoinedParent | Left | Failed | CycleReported | Ignored
 Steps = tuple[Step, ...]
 
 
 class _Prospect(msgspec.Struct):
+    """A parent that may be dialled: its failures in a row, and when it may be dialled again."""
+
     failures: int = 0
     retry_at: float = 0.0
 
@@ -240,7 +254,7 @@ class Registrant:
         self._interval_s = _interval_s(self._register.heartbeat_interval_ms, registered.heartbeat_deadline_ms)
         self._beat_at = now + self._interval_s / 2 if self._interval_s else None
         self._deadline = None if self._interval_s else now + SETTLED_S
-        joined = Joined(parent=self._parent(), registered=registered)
+        joined = JoinedParent(parent=self._parent(), registered=registered)
         return (joined, *self._maybe_say_subtree(now))
 
     def answered(self, id: int) -> Steps:
@@ -266,19 +280,23 @@ class Registrant:
                 is_wrong = (error.details or {}).get("is_below") is False
                 if is_wrong and (claimed := _maybe_claimed(error, self._subtree_said)) is not None:
                     failed = self._fail(_display(error), now, jitter, error=error, hang_up=True)
-                    return (CycleClaimed(id=claimed), *failed)
+                    return (CycleReported(id=claimed), *failed)
                 return self._refuse(error, now, jitter)
             case "heartbeat":
-                if error.code == SESSION_UNKNOWN:  # AX-6.3-2: registers anew
-                    return self._forgotten(now)
+                if error.code == SESSION_UNKNOWN:  # AX-6.3-2: registers again
+                    left = Left(parent=self._parent(), reason="it does not know our session any more")
+                    self._move(RegistrantInput.FORGOTTEN)
+                    self._forget_session()
+                    self._held_session = None
+                    return (left, *self._ask_to_register(now))
                 if error.code == REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
                     subtree = self._subtree_in.pop(id, self._subtree_said)
                     if (claimed := _maybe_claimed(error, subtree, self.parent_id)) is not None:
                         self._note_contact(id)
-                        return (CycleClaimed(id=claimed),)
+                        return (CycleReported(id=claimed),)
                     self._held_session = None
                     return self._refuse(error, now, jitter)
-                self._note_contact(id)  # whatever it thinks of the beat, it lives
+                self._note_contact(id)  # a parent that refuses a heartbeat is alive
                 return ()
             case _:
                 assert_never(request)
@@ -291,13 +309,15 @@ class Registrant:
         return self._fail(f"it answered mcpax/register with nonsense: {reason}", now, jitter, hang_up=True)
 
     def subtree_changed(self, subtree_ids: tuple[str, ...], now: float) -> Steps:
-        """Announce the aggregators below us (5.3) with the next heartbeat, soon. A parent that does not know yet who is
-        below whom would let a circle close, and cut links that were there before it."""
+        """Announce the aggregators below us (5.3) with the next heartbeat, which is sent soon.
+
+        A parent that learnt it late could let a circle close, and then cut a link that was there before the circle.
+        """
         self._register = msgspec.structs.replace(self._register, subtree_ids=subtree_ids)
         return self._maybe_say_subtree(now) if self.state is RegistrantState.REGISTERED else ()
 
     def stop(self, now: float) -> Steps:
-        """Orderly: tells the parent, and hangs up when it has answered or FAREWELL_S have passed (AX-6.3-4)."""
+        """Deregister, and hang up when the parent has answered or FAREWELL_S have passed (AX-6.3-4)."""
         was = self.state
         self._move(RegistrantInput.STOP)
         if was is RegistrantState.CLOSED:
@@ -314,7 +334,7 @@ class Registrant:
 
     @property
     def done(self) -> bool:
-        """Closed, and nothing is waited for any more."""
+        """Return whether the registrant has stopped and waits for nothing any longer."""
         return self.state is RegistrantState.CLOSED and not self._farewell
 
     def next_deadline(self) -> float | None:
@@ -328,7 +348,7 @@ class Registrant:
             return self._overdue(now, jitter)
         lost_at = self._lost_at()
         if lost_at is not None and now > lost_at + self._interval_s / 4:
-            # We were held up ourselves: its answers may lie unread. One more interval from here.
+            # This process was delayed, and the answers may be unread: wait one more interval.
             self._beats = dict.fromkeys(self._beats, now)
         elif lost_at is not None and now >= lost_at:  # AX-13.3-3
             return self._fail("it does not answer heartbeats", now, jitter, hang_up=True)
@@ -348,7 +368,7 @@ class Registrant:
                 reason = f"no answer to mcpax/register within {ANSWER_S:g} s"
                 return self._fail(reason, now, jitter, hang_up=True)
             case RegistrantState.REGISTERED:
-                self._settle()
+                self._prospects[self._parent()].failures = 0
                 return ()
             case RegistrantState.CLOSED:
                 return self._end(f"no answer to mcpax/deregister within {FAREWELL_S:g} s")
@@ -359,7 +379,7 @@ class Registrant:
         self._move(input)
         self.parent = parent
         self._deadline = now + DIAL_S
-        return (Dial(parent=parent),)
+        return (DialParent(parent=parent),)
 
     def _ask_to_register(self, now: float) -> Steps:
         self._deadline = now + ANSWER_S
@@ -384,8 +404,8 @@ class Registrant:
         self._beats[beat.id] = self._beat_sent = now
         if self._interval_s:
             self._beat_at = now + self._interval_s / 2
-        # A parent that answers none must not make the tables grow; without a backup nothing else ends that. The oldest
-        # is kept: by it a silent parent is found out.
+        # A parent that answers no heartbeat must not make the tables grow; without a backup nothing else ends that. The
+        # oldest one is kept, because it shows how long the parent has been silent.
         if len(self._beats) > BEATS_KEPT:
             self._forget_beat(list(self._beats)[1])
         return beat
@@ -409,24 +429,13 @@ class Registrant:
             self._subtree_said = subtree_ids
         for sent in [sent for sent in self._beats if sent <= id]:
             self._forget_beat(sent)
-        self._settle()
-
-    def _settle(self) -> None:
         self._prospects[self._parent()].failures = 0
 
     def _lost_at(self) -> float | None:
-        """AX-13.3-3: with a backup, one heartbeat unanswered for one interval is the loss of the parent."""
+        """Return when the parent counts as lost, or None if no heartbeat is unanswered or there is no backup."""
         if not self._beats or not self._interval_s or not self.has_backup:  # AX-13.3-3
             return None
         return min(self._beats.values()) + self._interval_s
-
-    def _forgotten(self, now: float) -> Steps:
-        parent = self._parent()
-        self._move(RegistrantInput.FORGOTTEN)
-        self._forget_session()
-        self._held_session = None
-        left = Left(parent=parent, reason="it does not know our session any more")
-        return (left, *self._ask_to_register(now))
 
     def _refuse(self, error: UpstreamError, now: float, jitter: float) -> Steps:
         mendable = error.code not in UNMENDABLE

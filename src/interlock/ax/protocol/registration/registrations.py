@@ -161,7 +161,7 @@ LossReason = Literal["heartbeat_timeout", "connection_lost"]  # 13.1
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the configuration says about registrations."""
+    """The settings of the configuration that concern registrations."""
 
     require_proof: Literal["mutable", "always", "never"] = "mutable"
     degraded: bool = True  # names of a lost registrant stay listed
@@ -195,7 +195,7 @@ class SegmentOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """What was granted to one registration. It does not change during the session."""
+    """The grant of one registration. It does not change during the session."""
 
     session_id: str
     register: Register  # without its proof, which is not needed any more
