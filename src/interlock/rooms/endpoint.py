@@ -138,13 +138,10 @@ class RoomsEndpoint:
         """Close the connections whose credential is no longer valid."""
         if now - self._swept >= SWEEP_S:
             self._swept = now
-            self._rooms.dismiss(self._stands)
+            self._rooms.dismiss(lambda name: self._tokens.stands(name) and not self._tokens.has_lapsed(name))
             for connection, certificate in list(self._by_certificate.items()):
                 if self._certificates is None or not self._certificates.stands(certificate):
                     connection.close(CREDENTIAL_ENDED, CREDENTIAL_WHY)
-
-    def _stands(self, principal: str) -> bool:
-        return self._tokens.stands(principal) and not self._tokens.has_lapsed(principal)
 
     # Who asks
 

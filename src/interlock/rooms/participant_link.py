@@ -280,19 +280,15 @@ class ParticipantLink(ConnectedLink):
                     break
             return
         if isinstance(message, Response):
-            self._on_response(message, envelope)
+            uid = int(message.id) if message.id.isdigit() and len(message.id) <= ID_DIGITS_MAX else 0
+            pending = self.in_flight.get(uid) or self.waiting.suspended.get(uid)
+            if pending is None or pending.handle != envelope.correlation_id:
+                self.stray += 1  # another's answer, a second one, or one that came too late
+                return
+            self.waiting.pop(uid)
+            pending.on_response(message, self.era)
         elif isinstance(message, Notification) and message.method in _HEARD:
             self._on_notification(message, None)
-
-    def _on_response(self, response: Response, envelope: Envelope) -> None:
-        id = response.id
-        uid = int(id) if id.isdigit() and len(id) <= ID_DIGITS_MAX else 0
-        pending = self.in_flight.get(uid) or self.waiting.suspended.get(uid)
-        if pending is None or pending.handle != envelope.correlation_id:
-            self.stray += 1  # another's answer, a second one, or one that came too late
-            return
-        self.waiting.pop(uid)
-        pending.on_response(response, self.era)
 
     def on_refused(self, origin: Pending | None, refused: EnvelopeRefusal) -> None:
         """Fail the call whose envelope the room did not publish."""

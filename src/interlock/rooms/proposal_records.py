@@ -132,9 +132,6 @@ class ProposalIndex:
     def count(self, topic: str, status: ProposalStatus) -> None:
         self.counts[topic, status.value] = self.counts.get((topic, status.value), 0) + 1
 
-    def note_decided(self, approval: Approval, now: float) -> None:
-        self.waits.setdefault(approval.room or "", DecisionTimes()).add(max(0.0, now - approval.created_at))
-
     def name(self, topic: str, principal: str, participant: str) -> None:
         if len(self._names) >= NAMES_MAX:
             self._names.clear()

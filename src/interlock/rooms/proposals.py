@@ -30,6 +30,7 @@ from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.core.replicas import LEASE_S, Replicas
 from interlock.rooms.proposal_records import (
+    DecisionTimes,
     Fulfilments,
     Key,
     ProposalIndex,
@@ -558,7 +559,8 @@ class ProposalTracker:
         self.index.release(topic, tracked.proposer, proposal_id)
         self.index.count(topic, status)
         if tracked.told is None and approval.decision is not None:
-            self.index.note_decided(approval, approval.decision.at)
+            waited_s = max(0.0, approval.decision.at - approval.created_at)
+            self.index.waits.setdefault(topic, DecisionTimes()).add(waited_s)
         tracked.told = status
 
     # Looking

@@ -88,7 +88,8 @@ def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
     try:
         from_node(0, 1)
     except Unreachable as away:
-        if invocation.remote_url is not None or away.code != "not_running" or not _has_log(invocation):
+        has_log = (invocation.data_folder / "audit").is_dir()
+        if invocation.remote_url is not None or away.code != "not_running" or not has_log:
             raise
         return _stored_audit(invocation).page
     return from_node
@@ -212,10 +213,6 @@ def _describe(record: "AuditRecord") -> tuple[str, str]:
     remarks = [f"signed with key {record.anchor}"] if record.anchor else []
     remarks += [record.reason] if record.reason else []
     return what, f"{record.outcome} ({'; '.join(remarks)})" if remarks else record.outcome
-
-
-def _has_log(invocation: Invocation) -> bool:
-    return (invocation.data_folder / "audit").is_dir()
 
 
 def _stored_audit(invocation: Invocation) -> "StoredAudit":

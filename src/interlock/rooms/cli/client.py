@@ -106,16 +106,13 @@ def _event(payload: Any) -> Text | None:
         case str(event) if event.startswith("proposal_"):
             by = f" by {one_line(str(payload['by']))}" if payload.get("by") else ""
             why = f": {one_line(str(payload['reason']))}" if payload.get("reason") else ""
-            return Text(f"a proposal {_became(event)}{by}{why}", style="yellow")
+            status = event.removeprefix("proposal_")
+            end = "has expired" if status == "expired" else f"was {one_line(status)}"
+            return Text(f"a proposal {end}{by}{why}", style="yellow")
         case "history_gap":
             return Text("some older messages are no longer kept", style="red")
         case _:
             return None
-
-
-def _became(event: str) -> str:
-    status = event.removeprefix("proposal_")
-    return {"expired": "has expired"}.get(status, f"was {one_line(status)}")
 
 
 def name(participant: str) -> Text:
@@ -364,25 +361,15 @@ class RoomApp(App[int]):
         else:
             self._deciding.add(proposal.id)
             self._show_proposals()
+            self._send_decision(proposal, is_approved=is_approved)
+
+    @work
+    async def _send_decision(self, proposal: Proposal, *, is_approved: bool) -> None:
+        try:
             if is_approved:
-                self._approve(proposal)
+                await self._room.fulfil(proposal.id)
             else:
-                self._deny(proposal)
-
-    @work
-    async def _approve(self, proposal: Proposal) -> None:
-        try:
-            await self._room.fulfil(proposal.id)
-        except (RoomError, RoomInvalid) as failed:
-            self._say_failed(failed)
-        finally:
-            self._deciding.discard(proposal.id)
-            self._show_proposals()
-
-    @work
-    async def _deny(self, proposal: Proposal) -> None:
-        try:
-            await self._room.reject(proposal.id)
+                await self._room.reject(proposal.id)
         except (RoomError, RoomInvalid) as failed:
             self._say_failed(failed)
         finally:
@@ -416,20 +403,15 @@ class RoomApp(App[int]):
                         )
                     )
             case ("call" | "propose", peer, tool, *arguments):
-                await self._ask(word, peer, tool, arguments[0] if arguments else "{}")
+                try:
+                    decoded = msgspec.json.decode(arguments[0] if arguments else "{}", type=dict[str, Any])
+                except msgspec.DecodeError as error:
+                    self._write(Text(f"the arguments are no JSON object: {error}", style="red"))
+                    return
+                request = self._room.propose if word == "propose" else self._room.call
+                await self._try(request(peer, tool, decoded))
             case _:
                 self.action_help()
-
-    async def _ask(self, word: str, peer: str, tool: str, written: str) -> None:
-        try:
-            arguments = msgspec.json.decode(written, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            self._write(Text(f"the arguments are no JSON object: {error}", style="red"))
-            return
-        if word == "propose":
-            await self._try(self._room.propose(peer, tool, arguments))
-        else:
-            await self._try(self._room.call(peer, tool, arguments))
 
     async def _try(self, deed: Any) -> Any:
         try:

@@ -153,33 +153,23 @@ def _is_answer(envelope: Envelope, sender: str, request: OpenRequest) -> bool:
 
 def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
     """Check the payloads that MCPx defines. A payload of kind `mcp` is the receiver's business (X-3.2-3)."""
+    if envelope.kind not in (PROPOSAL, CHAT):
+        return None
+    members = _decode_members_or_empty(envelope.payload)
+    wrong: str | None = None
     if envelope.kind == PROPOSAL:
-        return _proposal_refusal(envelope)
-    if envelope.kind == CHAT:
-        return _chat_refusal(envelope)
-    return None
-
-
-def _proposal_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
-    members = _decode_members_or_empty(envelope.payload)
-    wrong = None
-    if "jsonrpc" in members or "id" in members:  # X-4.2-5: a careless target must not take it for a call
-        wrong = "a proposal is no MCP message: it has neither 'jsonrpc' nor 'id'"
-    elif not _decode_text(members.get("method")):
-        wrong = "a proposal has a 'method', the MCP method that it proposes"
-    elif "params" in members and bytes(members["params"])[:1] != b"{":
-        wrong = "the 'params' of a proposal are an object"
-    elif "reason" in members:
-        reason = _decode_text(members["reason"])
-        if reason is None or len(reason) > REASON_CHARS_MAX:
-            wrong = f"the 'reason' of a proposal is a string of at most {REASON_CHARS_MAX} characters"
-    return None if wrong is None else EnvelopeRefusal("invalid_proposal", wrong, id=envelope.id)
-
-
-def _chat_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
-    members = _decode_members_or_empty(envelope.payload)
+        if "jsonrpc" in members or "id" in members:  # X-4.2-5: a careless target must not take it for a call
+            wrong = "a proposal is no MCP message: it has neither 'jsonrpc' nor 'id'"
+        elif not _decode_text(members.get("method")):
+            wrong = "a proposal has a 'method', the MCP method that it proposes"
+        elif "params" in members and bytes(members["params"])[:1] != b"{":
+            wrong = "the 'params' of a proposal are an object"
+        elif "reason" in members:
+            reason = _decode_text(members["reason"])
+            if reason is None or len(reason) > REASON_CHARS_MAX:
+                wrong = f"the 'reason' of a proposal is a string of at most {REASON_CHARS_MAX} characters"
+        return None if wrong is None else EnvelopeRefusal("invalid_proposal", wrong, id=envelope.id)
     text = _decode_text(members.get("text"))
-    wrong = None
     if text is None:  # X-4.3-1
         wrong = "a chat message has a 'text', a string"
     elif len(text.encode()) > CHAT_BYTES_MAX:  # X-4.3-1

@@ -79,7 +79,10 @@ class Service:
             ]
         )
 
-        self._tokens = ConfirmationTokens(time.time, partial(secrets.token_urlsafe, 32), TokenLives(), _log_token)
+        def log_token(note: TokenNote) -> None:
+            log.info("%s %s for %s", note.event, note.token, note.operation)
+
+        self._tokens = ConfirmationTokens(time.time, partial(secrets.token_urlsafe, 32), TokenLives(), log_token)
 
     # tools/list
 
@@ -336,7 +339,3 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, Raw):
         value = find_string(value) or ""
     return [] if value is None else [str(value)]
-
-
-def _log_token(note: TokenNote) -> None:
-    log.info("%s %s for %s", note.event, note.token, note.operation)

@@ -113,25 +113,21 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None  # the parameter that takes a Context
     listed: Raw  # the tool as tools/list shows it
 
-    def read_arguments(self, raw: Raw | bytes) -> dict[str, Any]:
-        """Decode the arguments. Raises ToolFailed with a message for their author."""
-        try:
-            read = msgspec.json.decode(raw, type=self.arguments)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ToolFailed(f"the arguments do not fit: {error}") from None
-        return {name: getattr(read, name) for name in self.arguments.__struct_fields__}
-
     @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
     async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
-        read = self.read_arguments(arguments)
+        try:
+            decoded = msgspec.json.decode(arguments, type=self.arguments)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ToolFailed(f"the arguments do not fit: {error}") from None
+        values = {name: getattr(decoded, name) for name in self.arguments.__struct_fields__}
         if self.context is not None:
-            read = {**read, self.context: context}
+            values[self.context] = context
         if self.is_async:
-            return result(await self.function(**read))
-        return result(await run_in_thread(self.function, read))
+            return result(await self.function(**values))
+        return result(await run_in_thread(self.function, values))
 
 
 def make_tool(

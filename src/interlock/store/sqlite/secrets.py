@@ -12,7 +12,7 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -81,7 +81,10 @@ class Secrets:
             raise StoreRefused(f"a secret has at most {VALUE_BYTES_MAX} bytes")
         store = await self._open_store()
         nonce = os.urandom(NONCE_BYTES)
-        sealer = self._cipher or self._sealer(make=await self._is_empty(now))
+        sealer = self._cipher
+        if sealer is None:
+            # Only an empty store gets a new key: a lost key is never replaced silently.
+            sealer = self._sealer(make=not any([await self.names(kind, now) for kind in KINDS]))
         sealed = sealer.encrypt(nonce, value, _associated_data(kind, name))
         await store.kv.put(kind, name, _VERSION + nonce + sealed, now)
 
@@ -95,12 +98,6 @@ class Secrets:
                 await store.open()
                 self._store = store
             return self._store
-
-    async def _is_empty(self, now: float) -> bool:
-        """Return whether no secret is stored. Only an empty store gets a new key; a lost key is never replaced
-        silently.
-        """
-        return not any([await self.names(kind, now) for kind in get_args(Kind)])
 
     def _unseal(self, kind: Kind, name: str, sealed: bytes) -> bytes:
         cipher = self._sealer(make=False)
