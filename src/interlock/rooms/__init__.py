@@ -1,9 +1,17 @@
 """MCPx rooms: agents, people and robots share one ordered stream of envelopes per topic (MCPx v0.1).
 
-An envelope is checked, stored and then delivered, in this order. Nothing else publishes to a room.
+How an envelope travels. A participant sends it over a WebSocket (`connections`), over HTTP (`endpoint`), or through a
+tool of the node (`room_tools`). `room.Room.receive` checks it in a fixed order: protocol, kind, sender, privilege,
+rate, payload, id. An envelope that passes is queued in the `timeline`, which stores it and then delivers it to every
+connection in the order of the store. Nothing else publishes to a room.
 
-The names in `__all__` are the participant library, `interlock.sdk.rooms`. This package is its public import path
-(`from interlock.rooms import Participant`); the library is loaded when one of the names is first used.
+What else is here. `rooms` has the registry of all rooms and the decisions of admins. `proposals` and `proposal_records`
+follow proposals from their publication to their end. `room_links` and `participant_link` make participants servers of
+the namespace; `node_participant` is the reverse, the node as a participant. `remote_seats` shares between replicas who
+is connected. `protocol` has the rules, without I/O.
+
+The names in `__all__` are the participant library, `interlock.sdk.rooms`. This package is its public import path (`from
+interlock.rooms import Participant`); the library is loaded when one of the names is first used.
 """
 
 from importlib import import_module

@@ -1,4 +1,8 @@
-"""The operator API about rooms and their participants."""
+"""The operator API about rooms and their participants.
+
+The names of members and paths that MCPx defines (10.3) are spelled as there, in camel case. All others are in the
+spelling of this API.
+"""
 
 from typing import Annotated, Any, Final, Literal
 

@@ -1,10 +1,14 @@
 """Connections to a room: a WebSocket, or a lease of an MCP client that uses the room's tools.
 
-A WebSocket receives the envelopes of the room in their order and the replies to what its participant sent. A peer that
-does not read is closed with code 4429 and may resume where it stopped: nothing is left out silently (X-5.2-6).
+A WebSocket receives the envelopes of the room in their order and the replies to what its participant sent. A new
+connection first receives a welcome. If it asked for history, it then receives events with old envelopes until it has
+caught up with the room, and live envelopes from there on; `_told` marks the last one that came with the history. A peer
+that does not read is closed with code 4429 and may resume where it stopped: nothing is left out silently (X-5.2-6). A
+peer that repeatedly sends what is no envelope is closed as well (X-4-1).
 
 A lease makes a client present that has no connection (X-10.1-4). It belongs to a principal in one room. Each call of a
-room tool renews it; it ends when the client leaves or when its time is over.
+room tool renews it; it ends when the client leaves or when its time is over. Nothing is delivered to a lease: its owner
+reads the history.
 """
 
 import asyncio
@@ -104,6 +108,11 @@ class ParticipantConnection:
     # The room's side
 
     def deliver(self, delivery: Delivery) -> None:
+        """Send an envelope of the room, unless the options leave it out or it came with the history.
+
+        Events that are not stored are left out if they were queued before this connection joined: its welcome says the
+        same.
+        """
         envelope = delivery.envelope
         if delivery.sequence:
             if not self._is_live or delivery.sequence <= self._told:
@@ -127,6 +136,7 @@ class ParticipantConnection:
     # The peer's side
 
     def on_message(self, data: bytes) -> None:
+        """Receive an envelope of the peer. The first one settles the protocol, if the address did not name it."""
         if self._closing:
             return
         envelope = decode_untrusted(data, self._room.settings.max_envelope_bytes)
@@ -164,6 +174,7 @@ class ParticipantConnection:
         self._room.leave(self, self.participant)
 
     def _refuse(self, refusal: EnvelopeRefusal) -> None:
+        """Tell the peer why its envelope was refused. Close the connection after too many that are no envelopes."""
         self._say(gateway_messages.refusal(self._room.stamp(), self.participant, refusal))
         if refusal.code not in _INVALID:
             return
@@ -220,6 +231,11 @@ class ParticipantConnection:
         self._send(encode_v0(envelope) if self.protocol == V0 else encode(envelope))
 
     def _send(self, data: bytes) -> None:
+        """Send a message, or close the connection of a peer that has not taken the messages before it.
+
+        The pipe knows how many bytes are unsent. `_ends` tells how many messages that is: a message is out once the
+        bytes up to its end have left.
+        """
         pipe = self._pipe
         if pipe is None or self._closing:
             return
@@ -253,6 +269,7 @@ class PresenceLease:
         pass
 
     def renew(self, seconds: float) -> None:
+        """Let the lease end that many seconds from now."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
@@ -261,6 +278,7 @@ class PresenceLease:
         self.end()
 
     def end(self) -> None:
+        """End the presence of the client."""
         self.is_over = True
         if self._timer is not None:
             self._timer.cancel()

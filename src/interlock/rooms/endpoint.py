@@ -1,8 +1,18 @@
 """The endpoint for participants of rooms: WS /v0/ws, and the paths below /v0 for those without a WebSocket (MCPx 5.2).
 
-An ASGI application. A participant is verified before anything is accepted: by a token for the room, or as a client that
-is a member of the room, by its token or certificate. Its privilege is determined then, before the first message (MCPx
-5.1).
+Theory of operation. This is an ASGI application. Every request passes three steps before anything is accepted. First
+the head is inspected as at any endpoint of the node (host, origin). Then the caller is verified: by a ticket, by a
+token for one room, as a client by its token or certificate, or as a local program without a credential. Then `_join`
+finds the room and the privilege of the caller in it. Only then is a WebSocket accepted or a request answered.
+
+Time passes between these steps and the moment when a connection joins: a body is read, a WebSocket is accepted, history
+is waited for. So what could have changed meanwhile is checked again at the end: the privilege, a removal, and whether
+the room still exists (X-5.1-5, X-5.1-6).
+
+A browser cannot send a token with a WebSocket. It fetches a ticket with its token, which is good for one connection to
+one room from the same origin (X-5.2-3).
+
+Refusals are values (`HttpRefusal`, `EnvelopeRefusal`); `_turn_away` answers them and notes those that concern access.
 """
 
 import contextlib
@@ -87,6 +97,8 @@ class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SocketTicket(msgspec.Struct, frozen=True):
+    """A ticket for one WebSocket: who may use it, for which room, from which origin, and until when."""
+
     caller: RoomCaller
     topic: str
     origin: bytes | None
@@ -94,6 +106,8 @@ class SocketTicket(msgspec.Struct, frozen=True):
 
 
 class RoomsEndpoint:
+    """The ASGI application below /v0. It holds the tickets that wait to be used; all else belongs to the rooms."""
+
     def __init__(
         self,
         plan: Plan,
@@ -146,6 +160,7 @@ class RoomsEndpoint:
     # Who asks
 
     async def _admit(self, scope: Scope, query: dict[str, str]) -> RoomCaller | HttpRefusal:
+        """Verify the caller of a request. The privilege of a room token comes with it; other callers have none yet."""
         head = Head(scope.get("method", "GET").encode(), scope["path"].encode(), list(scope["headers"]), False, True)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -185,6 +200,7 @@ class RoomsEndpoint:
         return vouched if isinstance(vouched, HttpRefusal) else RoomCaller(principal=vouched.name)
 
     async def _join(self, caller: RoomCaller, topic: str | None) -> Admission | HttpRefusal:
+        """Find the room and the place of a caller in it, with the privilege that it has now (X-5.1-4)."""
         if not topic:
             return HttpRefusal("topic_required", "say which room: ?topic=NAME")  # X-5.2-1
         if caller.topic is not None and caller.topic != topic:
@@ -208,6 +224,7 @@ class RoomsEndpoint:
     # WebSocket
 
     async def _socket(self, scope: Scope, send: Send, caller: RoomCaller, query: dict[str, str]) -> None:
+        """Accept a WebSocket and serve it until it is closed."""
         joined = await self._join(caller, query.get("topic"))
         if self._rooms.is_stopping:
             joined = HttpRefusal("unavailable", "the node stops")
@@ -247,6 +264,7 @@ class RoomsEndpoint:
     async def _http(
         self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, query: dict[str, str]
     ) -> None:
+        """Answer a request without a WebSocket, by its method and path."""
         parts = [unquote(part) for part in scope["raw_path"].decode("latin-1").partition("?")[0].split("/")[2:]]
         method = scope["method"]
         match (method, *parts):
@@ -289,6 +307,7 @@ class RoomsEndpoint:
             await _say(send, 200, answer)
 
     async def _issue_ticket(self, scope: Scope, topic: str | None, caller: RoomCaller) -> Json | HttpRefusal:
+        """Create a ticket for a caller that may join the room now."""
         if topic is None:
             return HttpRefusal("topic_required", 'send {"topic": NAME}')
         joined = await self._join(caller, topic)
@@ -312,6 +331,7 @@ class RoomsEndpoint:
         what: Literal["participants", "history", "rate-limit", "proposals"],
         query: dict[str, str],
     ) -> Json | HttpRefusal:
+        """Answer a request that only reads: participants, history, the rate limit, or proposals."""
         joined = await self._join(caller, topic)
         if isinstance(joined, HttpRefusal):
             return joined
@@ -398,6 +418,7 @@ class RoomsEndpoint:
         }
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
+        """Publish an envelope that was sent with HTTP POST, and wait until it is stored."""
         body, size = b"", 0
         joined = await self._join(caller, topic)
         if isinstance(joined, Admission):
@@ -429,6 +450,7 @@ class RoomsEndpoint:
     async def _turn_away(
         self, scope: Scope, send: Send, refusal: HttpRefusal, caller: RoomCaller | None = None, topic: str | None = None
     ) -> None:
+        """Answer a request with a refusal. Note it in the log of refusals if it is about access."""
         if refusal.status in (401, 403, 421):
             method = str(scope.get("method", "GET"))[:20]
             if caller is None:

@@ -3,6 +3,13 @@
 It answers `mcp` requests that name it: `initialize`, `tools/list` and `tools/call`, with the tools that
 `interlock_tools` lists and no others. A call goes through the dispatcher as the principal behind the participant, hence
 through guard, gate, budgets and audit. Tools of rooms are never offered: one room does not lead into another.
+
+A request is answered by the replica at which it was sent; the others see an empty `principal` in the delivery and leave
+it. The reply is published like any envelope. If it is larger than an envelope may be, a refusal is published in its
+place, so that the requester does not wait in vain.
+
+Callers are told apart by participant and principal. A `Caller` carries the calls under way, so that a cancellation
+finds its call, and a second request with the same id is refused.
 """
 
 import logging
@@ -52,7 +59,7 @@ from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_F
 
 log = logging.getLogger("interlock.rooms")
 
-CALLERS_MAX: Final = 1000  # whose requests are told apart, idle ones included
+CALLERS_MAX: Final = 1000  # remembered callers, idle ones included
 NODE: Final = Participant(
     id=OWN, privilege=Privilege.FULL, name=OUR_INFO["title"], kind="robot", mcp_version=LATEST_LEGACY
 )
@@ -60,7 +67,7 @@ _PROGRESS: Final = b'"method":"%b"' % PROGRESS.encode()
 
 
 class NodeParticipant:
-    """The node's place in one room; a `Connected`."""
+    """The node as a participant of one room; a `Connected`."""
 
     can_answer = True
     is_here = True
@@ -79,6 +86,7 @@ class NodeParticipant:
         self._room.leave(self, OWN)
 
     def deliver(self, delivery: Delivery) -> None:
+        """Handle an envelope of the room, if it is a request or a cancellation for the node."""
         envelope = delivery.envelope
         if not delivery.principal:
             return  # the replica at which it was published answers it
@@ -94,6 +102,7 @@ class NodeParticipant:
             self._on_cancelled(message, envelope, delivery.principal)
 
     def _on_request(self, request: Request, envelope: Envelope, principal: str) -> None:
+        """Answer a request, or begin the call that it asks for."""
         # The reply goes to the requester, and for a fulfilment also to the proposer (X-4.2.1-4).
         sender = envelope.sender or ""
         proposal = self._node.rooms.proposals.index.find(self._room.topic, envelope.correlation_id or "")
@@ -117,6 +126,7 @@ class NodeParticipant:
             sink.refusal(request.id, Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
 
     def _caller(self, sender: str, name: str) -> Caller:
+        """Return the caller for a participant and its principal. It changes when the rights of the principal do."""
         principal, listed = self._node.find_principal(name), self._room.settings.interlock_tools
         key = ViewKey(scope=principal.scope, tools=listed, full=False)
         earlier = self._callers.get((sender, name))
@@ -130,6 +140,7 @@ class NodeParticipant:
         return caller
 
     def _call(self, id: bytes, params: dict[str, Any], sink: "_RoomReply", caller: Caller) -> None:
+        """Begin a tools/call. For the request of a fulfilment the gate already has an approval."""
         if caller.calls is not None and id in caller.calls:
             sink.refusal(id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
             return
@@ -147,6 +158,7 @@ class NodeParticipant:
         self._node.dispatch.call_tool(request, released_by=released)
 
     def _list(self, id: bytes, params: dict[str, Raw], sink: "_RoomReply", caller: Caller) -> None:
+        """Answer tools/list with as many tools as fit into half an envelope, and a cursor for the rest."""
         try:
             after = decode_cursor_untrusted(decode_string(params["cursor"])) if "cursor" in params else ""
         except CodecError:

@@ -1,4 +1,8 @@
-"""Operations on rooms: list, create, and promote, demote and remove their participants (MCPx 10.3)."""
+"""Operations on rooms: list, create, and promote, demote and remove their participants (MCPx 10.3).
+
+The operator API identifies a participant by its id alone, as MCPx does, although an id is unique only within one topic.
+So each operation on a participant finds the room first, and refuses if several rooms match.
+"""
 
 import time
 from dataclasses import dataclass

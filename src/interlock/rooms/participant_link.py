@@ -5,6 +5,13 @@ client's call under the client's id in the room, a request of the node under `in
 other envelope. A reply counts only if it comes from this participant, if its `correlation_id` names the envelope of the
 request, and if it has the JSON-RPC id of that request (X-4.1-4); no other message of the room reaches a call. Of the
 participant's notifications, those about lists and progress are read.
+
+A call by a restricted client is not sent. Its hold (`ProposalHold`) publishes it as a proposal and answers that a
+confirmation is required. The same call, made again, finds the proposal by its arguments: it is answered with the reply
+of the target once a full participant or a person has had it carried out.
+
+Whatever a participant says of its tools, every call of one counts as irreversible, unless the room has
+`trust_annotations`.
 """
 
 import hashlib
@@ -44,6 +51,7 @@ from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, 
 
 
 def refusal_for(refused: EnvelopeRefusal) -> Refusal:
+    """Return the refusal of a call whose envelope the room refused."""
     details = refused.details or {}
     match refused.code:
         case "privilege_violation":
@@ -129,11 +137,14 @@ class ProposalHold:
 
 
 class ProposedCalls:
+    """The calls of restricted clients that were proposed, by room, client, tool and arguments."""
+
     def __init__(self, proposals: ProposalTracker) -> None:
         self._proposals = proposals
         self._known: dict[_CallKey, str] = {}  # the ids of proposals
 
     async def settle(self, call: Call, hold: ProposalHold) -> Refused:
+        """Propose a call, or find its proposal, and answer it: with the reply of the target if there is one already."""
         arguments = bytes(call.params.get("arguments") or RAW_EMPTY)
         principal = call.caller.principal.name
         key = (hold.room.topic, principal, hold.target, hold.tool, hashlib.sha256(arguments).digest())
@@ -158,6 +169,7 @@ class ProposedCalls:
     async def _propose(
         self, key: _CallKey, hold: ProposalHold, principal: str, arguments: bytes
     ) -> str | EnvelopeRefusal:
+        """Publish the proposal of a call and return its id. Arguments that seem to hold a secret are refused first."""
         room = hold.room
         warning = secret_refusal(arguments, room.settings.secret_patterns)  # X-7.2-1
         if warning is not None:
@@ -177,6 +189,7 @@ class ProposedCalls:
 
 
 def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:
+    """Return the result that tells a client what became of its proposal, as the gate does for held calls."""
     approval = settled.approval
     status = STATUS[approval.status]
     if status in _UNDER_WAY:
@@ -219,6 +232,8 @@ _UNTRUSTED: Final = _EveryTool()
 
 
 class ParticipantLink(ConnectedLink):
+    """A link to one participant. `members` are the clients that see and use it."""
+
     members: RoomMembers
 
     def __init__(
@@ -317,6 +332,10 @@ class RoomPipe:
     def _publish(
         self, message: bytes, origin: Pending | None, correlation_id: str | None, as_of: Pending | None = None
     ) -> str:
+        """Publish a message in the name of the caller that it is sent for, or of the node. Return the envelope's id.
+
+        A refusal fails the call: at once, or when the envelope could not be stored.
+        """
         asking = as_of if origin is None else origin
         if isinstance(asking, Call):
             principal = asking.caller.principal.name

@@ -30,12 +30,16 @@ Key = tuple[str, str]  # topic, participant
 
 
 class MethodCounts(msgspec.Struct):
+    """The counts of a participant's proposals of one method."""
+
     proposals: int = 0
     approved: int = 0
     rejected: int = 0
 
 
 class ParticipantRecord(msgspec.Struct, kw_only=True):
+    """The record of one participant in one room, as it is stored."""
+
     principal: str  # of its last connection or message
     privilege: Privilege  # what it had then
     first_seen: float
@@ -48,6 +52,8 @@ class ParticipantRecord(msgspec.Struct, kw_only=True):
 
 
 class ParticipantRecords:
+    """The records of all participants, in memory and in the store, ordered by when each was last seen."""
+
     def __init__(self, store: KeyValue, clock: Clock) -> None:
         self._store = store
         self._clock = clock
@@ -84,6 +90,7 @@ class ParticipantRecords:
         return ((id, record) for (room, id), record in self._records.items() if room == topic)
 
     def note_seen(self, topic: str, participant: str, principal: str, privilege: Privilege) -> None:
+        """Note that a participant joined or sent something. Of too many, forget the one that was away longest."""
         key, now = (topic, participant), self._clock.wall()
         record = self._records.pop(key, None)
         if record is None:
@@ -97,6 +104,7 @@ class ParticipantRecords:
         self._note(key)
 
     def note_violation(self, topic: str, participant: str) -> None:
+        """Count a refused MCP message of a restricted participant."""
         record = self._records.get((topic, participant))
         if record is not None:
             record.violations += 1
@@ -129,6 +137,9 @@ class ParticipantRecords:
             await self._write()
 
     async def _write(self) -> None:
+        """Write the changed records. One that cannot be written stays in memory and is written
+        after its next change.
+        """
         changed, self._changed = self._changed, set()
         try:
             for topic, participant in changed:
@@ -147,6 +158,8 @@ _PAGE: Final = 1000
 
 
 class _ObservedRecord(msgspec.Struct):
+    """The members of an audit record that tell what a room in observe mode let pass."""
+
     method: str = ""
     room: str = ""
     who: str = ""

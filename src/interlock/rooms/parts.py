@@ -1,4 +1,8 @@
-"""The parts of rooms: the rooms themselves, the endpoint of their participants, and their tools in the namespace."""
+"""The parts of rooms: the rooms themselves, the endpoint of their participants, and their tools in the namespace.
+
+The rooms open with the other records of the node. The links, tools and resources open later, with the tools of the
+node, because each is about a room. When the node stops, `hang_up` closes the connections of participants.
+"""
 
 from collections.abc import Mapping
 
@@ -20,6 +24,10 @@ from interlock.rooms.rooms import RoomRegistry, define_room_metrics
 
 
 class RoomParts(CapabilityParts):
+    """The parts that rooms add to a node: constructed once, opened by stage, and changed by `rooms` and `room` in the
+    configuration.
+    """
+
     def __init__(self, node: NodeParts) -> None:
         plan, stores, calls, fronts = node.plan, node.stores, node.calls, node.fronts
         self._current = stores.current
@@ -56,6 +64,7 @@ class RoomParts(CapabilityParts):
         return {"rooms": self._take_rooms, "room": self._take_rooms}
 
     async def _take_rooms(self, old: Plan, new: Plan) -> None:
+        """Apply a changed configuration to the endpoint and to the rooms."""
         self._current.replace(new)
         self.endpoint.replan(new)
         await self.rooms.replan(new)

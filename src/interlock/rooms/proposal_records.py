@@ -1,8 +1,15 @@
-"""The records behind the tracker of proposals: index, approvals, fulfilments, refusals.
+"""The records behind the tracker of proposals: index, fulfilments, refusals.
 
-A proposal's lasting record is its approval in the inbox. The index holds what the inbox has no field for; it is lost
-when the node stops. A fulfilment sends the proposed request once, as the approver; the target's reply ends the
-proposal.
+A proposal's lasting record is its approval in the inbox. The index holds what the inbox has no field for: what the room
+was told, which envelope fulfils the proposal, and the answer to it. It is lost when the node stops; after a start it is
+filled from the inbox. The index also knows which proposals wait, so that the limit of waiting proposals holds from the
+moment of the check, before a proposal is published or in the inbox.
+
+A fulfilment sends the proposed request once, as the approver; the target's reply ends the proposal. If the target does
+not answer within ANSWER_S, it may have acted or not: the proposal ends as unknown, never as failed.
+
+The functions at the top turn the refusals of one world into those of the other: the inbox has codes of approvals, rooms
+have codes of envelopes.
 """
 
 import asyncio
@@ -27,12 +34,14 @@ from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOP
 
 
 def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> EnvelopeRefusal | None:
+    """Refuse a decision of the proposer on its own proposal, by participant or by principal."""
     if who != approval.agent and principal != approval.requested_by:
         return None
     return EnvelopeRefusal("self_approval", "a proposal is not carried out by its own proposer", id=id)
 
 
 def refuse_over(approval: Approval, id: str) -> EnvelopeRefusal | None:
+    """Refuse a decision on a proposal that is no longer pending."""
     if approval.status is Status.PENDING:
         return None
     status = STATUS[approval.status].value
@@ -78,9 +87,11 @@ Key = tuple[str, str]  # topic, id of the envelope
 
 
 class Tracked(msgspec.Struct):
+    """The memory of the tracker about one proposal, while the node runs."""
+
     approval_id: str
     proposer: str
-    told: ProposalStatus | None = None  # to the room
+    told: ProposalStatus | None = None  # the last status that was announced in the room
     fulfilment: str | None = None
     matched_by: str | None = None  # correlation_id or content
     sent_params: Raw | None = None  # where they are not those that were proposed
@@ -107,6 +118,8 @@ class DecisionTimes(msgspec.Struct):
 
 
 class ProposalIndex:
+    """The tracked proposals by room and id, those that wait, and the tasks that wait for a change of one."""
+
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._tracked: dict[Key, Tracked] = {}
@@ -114,9 +127,10 @@ class ProposalIndex:
         self._names: dict[Key, str] = {}  # topic and principal -> what it is called in the room
         self._watchers: dict[Key, set[asyncio.Future[None]]] = {}
         self.waits: dict[str, DecisionTimes] = {}  # by topic
-        self.counts: dict[tuple[str, str], int] = {}  # topic and status -> how many came to stand so
+        self.counts: dict[tuple[str, str], int] = {}  # topic and status -> how many proposals reached it
 
     def load(self) -> None:
+        """Take over the proposals in the inbox. One that was edited has several approvals, of which the last counts."""
         # One that was edited has several, of which the last counts.
         for approval in sorted(self._inbox.listed(kind=Kind.PROPOSAL), key=lambda each: each.created_at):
             topic, id = key_of(approval)
@@ -188,6 +202,7 @@ class ProposalIndex:
         self._waiting.setdefault(topic, {}).setdefault(proposer, set()).add(id)
 
     def release(self, topic: str, proposer: str, id: str) -> None:
+        """Stop counting a proposal as waiting, and wake the tasks that wait for it."""
         ids = self.waiting_ids(topic, proposer)
         ids.discard(id)
         if not ids and proposer in self._waiting.get(topic, {}):
@@ -279,6 +294,8 @@ ANSWER_S: Final = 300.0  # how long the answer of a target may take; then it is 
 
 
 class _Claim(msgspec.Struct, frozen=True):
+    """A fulfilment whose reply is awaited."""
+
     approval_id: str
     target: str
     rpc_id: bytes
@@ -296,6 +313,8 @@ class FulfilmentOutcome(msgspec.Struct, frozen=True):
 
 
 class Fulfilments:
+    """The requests that carry out proposals, from their publication until the reply of the target."""
+
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._claims: dict[str, _Claim] = {}  # by the id of the envelope
@@ -310,6 +329,7 @@ class Fulfilments:
         return envelope_id in self._claims
 
     def begin(self, envelope_id: str, approval_id: str, target: str, rpc_id: bytes, *, is_gated: bool = False) -> None:
+        """Expect the reply to a fulfilment from now on, for at most ANSWER_S."""
         timer = asyncio.get_running_loop().call_later(ANSWER_S, self._on_silence, envelope_id)
         self._claims[envelope_id] = _Claim(approval_id, target, rpc_id, timer, is_gated)
 

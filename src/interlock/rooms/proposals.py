@@ -9,6 +9,13 @@ the approver; the reply of its target ends the proposal in all three. Every chan
 
 If the proposed call is a call of this node's tools that is held for a person, the gate releases it with the proof of
 the same decision: one item, one action (X-10.2-3).
+
+Two queues keep the order. `_follow_envelopes` handles what rooms publish, one envelope after the other: an answer must
+not overtake the fulfilment that it answers. `_follow_inbox` announces what the inbox decided. Neither polls.
+
+With several replicas, the one at which a proposal was sent puts it into the inbox, and each announces the changes that
+it makes itself. If the first replica stops too early, another one adopts the proposal after ADOPTED_S. A claim in the
+shared store makes sure that only one of them does (`_is_first`).
 """
 
 import asyncio
@@ -70,7 +77,10 @@ class SettledProposal(msgspec.Struct, frozen=True):
 
 
 class ProposalTracker:
-    """The tracker of the proposals of all rooms."""
+    """The tracker of the proposals of all rooms.
+
+    A proposal waits from `admit` on, is tracked once it has an approval, and is over when the inbox says so.
+    """
 
     def __init__(
         self,
@@ -213,6 +223,7 @@ class ProposalTracker:
         return True
 
     async def _follow_envelopes(self) -> None:
+        """Handle published envelopes in their order. One that fails is logged and does not keep back the others."""
         while True:
             room, envelope, principal, received_at = await self._published.get()
             try:
@@ -236,6 +247,7 @@ class ProposalTracker:
                 self._expected.discard(envelope.id)
 
     async def _raise(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
+        """Put a published proposal into the inbox, or tell the proposer why it is not tracked."""
         proposer, proposed = envelope.sender or "", rules.read_proposed(envelope.payload)
         if proposed is None:
             message = "its params cannot be shown to a person as everyone would read them; it is not tracked"
@@ -305,6 +317,11 @@ class ProposalTracker:
     # Fulfilments that came through the room
 
     async def _take_fulfilment(self, room: Room, envelope: Envelope, principal: str) -> None:
+        """Handle a request in the room that may fulfil a proposal: by `correlation_id`, or by the same content.
+
+        The request has been published and is not undone. If it may not fulfil the proposal, its sender is told and the
+        audit log says so.
+        """
         sent, sender = rules.read_fulfilment(envelope.payload), envelope.sender or ""
         if sent is None:
             return
@@ -349,6 +366,7 @@ class ProposalTracker:
         return matches[0] if len(matches) == 1 else None
 
     async def _take_answer(self, envelope: Envelope) -> None:
+        """End the proposal whose fulfilment an envelope answers. The gate ends those that it released itself."""
         outcome = self._fulfilments.take_reply(envelope)
         if outcome is None:
             return
@@ -411,6 +429,7 @@ class ProposalTracker:
     async def reject(
         self, topic: str, proposal_id: str, who: Participant, principal: str, reason: str | None
     ) -> Approval | EnvelopeRefusal:
+        """Reject a proposal on behalf of a full participant."""
         approval = await self._find_decidable(topic, proposal_id, who)
         if isinstance(approval, EnvelopeRefusal):
             return approval
@@ -418,6 +437,7 @@ class ProposalTracker:
         return envelope_refusal(decided, proposal_id) if isinstance(decided, Refusal) else decided
 
     async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | EnvelopeRefusal:
+        """Withdraw a proposal on behalf of its proposer."""
         approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
@@ -448,17 +468,20 @@ class ProposalTracker:
         topic, id = key_of(old)
         room, tracked = self._rooms.get(topic), self.index.find_tracked((topic, id))
         if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
-            return refuse_over(old, id) or EnvelopeRefusal("already_claimed", "it waits no more", id=id)
+            return refuse_over(old, id) or EnvelopeRefusal("already_claimed", "it no longer waits", id=id)
         payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
         proposed = rules.read_proposed(payload)
         if proposed is None:
-            return EnvelopeRefusal("invalid_proposal", "not everyone would read these params alike", id=id)
+            return EnvelopeRefusal(
+                "invalid_proposal", "params are ambiguous JSON (duplicate keys or unsafe numbers)", id=id
+            )
         envelope = Envelope(
             id=id, kind=PROPOSAL, sender=old.agent, to=(old.target,) if old.target else None, payload=payload
         )
         draft = self._draft(room, envelope, proposed, old.requested_by, None)
         draft = msgspec.structs.replace(draft, reason=old.reason, expires_at=old.expires_at)
-        tracked.approval_id = draft.id  # what becomes of the old one is no news of the proposal
+        # From now on the end of the old approval is not announced as an end of the proposal.
+        tracked.approval_id = draft.id
         voided = await self._inbox.void(old.id, f"edited: {draft.id}")
         raised = voided if isinstance(voided, Refusal) else await self._inbox.raise_(draft)
         if isinstance(raised, Refusal):
@@ -492,9 +515,10 @@ class ProposalTracker:
     # Sending
 
     def _find_obstacle(self, approval: Approval) -> EnvelopeRefusal | None:
+        """Return why a proposal cannot be sent now, or None."""
         room, id = self._rooms.get(approval.room or ""), approval.proposal_id
         if room is None:
-            return EnvelopeRefusal("unavailable", "its room is no more; deny it", id=id)
+            return EnvelopeRefusal("unavailable", "its room no longer exists; deny it", id=id)
         if approval.target is None:
             message = "it names no single target; deny it, or send the request in the room"
             return EnvelopeRefusal("one_recipient", message, id=id)
@@ -504,9 +528,10 @@ class ProposalTracker:
         return EnvelopeRefusal("target_absent", message, id=id)
 
     async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal | EnvelopeRefusal:
+        """Send the request of an approved proposal. If it cannot be sent any more, the approval is void."""
         refusal, room = self._find_obstacle(approval), self._rooms.get(approval.room or "")
         if refusal is not None or room is None:  # since it was decided
-            refusal = refusal or EnvelopeRefusal("unavailable", "its room is no more", id=approval.proposal_id)
+            refusal = refusal or EnvelopeRefusal("unavailable", "its room no longer exists", id=approval.proposal_id)
             await self._inbox.void(approval.id, refusal.code)
             return refusal
         sent = await self._fulfilments.send(room, approval, who, principal, is_gated=self._is_held(approval))
@@ -526,6 +551,7 @@ class ProposalTracker:
     # What the inbox tells
 
     async def _follow_inbox(self) -> None:
+        """Announce the changes of proposals that this replica makes in the inbox."""
         async for approval in self._changes:
             if approval.kind is Kind.PROPOSAL:
                 self._tell(approval)
@@ -555,6 +581,7 @@ class ProposalTracker:
         )
 
     def _note_status(self, approval: Approval, tracked: Tracked, status: ProposalStatus) -> None:
+        """Note that the room knows a status, and stop counting the proposal as waiting."""
         topic, proposal_id = key_of(approval)
         self.index.release(topic, tracked.proposer, proposal_id)
         self.index.count(topic, status)

@@ -169,10 +169,11 @@ class RemoteSeats:
             try:
                 await self._write_once()
             except StoreError as away:
-                log.warning("other replicas cannot be told who is connected here: %s", away)
+                log.warning("who is connected here cannot be stored for other replicas yet: %s", away)
                 await asyncio.sleep(WRITE_AGAIN_S)
 
     async def _write_once(self) -> None:
+        """Write what is unwritten. An entry that changes while it is written stays unwritten and is written again."""
         while self._unwritten:
             key = next(iter(self._unwritten))
             value = self._unwritten[key]
@@ -188,6 +189,10 @@ class RemoteSeats:
     # What others hold
 
     def _take_change(self, change: Change) -> None:
+        """Apply a changed entry of another replica: a connection that came, went, or has another privilege.
+
+        An own entry that somebody else deleted is written again: another replica believed this one to be gone.
+        """
         if change.key.count("\n") != 2:
             log.error("who is connected to another replica cannot be read: %r", change.key)
             return
@@ -229,6 +234,7 @@ class RemoteSeats:
             self._work.begin(self._read_room(room.topic), "rooms: a room of other replicas")
 
     async def _read_room(self, topic: str) -> None:
+        """Read the connections to one room, again and again while the store is away."""
         while True:
             try:
                 entries = await self._kv.entries(BUCKET, self._clock.wall())
@@ -241,6 +247,7 @@ class RemoteSeats:
                 self._take_change(Change(entry.key, entry))
 
     def _forget_replica(self, replica: str) -> None:
+        """Remove the connections of a replica whose lease is over, here and in the store."""
         for key, remote in list(self._known.items()):
             if remote.record.replica == replica:
                 self._take_change(Change(key, None))

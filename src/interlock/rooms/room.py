@@ -1,8 +1,21 @@
 """A room: its participants, and which of their envelopes are published.
 
-An envelope is checked when it arrives. Envelopes that pass go into the room's timeline, and so do presence and other
-events of the gateway. A connection that asks for history receives it up to the last delivered envelope, and from that
-turn of the event loop on it receives every delivery.
+Theory of operation. A participant has a *seat* from its first connection until some time after its last one. The grace
+between the two (`presence_grace_s`) keeps a link that flaps from announcing a leave and a join each time. One
+participant may have several connections, up to `connections_per_participant`; one more replaces the oldest. Connections
+at other replicas of the node have a place in the same seat, but nothing is delivered to them here.
+
+An envelope is checked when it arrives, with the privilege that the sender has at that moment. The checks have one order
+(X-5.3-1), so that each bad envelope has one predictable error. Envelopes that pass go into the room's timeline, and so
+do presence and other events of the gateway. Decisions about proposals (`mcp/reject`, `mcp/withdraw`) are not published;
+the tracker announces what they led to.
+
+A connection that asks for history receives it up to the last delivered envelope, and from that turn of the event loop
+on it receives every delivery. Nothing is awaited in between, so no envelope is missed or sent twice.
+
+Limits. Each limit protects the others in a room from one participant: RECORDED_MAX keeps a flood of refusals out of the
+audit log, NOTICE_EVERY_S keeps it out of the room, REPLACEMENTS_MAX stops two programs that share one credential from
+replacing each other for ever.
 """
 
 import asyncio
@@ -84,7 +97,7 @@ REMOVED: Final = 4403
 REPLACEMENTS_MAX: Final = 5  # X-4.4.1-5, in REPLACEMENTS_S
 REPLACEMENTS_S: Final = 60.0
 NOTICE_EVERY_S: Final = 10.0  # X-5.3-2
-RECORDED_MAX: Final = 60  # refusals of one participant in a minute that go on record
+RECORDED_MAX: Final = 60  # refusals of one participant in a minute that are recorded in the audit log
 MINUTE_S: Final = 60.0
 RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle ones included
 
@@ -106,7 +119,11 @@ class Connected(Protocol):
 
 
 class Seat(msgspec.Struct):
-    """A participant that is present, or was present a moment ago."""
+    """A participant that is present, or was present a moment ago.
+
+    `leaves` is the timer that ends the grace after the last connection; it is None while a connection exists.
+    `replaced` has the times at which a connection took the place of an older one.
+    """
 
     participant: Participant
     principal: str
@@ -120,7 +137,11 @@ class Seat(msgspec.Struct):
 
 
 class RoomFeeds(msgspec.Struct, frozen=True):
-    """Events of all rooms, for other parts of the node."""
+    """Events of all rooms, for other parts of the node.
+
+    `published`: an envelope was stored and delivered. `seated`: the connections of a participant at this replica
+    changed. `presence`: a participant came, went, or has another privilege.
+    """
 
     published: Feed[tuple["Room", Delivery]] = msgspec.field(default_factory=Feed)  # stored, and told to everyone
     seated: Feed[tuple["Room", str]] = msgspec.field(default_factory=Feed)  # whose connections here are others now
@@ -139,7 +160,11 @@ class SharedRoomParts:
 
 
 class Room:
-    """A topic with its participants and its timeline. Envelopes enter it through `receive`, and by no other way."""
+    """A topic with its participants and its timeline.
+
+    Envelopes enter a room through `receive`, and by no other way. A room never decides who may join: the endpoint and
+    the registry have done so before they call `join`.
+    """
 
     def __init__(
         self,
@@ -193,6 +218,7 @@ class Room:
     # Who is here
 
     def present(self, but: str | None = None) -> list[Participant]:
+        """Return the participants that have a seat, except the one with the id `but`."""
         return [seat.participant for id, seat in self.seats.items() if id != but]
 
     def has_free_seat(self, participant: str) -> bool:
@@ -277,11 +303,13 @@ class Room:
         return True
 
     def _replace_oldest(self, seat: Seat) -> None:
+        """Close the oldest connections of a seat that has more than the room allows (X-4.4.1-5)."""
         while len(seat.connections) > self.settings.connections_per_participant:
             seat.replaced.append(self._clock.now())
             seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
 
     def leave(self, connection: Connected, participant: str) -> None:
+        """Remove a connection. With the last one, the participant leaves when the grace is over."""
         seat = self.seats.get(participant)
         if seat is None or connection not in seat.connections:
             self._feeds.seated.publish((self, participant))
@@ -296,6 +324,7 @@ class Room:
             self._feeds.presence.publish((self, participant))
 
     def _announce_leave(self, participant: str) -> None:
+        """Remove a seat whose grace is over, and tell the room."""
         seat = self.seats.pop(participant, None)
         if seat is not None:
             if seat.was_here:
@@ -460,6 +489,7 @@ class Room:
         return window.refused(_counted(envelope), self.settings.per_min, self._clock.now(), envelope.id)
 
     def _window(self, participant: str) -> RateWindow:
+        """Return the rate window of a participant. Idle windows are forgotten when there are too many."""
         if participant not in self._rates and len(self._rates) >= RATES_MAX:
             now = self._clock.now()
             self._rates = {id: window for id, window in self._rates.items() if not window.is_idle(now)}
@@ -472,6 +502,7 @@ class Room:
         return self._rates.get(participant) or RateWindow()
 
     def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: EnvelopeRefusal) -> None:
+        """Record a refusal, and tell the room of a privilege violation if its settings ask for that (X-5.3-2)."""
         if refusal.code == "rate_limited" or not self._is_recorded(who.id):
             return  # a flood is not written down line by line
         self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)  # X-7.1-2
@@ -496,7 +527,7 @@ class Room:
         """Yield what the sender of a published envelope should know at once instead of waiting (X-4-8, X-3.1-5)."""
         named = envelope.to or ()
         request = self._known.find_request(envelope.correlation_id, to)
-        # Who asked hears the answer, be it through the namespace or by reading history.
+        # A requester that is absent receives the answer all the same: through the namespace, or by reading history.
         absent = [id for id in named if id not in self.seats and (request is None or id != request.by)]
         if absent:
             payload = {"event": "recipient_absent", "absent": absent}
@@ -512,6 +543,7 @@ class Room:
     # What the gateway says
 
     def stamp(self) -> Stamp:
+        """Return a new id and the time, for a message of the gateway."""
         return Stamp(str(uuid.uuid4()), rfc3339_ms(self._clock.wall()))
 
     def announce(self, payload: dict[str, Any], *, answers: str) -> None:
@@ -525,8 +557,11 @@ class Room:
         self.timeline.add(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
 
     def _announce(self, envelope: Envelope, but: Connected | None = None) -> None:
+        """Queue an event of the gateway that is delivered but not stored. `but` is a connection that must not receive
+        it.
+        """
         if but is not None:
-            but.since = self.timeline.numbered + 2  # the newcomer is not told of itself
+            but.since = self.timeline.numbered + 2  # a new connection does not receive its own join
         self.timeline.add(envelope)
 
     # What the timeline tells
@@ -539,6 +574,7 @@ class Room:
         return [connection for seat in seats.values() for connection in seat.connections]
 
     def on_delivered(self, delivery: Delivery) -> None:
+        """Pass on an envelope that everyone here has received. Only the replica at which it was sent tracks it."""
         if delivery.sequence and delivery.principal and delivery.envelope.kind != CHAT:
             self._tracker.on_published(self, delivery.envelope, delivery.principal)
         if delivery.sequence:

@@ -3,6 +3,13 @@
 A participant that can answer requests has a link while it is present, in rooms that a client may join. In other rooms
 no participant is asked for its tools. Segments are topics and participant ids in the spelling of MCP-AX; segments that
 would be spelled alike carry a hash, whoever came first.
+
+Whenever somebody joins, leaves or gets another privilege, `_name_all` gives each link in the room the name that follows
+from who is present. A link whose name changes is made again, so that no call reaches a participant under a name that it
+has no longer.
+
+A participant that lost its connection keeps its link, marked as degraded, for the grace of the room. It is greeted
+again if it comes back.
 """
 
 from collections.abc import Callable
@@ -49,6 +56,12 @@ class _Present(Connector):
 
 
 class ParticipantKeeper(ServerKeeper):
+    """The keeper of the link to one participant.
+
+    The room decides when there is a session: `greet` begins one when the participant joins or comes back, `rest`
+    suspends it, `cut` ends it. Nothing is restarted here.
+    """
+
     link: ParticipantLink
     reads = (TOOLS_LIST,)
     is_reread = False
@@ -65,7 +78,7 @@ class ParticipantKeeper(ServerKeeper):
         parts = msgspec.structs.replace(connector_parts, manner=manner)
         super().__init__(make_link, parts, stock, events)
         self._connector = _Present(self.link, parts, self.stderr, self._loss)
-        self.listing = Listing()  # nobody waits for what it may have
+        self.listing = Listing()  # no caller waits for its tools
         self.settled.set()
 
     @property
@@ -162,6 +175,7 @@ class RoomLinks:
     # What rooms say
 
     def _on_published(self, event: tuple[Room, Delivery]) -> None:
+        """Pass an `mcp` envelope to the link of its sender, which knows whether it answers a call."""
         room, delivery = event
         envelope = delivery.envelope
         if envelope.kind != MCP or envelope.sender is None:
@@ -172,6 +186,7 @@ class RoomLinks:
             keeper.link.on_envelope(envelope)
 
     def _on_presence(self, event: tuple[Room, str]) -> None:
+        """Give a participant a link, suspend it, or remove it, after its presence or privilege changed."""
         room, participant = event
         if self._rooms.is_stopping:
             return
@@ -187,6 +202,7 @@ class RoomLinks:
         self._name_all(room)
 
     def _on_rooms_changed(self, _: None) -> None:
+        """Remove links that the new settings forbid, create those that they allow, and list all tools again."""
         for room in [room for room in self._by_room if self._rooms.by_topic.get(room.topic) is not room]:
             self._leave_all(room)
         for room in self._rooms.by_topic.values():
@@ -245,6 +261,7 @@ class RoomLinks:
                 self._join(room, seats[participant], path)
 
     def _join(self, room: Room, seat: Seat, path: tuple[str, ...]) -> None:
+        """Create the link of a participant and greet it."""
         participant, members = seat.participant, RoomMembers(self._rooms, room)
         clock = self._connector_parts.clock
         keeper = ParticipantKeeper(
@@ -265,6 +282,7 @@ class RoomLinks:
             self._leave(room, participant)
 
     def _leave(self, room: Room, participant: str) -> None:
+        """Remove the link of a participant; calls that wait fail now."""
         keepers = self._by_room[room]
         keeper = keepers.pop(participant)
         if not keepers:

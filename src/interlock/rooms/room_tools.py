@@ -162,6 +162,7 @@ class Participation:
     # Presence
 
     def list_rooms(self, principal: str) -> Json:
+        """Return the rooms that a client may join, and who it is in each."""
         rooms = [room for room in self.rooms.by_topic.values() if self.rooms.may_join(room, principal)]
         return {
             "rooms": [
@@ -195,6 +196,7 @@ class Participation:
     # Messages
 
     async def read(self, member: RoomMember, arguments: ReadArguments) -> Json | EnvelopeRefusal:
+        """Return messages after a cursor, or the newest ones, and the proposals that wait."""
         room, timeline = member.room, member.room.timeline
         readable_after = await self.rooms.readable_after(room, member.participant.id)
         if room.settings.history_visibility == "none":
@@ -238,6 +240,7 @@ class Participation:
     async def _publish(
         self, member: RoomMember, kind: str, payload: Json, to: tuple[str, ...]
     ) -> Json | EnvelopeRefusal:
+        """Publish an envelope of a client, and return its id with the recipients that are absent."""
         room = member.room
         envelope = room.compose(kind, member.participant.id, to, msgspec.json.encode(payload))
         if isinstance(envelope, EnvelopeRefusal):
@@ -252,6 +255,7 @@ class Participation:
     # Proposals
 
     async def propose(self, member: RoomMember, arguments: ProposeArguments) -> Json | EnvelopeRefusal:
+        """Publish the proposal of a tool call, and wait a moment for a decision."""
         room = member.room
         payload: Json = {"method": TOOLS_CALL, "params": {"name": arguments.tool, "arguments": arguments.arguments}}
         if arguments.reason is not None:
@@ -271,6 +275,7 @@ class Participation:
         return {"topic": room.topic, "proposalId": published["id"], **status}
 
     async def fulfil(self, member: RoomMember, arguments: FulfilArguments) -> Json | EnvelopeRefusal:
+        """Carry out a proposal, unless the gate of the namespace holds the same call for a person."""
         proposals, topic, proposal_id = self.rooms.proposals, arguments.topic, arguments.proposal_id
         approval = await proposals.find(topic, proposal_id)
         if approval is not None and approval.target is not None and approval.method == TOOLS_CALL:
@@ -359,7 +364,7 @@ TOOLS: Final = {
         RoomArguments,
         Participation.join,
     ),
-    "leave": RoomTool("Be present in a room no more.", RoomArguments, Participation.leave),
+    "leave": RoomTool("Leave a room.", RoomArguments, Participation.leave),
     "participants": RoomTool(
         "Who is in a room, and with which privilege.", RoomArguments, Participation.participants, "reads"
     ),
@@ -436,6 +441,8 @@ class RoomTools:
             self._catalog.place(local_items(self._link, self._root_segment))
 
     def _local_tool(self, name: str, tool: RoomTool) -> LocalTool:
+        """Return a tool of the node that decodes its arguments and performs its operation."""
+
         async def call(principal: str, arguments: bytes) -> ToolResult:
             reply: Json | EnvelopeRefusal
             try:
@@ -509,6 +516,8 @@ class RoomResources:
                 self._catalog.place(local_items(link, None))
 
     def _new_link(self, local_name: str, room: Room) -> LocalLink:
+        """Return the link with the resource of one room, for its members."""
+
         async def read(principal: str) -> str | Refusal:
             messages = await self._participation.perform("read", principal, ReadArguments(topic=room.topic))
             participants = await self._participation.perform("participants", principal, RoomArguments(topic=room.topic))

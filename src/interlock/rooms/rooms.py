@@ -1,8 +1,18 @@
 """The rooms of a node: which exist, who may join each, what admins granted, and the metrics of rooms (X-7.3-2).
 
-Rooms are declared in the configuration or created by an operator; both keep their history while nobody is present. A
-grant belongs to a participant of one room and outlives its connections (X-10.3-1). So does a removal, which is a grant
-without entry: promoting or demoting the participant lifts it (X-5.1-6).
+Rooms are declared in the configuration or created by an operator; both keep their history while nobody is present. With
+`auto_create`, a connection to a missing room creates it.
+
+A privilege follows from the first rule that applies (X-5.1-4): the decision of an admin, the mode `restricted` or
+`observe`, the token, the lists of the room, the mode. A grant belongs to a participant of one room and outlives its
+connections (X-10.3-1). So does a removal, which is a grant without entry: promoting or demoting the participant lifts
+it (X-5.1-6).
+
+A grant may have an end. Then it remembers two privileges: `before`, which the participant has again if it is present
+when the grant ends, and `beneath`, what an admin had decided without an end, which counts for later connections.
+
+Replicas share all of this through buckets of the store. A replica that makes a decision writes it first and then
+applies it; the others apply it when they learn of the write.
 """
 
 import asyncio
@@ -43,14 +53,16 @@ from interlock.store.ports import Change, Store, StoreError
 log = logging.getLogger("interlock.rooms")
 
 CREATED: Final = "rooms"  # bucket: topic -> when and by whom
-JOINS: Final = "room-joins"  # bucket: topic, line feed, participant -> what had been said when it first came
+JOINS: Final = (
+    "room-joins"  # bucket: topic, line feed, participant -> the sequence of the last envelope when it first came
+)
 GRANTS: Final = "room-grants"  # bucket: topic, line feed, participant -> Grant
 SHUTDOWN: Final = 1001
 FORGET_EVERY_S: Final = 3600.0
-GRANT_LOOK_S: Final = 3600.0  # the clock on the wall may be set meanwhile
-ROOMS_MAX: Final = 1000  # that connecting alone makes
+GRANT_LOOK_S: Final = 3600.0  # a timer runs at most so long, because the wall clock may be set meanwhile
+ROOMS_MAX: Final = 1000  # no room is created by a connection beyond that many
 CREDENTIAL_ENDED: Final = 4401
-CREDENTIAL_WHY: Final = "your credential counts no more"
+CREDENTIAL_WHY: Final = "your credential is no longer valid"
 REMOVED_WHY: Final = "an admin removed you from the room"
 REMOVED_HINT: Final = f"{REMOVED_WHY}; one lets you in again by interlock rooms demote ID, or promote ID"
 
@@ -69,6 +81,8 @@ class PrivilegeGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a room that an operator or a connection created."""
+
     by: str
     at: float
 
@@ -83,7 +97,10 @@ class PrivilegeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoomRegistry:
-    """The rooms of a node, and the decisions of admins about their participants."""
+    """The rooms of a node, and the decisions of admins about their participants.
+
+    Decisions are made one after the other (`_deciding`), because each rests on the one before.
+    """
 
     def __init__(
         self,
@@ -176,7 +193,7 @@ class RoomRegistry:
         for topic in [each for each in self.by_topic if each not in wanted]:
             room = self.by_topic.pop(topic)
             for participant in list(room.seats):
-                room.disconnect(participant, REMOVED, "this room is no more")
+                room.disconnect(participant, REMOVED, "this room was removed from the configuration")
             await room.close()
         for topic, room in self.by_topic.items():
             settings, was = self._settings(topic), room.settings.mode
@@ -189,6 +206,7 @@ class RoomRegistry:
         self.changed.publish(None)
 
     def _topics(self, plan: Plan) -> list[str]:
+        """Return the topics of all rooms, declared ones first."""
         return [*dict.fromkeys([*(entry.topic for entry in plan.room), *self._created])]
 
     def _settings(self, topic: str) -> RoomSettings:
@@ -196,6 +214,7 @@ class RoomRegistry:
         return room_settings(self._plan.rooms, written)
 
     async def _begin(self, topic: str) -> Room:
+        """Construct and open a room, with the connections that other replicas hold to it."""
         history = History(self._store, topic)
         granted = partial(self._find_granted_privilege, topic)
         parts = SharedRoomParts(
@@ -211,6 +230,7 @@ class RoomRegistry:
     # What other replicas did
 
     def _take_grant(self, change: Change) -> None:
+        """Apply the decision of an admin that another replica wrote."""
         topic, _, participant = change.key.partition("\n")
         if change.entry is None:
             return
@@ -222,6 +242,7 @@ class RoomRegistry:
             room.set_privilege(participant, grant.privilege, grant.by)
 
     async def _take_created(self, change: Change) -> None:
+        """Open a room that another replica created."""
         async with self._creating:
             if change.entry is None or change.key in self.by_topic:
                 return
@@ -323,6 +344,7 @@ class RoomRegistry:
         return grant.beneath if self._is_over(grant) else grant.privilege
 
     def _is_over(self, grant: PrivilegeGrant) -> bool:
+        """Return whether the time of a grant is over."""
         return grant.until is not None and self._clock.wall() >= grant.until
 
     # What admins do
@@ -418,6 +440,7 @@ class RoomRegistry:
         *,
         admits: bool = False,
     ) -> None:
+        """Store a grant. It keeps the membership and the lasting privilege of the grant before it."""
         earlier, at = self._grants.get(f"{room.topic}\n{participant}"), self._clock.wall()
         grant = PrivilegeGrant(
             privilege=privilege,
@@ -440,6 +463,7 @@ class RoomRegistry:
         self._decide(key, grant)
 
     def _decide(self, key: str, grant: PrivilegeGrant) -> None:
+        """Let a stored grant count, and publish a change if it alters who may join."""
         earlier = self._grants.get(key)
         self._grants[key] = grant
         timer = self._ends.pop(key, None)

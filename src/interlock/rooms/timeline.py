@@ -1,9 +1,20 @@
 """What a room has published, in one order: stored first, then delivered to everybody, and read back.
 
-Theory of operation. Envelopes that passed the checks of the room are queued. One writer stores the queue as a batch and
-then delivers it: the store assigns the sequence numbers, and every connection receives the envelopes in that order.
-Presence and other events of the gateway pass through the same queue but are not stored. When several replicas publish,
-deliveries come from the store alone, in the order in which every replica reads it (X-10.1-2).
+Theory of operation. Envelopes that passed the checks of the room are queued. One writer per room stores the queue as a
+batch and then delivers it: the store assigns the sequence numbers, and every connection receives the envelopes in that
+order. Presence and other events of the gateway pass through the same queue but are not stored. While the writer waits
+for the store, more envelopes collect and become the next batch, so a busy room costs few writes.
+
+With several replicas, all append to one stream of the shared store and read it back in its order (X-10.1-2). An own
+envelope is delivered when it comes back from the store, not when the append has returned. Two replicas may accept the
+same id at the same moment; the store keeps the first, and the other sender is refused. If the stream can no longer be
+followed, the room refuses envelopes instead of publishing what others would see in another order.
+
+If the store fails, the envelopes of the batch are refused with `unavailable` and were never delivered: what
+participants have seen is on disk.
+
+Each delivery costs time of the event loop. DELIVERIES_PER_TURN bounds how long other tasks wait. ALONE_PER_TURN is for
+a batch of one envelope. It is smaller, so that calls of others wait for few deliveries only.
 """
 
 import asyncio
@@ -34,6 +45,8 @@ TOLD_BYTES: Final = 512 * 1024  # of records in one message
 
 
 class StoredEnvelope(msgspec.Struct, frozen=True):
+    """An envelope as it was read from the store. `data` are the bytes that participants received."""
+
     sequence: int
     received_at: float
     data: bytes
@@ -41,7 +54,11 @@ class StoredEnvelope(msgspec.Struct, frozen=True):
 
 
 class History:
-    """The stored envelopes of one room."""
+    """The stored envelopes of one room.
+
+    A record is the time of receipt, the mark of the replica that appended it if there are several, a line feed, and the
+    envelope as it was published.
+    """
 
     def __init__(self, store: Store, topic: str) -> None:
         self._streams = store.streams
@@ -111,6 +128,8 @@ KNOWN_MIN: Final = 10_000
 
 
 class _Known(msgspec.Struct):
+    """The memory of one published envelope: enough to recognize a repetition, and the answers to a request."""
+
     digest: bytes
     sequence: int = 0  # 0: accepted, and not stored yet
     by: str = ""
@@ -120,6 +139,12 @@ class _Known(msgspec.Struct):
 
 
 class KnownEnvelopes:
+    """The ids of the newest envelopes of a room, by which repeated envelopes and answers are recognized.
+
+    An id that is older than the window may be published again. The window is at least as long as the history of the
+    room, so such an envelope can no longer be read.
+    """
+
     def __init__(self, most: int = KNOWN_MIN) -> None:
         self._most = max(most, KNOWN_MIN)
         self._by_id: dict[str, _Known] = {}
@@ -136,6 +161,7 @@ class KnownEnvelopes:
         return EnvelopeRefusal("duplicate_id", message, {"identical": identical}, id=envelope.id)
 
     def add(self, envelope: Envelope, sender: str, sequence: int = 0) -> None:
+        """Remember an envelope. If it is an answer, note at its request who has answered."""
         entry = _Known(_digest(envelope, sender), sequence)
         if envelope.kind == MCP and envelope.to and is_request(envelope.payload):
             entry.by, entry.to, entry.rpc_id = sender, envelope.to, rpc_id(envelope.payload)
@@ -147,6 +173,7 @@ class KnownEnvelopes:
             del self._by_id[next(iter(self._by_id))]
 
     def place(self, id: str, sequence: int) -> None:
+        """Set the sequence of an envelope that was stored."""
         entry = self._by_id.get(id)
         if entry is not None:
             entry.sequence = sequence
@@ -176,8 +203,9 @@ def _digest(envelope: Envelope, sender: str) -> bytes:
     return digest.digest()[:16]
 
 
-DELIVERIES_PER_TURN: Final = 256  # then others have their turn; what one connection hears in a turn is one write
-ALONE_PER_TURN: Final = 4  # of one envelope, with which no other is written: calls of others wait for these only
+# A connection writes what it receives in one turn of the event loop as one piece.
+DELIVERIES_PER_TURN: Final = 256
+ALONE_PER_TURN: Final = 4
 DAY_S: Final = 86_400
 _NOT_STORED: Final = EnvelopeRefusal("unavailable", "the room cannot store envelopes at the moment; send it again")
 
@@ -193,11 +221,12 @@ class Delivery(msgspec.Struct):
     is_stored: bool = False
     settle: Callable[[EnvelopeRefusal | None], None] | None = None
     principal: str = ""  # whose credential sent it; of the gateway's own: empty
-    only: str | None = None  # the one participant that is told
+    only: str | None = None  # the id of the only participant that receives it
     _v0: bytes = b""
     _numbered: Envelope | None = None
 
     def text(self, protocol: str) -> bytes:
+        """Return the bytes for a connection that speaks this protocol. They are encoded once for all connections."""
         if protocol != V0:
             return self.data
         if not self._v0:
@@ -212,7 +241,11 @@ class Delivery(msgspec.Struct):
 
 
 class Timeline:
-    """The envelopes of a room in one order: queued, stored, delivered, trimmed."""
+    """The envelopes of a room in one order: queued, stored, delivered, trimmed.
+
+    `delivered` is the sequence up to which every connection here has received all envelopes; it never goes back.
+    `numbered` counts all deliveries, stored or not, so that a new connection can tell those before its join.
+    """
 
     def __init__(self, room: "Room", history: History, clock: Clock) -> None:
         self.history = history
@@ -225,7 +258,7 @@ class Timeline:
         self._queue: list[Delivery] = []
         self._awaited: dict[str, Delivery] = {}  # by id: stored, or about to be, and not heard yet
         self._following: Following[Record] | None = None
-        self._is_deaf = False  # what replicas publish is heard no more
+        self._is_deaf = False  # the stream of the replicas can no longer be followed
         self._writer: asyncio.Task[None] | None = None
         self._background = BackgroundTasks()
         self._news = asyncio.Event()
@@ -261,12 +294,14 @@ class Timeline:
     # Publishing
 
     def add(self, envelope: Envelope, **more: Any) -> None:
+        """Queue an envelope, and start the writer if it is idle."""
         self.numbered += 1
         self._queue.append(Delivery(envelope, encode(envelope), self.numbered, **more))
         if self._writer is None or self._writer.done():
             self._writer = self._background.begin(self._write(), f"room {self._room.topic}")
 
     async def _write(self) -> None:
+        """Store and deliver batches until the queue is empty. In a shared store, `_follow` delivers what was stored."""
         while self._queue:
             batch, self._queue = self._queue, []
             stored_deliveries = [delivery for delivery in batch if delivery.is_stored]
@@ -277,6 +312,7 @@ class Timeline:
             await self._deliver_all(batch)
 
     async def _store(self, deliveries: list[Delivery]) -> bool:
+        """Store a batch; return whether that succeeded. After a failure the senders have been told."""
         try:
             if self._is_deaf:
                 raise Unavailable("what is published can no longer be followed; restart this node")
@@ -295,6 +331,7 @@ class Timeline:
         return True
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
+        """Deliver envelopes to every connection, and let other tasks run after each few of them."""
         count, per_turn = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
         for delivery in batch:
             if delivery.sequence:
@@ -335,6 +372,7 @@ class Timeline:
         self._give_up(list(self._awaited.values()))
 
     async def _take(self, heard: StoredEnvelope) -> None:
+        """Deliver one record of the shared stream: an own envelope that comes back, or one of another replica."""
         envelope = decode_untrusted(heard.data, len(heard.data))
         if not isinstance(envelope, Envelope):
             log.error("room %s: the record %d is no envelope", self._room.topic, heard.sequence)

@@ -45,6 +45,7 @@ def find_line(heard: Heard, own: str) -> Text | None:
 
 
 def _body(heard: Heard, own: str) -> Text | None:
+    """Return the text of an envelope by its kind, or None if only programs need it."""
     payload = heard.payload
     match heard.kind:
         case "chat":
@@ -71,6 +72,7 @@ def _body(heard: Heard, own: str) -> Text | None:
 
 
 def _mcp(heard: Heard, payload: Any, own: str) -> Text | None:
+    """Return the text of a request, a reply or a refusal, or None for greetings and lists of tools."""
     if heard.sender == "system:gateway":
         return Text.assemble("refused: ", _short(payload.get("error", {}).get("message", "")), style="red")
     if "method" in payload:
@@ -90,6 +92,7 @@ def _mcp(heard: Heard, payload: Any, own: str) -> Text | None:
 
 
 def _event(payload: Any) -> Text | None:
+    """Return the text of an event of the gateway, or None."""
     match payload.get("event"):
         case "error":
             return Text.assemble("refused: ", one_line(str(payload.get("message", ""))), style="red")
@@ -250,6 +253,7 @@ class RoomApp(App[int]):
 
     @work
     async def _listen(self) -> None:
+        """Show each envelope as it comes. End the application when the room is lost for good."""
         try:
             async for heard in self._heard:
                 line = find_line(heard, self._room.id)
@@ -273,6 +277,7 @@ class RoomApp(App[int]):
         return bool(self.query(ProposalList)) and bool(self.query("#names")) and bool(self.query("#what"))
 
     def _show_state(self) -> None:
+        """Draw the head line and the participants."""
         if not self._is_drawn:
             return
         room = self._room
@@ -347,6 +352,7 @@ class RoomApp(App[int]):
         self._decide(is_approved=False)
 
     def _decide(self, *, is_approved: bool) -> None:
+        """Approve or deny the highlighted proposal, or say why that is not possible."""
         proposal = self._find_selected()
         if proposal is None:
             self.bell()
@@ -365,6 +371,7 @@ class RoomApp(App[int]):
 
     @work
     async def _send_decision(self, proposal: Proposal, *, is_approved: bool) -> None:
+        """Send a decision to the gateway. Until it answers, the proposal is left out of the list."""
         try:
             if is_approved:
                 await self._room.fulfil(proposal.id)
@@ -387,6 +394,7 @@ class RoomApp(App[int]):
 
     @work
     async def _perform(self, text: str) -> None:
+        """Say what was typed, or carry out a command that begins with a slash. Two slashes say one."""
         if not text.startswith("/") or text.startswith("//"):
             await self._try(self._room.say(text.removeprefix("/")))
             return
@@ -431,6 +439,8 @@ class RoomApp(App[int]):
 
 
 class ProposalList(OptionList):
+    """The list of pending proposals, with keys of its own to approve and deny."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "app.approve", "Approve", show=False),
         Binding("d", "app.deny", "Deny", show=False),

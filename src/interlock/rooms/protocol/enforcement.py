@@ -31,7 +31,7 @@ from interlock.rooms.protocol.settings import Rates, RoomSettings
 from interlock.wire.jsonrpc.codec import hide
 
 CHAT_BYTES_MAX: Final = 64 * 1024
-CHAT_PAYLOAD_BYTES_MAX: Final = 512 * 1024  # with what else stands beside the text, however it is escaped
+CHAT_PAYLOAD_BYTES_MAX: Final = 512 * 1024  # the other members and the escapes of the text included
 RPC_ID_BYTES_MAX: Final = 128  # of what is kept of a request
 REASON_CHARS_MAX: Final = 2000
 _RESERVED: Final = frozenset((PRESENCE, SYSTEM))
@@ -48,7 +48,7 @@ class OpenRequest(msgspec.Struct, frozen=True):
 
     by: str
     to: tuple[str, ...]
-    rpc_id: bytes  # as it stands in the payload
+    rpc_id: bytes  # as it is written in the payload
     is_answered: bool  # by the one who answers now
 
     def awaits(self, participant: str) -> bool:
@@ -72,7 +72,7 @@ def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> EnvelopeR
 def sender_refusal(envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
     if envelope.sender is None or envelope.sender == sender:  # X-4-6, X-7.1-1
         return None
-    message = f"'from' is the id that your credential stands for: {sender!r}"
+    message = f"'from' is the id of your credential: {sender!r}"
     return EnvelopeRefusal("from_mismatch", message, {"expected": sender}, id=envelope.id)
 
 

@@ -2,6 +2,13 @@
 
 `decode_untrusted` takes bytes from outside and returns an Envelope or a Refusal, in linear time. The payload, and
 members that MCPx does not define, stay the bytes that were received.
+
+Two readers of one envelope must never see different things, because the gateway checks what participants act on. So
+members that occur twice are refused, and members that differ from a known one only in case. Limits on size, nesting and
+the number of brackets bound what a reader has to do.
+
+Clients of v0 are served by conversion: `read_v0` before the checks, `encode_v0` when an envelope is delivered (MCPx
+6.3).
 """
 
 import json
@@ -107,6 +114,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """An envelope. `payload` and `extra` are raw JSON; `sender` is the id in `from`."""
+
     id: str
     kind: str
     payload: bytes
@@ -205,6 +214,7 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
 
 
 def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
+    """Decode the top-level members, or refuse bytes that two readers could understand in two ways."""
     try:
         data.decode()
         members = _members(data)
@@ -226,7 +236,7 @@ def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
     doubled = _find_duplicate_member(members, data) or variant
     if doubled is not None:
         return EnvelopeRefusal(
-            "invalid_envelope", f"the member {doubled[:100]!r} stands twice; readers may take either"
+            "invalid_envelope", f"the member {doubled[:100]!r} occurs twice; readers may take either"
         )
     return members
 
@@ -291,6 +301,8 @@ CHAT_METHOD: Final = "notifications/chat/message"
 
 
 class _Notification(msgspec.Struct):
+    """The members that tell a chat message of v0 from other MCP messages."""
+
     method: str = ""
     params: Raw = Raw(b"")
     id: Raw = Raw(b"")

@@ -28,6 +28,7 @@ class Stamp(msgspec.Struct, frozen=True):
 def system_event(
     stamp: Stamp, payload: dict[str, Any], *, to: str | None = None, answers: str | None = None
 ) -> Envelope:
+    """Return an event of the gateway: to everyone, or to one participant. `answers` is the id of its envelope."""
     return Envelope(
         id=stamp.id,
         ts=stamp.ts,
@@ -64,6 +65,7 @@ def sequence(stamp: Stamp, number: int, of: str) -> Envelope:
 
 
 def presence(stamp: Stamp, event: Literal["join", "leave", "heartbeat"], who: Participant) -> Envelope:
+    """Return the event that a participant joined, left, or is still there (X-4.4.1)."""
     return Envelope(
         id=stamp.id,
         ts=stamp.ts,
@@ -86,6 +88,7 @@ def refusal(stamp: Stamp, to: str, refused: EnvelopeRefusal) -> Envelope:
 
 
 def privilege_changed(stamp: Stamp, who: Participant, old: Privilege, by: str) -> Envelope:
+    """Return the event that a participant has another privilege, and who decided that."""
     return system_event(
         stamp,
         {

@@ -1,4 +1,8 @@
-"""Participants: their ids, and the privilege that the gateway assigns when they connect (MCPx 3.1, 5.1)."""
+"""Participants: their ids, and the privilege that the gateway assigns when they connect (MCPx 3.1, 5.1).
+
+The id of a client in a room is its principal, as far as an id can contain it (X-N-3). Ids of the gateway are reserved:
+no participant can join as `interlock` or `system:...`.
+"""
 
 import hashlib
 import re
@@ -24,6 +28,8 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}")
 
 
 class Privilege(Enum):
+    """The privilege of a participant: it may send `mcp` envelopes (full), or proposals only (restricted) (MCPx 3.1)."""
+
     FULL = "full"
     RESTRICTED = "restricted"
 

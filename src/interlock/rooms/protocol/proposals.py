@@ -1,6 +1,12 @@
 """Proposals: their content, their status, and which envelopes fulfil or answer them (MCPx 4.2, 10.2).
 
 A tracked proposal is an approval of kind `proposal`; `STATUS` maps each state of an approval to its name in a room.
+
+A fulfilment is compared with the proposal by canonical JSON, so that the order of keys and the spelling of numbers do
+not matter (X-4.2.1-2). Text that cannot be compared counts as different.
+
+The second half of the module looks for secrets in the arguments of a proposal, which everyone in the room will see
+(X-7.2-1).
 """
 
 import enum
@@ -23,6 +29,8 @@ REASON_CHARS_MAX: Final = 2000
 
 
 class ProposalStatus(enum.Enum):
+    """The status of a proposal, as a room names it (MCPx 10.2). All but pending and claimed are final."""
+
     PENDING = "pending"
     CLAIMED = "claimed"
     FULFILLED = "fulfilled"
@@ -75,23 +83,31 @@ class Fulfilment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Proposed(msgspec.Struct):
+    """The payload of a proposal, as it is decoded."""
+
     method: str
     params: Raw = Raw(b"")
     reason: str | None = None
 
 
 class _ToolParams(msgspec.Struct):
+    """The params of a tools/call."""
+
     name: str
     arguments: Raw = Raw(b"{}")
 
 
 class _Request(msgspec.Struct):
+    """A JSON-RPC request."""
+
     method: str
     id: Raw
     params: Raw = Raw(b"")
 
 
 class _Response(msgspec.Struct):
+    """A JSON-RPC response. One of `result` and `error` is present."""
+
     id: Raw
     result: Raw = Raw(b"")
     error: Raw = Raw(b"")
@@ -204,6 +220,11 @@ def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None =
 
 
 def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:
+    """Return where the arguments seem to hold a secret, as JSON pointers.
+
+    The search stops after VALUES_MAX values, CHARS_MAX characters or FOUND_MAX places, because the arguments come from
+    a participant and may be as large as an envelope.
+    """
     try:
         value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -21,7 +21,7 @@ from interlock.wire.jsonrpc.codec import CodecError, decode_value
 # The messages of ends that no participant caused.
 MESSAGES: Final = {
     "expired": "the proposal has expired",
-    "void": "the proposal counts no more",
+    "void": "the proposal is no longer valid",
     "unknown": "the proposal was performed, and no answer came",
 }
 
