@@ -91,7 +91,7 @@ class Tracked(msgspec.Struct):
 
     approval_id: str
     proposer: str
-    told: ProposalStatus | None = None  # the last status that was announced in the room
+    announced: ProposalStatus | None = None  # the last status that was announced in the room
     fulfilment: str | None = None
     matched_by: str | None = None  # correlation_id or content
     sent_params: Raw | None = None  # where they are not those that were proposed

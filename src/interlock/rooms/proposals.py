@@ -204,7 +204,7 @@ class ProposalTracker:
             elif tracked.approval_id != approval.id:  # it was edited
                 tracked.approval_id, tracked.sent_params = approval.id, approval.params
             self.index.hold(key[0], approval.agent or "", key[1])
-        elif tracked is not None and tracked.approval_id == approval.id and tracked.told is not status:
+        elif tracked is not None and tracked.approval_id == approval.id and tracked.announced is not status:
             self._note_status(approval, tracked, status)
 
     def _is_relevant(self, room: Room, envelope: Envelope) -> bool:
@@ -560,7 +560,11 @@ class ProposalTracker:
         """Announce a new status of a proposal in its room."""
         topic, proposal_id = key_of(approval)
         status, tracked = STATUS[approval.status], self.index.find_tracked((topic, proposal_id))
-        if tracked is None or tracked.approval_id != approval.id or status in (tracked.told, ProposalStatus.PENDING):
+        if (
+            tracked is None
+            or tracked.approval_id != approval.id
+            or status in (tracked.announced, ProposalStatus.PENDING)
+        ):
             return
         self._note_status(approval, tracked, status)
         self.judged.publish((topic, tracked.proposer, approval.method or "", status))
@@ -585,10 +589,10 @@ class ProposalTracker:
         topic, proposal_id = key_of(approval)
         self.index.release(topic, tracked.proposer, proposal_id)
         self.index.count(topic, status)
-        if tracked.told is None and approval.decision is not None:
+        if tracked.announced is None and approval.decision is not None:
             waited_s = max(0.0, approval.decision.at - approval.created_at)
             self.index.waits.setdefault(topic, DecisionTimes()).add(waited_s)
-        tracked.told = status
+        tracked.announced = status
 
     # Looking
 

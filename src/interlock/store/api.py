@@ -10,7 +10,7 @@ Record = TypeVar("Record")
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):
-    """One record. Which members it has besides depends on what happened."""
+    """A record of the audit log. It has further members that depend on what happened."""
 
     seq: Annotated[int, Meta(description="Its place in the log.")]
     hash: Annotated[str, Meta(description="Its link in the chain of hashes.")]

@@ -27,6 +27,8 @@ GENESIS = bytes(HASH_BYTES)  # the hash before the first record
 
 
 class ChainedRecord(msgspec.Struct, frozen=True):
+    """A record with its place in the chain and its hash."""
+
     sequence: int
     data: bytes
     hash: bytes
@@ -43,6 +45,8 @@ ORIGIN = Mark(0, GENESIS)
 
 
 class Flaw(StrEnum):
+    """The ways in which a chain can be broken."""
+
     CHANGED = "changed"  # a record's bytes are not those that were chained
     WRONG_HASH = "wrong_hash"  # the bytes are right, the stored hash is not
     REMOVED = "removed"
@@ -62,6 +66,8 @@ class Break(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a verification."""
+
     records: int  # how many were found intact before the break, or to the end
     last: Mark  # the last of them
     start: Mark = ORIGIN  # the last record that was given up; the origin while all are kept
@@ -69,6 +75,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def intact(self) -> bool:
+        """Return whether no flaw was found."""
         return self.broken is None
 
 
@@ -137,6 +144,11 @@ class ChainCheck:
         return Verdict(records=self.records, last=self._last, start=self._start, broken=self._broken)
 
     def _explain(self, record: ChainedRecord, following: ChainedRecord | None) -> Break:
+        """Return what happened at a record that does not fit, by the record behind it if there is one.
+
+        The cases are tried from the most certain to the least: a record in the wrong place proves a move, a gap in the
+        sequences proves a removal, and only a record in its place can have been changed.
+        """
         sequence = self._last.sequence + 1
         if following is not None and (
             following.sequence < record.sequence or link(self._last.hash, sequence, following.data) == following.hash
@@ -150,7 +162,7 @@ class ChainCheck:
             return Break(
                 sequence=sequence,
                 flaw=Flaw.REORDERED,
-                reason=f"record {record.sequence} stands where record {sequence} belongs",
+                reason=f"record {record.sequence} is in the place of record {sequence}",
             )
         if record.sequence > sequence:
             missing = f"the records from {sequence} to {record.sequence - 1} are missing"

@@ -48,7 +48,7 @@ def tail(
 ) -> None:
     """Show the last records: who called what, and how it ended.
 
-    With --json each record is one line. Where no node runs, the data folder's log is read itself.
+    With --json each record is one line. If no node runs, the log in the data folder is read.
     """
     from interlock.cli.terminal.drawing import poll
     from interlock.store.api import AuditPage, AuditRecord
@@ -96,6 +96,7 @@ def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
 
 
 def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
+    """Print a page of records: as JSON lines, or as a table in which repeated lines are counted."""
     import sys
 
     out = invocation.out
@@ -201,7 +202,7 @@ def export(
 
 
 def _describe(record: "AuditRecord") -> tuple[str, str]:
-    """Return what was done to whom, and how it ended."""
+    """Return what happened to which tool, token or participant, and how it ended."""
     method = METHOD_WORDS.get(record.method, record.method)
     words: list[str | None] = [record.tool] if record.tool and record.method == CALL else [method, record.tool]
     if record.token_name is not None:

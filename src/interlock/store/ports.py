@@ -8,7 +8,7 @@ have happened. `now` is wall-clock seconds and is passed in: a store has no cloc
       Conflict          another writer was first: read again, then decide
       Unavailable       disk full, locked, closed, away: nothing was done, the same call may be tried again; only
                         where a server fell silent in the middle of a call may it have been done
-      Refused           the store cannot be used as it stands: the operator acts, the message says how
+      Refused           the store cannot be used in its present state; the message tells the operator what to do
         NewerSchema     written by a newer Interlock
         Damaged         not a database of ours, or no longer readable
         FolderUnusable  the data folder cannot be created or written
@@ -24,6 +24,8 @@ from interlock.store.audit_chain import ChainedRecord, Mark, Verdict
 
 
 class Entry(msgspec.Struct, frozen=True):
+    """A key with its value. `revision` changes with every write; an entry with `expires_at` is gone after that time."""
+
     key: str
     value: bytes
     revision: int
@@ -38,6 +40,8 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
+    """A record of a stream, with its place in it."""
+
     sequence: int
     data: bytes
 
@@ -101,6 +105,8 @@ class KeyValue(Protocol):
 
 
 class Streams(Protocol):
+    """Append-only streams by name. A stream exists from its first record on."""
+
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
         """Append up to 1000 records in order, all or nothing, and return the last sequence. The first record of a
         stream is 1.
@@ -196,7 +202,9 @@ class AuditLog(AuditReader, Protocol):
     """Read and write access to the log. Several processes may append to it."""
 
     async def append(self, records: Sequence[bytes]) -> int:
-        """Chain the records in order, all or nothing, and return the last sequence once they are on disk."""
+        """Append the records to the chain in order, all or nothing, and return the last sequence
+        once they are on disk.
+        """
 
     async def give_up(self, sequence: int) -> int:
         """Remove records from the start, up to about `sequence` and never beyond, and return how many.
@@ -222,8 +230,8 @@ class NamesLog(Protocol):
         """Return the last records about a name, in order."""
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
-        """Chain the records after the mark `after`, all or nothing. Raise Conflict if `after` is not the last
-        record.
+        """Append the records to the chain after the mark `after`, all or nothing. Raise Conflict if `after` is not the
+        last record.
         """
 
     def watch(self) -> Following[None] | None:
@@ -234,6 +242,7 @@ class NamesLog(Protocol):
 
 
 def expiry(now: float, ttl_s: float | None) -> float | None:
+    """Return the time at which an entry expires that may live for `ttl_s`. Raise ValueError for an impossible time."""
     if ttl_s is None:
         return None
     if not (ttl_s > 0 and math.isfinite(now + ttl_s)):  # SQLite keeps NaN as NULL, which would mean for ever

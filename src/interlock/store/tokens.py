@@ -1,9 +1,11 @@
 """Bearer tokens: made here, kept only as hashes.
 
 A token is a prefix that names its audience and 256 random bits. The table, bucket "tokens", maps SHA-256(token) to a
-record; the token itself is shown once and never stored. So many random bits need neither salt nor a slow hash.
+record; the token itself is shown once and never stored. So many random bits need neither salt nor a slow hash: they
+cannot be guessed from a stolen table.
 
-Of the modules of its layer only this one draws random numbers. Like them it takes the time as an argument.
+A token is revoked by a time in its record, not by deleting it, so that lists can still show it. Records are changed
+with compare-and-swap, because several processes may use one store. Times are arguments: the module has no clock.
 """
 
 import hashlib
@@ -64,6 +66,8 @@ class TokenRoom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a token. It never contains the token."""
+
     id: TokenId
     name: str
     owner: str
@@ -77,6 +81,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_used_at: float | None = None  # to the minute, as far as the node lived to write it down
 
     def opens(self, now: float) -> bool:
+        """Return whether the token is valid at this time."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def encode(self) -> bytes:
@@ -93,6 +98,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mint(audience: TokenAudience) -> tuple[str, TokenId]:
+    """Return a new token and its id."""
     token = PREFIXES[audience] + _base62(secrets.randbits(RANDOM_BITS))
     return token, _token_id(token_hash(token))
 
@@ -117,6 +123,8 @@ def find_audience(token_untrusted: str) -> TokenAudience | None:
 
 
 class TokenTable:
+    """The records of all tokens, in a key-value store."""
+
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
 
@@ -201,6 +209,7 @@ class TokenTable:
             pass
 
     async def _revoke_one(self, entry: Entry, record: TokenRecord, now: float) -> bool:
+        """Revoke one token, even if its record is changed meanwhile. Return whether this call revoked it."""
         while record.revoked_at is None:
             revoked = msgspec.structs.replace(record, revoked_at=now)
             try:

@@ -1,7 +1,11 @@
 """`Adapter`: the class with which a program offers a domain as an MCP-AQL server, from the signatures of its handlers.
 
-An operation is named by a canonical verb and a resource (8.5); a name with another verb needs a reason. Every adapter
-with a long-running operation also gets the operations about executions (8.4).
+An operation is named by a canonical verb and a resource (8.5); a name with another verb needs a reason. Declarations
+are checked when they are made, so that a mistake stops the program at its start and not at the first call. The
+parameters that the protocol adds (fields, if_match, a confirmation token, pages) follow from the category and the
+types.
+
+Every adapter with a long-running operation also gets the operations about executions (8.4).
 """
 
 import asyncio

@@ -92,6 +92,7 @@ class Execution:
             self._finished_at, self.ended_at = now, time.monotonic()
 
     def invalid_state(self, requested: str) -> AqlFailure:
+        """Return the failure of a move that the life cycle does not have."""
         details = {"execution_id": self.id, "status": self._state, "requested": requested}  # AQL-8.4.2-1
         message = f"Execution '{self.id}' is '{self._state}' and cannot become '{requested}'"
         return failure(Code.CONFLICT_INVALID_STATE, message, details)
@@ -110,6 +111,7 @@ class Execution:
         return answer
 
     def start(self) -> None:
+        """Start the work in a task."""
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -131,6 +133,7 @@ class Execution:
                 self._result = result
 
     def _fail(self, failure_: AqlFailure) -> None:
+        """End the execution with a failure."""
         if self._end(ExecutionStatus.FAILED):
             self._error = {"code": failure_.code, "message": failure_.message}
             if failure_.details:
@@ -189,4 +192,5 @@ class AdapterExecutions:
         return iter(tuple(self._by_id.values()))
 
     def of(self, owner: str) -> Iterator[Execution]:
+        """Return the executions of one caller."""
         return (execution for execution in self._by_id.values() if execution.owner == owner)

@@ -1,4 +1,12 @@
-"""Operations of an adapter: a handler, its declaration, and how its calls are scheduled and performed."""
+"""Operations of an adapter: a handler, its declaration, and how its calls are scheduled and performed.
+
+A call goes through these steps: arguments are converted to the annotated types, the schedule gives it a turn, a stored
+resource is loaded and compared with `if_match`, changes are merged into it, the handler runs, and the fields of its
+result are selected. A long-running operation is started instead, and returns its execution at once (8.4).
+
+The turn covers loading and running. Otherwise two updates could both load the same version, and the second one would
+overwrite the first.
+"""
 
 import asyncio
 import inspect
@@ -82,6 +90,7 @@ class Schedule:
             yield
 
     async def _leave(self, is_read: bool) -> None:
+        """End the turn of a reader or a writer, and wake the calls that wait."""
         async with self._changed:
             if is_read:
                 self._readers -= 1
@@ -231,10 +240,12 @@ class AdapterOperation:
         return read
 
     def _preset(self, name: str) -> Selection:
+        """Return the fields of a preset. A preset that the operation does not define is one of the protocol."""
         named = self._presets.get(name)
         return name if named is None else tuple(tuple(path.split(".")) for path in named)
 
     def _describe_result(self, result: Any, selection: Selection) -> Any:
+        """Convert a result, a list or a page to JSON values with the selected fields."""
         if isinstance(result, Listing):
             items = [select(self._describe(item), selection) for item in result.items]
             return listing_data(result, items, self.declaration.name)
@@ -243,6 +254,7 @@ class AdapterOperation:
         return select(self._describe(result), selection)
 
     def _describe(self, value: Any) -> Any:
+        """Convert one resource to JSON values, with its etag if it is of a versioned type."""
         shown = plain(value)
         return {**shown, "_etag": etag_of(value)} if isinstance(value, self._versioned) else shown
 

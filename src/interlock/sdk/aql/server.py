@@ -1,8 +1,12 @@
 """The MCP servers of one adapter, or of several in one session: over standard input and output, and over HTTP.
 
 Both serve both eras of MCP. The HTTP server is an ASGI application for Streamable HTTP at /mcp. A request is answered
-with its result alone, or with a stream if progress is reported before it. On an address that other machines can reach,
-a bearer token is required. On a loopback address, pages of a browser are rejected by their Origin and Host.
+with its result alone, or with a stream if progress is reported before it. A modern request stands on its own and is
+cancelled when its client disconnects. A legacy client has a session, whose id it sends with each request; its
+cancellations come as requests too. SESSIONS_MAX bounds the sessions, because clients may leave without ending theirs.
+
+On an address that other machines can reach, a bearer token is required. On a loopback address, pages of a browser are
+rejected by their Origin and Host.
 """
 
 import asyncio
@@ -78,6 +82,7 @@ async def serve_stdio(adapters: Sequence["Adapter"]) -> None:
 
 
 def cancel_executions(adapters: Sequence["Adapter"]) -> None:
+    """Cancel the executions that still run when the server ends."""
     for adapter in adapters:
         for execution in adapter.executions:
             if execution.ended_at is None:  # AQL-2.3.3-3
@@ -115,12 +120,14 @@ class _StdioClient:
         self._server = McpServer(offer, self._send, offer.name)
 
     def begin(self, pipe: MessagePipe) -> None:
+        """Begin to answer, first what arrived early."""
         self._pipe = pipe
         early, self._early = self._early, []
         for data in early:
             self.on_message(data)
 
     def on_message(self, data: bytes) -> None:
+        """Handle a message of the client. Messages that come before the pipe is ready wait for it."""
         if self._pipe is None:
             self._early.append(data)
             return
@@ -336,6 +343,7 @@ class HttpApplication:
 
 
 def _is_on_this_machine(address: bytes) -> bool:
+    """Return whether an address in a header names this machine."""
     try:
         return is_loopback(urlsplit(address.decode("latin-1")).hostname or "")
     except ValueError:

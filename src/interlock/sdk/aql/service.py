@@ -1,7 +1,13 @@
 """The service of an adapter: from the arguments of an endpoint tool to the envelope that answers them.
 
-A request is handled in the order of 3.2: operation, endpoint, parameters, danger; then the handler runs. The service is
-independent of the transport.
+A request is handled in the order of 3.2: operation, endpoint, parameters, danger; then the handler runs. A failure at
+one step is the answer, so a client always learns of the first mistake. Handlers fail with registered codes; any other
+exception becomes INTERNAL_ERROR with a reference into the log.
+
+A dangerous operation asks for a confirmation first (C.danger-3). The token is good for one call with exactly the same
+arguments: it is bound to their digest.
+
+The service is independent of the transport.
 """
 
 import contextlib
@@ -235,6 +241,9 @@ class Service:
     def _succeeded(
         self, data: Any, context: Context, request: OperationRequest, native: AdapterOperation, in_batch: bool
     ) -> OperationOutcome:
+        """Return the envelope of a success, or a failure if it is larger than the limit (the
+        operation was performed).
+        """
         warnings: tuple[AnswerWarning, ...] = () if in_batch else tuple(context.warnings)
         envelope = success(data, warnings, request_id=None if in_batch else request.request_id)
         most = self._adapter.limits.response_bytes
@@ -245,6 +254,7 @@ class Service:
         return OperationOutcome(envelope)
 
     def _failed(self, failure: AqlFailure, in_batch: bool, request: OperationRequest | None = None) -> OperationOutcome:
+        """Return the envelope of a failure. In a batch, the whole batch shows a confirmation, not the item."""
         if request is not None and request.request_id is not None:
             details = {**(failure.details or {}), "request_id": request.request_id}
             failure = AqlFailure(failure.code, failure.message, details, confirmation=failure.confirmation)
@@ -254,6 +264,7 @@ class Service:
     # introspect
 
     def _introspect(self, request: OperationRequest) -> OperationOutcome:
+        """Answer the operation `introspect`."""
         query = read_query(request, strict=self._adapter.strict_mode)
         if isinstance(query, AqlFailure):
             return OperationOutcome(failed(query, bare=True), query)
@@ -287,6 +298,7 @@ class Service:
         }
 
     def _types_data(self, query: IntrospectQuery) -> dict[str, Any]:
+        """Return the details of one type, or the list of all types."""
         more = {
             declaration.name: declaration for operation in self._operations.values() for declaration in operation.types
         }

@@ -154,6 +154,7 @@ class _TypeReader:
         self.types: dict[str, TypeDeclaration] = {}
 
     def described(self, hint: Any) -> str:
+        """Return the texts of an annotation, joined."""
         texts: list[str] = []
         for annotation in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
             if isinstance(annotation, str):
@@ -242,6 +243,7 @@ class _TypeReader:
         return word
 
     def returns(self, returned: Any, held: Any, *, is_listing: bool) -> Returns:
+        """Return the declaration of what a handler returns."""
         word = self._word(_bare(held)[0])[0]
         if is_listing:
             return Returns("object", "object", f"items of {word}, and pageInfo.")
@@ -323,6 +325,7 @@ def _nullable(hint: Any, required: bool, note: str = " null removes it.") -> Any
 
 
 def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
+    """Return the constraints that annotations declare, as members of a parameter."""
     bounds: dict[str, Any] = {}
     for meta in metas:
         for key, value in (

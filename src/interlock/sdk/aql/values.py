@@ -263,6 +263,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def warnings(self) -> list[AnswerWarning]:
+        """Return the warning that fewer items are returned than were asked for, if so."""
         if self.clamped_from is None:
             return []
         details = {"field": "last" if self.from_end else "first", "original_count": self.clamped_from}
@@ -300,6 +301,7 @@ def _combination(param: str, why: str) -> AqlFailure:
 
 
 def listing_data(listing: Listing[Any], items: list[Any], operation: str) -> dict[str, Any]:
+    """Return a page as clients receive it, with the cursors of its first and last item."""
     info: dict[str, Any] = {"hasNextPage": listing.has_next, "hasPreviousPage": listing.has_previous}
     if listing.keys:
         info |= {
@@ -312,11 +314,13 @@ def listing_data(listing: Listing[Any], items: list[Any], operation: str) -> dic
 
 
 def make_cursor(key: Any, operation: str) -> str:
+    """Return the cursor of an item: its sort key, protected by a hash that covers the operation too."""
     text = msgspec.json.encode(key)
     return base64.urlsafe_b64encode(_check(text, operation) + text).rstrip(b"=").decode()
 
 
 def read_cursor(param: str, cursor: str, operation: str) -> Any:
+    """Return the sort key in a cursor. Raise OperationFailed for one of another operation, or a changed one."""
     try:
         read = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         if read[:CHECK_BYTES] == _check(read[CHECK_BYTES:], operation):

@@ -1,9 +1,19 @@
 """The connection of a participant to a room: dialled again when it is lost, and resumed where it stopped.
 
-The connection reads frames of the gateway. It passes on each stored envelope exactly once, in the order of the room and
-with its number, and the gateway's own messages. A sent envelope is held until the gateway has accepted it, and is sent
-again under the same id after a loss: the gateway publishes an id once (X-4-4). Requests that have no envelope go to the
-gateway over HTTP (X-N-6).
+Theory of operation. The connection reads frames of the gateway. It passes on each stored envelope exactly once, in the
+order of the room and with its number, and the gateway's own messages. The number of an envelope comes in a frame of its
+own, so an envelope waits in `_unnumbered` until that frame arrives. `position` is the number of the last envelope that
+was passed on; after a loss the gateway is asked for everything behind it.
+
+A sent envelope is held until the gateway has accepted it, and is sent again under the same id after a loss: the gateway
+publishes an id once (X-4-4). If the gateway refuses a repeated id as a duplicate of the same content, the first one had
+arrived.
+
+Losses are told apart by the close code. Those in FINAL mean that the gateway does not want this participant, and end
+the connection. All others are tried again, at random and growing intervals, so that many participants do not return at
+the same moment.
+
+Requests that have no envelope go to the gateway over HTTP (X-N-6).
 """
 
 import asyncio
@@ -106,6 +116,7 @@ class GatewayConnection:
 
     @property
     def is_open(self) -> bool:
+        """Return whether the gateway has welcomed this connection and it was not lost since."""
         return self._welcomed is not None and self._welcomed.done() and self._pipe is not None
 
     # Life
@@ -170,6 +181,7 @@ class GatewayConnection:
             began = time.monotonic()
 
     async def close(self) -> None:
+        """Leave the room, and wait until the connection is closed."""
         self._is_leaving = True
         if self._pipe is not None and self._over is not None:
             self._pipe.close(NORMAL)
@@ -303,6 +315,7 @@ class GatewayConnection:
         log.warning("room %s: the gateway sent a frame over %d bytes", self._place.topic, FRAME_BYTES_MAX)
 
     def on_closed(self, code: int, reason: str) -> None:
+        """Note the end of the connection. Before the welcome it is a failure to open."""
         if self._welcomed is not None and not self._welcomed.done():
             refused = RoomRefused(FINAL[code], reason) if code in FINAL else RoomUnreachable(f"it closed: {reason}")
             self._welcomed.set_exception(refused)
@@ -333,6 +346,7 @@ class GatewayConnection:
         self._outbox.pop(id, None)
 
     def _write(self, id: str, outgoing: _OutgoingEnvelope) -> None:
+        """Send an envelope if the connection is open. Otherwise it goes out after the next welcome."""
         if outgoing.taken.cancelled():
             self.forget(id)
         elif self.is_open and self._pipe is not None and not self._pipe.send(outgoing.data):
@@ -344,6 +358,7 @@ class GatewayConnection:
             outgoing.taken.set_result(None)
 
     def _refused(self, id: str, code: str, error: dict[str, Any]) -> None:
+        """Fail an envelope that the gateway refused."""
         details = error.get("details") or error.get("data") or {}
         if code == "duplicate_id" and details.get("identical") is True:
             self._taken(id)  # the first one arrived, and its echo was lost

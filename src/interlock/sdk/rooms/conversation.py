@@ -82,9 +82,11 @@ class FollowedProposals:
         self._answers: dict[str, tuple[str, Response]] = {}  # the newest, by the request's envelope
 
     def pending(self) -> list[Proposal]:
+        """Return the pending proposals, oldest first."""
         return [proposal for proposal in self._by_id.values() if proposal.status == "pending"]
 
     def find(self, id: str | None) -> Proposal | None:
+        """Return the proposal that an envelope names, or None."""
         return None if id is None else self._by_id.get(id)
 
     def on_proposal(self, envelope: Envelope) -> None:
@@ -158,6 +160,7 @@ class FollowedProposals:
             self._settle(proposal.id, answer)
 
     def _settle(self, id: str, how: tuple[str, Response] | ProposalEnded) -> None:
+        """End the waiting for a proposal, with its answer or with the reason why there is none."""
         waiting = self._outcomes.get(id)
         if waiting is None or waiting.done():
             return
@@ -216,6 +219,7 @@ class Listener:
         return self._is_over
 
     def put(self, heard: Heard) -> None:
+        """Add an envelope. At HEARD_MAX the connection is held back."""
         if self._is_over:
             return
         self._waiting.append(heard)
@@ -333,6 +337,7 @@ class Conversation:
         self._numbers = itertools.count(1)
 
     def listen(self) -> Listener:
+        """Return a new listener to everything that is received from now on."""
         listener = Listener(self._hold)
         self._listeners.append(listener)
         return listener
@@ -438,6 +443,7 @@ class Conversation:
             del self._pending[id]
 
     def _cancel(self, to: str, rpc_id: bytes) -> None:
+        """Tell a participant that the reply to a request is no longer awaited."""
         params = encode_value({"requestId": Raw(rpc_id), "reason": "nobody waits for it"})
         try:
             taken = self._send(str(uuid.uuid4()), MCP, encode_notification(CANCELLED.encode(), params), (to,), None)
@@ -521,6 +527,7 @@ class Conversation:
             self._missed = [missed for missed in self._missed if missed[0].id != envelope.correlation_id]
 
     def _serve(self, envelope: Envelope, request: Request) -> None:
+        """Serve a request for our tools. A restricted participant may not answer, unless the room allows it."""
         if self.privilege != "full" and not self._answers_while_restricted:
             log.info("%s asks for %s; a restricted participant cannot answer", envelope.sender, request.method)
             return

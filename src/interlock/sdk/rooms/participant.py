@@ -1,4 +1,11 @@
-"""`Participant`: the class with which a program takes part in a room."""
+"""`Participant`: the class with which a program takes part in a room.
+
+It has three layers. This class checks arguments and offers the verbs. `conversation` matches replies with requests and
+follows proposals. `connection` keeps the WebSocket, and repeats after a loss what the gateway has not confirmed.
+
+A restricted participant uses the same verbs: `call` proposes what it may not send, and waits for the reply to whoever
+carries it out (X-4.2-1).
+"""
 
 import asyncio
 import logging

@@ -1,9 +1,15 @@
 """The MCP server of a leaf on one link, and the uplink that has one while it is registered with a parent.
 
-The server takes requests of the parent and sends replies and notifications.
+The server takes requests of the parent and sends replies and notifications. Both eras are served; each request says to
+which it belongs. A tool's failure is a result with isError; problems of routing (route, method, size, too many calls)
+are JSON-RPC errors.
 
-Both eras are served; each request says to which it belongs. A tool's failure is a result with isError; problems of
-routing (route, method, size, too many calls) are JSON-RPC errors. Replies of calls that outlive their link are dropped.
+A link may be lost while calls run. The calls continue, because a half-done action is worse than a lost reply, and their
+replies are dropped. So the running calls are counted in the offer, which all links share: CALLS_MAX holds for the
+program, also after a reconnect.
+
+An async tool is cancelled when its caller cancels. A plain function runs in a thread, which cannot be interrupted: it
+is told by `context.cancelled`, and counts until it returns.
 """
 
 import asyncio
@@ -75,6 +81,7 @@ class ToolOffer(msgspec.Struct, kw_only=True):
 
     @property
     def info(self) -> dict[str, str]:
+        """The name and version of the program, as both eras send them."""
         return {"name": self.name, "version": self.version}
 
     @property
@@ -101,6 +108,7 @@ class McpServer:
         self._open = False
 
     def notify(self, method: str, params: bytes) -> bool:
+        """Send a notification; return whether the link took it."""
         return self._open and self._send(encode_notification(method.encode(), params))
 
     def tools_changed(self) -> None:
@@ -239,6 +247,9 @@ class McpServer:
         return report
 
     def _answer(self, validated: ValidatedRequest, members: dict[str, Any], *, cached: bool = False) -> None:
+        """Send a result in the form of the caller's era. `cached`: a modern result of this kind says how long it may be
+        kept, which is not at all.
+        """
         if _is_modern(validated):
             members = {"resultType": "complete", **members}
             if cached:
@@ -248,6 +259,7 @@ class McpServer:
             self._send(encode_result(validated.id, encode_value(members)))
 
     def _refuse(self, message_id: bytes, refusal: Refusal) -> None:
+        """Send a JSON-RPC error, unless the link was lost."""
         if self._open:
             self._send(encode_refusal(message_id, refusal, draft=True))
 

@@ -1,7 +1,11 @@
 """The standard input and output of this process as a MessagePipe, one message per line, for a leaf that its aggregator
 started.
 
-While the pipe is open, everything else that is printed goes to standard error, and nothing else reads standard input.
+While the pipe is open, everything else that is printed goes to standard error, and nothing else reads standard input: a
+stray `print` in a tool would otherwise end up between the messages.
+
+Pipes and sockets are watched by the event loop. A regular file cannot be watched, because it is always ready, so it is
+read and written by `FileInput` and `FileOutput`.
 """
 
 import asyncio
@@ -57,6 +61,7 @@ class StandardPipe:
         self._file = file
 
     def send(self, message: bytes) -> bool:
+        """Write a message; return False if the aggregator does not read, or the pipe is closed."""
         writer = self._writer
         if writer is None or self._closed or self._full or writer.is_closing():
             return False
@@ -83,6 +88,7 @@ class StandardPipe:
             self._reader.resume_reading()
 
     def _feed(self, data: bytes) -> None:
+        """Pass complete lines to the sink. A line that is too long is reported, and not kept."""
         for line in self._lines.feed(data):
             if line.strip() and not self._closed:
                 self._sink.on_message(line)
@@ -92,6 +98,7 @@ class StandardPipe:
                     self._sink.on_oversized(oversized)
 
     def _end(self, code: int, reason: str) -> None:
+        """Close the reading side once, and tell the sink."""
         if self._closed:
             return
         self._closed = True

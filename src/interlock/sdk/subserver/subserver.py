@@ -1,8 +1,14 @@
 """`Subserver`: the class with which a program becomes a leaf of an MCP-AX tree.
 
-Its arguments are checked first; then `uplink` registers it. Its subserver_id is a UUID that stays the same across
-restarts, crashes and upgrades (MCP-AX 6.1), kept in a small file that only its owner may read. An unreadable file stops
-the start: with a new id this leaf would be a stranger to the aggregators that hold its namespace.
+Its arguments are checked first, so that a mistake is an exception at the call that made it. Then `LeafUplink` registers
+the leaf with the first parent that accepts it, and with the next one when that is lost.
+
+Its subserver_id is a UUID that stays the same across restarts, crashes and upgrades (MCP-AX 6.1), kept in a small file
+that only its owner may read. An unreadable file stops the start: with a new id this leaf would be a stranger to the
+aggregators that hold its namespace.
+
+Methods that say so may be called from any thread. They pass their work to the event loop on which `serve` runs, and do
+nothing before `serve` and after its end.
 """
 
 import asyncio
@@ -265,11 +271,13 @@ class Subserver(OfferedTools):
         )
 
     def _prove(self, parent: int) -> AuthorityProof | None:
+        """Return the proof of authority for one parent: signed now, or the JWT that was passed in."""
         if self._key is None or self._authority is None:
             return self._proof
         return self._key.prove(self._authority, self._parents[parent].url, time.time())
 
     def _openers(self, stdio: bool) -> "list[tuple[str, Opener]]":
+        """Return the place of each parent for the log, and the function that opens a connection to it."""
         if stdio:
             from interlock.sdk.subserver.stdio import open_standard
 
@@ -277,6 +285,7 @@ class Subserver(OfferedTools):
         return [(_place(parent.url), self._opener(parent)) for parent in self._parents]
 
     def _opener(self, parent: Parent) -> "Opener":
+        """Return a function that dials a parent and connects its messages to a sink."""
         from interlock.net.message_pipe import MessagePipe, MessageSink
         from interlock.net.websocket import dial
 
@@ -294,6 +303,7 @@ class Subserver(OfferedTools):
             self._uplink.server.tools_changed()
 
     def _on_loop(self, act: Callable[[], None]) -> None:
+        """Run a function on the event loop of `serve`, from any thread. Do nothing if it does not run."""
         loop = self._loop
         if loop is None:
             return
@@ -330,6 +340,7 @@ def _place(url: str) -> str:
 
 
 def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "SigningKey":
+    """Read the private key that proves the authority. Raise SubserverInvalid."""
     if authority is None:
         raise SubserverInvalid("authority_key= proves an authority; give authority= too")
     from interlock.crypto.signing import KeyFileError, read_signing_key
@@ -341,6 +352,7 @@ def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "Signin
 
 
 def _read_authority(name: str | None) -> str | None:
+    """Return an authority in its canonical form. Raise SubserverInvalid if it is no DNS name."""
     if name is None:
         return None
     from interlock.ax.protocol.registration.authority import maybe_authority

@@ -3,6 +3,9 @@
 A function's signature is its inputSchema and its docstring the description. Arguments are decoded into the annotated
 types and refused if they do not fit; a result becomes text, and structured content if it is an object. `OfferedTools`
 is the base of both libraries that offer functions: to an aggregator, or to the participants of a room.
+
+Plain functions run in daemon threads, one per call, and not in a pool: a function that hangs must neither block the
+others nor keep the process from ending.
 """
 
 import asyncio
@@ -118,6 +121,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
         return inspect.iscoroutinefunction(self.function)
 
     async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
+        """Call the function with decoded arguments. Raise ToolFailed with a message for the author of bad ones."""
         try:
             decoded = msgspec.json.decode(arguments, type=self.arguments)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

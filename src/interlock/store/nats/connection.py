@@ -1,10 +1,19 @@
 """The connection of a store to its NATS servers.
 
-While there is none, every call fails at once with `Unavailable`; nothing is kept to be sent later. For that each
-connection is a client of its own, which never reconnects: when it is lost, whatever it still held is lost with it,
-those who wait for an answer are told, and a new client is tried, for ever, at growing, jittered intervals.
+Theory of operation. While there is no connection, every call fails at once with `Unavailable`; nothing is kept to be
+sent later, because the caller would not learn of it. For that each connection is a client that never reconnects: when
+it is lost, whatever it still held is lost with it, and the requests that wait for an answer fail. Then a new client is
+tried, for ever, at growing, jittered intervals.
 
 A server that does not answer in time counts as lost too, so that one hung server costs one wait and not one per call.
+After a pause of this process (a suspended laptop) an answer may have arrived that was only not read; so every wait has
+a short second part before the server is given up.
+
+Requests carry a reply subject below one inbox per connection. `_waiting` maps the last token of the subject to the
+function that takes the answer. Answers that are no longer awaited are dropped.
+
+A server that cannot be used (no JetStream, too old, wrong credentials) is `StoreRefused`: at the start the node stops
+with the message, later it tries again, because the operator may correct the server while the node runs.
 """
 
 import asyncio
@@ -103,6 +112,7 @@ class Connection:
         self._keeper = asyncio.create_task(self._keep(), name="nats connection")
 
     async def close(self) -> None:
+        """Close the connection for good; everything that waits for it fails."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
@@ -218,6 +228,7 @@ class Connection:
         return decode(answer.data)
 
     def _live(self) -> Client:
+        """Return the connected client. Raise Unavailable or StoreRefused."""
         client = self._client
         if client is None or not client.is_connected:
             raise self._unavailable()
@@ -231,6 +242,7 @@ class Connection:
         return Unavailable(f"{self._what} is away: {self._problem or 'the connection was lost'}")
 
     async def _keep(self) -> None:
+        """Replace a lost client by a new one until the connection is closed or has failed for good."""
         wait_s = RETRY_FIRST_S
         while self._failure is None:
             if self._client is not None:
@@ -277,6 +289,7 @@ class Connection:
         raise next((failure for failure in failures if isinstance(failure, StoreRefused)), failures[0])
 
     async def _connect_to(self, url: str, options: dict[str, Any]) -> None:
+        """Connect to one server. Raise Unavailable or StoreRefused."""
         client = _Client(is_tls=urlsplit(url).scheme == "tls", public_nkey=options.pop("public_nkey", None))
         errors: list[str] = []
 
@@ -315,6 +328,7 @@ class Connection:
         self._problem = self._denied = ""
 
     async def _begin(self, client: Client) -> None:
+        """Check that the server can serve the store, and use the client from now on. Raise StoreRefused."""
         info: dict[str, Any] = client._server_info
         if not info.get("jetstream"):
             raise StoreRefused(
@@ -342,6 +356,7 @@ class Connection:
             answered(message)
 
     def _forget_client(self) -> Client | None:
+        """Stop using the client, and fail everything that waits for an answer."""
         client, self._client = self._client, None
         if client is not None:
             self._lost.set()
@@ -351,6 +366,7 @@ class Connection:
         return client
 
     def _refusal(self, url: str, failed: BaseException, errors: list[str]) -> Exception:
+        """Return what a failed connect means: an error that the operator must correct, or an absence."""
         messages = " ".join([*errors, str(failed)])
         if "uthorization" in messages or "uthentication" in messages:
             return StoreRefused(
@@ -443,6 +459,7 @@ def connect_options(secret: str) -> dict[str, Any]:
 
 
 def _key(seed: str) -> Ed25519PrivateKey:
+    """Decode the seed of an nkey. Raise StoreRefused if its checksum is wrong."""
     raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
     if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
         raise StoreRefused("The nkey seed that store.nats_secret names is not complete: its checksum is wrong.")

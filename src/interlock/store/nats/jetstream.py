@@ -1,7 +1,14 @@
-"""Requests to JetStream that the parts of the store have in common: publish, read messages, make a stream.
+"""Requests to JetStream that the parts of the store have in common: publish, read messages, create a stream.
 
-A stream that this process has seen and that is gone, or is another one now, is `Damaged`: it is not made anew, since
-others rely on what it held.
+A stream that this process has used and that is gone, or was replaced by another one, is `Damaged`: it is not created
+again, because other replicas rely on what it contained. `confirm` checks that by the time at which the stream was
+created, and by its last sequence.
+
+"No responders" is ambiguous: the stream may not exist, or its servers may be electing a leader. `await_request` asks
+for the stream to tell the two apart.
+
+Reads go to any server that has the stream, which may lag behind its leader. So `all_of` first asks the leader for the
+last message, and repeats its reads until it has come that far.
 """
 
 import asyncio
@@ -20,9 +27,8 @@ from interlock.store.ports import Damaged, StoreRefused, Unavailable
 
 # Names of streams and subjects on a NATS server: any text becomes a token that NATS takes.
 #
-# Letters, digits and the hyphen stand for themselves, any other byte is an underscore and two hexadecimal digits. A
-# text
-# that would be too long is replaced by its digest; what was meant is then said elsewhere.
+# Letters, digits and the hyphen are kept, any other byte becomes an underscore and two hexadecimal digits. A text that
+# would be too long is replaced by its digest; the text itself is then stored elsewhere, such as in a header.
 
 TOKEN_MAX = 180  # characters: four tokens stay below the 4096 of a protocol line, a stream's name below 255 of a file's
 
@@ -31,6 +37,7 @@ _QUOTED = re.compile(rb"_([0-9A-F]{2})")
 
 
 def token(text: str) -> str:
+    """Return a text as one token of a subject. A text that would be too long becomes a digest."""
     quoted = _PLAIN.sub(lambda match: b"_%02X" % ord(match[0]), text.encode()).decode() or "__"
     return quoted if len(quoted) <= TOKEN_MAX else "_s" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -41,6 +48,7 @@ def is_digest(quoted: str) -> bool:
 
 
 def text_of(quoted: str) -> str:
+    """Return the text of a token that is no digest."""
     if quoted == "__":
         return ""
     return _QUOTED.sub(lambda match: bytes.fromhex(match[1].decode()), quoted.encode()).decode()
@@ -94,6 +102,8 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class _Found(msgspec.Struct):
+    """A message as the API of JetStream returns it."""
+
     subject: str
     seq: int
     hdrs: bytes = b""
@@ -101,10 +111,12 @@ class _Found(msgspec.Struct):
 
 
 class WrongSequence(Exception):
-    """Another message is the last one of the subject."""
+    """Exception for a write that expected another last message of the subject."""
 
 
 class JetStream:
+    """Requests to the streams of one connection. `_created` has the streams that this process has used."""
+
     def __init__(self, connection: Connection, replicas: int) -> None:
         self.connection = connection
         self._replicas = replicas
@@ -128,7 +140,7 @@ class JetStream:
                 "num_replicas": self._replicas,
                 "allow_direct": True,
                 "allow_atomic": True,
-                "discard": "new",  # a full stream takes no more: nothing that was promised is dropped
+                "discard": "new",  # a full stream refuses messages, and keeps those that it acknowledged
                 **config,
             }
             try:
@@ -275,6 +287,7 @@ class JetStream:
             return page, done.result()
 
     async def _get(self, stream: str, **query: Any) -> Stored | None:
+        """Return one message of a stream, or None if there is none."""
         try:
             answer = await self.connection.api(f"STREAM.MSG.GET.{stream}", **query)
         except ApiError as refused:
@@ -289,15 +302,17 @@ class JetStream:
         )
 
     def _refusal(self, stream: str, refused: ApiError) -> Exception:
+        """Return what an error answer means: not now, or not at all."""
         if refused.code in AWAY:
             return Unavailable(f"the NATS server says: {refused}")
         return StoreRefused(f"The NATS server does not take what is to be stored in {stream}: {refused}.")
 
 
 class NoStream(Exception):
-    """No server answers for the stream: it does not exist, or has no leader now."""
+    """Exception for a stream for which no server answers: it does not exist, or has no leader now."""
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:
+    """Return the headers of a message that was read through the API."""
     lines: Iterable[str] = raw.decode("utf-8", "replace").split("\r\n")[1:]
     return {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}

@@ -1,11 +1,17 @@
 """Key-value on JetStream: one stream per node name, a subject per key, of which the server keeps the last message.
 
-An entry's revision is the sequence of its message, and compare-and-swap is the server's own. The expiry stands in a
-header and is judged by the caller's `now`; the server itself forgets an entry an hour after that. A deleted entry
-leaves an empty message for a week, so that those who were away hear of it.
+An entry's revision is the sequence of its message, and compare-and-swap is the server's own. The time at which an entry
+expires is in a header and is compared with the caller's `now`, because the clocks of replicas and servers differ; the
+server itself forgets an entry an hour after that. A deleted entry leaves an empty message for a week, so that a replica
+that was away learns of the deletion.
 
 A value that does not fit one message of the server is written as parts, in one atomic batch with its entry: they have
 the sequences just before it. A reader that finds one of them replaced reads the entry again.
+
+Watches. One reader of the stream serves all watches of this process. A watch yields only the last change of a key that
+changes faster than its watcher reads. Writes of this process are left out, and so is what is older than they are. While
+this process writes a key, changes of that key are held back until the write has ended: only then is it known which is
+newer. So a change that is yielded is always newer than what the writer knows.
 """
 
 import asyncio
@@ -56,7 +62,7 @@ class _Replaced(Exception):
 
 
 class _Unreadable(Damaged):
-    """No Interlock has written it."""
+    """Exception for an entry that no Interlock has written."""
 
     def __init__(self, message: Stored) -> None:
         super().__init__(f"what {message.subject} holds on the NATS server cannot be read; remove it there")
@@ -74,6 +80,8 @@ _NOTHING = _Content()
 
 
 class OwnWrite:
+    """A write of this process. `sequence` is set when it has succeeded."""
+
     sequence = 0  # 0: it is under way, or failed
 
 
@@ -91,6 +99,7 @@ class OwnWrites:
 
     @contextlib.contextmanager
     def write(self, subject: str) -> Iterator[OwnWrite]:
+        """Note a write as in progress until the block ends."""
         write = OwnWrite()
         self.under_way[subject] += 1
         try:
@@ -105,6 +114,8 @@ class OwnWrites:
 
 
 class NatsKeyValue:
+    """The key-value part of a store. Values in parts are written one after the other."""
+
     def __init__(self, jetstream: JetStream, names: Names) -> None:
         self._jetstream = jetstream
         self._names = names
@@ -134,7 +145,7 @@ class NatsKeyValue:
     async def entries(self, bucket: str, now: float) -> list[Entry]:
         subjects = f"{self._names.entries}.{token(bucket)}.*"
         messages = await self._await_request(self._jetstream.all_of(self._stream, subjects))
-        entries: dict[str, Entry] = {}  # a key that was written meanwhile may come twice: the later one stands
+        entries: dict[str, Entry] = {}  # a key that was written meanwhile may come twice: the later one counts
         for message in messages:
             try:
                 key, content = key_of(message), _read_content(message)
@@ -234,6 +245,11 @@ class NatsKeyValue:
         *,
         expected: bool = True,
     ) -> int:
+        """Write a value in one message, or in parts, and return its revision. Raise WrongSequence.
+
+        `content` is the current content of the key. With `expected`, the server refuses the write if there is another
+        one.
+        """
         subject = self._names.entry(bucket, key)
         headers = _key_header(key)
         lifetime: dict[str, str] = {}
@@ -283,6 +299,7 @@ class NatsKeyValue:
 
 
 def _read_content(message: Stored) -> _Content:
+    """Decode a message of the stream. Raise _Unreadable for one that no Interlock has written."""
     if DELETED in message.headers:
         return _Content(sequence=message.sequence)
     expires = message.headers.get(EXPIRES)
@@ -297,6 +314,7 @@ def _read_content(message: Stored) -> _Content:
 
 
 def key_of(message: Stored) -> str:
+    """Return the key of an entry. A key whose token is a digest is in a header."""
     last = message.subject.rpartition(".")[2]
     try:
         if is_digest(last):
@@ -314,15 +332,13 @@ def _lives(entry: Entry, now: float) -> bool:
     return entry.expires_at is None or entry.expires_at > now
 
 
-# Who watches which bucket: one reader of the key-value stream tells all of them.
-#
-# Of a key that changes faster than its watcher takes the changes, the last change is told. What this process wrote
-# itself
-# is not told, nor what is older than that: while it writes a key, what comes of that key is held until it is known how
-# that ended. So what is told is newer than what the writer knows already.
-
-
 class Watches:
+    """The watches of all buckets, and the reader that serves them.
+
+    `_held` has changes of keys that this process is writing. `_own` has writes of this process that the reader has not
+    reached yet; the reader skips what is older.
+    """
+
     def __init__(self, jetstream: JetStream, names: Names, kv: NatsKeyValue) -> None:
         self._jetstream = jetstream
         self._names = names
@@ -357,6 +373,7 @@ class Watches:
             await reader.close()
 
     def watch(self, bucket: str) -> "NatsWatch":
+        """Return a watch of a bucket, starting behind everything that this process has written."""
         if self._reader is None:
             raise Unavailable("the store is not open")
         # What this process has written before is not news to it, even where the reader has yet to come there.
@@ -377,6 +394,7 @@ class Watches:
         await self._jetstream.confirm(self._names.kv_stream, read)
 
     def _take(self, message: Msg, sequence: int) -> None:
+        """Handle a message of the stream: pass it to the watches, hold it back, or skip it."""
         stored = Stored(message.subject, sequence, dict(message.headers or {}), message.data)
         own = self._own.get(stored.subject, 0)
         self._own = {subject: later for subject, later in self._own.items() if later > sequence}
@@ -392,6 +410,7 @@ class Watches:
             watch.take(message)
 
     def _on_own(self, subject: str, sequence: int) -> None:
+        """Handle the end of an own write, and pass on what was held back if it is newer."""
         if sequence:
             if self._reader is not None and sequence > self._reader.position:
                 self._own[subject] = max(sequence, self._own.get(subject, 0))
@@ -415,6 +434,8 @@ class Watches:
 
 
 class NatsWatch:
+    """The changes of one bucket, in order of revision, as an async iterator."""
+
     def __init__(
         self,
         jetstream: JetStream,
@@ -432,6 +453,7 @@ class NatsWatch:
         self._failure: StoreRefused | None = None
 
     def take(self, message: Stored) -> None:
+        """Add a change. It replaces an older one of the same key that was not yielded yet."""
         waiting = self._waiting.get(message.subject)
         if message.sequence > self._after and (waiting is None or waiting.sequence < message.sequence):
             self._waiting.pop(message.subject, None)

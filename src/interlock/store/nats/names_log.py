@@ -24,12 +24,16 @@ RECORD_EXTRA = 128  # bytes that a record needs in a message beside its data: na
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
+    """A record of the log within a message."""
+
     name: str
     data: bytes
     hash: bytes
 
 
 class _NamesRun(msgspec.Struct, frozen=True, array_like=True):
+    """The content of a message: consecutive records of one append."""
+
     first: int  # the sequence of its first record
     rows: tuple[_Row, ...]
 
@@ -39,6 +43,8 @@ class _NamesRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NatsNamesLog:
+    """The log of the registry of names in one stream, from which nothing can be deleted."""
+
     is_begun = True  # others may have begun it: only reading tells
 
     def __init__(self, place: SharedPlace) -> None:
@@ -81,8 +87,8 @@ class NatsNamesLog:
         return sorted(records, key=lambda record: record.sequence)[-limit:] if limit > 0 else []
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
-        """Chain the records after the mark `after`, all or nothing. Raise Conflict if `after` is not the last
-        record.
+        """Append the records to the chain after the mark `after`, all or nothing. Raise Conflict if `after` is not the
+        last record.
         """
         last = await self._jetstream.await_request(
             self._stream, self._jetstream.last(self._stream, f"{self._subject}.*")
@@ -141,11 +147,13 @@ class NatsNamesLog:
 
 
 def _subject_token(run: _NamesRun) -> str:
+    """Return the last token of the subject of a message: the name that all its records are about, or SEVERAL."""
     names = {row.name for row in run.rows}
     return token(names.pop()) if len(names) == 1 and "" not in names else SEVERAL
 
 
 def _decode_run(message: Stored) -> _NamesRun:
+    """Decode a message of the log. Raise Damaged if it was not written by Interlock."""
     try:
         run = msgspec.msgpack.decode(message.data, type=_NamesRun)
     except msgspec.DecodeError:
@@ -160,6 +168,8 @@ def _records(run: _NamesRun) -> list[tuple[ChainedRecord, str]]:
 
 
 class NamesWatch:
+    """A signal that there may be new records, as an async iterator. Several records may cause one signal."""
+
     def __init__(self, connection: Connection, jetstream: JetStream, stream: str, subject: str, after: int) -> None:
         self._changed = asyncio.Event()
         self._is_closed = False

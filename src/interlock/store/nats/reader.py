@@ -1,7 +1,12 @@
 """A reader of one JetStream stream: every message after a sequence, in order and once, whatever happens meanwhile.
 
-It asks for messages with long polls. After any doubt (a lost connection, a heartbeat that did not come, a number that
-was left out, a consumer that is gone) it makes itself a new consumer that begins after the last message it has given.
+Theory of operation. The reader creates a consumer on the server that begins after the last message it has passed on,
+and asks it for messages with long polls. The server numbers what it delivers to a consumer; a number that was left out
+shows a lost message. A heartbeat shows that a silent server is still there.
+
+After any doubt (a lost connection, a heartbeat that did not come, a number that was left out, a consumer that is gone)
+the reader creates a new consumer. Nothing has to be acknowledged or undone, because the position is known here.
+`prepare` runs before each new consumer: the owner checks there that the stream is still the same.
 """
 
 import asyncio
@@ -18,11 +23,11 @@ from interlock.store.nats.connection import ANSWER_S, ApiError, Connection
 from interlock.store.ports import Damaged, StoreError, StoreRefused, Unavailable
 
 HEARTBEAT_S = 1.0  # how soon a silent server is noticed by those who only listen
-POLL_S = 30.0  # one request stands for so long when nothing comes
-POLL_MESSAGES = 256  # and brings at most so many
-POLL_BYTES = 8 * 1024 * 1024  # and bytes, so that a slow taker holds no more
-IDLE_KEPT_S = 60.0  # the server forgets a consumer that was not asked for so long
-RETRY_S = 0.2  # after an answer that makes no sense, so that a loop of them costs little
+POLL_S = 30.0  # how long a request for messages waits if none come
+POLL_MESSAGES = 256  # in the answer to one request
+POLL_BYTES = 8 * 1024 * 1024  # likewise; bounds what waits for a slow owner
+IDLE_KEPT_S = 60.0  # the server forgets a consumer that was not used for so long
+RETRY_S = 0.2  # after an error answer, so that a loop of them costs little
 STREAM_GONE = 10059
 
 _NS = 1_000_000_000
@@ -68,11 +73,13 @@ class Reader:
         self._changed.set()
 
     def start(self) -> None:
+        """Begin to read in a task."""
         self._task = asyncio.create_task(self._run(), name="nats reader")
         self._task.add_done_callback(self._on_done)
         self._connection.on_change(self.doubt)
 
     def stop(self) -> None:
+        """Stop reading. `on_end` is called with None soon after."""
         self._connection.forget(self.doubt)
         if self._task is not None:
             self._task.cancel()
@@ -84,6 +91,7 @@ class Reader:
             await asyncio.wait((self._task,))
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
+        """Tell the owner that reading has ended, and why."""
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             _log.error("reading a stream has ended: %s", failure, exc_info=failure)
@@ -114,6 +122,7 @@ class Reader:
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
+        """Read with one consumer until there is doubt. Raise Unavailable or ApiError."""
         self._is_doubtful = False
         self._arrived.clear()
         await self._prepare()
@@ -194,6 +203,7 @@ class Reader:
 
 
 def stream_gone(stream: str) -> Damaged:
+    """Return the error of a stream that was deleted or replaced."""
     return Damaged(
         f"The stream {stream} was deleted on the NATS server. Restore it from a backup, or restart this node to begin "
         "without it."
@@ -201,6 +211,7 @@ def stream_gone(stream: str) -> Damaged:
 
 
 def _status(message: Msg) -> str | None:
+    """Return the status of a message without content, such as a heartbeat, or None for a message of the stream."""
     return (message.headers or {}).get("Status") if not message.data else None
 
 

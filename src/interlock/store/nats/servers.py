@@ -1,4 +1,7 @@
-"""Where the NATS servers of a store are, and how a node names itself to them."""
+"""Where the NATS servers of a store are, and the name under which replicas share their data.
+
+These values are in a module without imports of NATS, because every node imports them.
+"""
 
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
@@ -7,6 +10,8 @@ import msgspec
 
 
 class NatsServers(msgspec.Struct, frozen=True, kw_only=True):
+    """The addresses of the servers, and how to connect to them."""
+
     urls: tuple[str, ...]
     secret: Callable[[], Awaitable[str | None]] | None = None  # what `credentials` reads
     ca_file: str | None = None  # who may vouch for a server, where the system's own do not

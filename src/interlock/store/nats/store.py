@@ -19,9 +19,9 @@ from interlock.store.nats.reader import Reader
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Record, StoreRefused
 
-DUPLICATES_S = 120  # `Replication.append_new`: who appended an id within the last two minutes
+DUPLICATES_S = 120  # how long the server remembers an id (`Replication.append_new`)
 SEQUENCE_MAX = 2**63 - 1
-FOLLOWED_MAX = 1000  # records that wait for one follower before no more are asked for
+FOLLOWED_MAX = 1000  # records that wait for one follower; no more are requested then
 
 T = TypeVar("T")
 
@@ -35,6 +35,7 @@ class NatsStreams:
         self._appending: dict[str, asyncio.Lock] = {}
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
+        """Append records in one atomic batch. Appends of this process to one stream run one after the other."""
         if not records:
             return await self.last(stream)
         if len(records) > BATCH_MAX:
@@ -77,6 +78,7 @@ class NatsStreams:
             await self._jetstream.purge(self._names.stream(stream), seq=first_kept)
 
     async def ensure(self, stream: str) -> None:
+        """Create the stream if it does not exist."""
         await self._jetstream.ensure(
             self._names.stream(stream), (self._names.records(stream),), duplicate_window=DUPLICATES_S * 1_000_000_000
         )
@@ -99,6 +101,7 @@ class NatsStreams:
             return [self._jetstream.acknowledged(name, answer.result()) for answer in answers]
 
     async def _read_or_default(self, stream: str, request: Awaitable[T], default: T) -> T:
+        """Return the result of a read, or a default for a stream that does not exist yet."""
         name = self._names.stream(stream)
         try:
             return await (self._jetstream.await_request(name, request) if self._jetstream.knows(name) else request)
@@ -120,7 +123,10 @@ class NatsStreams:
 
 
 class NatsFollowing:
-    """The records of one stream, as they come."""
+    """The records of one stream as they are appended, as an async iterator.
+
+    At most FOLLOWED_MAX records wait for the iterator. Then no more are requested from the server.
+    """
 
     def __init__(
         self, jetstream: JetStream, names: Names, stream: str, after: int, ensure: Callable[[], Awaitable[None]]

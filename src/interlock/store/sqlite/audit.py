@@ -77,6 +77,7 @@ class SqliteAuditReader:
         return (await self._thread.run(self._log.tip)).sequence
 
     async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
+        """Check the whole chain page by page, so that appends are not kept waiting."""
         # The head is read before the records: what others append meanwhile can only lie beyond it.
         start, head = await self._thread.run(self._log.marks)
         check = ChainCheck(start, head)
@@ -102,6 +103,8 @@ class SqliteAuditReader:
 
 
 class SqliteAudit(SqliteAuditReader):
+    """Read and write access to the log."""
+
     read_only = False
 
     async def append(self, records: Sequence[bytes]) -> int:
@@ -120,6 +123,7 @@ class _Log:
         self._head = _Head(data / STORE_FILE, STORE_SCHEMA, busy_timeout_s, "NORMAL")
 
     def open(self) -> None:
+        """Open the log and its head. An empty log gets a head, so that a missing head is always a flaw."""
         if self._file.is_open:
             return
         if self._read_only:
@@ -137,6 +141,7 @@ class _Log:
         self._head.close()
 
     def append(self, records: Sequence[bytes]) -> int:
+        """Append the records to the chain, and move the head. Return the last sequence."""
         db = self._file.db
         if not records:
             return self.tip().sequence
@@ -153,7 +158,8 @@ class _Log:
                     db.execute("INSERT INTO record (seq, data, hash) VALUES (?, ?, ?)", row)
                     mark = Mark(mark.sequence + len(run), hashes[-1])
                 self._head.put(HEAD_KEY, mark)
-            # The records stand: an error now would make the caller write them twice. The next append moves the head.
+            # The records are on disk: an error now would make the caller write them twice.
+            # The next append moves the head.
             with contextlib.suppress(StoreError):
                 self._head.commit()
         finally:
@@ -198,6 +204,7 @@ class _Log:
         return records[:limit]
 
     def tip(self) -> Mark:
+        """Return the mark of the last record, or ORIGIN."""
         row = self._file.db.execute(_LAST_ROW).fetchone()
         if row is None:
             return ORIGIN
@@ -205,6 +212,7 @@ class _Log:
         return Mark(last.sequence, last.hash)
 
     def marks(self) -> tuple[Mark, Mark | None]:
+        """Return the mark at which the log begins, and its head if one is stored."""
         if not self._head.is_open:
             return ORIGIN, None
         return self._head.get(START_KEY) or ORIGIN, self._head.get(HEAD_KEY)

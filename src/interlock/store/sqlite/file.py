@@ -2,7 +2,12 @@
 
 In: a path, a schema (an application id and the migrations that lead to the newest version). Out: a connection in WAL
 mode with the schema up to date, or a `StoreRefused` that says what the operator does next. Jobs run one after another
-on a thread of their own, never on the event loop; errors of SQLite leave only as members of the `StoreError` tree.
+on one thread, never on the event loop: SQLite blocks on locks and on the disk. Errors of SQLite leave only as members
+of the `StoreError` tree.
+
+Several processes may open one file at the same moment, also a new one. So the version is read in one snapshot,
+migrations read it again under the write lock, and the switch to WAL is tried several times. A file of another program,
+or of a newer Interlock, is refused before anything is written to it.
 """
 
 import asyncio
@@ -38,6 +43,8 @@ _making = threading.Lock()
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
+    """The application id and the migrations of one kind of file."""
+
     application_id: int  # written into the file's header: tells our files from other people's, and from each other
     migrations: tuple[tuple[str, ...], ...]  # step n leads from version n to n + 1; a released step never changes
 
@@ -105,6 +112,7 @@ class SqliteFile:
             self._db = open_database(self.path, self._schema, self._synchronous, self._busy_timeout_s)
 
     def open_for_reading(self) -> None:
+        """Open an existing file read-only."""
         if self._db is None:
             self._db = open_for_reading(self.path, self._schema, self._busy_timeout_s)
 
@@ -132,6 +140,7 @@ def write_transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def roll_back(db: sqlite3.Connection) -> None:
+    """Undo the transaction of a connection, if there is one."""
     if db.in_transaction:
         with contextlib.suppress(sqlite3.Error):  # the error that brought us here is the one to tell
             db.execute("ROLLBACK")
@@ -158,6 +167,7 @@ def errors_of(path: Path) -> Iterator[None]:
 
 
 def _damage(path: Path, what: str) -> Damaged:
+    """Return the error of a file that cannot be read."""
     return Damaged(
         f"{path} is damaged or not an Interlock file ({what}). "
         "Stop the node, move the file aside, and put a backup in its place or start with a new one."
@@ -216,6 +226,7 @@ def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TI
 
 
 def _make_private(path: Path) -> None:
+    """Create the folder and the file, readable by their owner alone. Raise FolderUnusable."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -247,6 +258,7 @@ def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
 
 
 def _switch_to_wal(db: sqlite3.Connection, path: Path) -> None:
+    """Switch the file to write-ahead logging, with which readers and a writer do not block each other."""
     # When two processes switch the same new file at once, SQLite refuses one of them without waiting.
     for _ in range(_WAL_SWITCH_TRIES):
         try:

@@ -70,8 +70,8 @@ class SqliteNamesLog:
         return await self._thread.run(select)
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
-        """Chain the records after the mark `after`, all or nothing. Raise Conflict if `after` is not the last
-        record.
+        """Append the records to the chain after the mark `after`, all or nothing. Raise Conflict if `after` is not the
+        last record.
         """
         self._thread.start()
         await self._thread.run(self._file.open)

@@ -1,10 +1,14 @@
 """Secrets: passwords and tokens for servers, in secrets.db, each sealed with AES-256-GCM.
 
-The key is a file of its own, secrets.key (0600), made with the first secret; it may be a link to one kept elsewhere. A
-sealed value is bound to its name, so that no entry can be put in another's place. What is called what stands in the
-clear: `names` needs no key. Neither file exists before the first secret, and `cryptography` is not imported before it.
+The key is in a separate file, secrets.key (0600), created with the first secret; it may be a link to one kept
+elsewhere. So a copy of the database alone reveals nothing. A sealed value is bound to its name, so that no entry can be
+put in another's place. Names are not encrypted: `names` needs no key. Neither file exists before the first secret, and
+`cryptography` is not imported before it.
 
-Like `tokens`, this module draws random numbers, and takes the time as an argument.
+A lost key is never replaced silently. Only a database without secrets gets a new one; otherwise the operator learns
+that the old key is missing.
+
+Times are arguments: the module has no clock.
 """
 
 import asyncio
@@ -48,6 +52,8 @@ def names_on_disk(data: Path, kind: Kind) -> frozenset[str]:
 
 
 class Secrets:
+    """The secrets of a node, by kind and name."""
+
     def __init__(self, data: Path) -> None:
         self._data = data
         self._store: SqliteStore | None = None
@@ -77,6 +83,7 @@ class Secrets:
         return None if entry is None else entry.revision
 
     async def put(self, kind: Kind, name: str, value: bytes, now: float) -> None:
+        """Seal and store a secret. Raise StoreRefused if it is too large."""
         if len(value) > VALUE_BYTES_MAX:
             raise StoreRefused(f"a secret has at most {VALUE_BYTES_MAX} bytes")
         store = await self._open_store()
@@ -100,6 +107,7 @@ class Secrets:
             return self._store
 
     def _unseal(self, kind: Kind, name: str, sealed: bytes) -> bytes:
+        """Return the value of a sealed entry. Raise Damaged if the key does not open it."""
         cipher = self._sealer(make=False)
         from cryptography.exceptions import InvalidTag
 
@@ -115,6 +123,7 @@ class Secrets:
             ) from None
 
     def _sealer(self, *, make: bool) -> "AESGCM":
+        """Return the cipher. The key is read when it is first needed."""
         if self._cipher is None:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # here: it takes 10 MiB
 
@@ -127,6 +136,7 @@ def _associated_data(kind: Kind, name: str) -> bytes:
 
 
 def _key(path: Path, *, make: bool) -> bytes:
+    """Read the key, or create it first. Raise Damaged if it is missing or not a key."""
     try:
         if make and not path.exists():
             _make_key(path)
@@ -136,7 +146,7 @@ def _key(path: Path, *, make: bool) -> bytes:
     except FileNotFoundError:
         raise Damaged(
             f"{path.name} is gone, and without it {SECRETS_FILE} cannot be read. Put it back, or remove "
-            f"{SECRETS_FILE} and set the secrets anew."
+            f"{SECRETS_FILE} and store the secrets again."
         ) from None
     except OSError as error:
         raise FolderUnusable(f"{path} cannot be used ({error.strerror}).") from error
@@ -146,7 +156,7 @@ def _key(path: Path, *, make: bool) -> bytes:
 
 
 def _make_key(path: Path) -> None:
-    """Whole or not at all, and once: another process may be making it."""
+    """Create the key file completely or not at all, and only once: another process may be creating it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
     try:
         with os.fdopen(handle, "wb") as file:
