@@ -51,7 +51,7 @@ class ProposalRulings(Rulings, Protocol):
     def find_obstacle(self, approval: Approval) -> Refusal | None:
         """Return why a proposal cannot be carried out now, or None."""
 
-    def find_bar(self, approval: Approval, decision: Decision) -> Refusal | None:
+    def find_decider_refusal(self, approval: Approval, decision: Decision) -> Refusal | None:
         """Return why this approver may not decide, or None: it is the proposer itself or has a lower privilege."""
 
 
@@ -158,7 +158,7 @@ class DecisionService:
         decision = Decision(
             what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason, answer=answer, proof=stored
         )
-        if proposals is not None and (barred := proposals.find_bar(approval, decision)) is not None:
+        if proposals is not None and (barred := proposals.find_decider_refusal(approval, decision)) is not None:
             return barred
         if approval.kind is Kind.REQUEST and self._receivers.names is not None:
             key = verified.key if verified is not None else None

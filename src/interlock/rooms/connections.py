@@ -2,9 +2,9 @@
 
 A WebSocket receives the envelopes of the room in their order and the replies to what its participant sent. A new
 connection first receives a welcome. If it asked for history, it then receives events with old envelopes until it has
-caught up with the room, and live envelopes from there on; `_told` marks the last one that came with the history. A peer
-that does not read is closed with code 4429 and may resume where it stopped: nothing is left out silently (X-5.2-6). A
-peer that repeatedly sends what is no envelope is closed as well (X-4-1).
+caught up with the room, and live envelopes from there on; `_last_in_history` marks the last one that came with the
+history. A peer that does not read is closed with code 4429 and may resume where it stopped: nothing is left out
+silently (X-5.2-6). A peer that repeatedly sends what is no envelope is closed as well (X-4-1).
 
 A lease makes a client present that has no connection (X-10.1-4). It belongs to a principal in one room. Each call of a
 room tool renews it; it ends when the client leaves or when its time is over. Nothing is delivered to a lease: its owner
@@ -88,7 +88,7 @@ class ParticipantConnection:
         self._clock = clock
         self._pipe: AcceptedPipe | None = None
         self._is_live = options.after is None and not options.history
-        self._told = 0  # the last sequence that history told
+        self._last_in_history = 0  # the last sequence that history told
         self._sent = 0  # bytes
         self._ends: deque[int] = deque()  # where each message ends among them, until the peer has taken it
         self._invalid: deque[float] = deque()
@@ -115,7 +115,7 @@ class ParticipantConnection:
         """
         envelope = delivery.envelope
         if delivery.sequence:
-            if not self._is_live or delivery.sequence <= self._told:
+            if not self._is_live or delivery.sequence <= self._last_in_history:
                 return  # it comes with the history, or came with it
         elif delivery.number < self.since:
             return
@@ -202,7 +202,7 @@ class ParticipantConnection:
             while not self._closing:
                 upto = room.timeline.delivered
                 if after >= upto:
-                    self._is_live, self._told = True, after  # nothing is awaited between the look and this
+                    self._is_live, self._last_in_history = True, after  # nothing is awaited between the look and this
                     return
                 records = limit_bytes(await room.timeline.history.read(after, upto, HISTORY_BATCH))
                 if not records:  # they were forgotten meanwhile

@@ -176,7 +176,7 @@ class RoomsEndpoint:
         if credential is None:
             shown = maybe_shown(self._certificates, self._proxies, scope, head)
             name = shown.principal if isinstance(shown, ClientCertificate) else None
-            if isinstance(shown, ClientCertificate) and name is not None and self._rooms.names(name):  # X-5.1-2
+            if isinstance(shown, ClientCertificate) and name is not None and self._rooms.is_listed(name):  # X-5.1-2
                 return RoomCaller(principal=name, certificate=shown)
             peer = address_of(scope["client"][0] if scope["client"] else None)
             local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
@@ -213,7 +213,7 @@ class RoomsEndpoint:
         id = caller.participant or participant_of(caller.principal)
         if self._rooms.find_removal(room, id) is not None:
             return _REMOVED
-        settled = self._rooms.settle(room, id, caller.principal, caller.privilege)
+        settled = self._rooms.determine_privilege(room, id, caller.principal, caller.privilege)
         try:
             readable_after = await self._rooms.readable_after(room, id)
         except StoreError:
@@ -238,7 +238,7 @@ class RoomsEndpoint:
             await send({"type": "websocket.accept", "headers": []})
             # The privilege is determined again: an admin may have changed it since the request. From here on nothing
             # is awaited, so that what is checked still holds when the connection joins.
-            settled = self._rooms.settle(room, id, joined.principal, caller.privilege)
+            settled = self._rooms.determine_privilege(room, id, joined.principal, caller.privilege)
             privilege, v0 = settled.privilege, room.settings.v0_clients
             protocol = joined.options.protocol or room.settings.undeclared_protocol
             if protocol == V0 and v0 in ("full", "restricted") and settled.origin != "grant":
@@ -289,7 +289,7 @@ class RoomsEndpoint:
                 await self._post(scope, receive, send, caller, topic)
                 return
             case ("GET", "topics", topic, ("participants" | "history" | "rate-limit" | "proposals") as what):
-                answer = await self._look(caller, topic, what, query)
+                answer = await self._read_room(caller, topic, what, query)
             case ("POST", "topics", topic, "proposals", id, ("fulfil" | "reject" | "withdraw") as what):
                 body, _ = await _read(receive, DECISION_BYTES)
                 decided = await self._decide(caller, topic, id, what, body)
@@ -324,7 +324,7 @@ class RoomsEndpoint:
         self._tickets[ticket] = SocketTicket(caller, topic, origin, now + TICKET_S)
         return {"ticket": ticket, "expires_in": int(TICKET_S)}
 
-    async def _look(
+    async def _read_room(
         self,
         caller: RoomCaller,
         topic: str,

@@ -241,15 +241,15 @@ class NodeParticipants:
         self.dispatch = dispatch
         self.find_principal = find_principal
         self._by_room: dict[Room, NodeParticipant] = {}
-        rooms.changed.subscribe(self._look)
+        rooms.changed.subscribe(self._update_participants)
 
     async def open(self) -> None:
-        self._look(None)
+        self._update_participants(None)
 
     async def close(self) -> None:
         """Do nothing: the rooms have closed all connections."""
 
-    def _look(self, _: None) -> None:
+    def _update_participants(self, _: None) -> None:
         for room in list(self._by_room):
             if self.rooms.by_topic.get(room.topic) is not room or not room.settings.interlock_tools:
                 self._by_room.pop(room).close(0, "")

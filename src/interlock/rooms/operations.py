@@ -112,7 +112,7 @@ class RoomOperations:
                 )
         removed = tuple(
             RemovedParticipant(participantId=id, by=removal.by, at=rfc3339(removal.at))
-            for id, removal in self.rooms.removed(room)
+            for id, removal in self.rooms.list_removals(room)
         )
         return RoomConnections(topic=topic, connections=tuple(connections), removed=removed)
 
@@ -122,7 +122,7 @@ class RoomOperations:
         room = self._room(topic)
         records = dict(self.rooms.records.of_room(topic))
         away = sorted((id for id in records if id not in room.seats), key=lambda id: -records[id].last_seen)
-        removals = dict(self.rooms.removed(room))
+        removals = dict(self.rooms.list_removals(room))
         participants: list[RoomParticipant] = []
         for id in dict.fromkeys([*room.seats, *removals, *away[:AWAY_MAX]]):
             seat, record, removal = room.seats.get(id), records.get(id), removals.get(id)

@@ -136,7 +136,7 @@ class ProposalIndex:
             topic, id = key_of(approval)
             self._tracked[topic, id] = Tracked(approval.id, approval.agent or "")
             if approval.status is Status.PENDING:
-                self.hold(topic, approval.agent or "", id)
+                self.add_waiting(topic, approval.agent or "", id)
 
     def add(self, key: Key, tracked: Tracked) -> None:
         self._tracked[key] = tracked
@@ -198,10 +198,10 @@ class ProposalIndex:
     def waiting_ids(self, topic: str, proposer: str) -> set[str]:
         return self._waiting.get(topic, {}).get(proposer, set())
 
-    def hold(self, topic: str, proposer: str, id: str) -> None:
+    def add_waiting(self, topic: str, proposer: str, id: str) -> None:
         self._waiting.setdefault(topic, {}).setdefault(proposer, set()).add(id)
 
-    def release(self, topic: str, proposer: str, id: str) -> None:
+    def remove_waiting(self, topic: str, proposer: str, id: str) -> None:
         """Stop counting a proposal as waiting, and wake the tasks that wait for it."""
         ids = self.waiting_ids(topic, proposer)
         ids.discard(id)

@@ -106,7 +106,7 @@ class ProposalTracker:
         self._changes = inbox.listen(only_own=True)
         self._replicas = replicas
         self._carried_out: dict[str, Key] = {}  # fulfilments that another replica sent, by the id of the envelope
-        inbox.heard.subscribe(self._take_elsewhere)
+        inbox.heard.subscribe(self._apply_remote_change)
 
     # Life
 
@@ -140,7 +140,7 @@ class ProposalTracker:
             return None
         waiting, most = self.index.waiting_ids(room.topic, who.id), room.settings.proposals_pending
         if len(waiting) < most:
-            self.index.hold(room.topic, who.id, envelope.id)
+            self.index.add_waiting(room.topic, who.id, envelope.id)
             return None
         ends = [approval.expires_at for id in waiting if (approval := self.index.find(room.topic, id)) is not None]
         left_s = min((end for end in ends if end is not None), default=self._clock.wall()) - self._clock.wall()
@@ -150,7 +150,7 @@ class ProposalTracker:
 
     def on_lost(self, room: Room, envelope: Envelope) -> None:
         """Release a proposal that was admitted but could not be stored."""
-        self.index.release(room.topic, envelope.sender or "", envelope.id)
+        self.index.remove_waiting(room.topic, envelope.sender or "", envelope.id)
 
     def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
         """Put a proposal into the inbox whose replica stopped before doing so. `principal`: the proposer's, if any."""
@@ -158,9 +158,9 @@ class ProposalTracker:
             return
         is_over = received_at + room.settings.proposal_ttl_s <= self._clock.wall()
         if is_over or not room.settings.tracker:
-            self.index.release(room.topic, envelope.sender or "", envelope.id)
+            self.index.remove_waiting(room.topic, envelope.sender or "", envelope.id)
             return
-        self.index.hold(room.topic, envelope.sender or "", envelope.id)
+        self.index.add_waiting(room.topic, envelope.sender or "", envelope.id)
         principal = principal or f"participant:{envelope.sender}"
         self._published.put_nowait((room, envelope, principal, received_at))
 
@@ -178,7 +178,7 @@ class ProposalTracker:
         answers = envelope.correlation_id or ""
         if envelope.kind == PROPOSAL:
             # Its replica puts it into the inbox, unless that replica stops before.
-            self.index.hold(room.topic, envelope.sender or "", envelope.id)
+            self.index.add_waiting(room.topic, envelope.sender or "", envelope.id)
             asyncio.get_running_loop().call_later(ADOPTED_S, self.recover, room, envelope, received_at)
         elif envelope.kind == MCP and (answers in self._fulfilments or answers in self._expected):
             self._published.put_nowait((room, envelope, "", None))
@@ -192,7 +192,7 @@ class ProposalTracker:
             if tracked is not None and tracked.answer is None:
                 tracked.answer = envelope
 
-    def _take_elsewhere(self, approval: Approval) -> None:
+    def _apply_remote_change(self, approval: Approval) -> None:
         """Update the index after another replica raised or moved a proposal; that replica announces it."""
         if approval.kind is not Kind.PROPOSAL:
             return
@@ -203,7 +203,7 @@ class ProposalTracker:
                 self.index.add(key, Tracked(approval.id, approval.agent or ""))
             elif tracked.approval_id != approval.id:  # it was edited
                 tracked.approval_id, tracked.sent_params = approval.id, approval.params
-            self.index.hold(key[0], approval.agent or "", key[1])
+            self.index.add_waiting(key[0], approval.agent or "", key[1])
         elif tracked is not None and tracked.approval_id == approval.id and tracked.announced is not status:
             self._note_status(approval, tracked, status)
 
@@ -228,7 +228,7 @@ class ProposalTracker:
             room, envelope, principal, received_at = await self._published.get()
             try:
                 if envelope.kind == PROPOSAL:
-                    await self._raise(room, envelope, principal, received_at)
+                    await self._raise_approval(room, envelope, principal, received_at)
                 elif envelope.kind in (REJECT, WITHDRAW):
                     # The room has published a rejection or withdrawal, whose sender may have left meanwhile.
                     id = envelope.sender or ""
@@ -246,7 +246,7 @@ class ProposalTracker:
             finally:
                 self._expected.discard(envelope.id)
 
-    async def _raise(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
+    async def _raise_approval(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
         """Put a published proposal into the inbox, or tell the proposer why it is not tracked."""
         proposer, proposed = envelope.sender or "", rules.read_proposed(envelope.payload)
         if proposed is None:
@@ -262,7 +262,7 @@ class ProposalTracker:
                 return
             code: Any = "rate_limited" if raised.code == BUDGET_EXCEEDED else "unavailable"
             refusal = EnvelopeRefusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
-        self.index.release(room.topic, proposer, envelope.id)
+        self.index.remove_waiting(room.topic, proposer, envelope.id)
         room.tell(proposer, refusal)
 
     def _draft(
@@ -308,7 +308,7 @@ class ProposalTracker:
             is_first = False
         raised = self.index.find(room.topic, envelope.id)
         if not is_first and (raised is None or raised.status is not Status.PENDING):
-            self.index.release(room.topic, envelope.sender or "", envelope.id)
+            self.index.remove_waiting(room.topic, envelope.sender or "", envelope.id)
         if not is_first and raised is None:  # who claimed it may be no more before it is in the inbox
             began = self._clock.wall() if received_at is None else received_at
             asyncio.get_running_loop().call_later(LEASE_S, self.recover, room, envelope, began, principal)
@@ -386,7 +386,7 @@ class ProposalTracker:
         refusal = self._find_obstacle(approval)
         return None if refusal is None else approval_refusal(refusal)
 
-    def find_bar(self, approval: Approval, decision: Decision) -> Refusal | None:
+    def find_decider_refusal(self, approval: Approval, decision: Decision) -> Refusal | None:
         """Return why this approver may not decide, or None."""
         room, principal = self._rooms.get(approval.room or ""), decider(decision)
         participant = participant_of(principal)
@@ -487,7 +487,7 @@ class ProposalTracker:
         if isinstance(raised, Refusal):
             tracked.approval_id = old.id
             if not isinstance(voided, Refusal):
-                self._tell(voided)
+                self._announce_status(voided)
             return envelope_refusal(raised, id)
         tracked.sent_params = proposed.params
         self._audit.add("edit", topic, by, "ok", participant=old.agent, approval=raised.id, instead_of=old.id)
@@ -554,9 +554,9 @@ class ProposalTracker:
         """Announce the changes of proposals that this replica makes in the inbox."""
         async for approval in self._changes:
             if approval.kind is Kind.PROPOSAL:
-                self._tell(approval)
+                self._announce_status(approval)
 
-    def _tell(self, approval: Approval) -> None:
+    def _announce_status(self, approval: Approval) -> None:
         """Announce a new status of a proposal in its room."""
         topic, proposal_id = key_of(approval)
         status, tracked = STATUS[approval.status], self.index.find_tracked((topic, proposal_id))
@@ -587,7 +587,7 @@ class ProposalTracker:
     def _note_status(self, approval: Approval, tracked: Tracked, status: ProposalStatus) -> None:
         """Note that the room knows a status, and stop counting the proposal as waiting."""
         topic, proposal_id = key_of(approval)
-        self.index.release(topic, tracked.proposer, proposal_id)
+        self.index.remove_waiting(topic, tracked.proposer, proposal_id)
         self.index.count(topic, status)
         if tracked.announced is None and approval.decision is not None:
             waited_s = max(0.0, approval.decision.at - approval.created_at)

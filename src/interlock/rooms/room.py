@@ -121,16 +121,16 @@ class Connected(Protocol):
 class Seat(msgspec.Struct):
     """A participant that is present, or was present a moment ago.
 
-    `leaves` is the timer that ends the grace after the last connection; it is None while a connection exists.
-    `replaced` has the times at which a connection took the place of an older one.
+    `leave_timer` is the timer that ends the grace after the last connection; it is None while a connection exists.
+    `replaced_at` has the times at which a connection took the place of an older one.
     """
 
     participant: Participant
     principal: str
     connections: list[Connected] = []
-    leaves: asyncio.TimerHandle | None = None
-    replaced: deque[float] = msgspec.field(default_factory=deque)
-    noticed: float = float("-inf")
+    leave_timer: asyncio.TimerHandle | None = None
+    replaced_at: deque[float] = msgspec.field(default_factory=deque)
+    noticed_at: float = float("-inf")
     is_observed: bool = False  # as in `AssignedPrivilege`
     was_here: bool = True  # the last connection that it had
     is_removed: bool = False  # it cannot return within the grace
@@ -210,8 +210,8 @@ class Room:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         for seat in self.seats.values():
-            if seat.leaves is not None:
-                seat.leaves.cancel()
+            if seat.leave_timer is not None:
+                seat.leave_timer.cancel()
         await self.timeline.close()
         await self._background.close()
 
@@ -247,9 +247,9 @@ class Room:
         if seat is None or len(seat.connections) < self.settings.connections_per_participant:
             return False
         now = self._clock.now()
-        while seat.replaced and seat.replaced[0] <= now - REPLACEMENTS_S:
-            seat.replaced.popleft()
-        return len(seat.replaced) >= REPLACEMENTS_MAX
+        while seat.replaced_at and seat.replaced_at[0] <= now - REPLACEMENTS_S:
+            seat.replaced_at.popleft()
+        return len(seat.replaced_at) >= REPLACEMENTS_MAX
 
     def join(
         self, connection: Connected, who: Participant, principal: str, source: str, *, is_observed: bool = False
@@ -261,9 +261,9 @@ class Room:
             seat = self.seats[who.id] = Seat(who, principal, [connection])
             self._announce(gateway_messages.presence(self.stamp(), "join", who), but=connection)
         else:
-            if seat.leaves is not None:
-                seat.leaves.cancel()
-                seat.leaves = None
+            if seat.leave_timer is not None:
+                seat.leave_timer.cancel()
+                seat.leave_timer = None
             seat.participant, seat.principal = who, principal
             seat.connections.append(connection)
             self._replace_oldest(seat)
@@ -294,9 +294,9 @@ class Room:
             if seat.principal != principal:
                 self.disconnect(who.id, REPLACED, ID_TAKEN)
                 seat.participant, seat.principal = who, principal
-            if seat.leaves is not None:
-                seat.leaves.cancel()
-                seat.leaves = None
+            if seat.leave_timer is not None:
+                seat.leave_timer.cancel()
+                seat.leave_timer = None
             seat.connections.insert(len(seat.connections) if is_newer else 0, connection)
             self._replace_oldest(seat)
         self._feeds.presence.publish((self, who.id))
@@ -305,7 +305,7 @@ class Room:
     def _replace_oldest(self, seat: Seat) -> None:
         """Close the oldest connections of a seat that has more than the room allows (X-4.4.1-5)."""
         while len(seat.connections) > self.settings.connections_per_participant:
-            seat.replaced.append(self._clock.now())
+            seat.replaced_at.append(self._clock.now())
             seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
 
     def leave(self, connection: Connected, participant: str) -> None:
@@ -320,7 +320,7 @@ class Room:
         if not seat.connections:
             # A link that flaps costs every model in the room the tokens of two messages (X-4.4.1-3).
             grace_s = 0.0 if seat.is_removed else self.settings.presence_grace_s
-            seat.leaves = asyncio.get_running_loop().call_later(grace_s, self._announce_leave, participant)
+            seat.leave_timer = asyncio.get_running_loop().call_later(grace_s, self._announce_leave, participant)
             self._feeds.presence.publish((self, participant))
 
     def _announce_leave(self, participant: str) -> None:
@@ -381,8 +381,8 @@ class Room:
         closing = [] if seat is None else [each for each in seat.connections if each.is_here or everywhere]
         if seat is not None:
             seat.is_removed = code == REMOVED
-            if seat.is_removed and seat.leaves is not None:  # it went a moment ago
-                seat.leaves.cancel()
+            if seat.is_removed and seat.leave_timer is not None:  # it went a moment ago
+                seat.leave_timer.cancel()
                 self._announce_leave(participant)
         for connection in closing:
             connection.close(code, reason)
@@ -509,8 +509,8 @@ class Room:
         seat = self.seats.get(who.id)
         if refusal.code != "privilege_violation" or not self.settings.violation_notice or seat is None:
             return
-        if self._clock.now() - seat.noticed >= NOTICE_EVERY_S:
-            seat.noticed = self._clock.now()
+        if self._clock.now() - seat.noticed_at >= NOTICE_EVERY_S:
+            seat.noticed_at = self._clock.now()
             event = {"event": "privilege_violation", "participant": who.id, "envelope": envelope.id}
             self._announce(gateway_messages.system_event(self.stamp(), {**event, "kind": envelope.kind}))
 

@@ -425,16 +425,16 @@ class RoomTools:
         self._participation = participation
         tools = tuple(self._local_tool(name, tool) for name, tool in TOOLS.items())
         self._link = LocalLink((ROOMS,), events, clock, tools=tools, members=_AnyRoom(participation))
-        rooms.changed.subscribe(self._look)
+        rooms.changed.subscribe(self._update_links)
 
     async def open(self) -> None:
-        self._look(None)
+        self._update_links(None)
 
     async def close(self) -> None:
         self._leases.close()
         await self._link.close()
 
-    def _look(self, _: None) -> None:
+    def _update_links(self, _: None) -> None:
         if not self._rooms.by_topic:
             self._catalog.drop(self._link)
         elif not self._catalog.has_segment(ROOMS):
@@ -489,12 +489,12 @@ class RoomResources:
         self._audience = audience
         self._links: dict[Room, LocalLink] = {}
         self._pauses: dict[Room, asyncio.TimerHandle] = {}
-        self._untold: set[Room] = set()  # rooms with news that subscribers were not notified of yet
-        rooms.changed.subscribe(self._look)
+        self._with_news: set[Room] = set()  # rooms with news that subscribers were not notified of yet
+        rooms.changed.subscribe(self._update_links)
         rooms.feeds.published.subscribe(lambda event: self._notify(event[0]))
 
     async def open(self) -> None:
-        self._look(None)
+        self._update_links(None)
 
     async def close(self) -> None:
         for timer in self._pauses.values():
@@ -502,7 +502,7 @@ class RoomResources:
         for link in self._links.values():
             await link.close()
 
-    def _look(self, _: None) -> None:
+    def _update_links(self, _: None) -> None:
         """Give each room one link, under the name that it has now."""
         local_names = resolve_locals([*self._rooms.by_topic]).local_names
         for room, link in list(self._links.items()):
@@ -539,13 +539,13 @@ class RoomResources:
         """Notify the subscribers of a room, unless that was done less than PACE_S ago; then do it later."""
         link = self._links.get(room)
         if link is None or room in self._pauses:
-            self._untold.add(room)
+            self._with_news.add(room)
             return
-        self._untold.discard(room)
+        self._with_news.discard(room)
 
         def after_pause() -> None:
             del self._pauses[room]
-            if room in self._untold:
+            if room in self._with_news:
                 self._notify(room)
 
         if self._audience.tell_updated(link, f"{SCHEME}{room.topic}"):

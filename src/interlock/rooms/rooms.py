@@ -125,9 +125,9 @@ class RoomRegistry:
         self.by_topic: dict[str, Room] = {}
         self._elsewhere = RemoteSeats(store, replicas, clock, self.by_topic)
         self.feeds.seated.subscribe(lambda event: self._elsewhere.note(*event))
-        replicas.on_change(GRANTS, self._take_grant)
-        replicas.on_change(CREATED, self._take_created)
-        replicas.on_change(JOINS, self._take_join)
+        replicas.on_change(GRANTS, self._apply_remote_grant)
+        replicas.on_change(CREATED, self._open_remote_room)
+        replicas.on_change(JOINS, self._note_remote_join)
         replicas.on_change(participant_records.BUCKET, self.records.take_change)
         self._created: dict[str, Created] = {}
         self._grants: dict[str, PrivilegeGrant] = {}
@@ -151,8 +151,8 @@ class RoomRegistry:
             self._created[entry.key] = msgspec.json.decode(entry.value, type=Created)
         for entry in await self._store.kv.entries(JOINS, now):
             self._joins[entry.key] = int(entry.value)
-        for topic in self._topics(self._plan):
-            await self._begin(topic)
+        for topic in self._list_topics(self._plan):
+            await self._open_room(topic)
         await self._elsewhere.open()
         self._tasks.begin(self._forget_forever(), "old envelopes of rooms")
         self.proposals.start()
@@ -189,7 +189,7 @@ class RoomRegistry:
         closed, its history kept.
         """
         self._plan = plan
-        wanted = self._topics(plan)
+        wanted = self._list_topics(plan)
         for topic in [each for each in self.by_topic if each not in wanted]:
             room = self.by_topic.pop(topic)
             for participant in list(room.seats):
@@ -202,10 +202,10 @@ class RoomRegistry:
                 _warn_if_open(room)
         for topic in wanted:
             if topic not in self.by_topic:
-                await self._begin(topic)
+                await self._open_room(topic)
         self.changed.publish(None)
 
-    def _topics(self, plan: Plan) -> list[str]:
+    def _list_topics(self, plan: Plan) -> list[str]:
         """Return the topics of all rooms, declared ones first."""
         return [*dict.fromkeys([*(entry.topic for entry in plan.room), *self._created])]
 
@@ -213,7 +213,7 @@ class RoomRegistry:
         written = next((entry.written for entry in self._plan.room if entry.topic == topic), {})
         return room_settings(self._plan.rooms, written)
 
-    async def _begin(self, topic: str) -> Room:
+    async def _open_room(self, topic: str) -> Room:
         """Construct and open a room, with the connections that other replicas hold to it."""
         history = History(self._store, topic)
         granted = partial(self._find_granted_privilege, topic)
@@ -229,28 +229,28 @@ class RoomRegistry:
 
     # What other replicas did
 
-    def _take_grant(self, change: Change) -> None:
+    def _apply_remote_grant(self, change: Change) -> None:
         """Apply the decision of an admin that another replica wrote."""
         topic, _, participant = change.key.partition("\n")
         if change.entry is None:
             return
         grant, room = msgspec.json.decode(change.entry.value, type=PrivilegeGrant), self.by_topic.get(topic)
-        self._decide(change.key, grant)
+        self._set_grant(change.key, grant)
         if room is not None and grant.is_removal:
             room.disconnect(participant, REMOVED, REMOVED_WHY)
         elif room is not None and not self._is_over(grant):
             room.set_privilege(participant, grant.privilege, grant.by)
 
-    async def _take_created(self, change: Change) -> None:
+    async def _open_remote_room(self, change: Change) -> None:
         """Open a room that another replica created."""
         async with self._creating:
             if change.entry is None or change.key in self.by_topic:
                 return
             self._created[change.key] = msgspec.json.decode(change.entry.value, type=Created)
-            await self._begin(change.key)
+            await self._open_room(change.key)
             self.changed.publish(None)
 
-    def _take_join(self, change: Change) -> None:
+    def _note_remote_join(self, change: Change) -> None:
         if change.entry is not None:
             self._joins[change.key] = int(change.entry.value)
 
@@ -268,7 +268,7 @@ class RoomRegistry:
             await self._store.kv.put(CREATED, topic, msgspec.json.encode(created), created.at)
             self._created[topic] = created
             self.audit.add("create", topic, by, "ok")
-            room = await self._begin(topic)
+            room = await self._open_room(topic)
             self.changed.publish(None)
             return room
 
@@ -299,7 +299,7 @@ class RoomRegistry:
         grant = self._grants.get(f"{room.topic}\n{participant_of(principal)}")
         return grant is not None and grant.admits
 
-    def names(self, principal: str) -> bool:
+    def is_listed(self, principal: str) -> bool:
         """Return whether the lists of any room name a principal."""
         lists = ((*room.settings.members, *room.settings.full) for room in self.by_topic.values())
         return any(matches_any(principal, patterns) for patterns in lists)
@@ -311,7 +311,9 @@ class RoomRegistry:
             return True
         return any(grant.admits and key.startswith(f"{room.topic}\n") for key, grant in self._grants.items())
 
-    def settle(self, room: Room, participant: str, principal: str, of_token: Privilege | None) -> AssignedPrivilege:
+    def determine_privilege(
+        self, room: Room, participant: str, principal: str, of_token: Privilege | None
+    ) -> AssignedPrivilege:
         """Determine the privilege of a participant that connects (X-5.1-4)."""
         is_full = matches_any(principal, room.settings.full)
         granted = self._find_granted_privilege(room.topic, participant)
@@ -323,7 +325,7 @@ class RoomRegistry:
         seat = room.seats.get(id)
         if seat is not None and seat.principal == principal:
             return seat.participant
-        return Participant(id=id, privilege=self.settle(room, id, principal, None).privilege)
+        return Participant(id=id, privilege=self.determine_privilege(room, id, principal, None).privilege)
 
     async def readable_after(self, room: Room, participant: str) -> int:
         """Return the sequence after which a participant may read. Raises StoreError."""
@@ -360,7 +362,7 @@ class RoomRegistry:
         grant = self._grants.get(f"{room.topic}\n{participant}")
         return grant if grant is not None and grant.is_removal else None
 
-    def removed(self, room: Room) -> list[tuple[str, PrivilegeGrant]]:
+    def list_removals(self, room: Room) -> list[tuple[str, PrivilegeGrant]]:
         """Return the removed participants and the decisions that removed them."""
         prefix = f"{room.topic}\n"
         removals = [(key, grant) for key, grant in self._grants.items() if grant.is_removal and key.startswith(prefix)]
@@ -420,7 +422,7 @@ class RoomRegistry:
         """
         async with self._deciding:
             earlier = self._grants.get(f"{room.topic}\n{participant}")
-            lasting = None if earlier is None else self._lasting(earlier)
+            lasting = None if earlier is None else self._lasting_privilege(earlier)
             if earlier is not None and (earlier.is_removal or lasting is Privilege.RESTRICTED):
                 return False
             if earlier is not None and earlier.admits and lasting is Privilege.FULL:
@@ -448,21 +450,21 @@ class RoomRegistry:
             at=at,
             until=until,
             before=before,
-            beneath=None if until is None or earlier is None else self._lasting(earlier),
+            beneath=None if until is None or earlier is None else self._lasting_privilege(earlier),
             admits=admits or (earlier is not None and earlier.admits),
         )
-        await self._write(room, participant, grant)
+        await self._store_grant(room, participant, grant)
 
-    def _lasting(self, grant: PrivilegeGrant) -> Privilege | None:
+    def _lasting_privilege(self, grant: PrivilegeGrant) -> Privilege | None:
         """Return the privilege that an admin decided without an end, or None."""
         return grant.beneath if grant.until is not None else grant.privilege
 
-    async def _write(self, room: Room, participant: str, grant: PrivilegeGrant) -> None:
+    async def _store_grant(self, room: Room, participant: str, grant: PrivilegeGrant) -> None:
         key = f"{room.topic}\n{participant}"
         await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), grant.at)
-        self._decide(key, grant)
+        self._set_grant(key, grant)
 
-    def _decide(self, key: str, grant: PrivilegeGrant) -> None:
+    def _set_grant(self, key: str, grant: PrivilegeGrant) -> None:
         """Let a stored grant count, and publish a change if it alters who may join."""
         earlier = self._grants.get(key)
         self._grants[key] = grant
@@ -512,7 +514,7 @@ class RoomRegistry:
             earlier = self._grants.get(f"{room.topic}\n{participant}")
             admits = earlier is not None and earlier.admits
             removal = PrivilegeGrant(privilege=had, by=by, at=self._clock.wall(), admits=admits, is_removal=True)
-            await self._write(room, participant, removal)
+            await self._store_grant(room, participant, removal)
         closed = room.disconnect(participant, REMOVED, REMOVED_WHY, everywhere=True)
         self.audit.add("disconnect", room.topic, by, "ok", participant=participant)
         return closed

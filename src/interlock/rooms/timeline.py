@@ -258,7 +258,7 @@ class Timeline:
         self._queue: list[Delivery] = []
         self._awaited: dict[str, Delivery] = {}  # by id: stored, or about to be, and not heard yet
         self._following: Following[Record] | None = None
-        self._is_deaf = False  # the stream of the replicas can no longer be followed
+        self._is_cut_off = False  # the stream of the replicas can no longer be followed
         self._writer: asyncio.Task[None] | None = None
         self._background = BackgroundTasks()
         self._news = asyncio.Event()
@@ -314,7 +314,7 @@ class Timeline:
     async def _store(self, deliveries: list[Delivery]) -> bool:
         """Store a batch; return whether that succeeded. After a failure the senders have been told."""
         try:
-            if self._is_deaf:
+            if self._is_cut_off:
                 raise Unavailable("what is published can no longer be followed; restart this node")
             sequences = await self.history.append(
                 [(delivery.envelope.id, delivery.received_at, delivery.data) for delivery in deliveries]
@@ -368,28 +368,28 @@ class Timeline:
                     self.delivered = record.sequence
         except StoreError as lost:
             log.error("room %s is no longer served by this replica: %s", self._room.topic, lost)
-        self._is_deaf = True
+        self._is_cut_off = True
         self._give_up(list(self._awaited.values()))
 
-    async def _take(self, heard: StoredEnvelope) -> None:
+    async def _take(self, record: StoredEnvelope) -> None:
         """Deliver one record of the shared stream: an own envelope that comes back, or one of another replica."""
-        envelope = decode_untrusted(heard.data, len(heard.data))
+        envelope = decode_untrusted(record.data, len(record.data))
         if not isinstance(envelope, Envelope):
-            log.error("room %s: the record %d is no envelope", self._room.topic, heard.sequence)
-            self.delivered = heard.sequence
+            log.error("room %s: the record %d is no envelope", self._room.topic, record.sequence)
+            self.delivered = record.sequence
             return
         delivery = awaited = self._awaited.get(envelope.id)
-        if delivery is not None and heard.by == self.history.own and delivery.data == heard.data:
+        if delivery is not None and record.by == self.history.own and delivery.data == record.data:
             del self._awaited[envelope.id]
         else:
             # It is of another replica, or of this one whose storing was not confirmed here.
-            self._room.on_replicated(envelope, heard.received_at)
-            self.known.add(envelope, envelope.sender or "", heard.sequence)
+            self._room.on_replicated(envelope, record.received_at)
+            self.known.add(envelope, envelope.sender or "", record.sequence)
             self.numbered += 1
-            delivery = Delivery(envelope, heard.data, self.numbered, received_at=heard.received_at, is_stored=True)
+            delivery = Delivery(envelope, record.data, self.numbered, received_at=record.received_at, is_stored=True)
             if awaited is not None:  # another replica was first with an id that was sent here
                 self._refuse_taken(awaited)
-        delivery.sequence = heard.sequence
+        delivery.sequence = record.sequence
         await self._deliver_all([delivery])
 
     def _refuse_taken(self, delivery: Delivery) -> None:

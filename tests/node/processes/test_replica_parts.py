@@ -374,7 +374,7 @@ async def test_what_cannot_be_followed_any_more_is_refused(server: NatsServer, t
         await other.open()
         await other.streams.append("rooms/pair", [b"another"])
         one.nats._connection.lose("a test")
-        await until(lambda: one.room.timeline._is_deaf)
+        await until(lambda: one.room.timeline._is_cut_off)
         await until(lambda: one.nats.replication.is_reachable)
         refused = await one.say("after")
         assert refused is not None and refused.code == "unavailable"

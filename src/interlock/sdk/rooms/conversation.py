@@ -332,7 +332,7 @@ class Conversation:
         self._answers_while_restricted = answers_while_restricted
         self._listeners: list[Listener] = []
         self._pending: dict[str, _PendingRequest] = {}  # by the envelope's id
-        self._met: dict[str, asyncio.Task[None]] = {}  # peers that we have greeted
+        self._meetings: dict[str, asyncio.Task[None]] = {}  # peers that we have greeted
         self._missed: list[tuple[Envelope, Request]] = []
         self._numbers = itertools.count(1)
 
@@ -351,7 +351,7 @@ class Conversation:
         self.proposals.fail(over)
         for request in list(self._pending.values()):
             _fail(request.answer, over)
-        for meeting in self._met.values():
+        for meeting in self._meetings.values():
             meeting.cancel()
 
     def _hold(self) -> None:
@@ -462,17 +462,17 @@ class Conversation:
                 log.info("%s answers initialize with %s; it is asked anyway", peer, failed)
             await self.publish(MCP, encode_notification(INITIALIZED.encode(), b""), to=(peer,))
 
-        if peer not in self._met:
+        if peer not in self._meetings:
             greeting = asyncio.get_running_loop().create_task(greet(), name=f"meet {peer}")
             # Whoever awaits the task gets its exception; asyncio need not log it.
             greeting.add_done_callback(lambda task: None if task.cancelled() else task.exception())
-            self._met[peer] = greeting
-        meeting = self._met[peer]
+            self._meetings[peer] = greeting
+        meeting = self._meetings[peer]
         try:
             await asyncio.shield(meeting)
         except RoomError:
-            if self._met.get(peer) is meeting:
-                del self._met[peer]
+            if self._meetings.get(peer) is meeting:
+                del self._meetings[peer]
             raise
 
     # Hearing
@@ -493,7 +493,7 @@ class Conversation:
                 self._on_mcp(envelope, decode_untrusted(envelope.payload), is_old)
         except (CodecError, msgspec.DecodeError, UnicodeDecodeError):
             log.info("%s sent %s that cannot be read", envelope.sender, envelope.kind)
-        self._tell(Heard(envelope=envelope, sequence=sequence, is_old=is_old))
+        self._pass_on(Heard(envelope=envelope, sequence=sequence, is_old=is_old))
 
     def _on_mcp(self, envelope: Envelope, message: Request | Notification | Response, is_old: bool) -> None:
         """Handle a message of MCP. Old requests wait until everything missed has been read: some are answered
@@ -565,13 +565,13 @@ class Conversation:
                 _fail(pending.answer, NoAnswer(f"{pending.to} {why}"))
         else:
             self.proposals.on_event(envelope, payload)
-        self._tell(Heard(envelope=envelope, is_old=is_old))
+        self._pass_on(Heard(envelope=envelope, is_old=is_old))
 
     def _forget_absent(self) -> None:
-        for gone in [peer for peer in self._met if peer not in self.peers and self._met[peer].done()]:
-            del self._met[gone]
+        for gone in [peer for peer in self._meetings if peer not in self.peers and self._meetings[peer].done()]:
+            del self._meetings[gone]
 
-    def _tell(self, heard: Heard) -> None:
+    def _pass_on(self, heard: Heard) -> None:
         for listener in self._listeners:
             listener.put(heard)
 

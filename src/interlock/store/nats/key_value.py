@@ -335,8 +335,8 @@ def _lives(entry: Entry, now: float) -> bool:
 class Watches:
     """The watches of all buckets, and the reader that serves them.
 
-    `_held` has changes of keys that this process is writing. `_own` has writes of this process that the reader has not
-    reached yet; the reader skips what is older.
+    `_held_back` has changes of keys that this process is writing. `_own` has writes of this process that the reader has
+    not reached yet; the reader skips what is older.
     """
 
     def __init__(self, jetstream: JetStream, names: Names, kv: NatsKeyValue) -> None:
@@ -344,7 +344,7 @@ class Watches:
         self._names = names
         self._kv = kv
         self._watches: dict[str, list[NatsWatch]] = {}
-        self._held: dict[str, Stored] = {}  # by subject: the last message
+        self._held_back: dict[str, Stored] = {}  # by subject: the last message
         self._own: dict[str, int] = {}  # by subject: a sequence that the reader has yet to come to
         kv.own.on_end(self._on_own)
         self._reader: Reader | None = None
@@ -401,11 +401,11 @@ class Watches:
         if sequence <= own:
             return
         if stored.subject in self._kv.own.under_way:
-            self._held[stored.subject] = stored
+            self._held_back[stored.subject] = stored
         else:
-            self._tell(stored)
+            self._pass_on(stored)
 
-    def _tell(self, message: Stored) -> None:
+    def _pass_on(self, message: Stored) -> None:
         for watch in self._watches.get(self._bucket(message.subject), ()):
             watch.take(message)
 
@@ -416,10 +416,10 @@ class Watches:
                 self._own[subject] = max(sequence, self._own.get(subject, 0))
             for watch in self._watches.get(self._bucket(subject), ()):
                 watch.drop(subject, sequence)
-            if subject in self._held and self._held[subject].sequence <= sequence:
-                del self._held[subject]
-        if subject not in self._kv.own.under_way and (held := self._held.pop(subject, None)) is not None:
-            self._tell(held)  # by another; or by a write that failed, as far as its caller knows: this is news
+            if subject in self._held_back and self._held_back[subject].sequence <= sequence:
+                del self._held_back[subject]
+        if subject not in self._kv.own.under_way and (held := self._held_back.pop(subject, None)) is not None:
+            self._pass_on(held)  # by another; or by a write that failed, as far as its caller knows: this is news
 
     def _bucket(self, subject: str) -> str:
         return subject.removeprefix(f"{self._names.entries}.").partition(".")[0]
