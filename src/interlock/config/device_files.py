@@ -28,6 +28,7 @@ def device_files(workspace: Path) -> list[Path]:
 def read_devices(
     workspace: Path, settings: Settings, around: ConfigContext, findings: Findings, *, lenient: bool = False
 ) -> tuple[DevicePlan, ...]:
+    """Read the descriptions of a workspace. With `lenient`, a wrong one is a fault of that device alone."""
     folder = workspace / FOLDER
     try:
         files = device_files(workspace)
@@ -40,7 +41,16 @@ def read_devices(
     read = _read_leniently if lenient else _read
     devices = [read(file, settings, around, findings) for file in files]
     described = tuple(device for device in devices if device is not None)
-    _check_lines_apart(described, folder, findings)
+    # Nothing in a frame says which of several devices on one serial line is meant.
+    seen: dict[str, str] = {}
+    for device in described:
+        link = device.description.link
+        if link.transport != "uart_cbor" or link.port in (None, SIMULATED):
+            continue
+        if link.port in seen:
+            message = f"its port is that of '{seen[link.port]}' already"
+            findings.problem(Problem(file=str(folder / f"{device.segment}.toml"), key="link.port", message=message))
+        seen.setdefault(link.port, device.segment)
     return described
 
 
@@ -90,21 +100,9 @@ def _read_leniently(file: Path, settings: Settings, around: ConfigContext, findi
 
 
 def _report(fault: DescriptionFault, at: At) -> None:
+    """Report a fault of a description at its key, with the key that was probably meant."""
     for step in fault.path:
         at = at.inside(step)
     like = nearest(fault.unknown, fault.known) if fault.unknown is not None else None
     fallback = f"known here: {', '.join(fault.known)}" if fault.known else fault.hint
     at.wrong(fault.message, f"did you mean '{like}'?" if like is not None else fallback)
-
-
-def _check_lines_apart(devices: tuple[DevicePlan, ...], folder: Path, findings: Findings) -> None:
-    """Report devices on one serial line: nothing in a frame says which of them is meant."""
-    seen: dict[str, str] = {}
-    for device in devices:
-        link = device.description.link
-        if link.transport != "uart_cbor" or link.port in (None, SIMULATED):
-            continue
-        if link.port in seen:
-            message = f"its port is that of '{seen[link.port]}' already"
-            findings.problem(Problem(file=str(folder / f"{device.segment}.toml"), key="link.port", message=message))
-        seen.setdefault(link.port, device.segment)

@@ -1,7 +1,11 @@
 """Differences between two plans: by dotted key, and by what they mean for the guard.
 
-`differences` names every changed key. `GuardLines` are the lines of a configuration that loosen the guard or make it
-stricter. A new line that loosens, or a strict line that is gone, is what a person wants to know about.
+`differences` names every changed key; the node uses it to find out what to do about a changed configuration, and
+`without` to keep the old value of a key that cannot change in a running node.
+
+`GuardLines` are for the approvers. A configuration file may be written by programs that are not the operator, so a
+change that loosens the guard is shown to a person and waits for a signature (`approvals.guard_changes`). Two kinds of
+change loosen it: a new line that loosens, and a strict line that is gone.
 """
 
 from collections.abc import Iterator
@@ -14,10 +18,7 @@ from interlock.config.schema import sections
 
 def differences(old: Plan, new: Plan) -> tuple[str, ...]:
     """Return the dotted keys that differ, in the order of the plan; servers one by one."""
-    return tuple(_differences(old, new))
-
-
-def _differences(old: Plan, new: Plan) -> Iterator[str]:
+    keys: list[str] = []
     for field in new.__struct_fields__:
         before, after = getattr(old, field), getattr(new, field)
         if before == after:
@@ -25,17 +26,15 @@ def _differences(old: Plan, new: Plan) -> Iterator[str]:
         if field == "servers":
             old_servers = {server.segment: server for server in before}
             new_servers = {server.segment: server for server in after}
-            yield from (
-                f"servers.{segment}"
-                for segment in {**old_servers, **new_servers}
-                if old_servers.get(segment) != new_servers.get(segment)
-            )
+            segments = (old_servers | new_servers).keys()
+            changed = [segment for segment in segments if old_servers.get(segment) != new_servers.get(segment)]
+            keys += (f"servers.{segment}" for segment in changed)
         elif isinstance(before, msgspec.Struct):
-            yield from (
-                f"{field}.{key}" for key in before.__struct_fields__ if getattr(before, key) != getattr(after, key)
-            )
+            changed = [key for key in before.__struct_fields__ if getattr(before, key) != getattr(after, key)]
+            keys += (f"{field}.{key}" for key in changed)
         else:
-            yield field
+            keys.append(field)
+    return tuple(keys)
 
 
 def as_written(key: str) -> str:
@@ -61,6 +60,8 @@ def without(new: Plan, keys: tuple[str, ...], old: Plan) -> Plan:
 
 
 class GuardLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a configuration that matter to the guard, each as a line that a person can read."""
+
     loose: frozenset[str] = frozenset()
     strict: frozenset[str] = frozenset()
 
@@ -75,6 +76,7 @@ class GuardLines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def guard_lines(plan: Plan) -> GuardLines:
+    """Return the lines of a plan that loosen the guard or make it stricter."""
     return GuardLines(loose=frozenset(_loose(plan)), strict=frozenset(_strict(plan)))
 
 
@@ -84,6 +86,7 @@ def code_channels(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _loose(plan: Plan) -> Iterator[str]:
+    """Yield the settings with which fewer calls are held, checked or asked about than without them."""
     gate, drivers, safety, approvals = plan.gate, plan.drivers, plan.safety, plan.approvals
     if gate.mode != "gated":
         yield f'gate.mode = "{gate.mode}"'
@@ -127,6 +130,7 @@ def _loose(plan: Plan) -> Iterator[str]:
 
 
 def _strict(plan: Plan) -> Iterator[str]:
+    """Yield the settings with which more calls are held, checked or asked about than without them."""
     safety = plan.safety
     yield from (f'gate.also "{glob}"' for glob in plan.gate.also)
     for rule in plan.tools:

@@ -1,4 +1,9 @@
-"""The effective configuration: a Plan as JSON values in the shape of the file, with secrets masked."""
+"""The effective configuration: a Plan as JSON values in the shape of the file, with secrets masked.
+
+`interlock check --effective` and the operator API show it. Two rules keep secrets out. A field that is declared with a
+`SecretPart` is masked, entirely or in part. And whatever ${env:NAME} put into the plan of a server is masked in every
+text of that server, because any variable of the environment may be a secret.
+"""
 
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -7,7 +12,7 @@ import msgspec
 
 from interlock.config.addresses import Address
 from interlock.config.keys import SecretPart, Section, secrets_of
-from interlock.config.plan import Dial, Plan, ServerPlan, Spawn, ToolRule
+from interlock.config.plan import Dial, Plan, ServerPlan, Spawn
 from interlock.config.schema import sections
 
 MASK: Final = "***"
@@ -34,7 +39,12 @@ def _section_values(section: Section, value: Any) -> Any:
         case "segments":
             return {server.segment: _server_values(server) for server in value}
         case "list":
-            return [_tool_values(entry) if isinstance(entry, ToolRule) else _values(entry) for entry in value]
+            entries = [_values(entry) for entry in value]
+            if section.name == "tool":
+                # The capability is written as keys of the entry, and what is not written says nothing.
+                entries = [{key: each for key, each in values.items() if each is not None} for values in entries]
+                entries = [values | values.pop("capability") for values in entries]
+            return entries
         case "table":
             return {name: each for name, each in _values(value).items() if name in section.keys}
 
@@ -62,6 +72,7 @@ def _plain(value: Any) -> Any:
 
 
 def _masked(value: Any, secret: SecretPart) -> Any:
+    """Return a value without the part of it that is secret."""
     if value is None:
         return None
     match secret:
@@ -89,6 +100,7 @@ def _masked_url(url: str, secrets: tuple[str, ...]) -> str:
 
 
 def _server_values(server: ServerPlan) -> dict[str, Any]:
+    """Return the table of a server as it could be written, with what it was compiled into where that says more."""
     reach = server.reach
     values: dict[str, Any] = {}
     match reach:
@@ -113,9 +125,3 @@ def _server_values(server: ServerPlan) -> dict[str, Any]:
     if server.result_bytes is not None:
         values["result_bytes"] = server.result_bytes
     return values | {"timeout_s": server.timeout_s, "tools": dict(server.classes)}
-
-
-def _tool_values(rule: ToolRule) -> dict[str, Any]:
-    values = {name: value for name, value in _values(rule).items() if value is not None}
-    capability: dict[str, Any] = values.pop("capability")
-    return values | capability

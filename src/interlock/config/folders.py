@@ -9,6 +9,7 @@ _APPLICATION_SUPPORT: Final = "Library/Application Support"
 
 
 def home_folder(env: Mapping[str, str]) -> Path:
+    """Return the person's home folder."""
     home = env.get("HOME", "")
     return Path(home) if Path(home).is_absolute() else Path.home()
 

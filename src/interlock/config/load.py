@@ -1,8 +1,13 @@
-"""Files, environment and flags -> one Plan, or every problem found in them.
+"""The loading of a configuration: files, environment and flags become one Plan, or every problem found in them.
 
-A key is taken from the first that has it: flag, environment, ./interlock.toml, <config>/interlock/interlock.toml. A
-file that is named (flag or INTERLOCK_CONFIG) is read instead of those two, and must exist. Nothing is written, started
-or asked of the network.
+Theory of operation. Each source becomes a layer (`layers`). The layers are read into settings, the weakest first
+(`reader`), and the settings are checked as a whole (`cross_checks`). Descriptions of devices are read from the
+workspace (`device_files`). If no problem was found, the settings become the plan; otherwise ConfigInvalid has every
+problem, in the order of files and lines, so that a person can fix all of them at once.
+
+A key is taken from the first source that has it: flag, environment, ./interlock.toml,
+<config>/interlock/interlock.toml. A file that is named (by a flag or INTERLOCK_CONFIG) is read instead of those two,
+and must exist. Nothing is written, started or asked of the network.
 """
 
 from collections.abc import Mapping
@@ -15,7 +20,7 @@ from interlock.config.cross_checks import check_names, check_together
 from interlock.config.device_files import read_devices
 from interlock.config.folders import config_folder, data_folder, home_folder
 from interlock.config.layers import environment_layer, file_layer, flags_layer
-from interlock.config.plan import DevicePlan, Plan, ServerPlan, Spawn
+from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.config.problems import At, ConfigContext, ConfigInvalid, Findings, Layer, Problem
 from interlock.config.reader import Settings
 from interlock.config.schema import full_plan, sections
@@ -26,6 +31,8 @@ FILE_NAME: Final = "interlock.toml"
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration that can be used, with what else is known about it."""
+
     plan: Plan
     paths: tuple[Path, ...]  # the files read, the strongest first
     warnings: tuple[Problem, ...]
@@ -51,12 +58,9 @@ def load(
         raise ConfigInvalid((Problem(message="the current folder is gone", hint="change to another"),)) from None
     around = ConfigContext(env=env, home=home_folder(env), starting=starting)
     findings = Findings()
-    named, looked_for = _files(path, around)
-    files: list[tuple[Path, Layer]] = []
-    for each in looked_for:
-        layer = file_layer(each, findings, named)
-        if layer is not None:
-            files.append((each, layer))
+    missing, looked_for = _find_files(path, around)
+    read = ((file, file_layer(file, findings, missing)) for file in looked_for)
+    files = [(file, layer) for file, layer in read if layer is not None]
     layers: list[Layer] = [flags_layer(flags, here, findings), environment_layer(env, here, findings)]
     layers += (layer for _, layer in files)
 
@@ -64,7 +68,8 @@ def load(
     for layer in reversed(layers):
         settings.read(At(layer, around, findings))
 
-    project = next((layer.base for each, layer in files if named or each == Path(FILE_NAME)), here)
+    # Relative paths of the workspace start at the project's own file, never at the person's in <config>.
+    project = next((layer.base for file, layer in files if missing or file == Path(FILE_NAME)), here)
     workspace = settings.top.get("workspace", project)
     data = settings.top.get("data", data_folder(env))
     check_together(settings, workspace, data, findings)
@@ -77,6 +82,14 @@ def load(
     if problems:
         raise ConfigInvalid(problems)
 
+    # A section that is a table becomes a struct: the defaults of its field, replaced by what is written.
+    written = {each.name: settings.tables.get(each.name, {}) for each in sections().values() if each.shape == "table"}
+    written["drivers"] = written["drivers"] | {"own": config_folder(env) / "drivers"}
+    written["devices"] = written["devices"] | {"described": devices}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(full_plan())}
+    tables: dict[str, Any] = {
+        name: msgspec.structs.replace(defaults[name], **values) for name, values in written.items()
+    }
     plan = full_plan()(
         workspace=workspace,
         data=data,
@@ -85,7 +98,7 @@ def load(
         servers=tuple(_with_folders(server, workspace, data) for server in settings.servers.values()),
         tools=settings.tools,
         room=settings.rooms,
-        **_tables(settings, config_folder(env), devices),
+        **tables,
     )
     return Loaded(
         plan=plan,
@@ -95,16 +108,7 @@ def load(
     )
 
 
-def _tables(settings: Settings, own: Path, devices: tuple[DevicePlan, ...]) -> dict[str, Any]:
-    """Return the field of the plan for each section that is a table."""
-    written = {each.name: settings.tables.get(each.name, {}) for each in sections().values() if each.shape == "table"}
-    written["drivers"] = written["drivers"] | {"own": own / "drivers"}
-    written["devices"] = written["devices"] | {"described": devices}
-    defaults = {field.name: field.default for field in msgspec.structs.fields(full_plan())}
-    return {name: msgspec.structs.replace(defaults[name], **values) for name, values in written.items()}
-
-
-def _files(path: Path | None, around: ConfigContext) -> tuple[Problem | None, list[Path]]:
+def _find_files(path: Path | None, around: ConfigContext) -> tuple[Problem | None, list[Path]]:
     """Return the files to read, and the problem to report if a named one is missing (None: none was named)."""
     by = ""
     variable = around.env.get("INTERLOCK_CONFIG", "")

@@ -1,8 +1,12 @@
 """The Plan: what a person wrote, compiled into one frozen value that the node is built from.
 
-Each key is declared once, on the field that holds its value (`keys`). Sections about servers are in `plan_servers`,
-about agents in `plan_agents` and about the tree in `plan_tree`; import all of them from here. Nothing here reads a file
-or knows TOML.
+Each key of interlock.toml is declared once, on the field that holds its value (`keys`), and a section is a struct
+whose fields are its keys. A field without a `Key` is computed. Because a plan is frozen and compared field by field, a
+changed configuration is simply a second plan: `difference` tells which keys changed, and `node.reload` which of them
+take effect at once (`AT_ONCE`).
+
+Sections about servers are in `plan_servers`, about agents in `plan_agents` and about the tree in `plan_tree`; import
+all of them from here. Nothing here reads a file or knows TOML.
 """
 
 from pathlib import Path
@@ -135,6 +139,8 @@ _MAIL_ADDRESS: Final = Text(pattern=r"[^@\s<>,]{1,64}@[^@\s<>,]{1,255}", what="a
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The node and its two endpoints: the public one for programs, and the operator's for people."""
+
     name: Annotated[
         str,
         Key(
@@ -210,7 +216,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One authorization server whose access tokens the public endpoint accepts."""
+    """An authorization server whose access tokens the public endpoint accepts."""
 
     name: Annotated[str, _NAME]  # ISS in client:ISS/SUB@CLIENT_ID
     url: Annotated[str, Protected()]  # the issuer identifier, to the letter
@@ -242,6 +248,8 @@ _ISSUERS: Final = Many(
 
 
 class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings for who may connect to the public endpoint. `AccessRule` says what a caller may then do."""
+
     anonymous: Annotated[
         Literal["loopback", "never", "any"],
         Key(
@@ -261,7 +269,7 @@ class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One [[access]] entry; the first whose `who` holds the principal (globs) applies."""
+    """A rule of [[access]]. The first rule with a glob in `who` that matches the principal applies, and no other."""
 
     who: Annotated[
         tuple[str, ...],
@@ -313,7 +321,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One [[anchor]] entry: whose signature is believed. One of `key`, `jwks` and `passkey` is given."""
+    """An entry of [[anchor]]: a key whose signatures are believed. One of `key`, `jwks` and `passkey` is set."""
 
     name: Annotated[str, Key("What the anchor is called in the log and in the audit.", _NAME, example="plant")]
     key: Annotated[
@@ -359,6 +367,8 @@ class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The view that MCP clients get of the node, unless their [[access]] entry says otherwise."""
+
     surface: Annotated[
         Surface,
         Key(
@@ -535,10 +545,13 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> BudgetLimits:
+        """The three limits as MCP-AX has them, without the costs."""
         return BudgetLimits(**{name: getattr(self, name) for name in KEYS})
 
 
 class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on what clients, servers and sandboxes may use. What exceeds one fails alone; the node goes on."""
+
     message_bytes: Annotated[
         int, Key("The largest message taken from anybody: a body, a line, a frame.", MESSAGE_SIZE, example="64Mi")
     ] = 16 * 1024 * 1024
@@ -575,6 +588,8 @@ class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The place where the node remembers: approvals, tokens, names, and the audit log."""
+
     backend: Annotated[
         Literal["sqlite", "nats"],
         Key(

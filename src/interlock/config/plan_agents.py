@@ -1,4 +1,8 @@
-"""Sections of the plan about agents: [aql], [safety], [rooms], [[room]] and [registry]."""
+"""Sections of the plan about agents: [aql], [safety], [rooms], [[room]] and [registry].
+
+The defaults and the types of values come from the pure packages of the specifications (`aql.protocol`,
+`safety.protocol`, `rooms.protocol`), so that a value which the configuration accepts is one that they can use.
+"""
 
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -315,7 +319,7 @@ class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
-    """[rooms]: what holds for each room unless its entry says otherwise."""
+    """Settings of every room ([rooms]), unless the entry of a room says otherwise."""
 
     auto_create: Annotated[bool, Key("Whether connecting to an unknown topic makes a room of it.", example=True)] = (
         False
@@ -323,7 +327,7 @@ class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
 
 
 class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One [[room]] entry: a topic, and the settings that are written for it."""
+    """An entry of [[room]]: a topic, and the settings that are written for it."""
 
     topic: Annotated[
         str,
@@ -339,6 +343,7 @@ class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
     written: dict[str, Any] = {}
 
     def settings(self, rooms: RoomsPlan) -> RoomSettings:
+        """Return the settings of this room, with those of [rooms] for everything that is not written."""
         return room_settings(rooms, self.written)
 
 
@@ -357,7 +362,7 @@ _SURFACE_NAME: Final = r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*"
 
 
 class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """[registry]: the registry of tool surface names, and what follows when a server does not keep to it."""
+    """Settings for the registry of tool surface names, and for servers that do not keep to it ([registry])."""
 
     enforce: Annotated[
         Enforcement,

@@ -1,4 +1,12 @@
-"""Sections of the plan about servers: [servers.SEGMENT], [drivers], [[tool]] and what they are compiled into."""
+"""Sections of the plan about servers: [servers.SEGMENT], [drivers], [[tool]] and what they are compiled into.
+
+A person writes the keys of `ServerTable`: one of command, npm, pypi, docker or url, and what goes with it. The reader
+compiles them into a `ServerPlan`, whose `reach` is either a program that the node starts (`Spawn`) or a server that it
+connects to (`Dial`). Drivers are compiled into the same two, so that links know only these.
+
+A value of `env` or `headers` may still hold ${secrets.NAME}: a plan never contains a stored secret. What ${env:NAME}
+put into a plan is remembered in `secrets` of the server, and masked wherever the plan is shown.
+"""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
@@ -109,6 +117,7 @@ class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_oauth(plan: OAuthPlan, at: At) -> bool:
+    """Report settings that contradict each other. Return whether there are none."""
     has_proof = plan.client_secret is not None or plan.private_key is not None
     if plan.client_secret is not None and plan.private_key is not None:
         at.wrong(f"{at.name} has client_secret and private_key", "keep one of them")
@@ -322,7 +331,7 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
 
 
 class ServerPlan(ServerSettings, frozen=True, kw_only=True):
-    """One server: where it is in the namespace, how it is reached and how it is used."""
+    """A server: its place in the namespace, how it is reached and how it is used."""
 
     segment: str
     reach: Spawn | Dial
@@ -353,7 +362,7 @@ _PINS: Final = Table(
 
 
 class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which drivers may serve, by their policy tags (AIP-30): one of `allow` when it names any, none of `deny`."""
+    """Policy tags that decide which drivers may serve (AIP-30): one of `allow` if it names any, and none of `deny`."""
 
     allow: Annotated[tuple[str, ...], _TAGS] = ()
     deny: Annotated[tuple[str, ...], _TAGS] = ()
@@ -474,7 +483,7 @@ class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One [[tool]] entry; the first whose glob matches the qualified name applies."""
+    """An entry of [[tool]]. The first whose glob matches the qualified name of a tool applies, and no other."""
 
     match: Annotated[
         str, Key("Qualified tool name (glob); the first entry that matches applies.", example="files.write_*")

@@ -41,6 +41,7 @@ class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_parent(parent: ParentPlan, at: At) -> bool:
+    """Report a link that is not protected, or whose certificates have no effect. Return whether it is sound."""
     parts = urlsplit(parent.url)
     if parts.scheme == "ws" and not is_loopback(parts.hostname or "") and parent.secure_by is None:
         hint = 'dial wss://, or say secure_by = "why it is secure" if something else protects the way'
@@ -75,6 +76,8 @@ _CHILDREN: Final = Many(item=StructTable(make=ChildPlan, what="a child", where="
 
 
 class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of this node in a tree of aggregators: parents above, subservers below, and the limits between them."""
+
     tree: Annotated[
         str, Key("Which tree the node belongs to; within one tree a subserver has one parent.", _TREE, example="plant")
     ] = "default"
@@ -167,6 +170,8 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings for the tools of a subserver that is lost (MCP-AX 13.2)."""
+
     enabled: Annotated[
         bool, Key("Whether the tools of a lost subserver stay listed, as degraded, for a while.", example=False)
     ] = True
@@ -174,7 +179,7 @@ class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One `.devices/SEGMENT.toml`."""
+    """A device that a file of the workspace describes (`.devices/SEGMENT.toml`)."""
 
     segment: str
     description: DeviceDescription
@@ -182,6 +187,8 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Microcontrollers and PLCs: how they are registered, and the descriptions that were read."""
+
     mode: Annotated[
         Literal["aggregate", "on_behalf"],
         Key(

@@ -25,6 +25,8 @@ SHOWN_MAX: Final = 60  # characters of a person's own word repeated in a message
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A mistake or a warning, with its place and what to write instead."""
+
     file: str | None = None  # or "environment variable NAME", or "command line"
     line: int | None = None
     column: int | None = None
@@ -57,6 +59,7 @@ class Findings:
 
     @property
     def full(self) -> bool:
+        """Return whether no further problem will be shown, so that describing one is work for nothing."""
         return len(self._problems) >= PROBLEMS_MAX
 
     def problem(self, problem: Problem) -> None:
@@ -113,19 +116,28 @@ WRONG: Final = WrongValue()
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """One source of settings: a file, the environment, or the command line."""
+
     tree: dict[str, Any]
     base: Path  # the folder relative paths start from
     locate: Callable[[KeyPath], tuple[str, int | None]]  # the file (or what stands for it) and line of a path
 
 
 class ConfigContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The surroundings in which values are read."""
+
     env: Mapping[str, str]
     home: Path
     starting: bool = True  # whether what `${env:NAME}` stands for will be used
 
 
 class At:
-    """A place in one layer. `table` is the part of the path that names the table around it."""
+    """A place in one layer, where a value is read and what is wrong with it is reported.
+
+    `table` is the part of the path that names the table around the place; messages name it apart from the key. All
+    places inside a table share the lists `substituted`, which has what ${env:NAME} was replaced by, and `unset`, which
+    has the variables that are missing.
+    """
 
     __slots__ = ("_findings", "around", "layer", "path", "substituted", "table", "unset")
 
@@ -198,6 +210,7 @@ class At:
 
 
 def dotted_name(path: KeyPath) -> str:
+    """Return a path as people write it, such as access[0].who. A word that is no plain key is quoted and cut."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -209,6 +222,7 @@ def dotted_name(path: KeyPath) -> str:
 
 
 def type_word(value: object) -> str:
+    """Return what TOML calls the type of a value."""
     match value:
         case bool():
             return "true or false"

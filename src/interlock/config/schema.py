@@ -1,4 +1,9 @@
-"""What interlock.toml may hold: the keys of the top level, the sections, and the JSON Schema (2020-12) for editors."""
+"""The keys and sections that interlock.toml may have, and its JSON Schema (2020-12) for editors.
+
+`full_plan` is the Plan with a field for each section that a capability declares itself (`ConfigurationSection`); all
+code that reads or shows a configuration goes through it, so that a new capability needs no change here. Which keys of
+a server go together is written once, in `goes_with` of the keys, and both the reader and the schema follow from it.
+"""
 
 from collections.abc import Mapping
 from functools import cache

@@ -27,6 +27,7 @@ _SCALAR = re.compile(r"[^,\]}#\n]*")
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
+    """Return the line of every table, key and list entry in a TOML text."""
     return _Scanner(text).document()
 
 
@@ -38,6 +39,8 @@ def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
 
 
 class _Scanner:
+    """A scanner that walks through a valid TOML text and notes where each key begins."""
+
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -73,6 +76,7 @@ class _Scanner:
         return path
 
     def _newest(self, path: KeyPath) -> KeyPath:
+        """Return the path of the last entry of a list of tables, which keys below a [[header]] belong to."""
         count = self._table_counts.get(path)
         return path if count is None else (*path, count - 1)
 
@@ -152,6 +156,7 @@ class _Scanner:
 
 
 def toml_text(value: Any) -> str:
+    """Return a value as it is written in TOML, on one line."""
     match value:
         case bool():
             return "true" if value else "false"

@@ -1,4 +1,9 @@
-"""interlock check [PATH]"""
+"""The verb `interlock check`: one way in for everything that can be checked before a node runs.
+
+PATH decides what is checked: a configuration, a driver (a folder or a Markdown file), or the description of a device.
+Options that do not fit what is checked are refused. Imports are inside the functions, so that a check of one kind does
+not load what the others need.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +14,6 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from interlock.config.load import Loaded, Problem
     from interlock.config.plan import Plan
     from interlock.drivers.cli.folder_check import CheckedFolders
@@ -170,10 +173,13 @@ def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: 
 
 
 def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
+    """Check a configuration, and report everything that was found."""
     from interlock.cli.command import read_configuration
     from interlock.config.effective import effective as effective_values
     from interlock.config.load import ConfigInvalid
-    from interlock.node.cli.machine import missing_on_machine
+    from interlock.config.plan import Spawn
+    from interlock.drivers.workspace.scan import scan_workspace
+    from interlock.node.cli.machine import is_sandboxed, missing_on_machine
 
     out = invocation.out
     try:
@@ -182,7 +188,10 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
         _report(invocation, errors=invalid.problems, warnings=())
         raise typer.Exit(EXIT_REFUSED) from None
     warnings = loaded.warnings + missing_on_machine(loaded)
-    drivers = _find_driver_problems(loaded.plan, upstream=upstream)
+    scan = scan_workspace(loaded.plan)
+    drivers = None  # whose checks are imported only if there are any
+    if scan.folders or scan.contracts or scan.problems:
+        drivers = _check_drivers(loaded.plan, None, upstream=upstream, against=None)
     errors = drivers.errors if drivers is not None else ()
     warnings += drivers.warnings if drivers is not None else ()
     survey = None
@@ -198,7 +207,8 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
         warnings += warnings_of(survey, loaded, warnings)
     failed = bool(errors) or (strict and bool(warnings))
     if effective and not failed:
-        _remark_warnings(invocation, warnings)
+        for warning in warnings:
+            out.remark(f"warning: {warning}")
         values = effective_values(loaded.plan)
         if out.as_json or not out.console.is_terminal:
             out.json(values)
@@ -209,23 +219,21 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
         return
     links = survey.links if survey else None
     notes = drivers.notes if drivers is not None else ()
-    sandboxed = _sandbox_states(loaded.plan)
+    started = [server for server in loaded.plan.servers if isinstance(server.reach, Spawn)]
+    sandboxed = {server.segment: is_sandboxed(server) for server in started}
     _report(invocation, errors=errors, warnings=warnings, ok=not failed, links=links, notes=notes, sandboxed=sandboxed)
     if failed:
         raise typer.Exit(EXIT_REFUSED)
     if not out.as_json:
         out.line(_summary(loaded, len(warnings), links, drivers.drivers if drivers is not None else 0))
-        if sandboxed:
-            out.line(_sandboxes_in_words(sandboxed))
-
-
-def _find_driver_problems(plan: "Plan", *, upstream: bool) -> "CheckedFolders | None":
-    """Check all drivers. Return None, and import nothing, if there are none."""
-    from interlock.drivers.workspace.scan import scan_workspace
-
-    scan = scan_workspace(plan)
-    is_any = scan.folders or scan.contracts or scan.problems
-    return _check_drivers(plan, None, upstream=upstream, against=None) if is_any else None
+        inside = [segment for segment, is_in_sandbox in sandboxed.items() if is_in_sandbox]
+        outside = [segment for segment, is_in_sandbox in sandboxed.items() if not is_in_sandbox]
+        sentences = [f"in a sandbox: {', '.join(inside)}"] if inside else []
+        if outside:
+            how = "egress or files puts a server into one"
+            sentences.append(f"without a sandbox: {', '.join(outside)} ({how})")
+        if sentences:
+            out.line("; ".join(sentences))
 
 
 def _report(
@@ -288,16 +296,13 @@ def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: 
         console.print(Text.assemble(("  hint: ", "dim"), one_line(problem.hint)), soft_wrap=True)
 
 
-def _remark_warnings(invocation: Invocation, warnings: "Iterable[Problem]") -> None:
-    for warning in warnings:
-        invocation.out.remark(f"warning: {warning}")
-
-
 def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: int) -> str:
+    """Return the last line of a successful check: files, servers, and what the servers answered if they were asked."""
     from interlock.cli.terminal.text import count
 
-    plan = loaded.plan
-    files = " and ".join(_short(path) for path in loaded.paths) or "the configuration"
+    plan, here = loaded.plan, Path.cwd()
+    paths = (path.relative_to(here) if path.is_relative_to(here) else path for path in loaded.paths)
+    files = " and ".join(map(str, paths)) or "the configuration"
     state = f"usable, {count(warnings, 'warning')}" if warnings else "in order"
     servers = count(len(plan.servers), "server")
     if drivers:
@@ -309,24 +314,3 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
         tools = sum(link.tools if link.contracts is None else link.contracts for link in links)
         servers += f", {answering} of {len(links)} answering with {count(tools, 'tool')}"
     return f"{files}: {state}, {servers}, listening on {plan.node.listen}"
-
-
-def _sandbox_states(plan: "Plan") -> dict[str, bool]:
-    """Return by segment whether a server that this node starts is in a sandbox."""
-    from interlock.config.plan import Spawn
-    from interlock.node.cli.machine import is_sandboxed
-
-    return {server.segment: is_sandboxed(server) for server in plan.servers if isinstance(server.reach, Spawn)}
-
-
-def _sandboxes_in_words(sandboxed: dict[str, bool]) -> str:
-    inside, outside = ([segment for segment, is_in in sandboxed.items() if is_in is wanted] for wanted in (True, False))
-    words = [f"in a sandbox: {', '.join(inside)}"] if inside else []
-    if outside:
-        words.append(f"without a sandbox: {', '.join(outside)} (egress or files puts a server into one)")
-    return "; ".join(words)
-
-
-def _short(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

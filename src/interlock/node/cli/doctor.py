@@ -31,6 +31,7 @@ def doctor(invocation: Invocation) -> None:
     """
     from msgspec import to_builtins
 
+    from interlock.cli.terminal.text import count
     from interlock.node.cli.set_up_checks import examine
 
     examined = examine(invocation)
@@ -40,7 +41,9 @@ def doctor(invocation: Invocation) -> None:
     else:
         for finding in examined.findings:
             _draw(invocation, finding)
-        out.line(_summary(len(examined.findings), examined.checks, running=examined.running))
+        node = "a node is running" if examined.running else "no node is running"
+        result = count(len(examined.findings), "finding") if examined.findings else "nothing is wrong"
+        out.line(f"{result} ({count(examined.checks, 'check')}, {node})")
     if examined.findings:
         raise typer.Exit(EXIT_REFUSED)
 
@@ -55,11 +58,3 @@ def _draw(invocation: Invocation, finding: "Finding") -> None:
     for label, text in (("fix", finding.remedy), ("run", finding.command)):
         if text:
             console.print(Text.assemble((f"  {label}: ", "dim"), as_typed(one_line(text))), soft_wrap=True)
-
-
-def _summary(findings: int, checks: int, *, running: bool) -> str:
-    from interlock.cli.terminal.text import count
-
-    node = "a node is running" if running else "no node is running"
-    result = f"{count(findings, 'finding')}" if findings else "nothing is wrong"
-    return f"{result} ({count(checks, 'check')}, {node})"

@@ -1,7 +1,7 @@
-"""What a configuration needs of this machine and does not find here: programs, scripts, folders, files, secrets.
+"""Things that a configuration needs of this machine and does not find: programs, scripts, folders, files, secrets.
 
-Only looked for, never started. The node runs without them, and the server in question stands as failed: hence warnings,
-at the place where each was written.
+They are only looked for, nothing is started. The node runs without them and the server in question fails, so each is a
+warning, reported at the place where it was written.
 """
 
 import os
@@ -26,19 +26,13 @@ from interlock.process.child import (
 
 
 def missing_on_machine(loaded: Loaded) -> tuple[Problem, ...]:
+    """Return a warning for everything that the configuration names and this machine does not have."""
     return tuple(_find_missing(loaded))
 
 
 def _find_missing(loaded: Loaded) -> Iterator[Problem]:
     plan = loaded.plan
-    for key in ("tls_cert", "tls_key", "client_ca", "crl"):
-        at, path = loaded.written.get(("node", key)), getattr(plan.node, key)
-        if at is not None and path is not None and not path.is_file():
-            yield at.problem(f"there is no file {path}", "the node cannot start without it")
-    at = loaded.written.get(("store", "nats_ca_file"))
-    if at is not None and plan.store.nats_ca_file is not None and not plan.store.nats_ca_file.is_file():
-        yield at.problem(f"there is no file {plan.store.nats_ca_file}", "the node cannot start without it")
-    yield from _files(loaded)
+    yield from _missing_files(loaded)
     at = loaded.written.get(("", "workspace"))
     if at is not None and not plan.workspace.is_dir():
         yield at.problem(f"there is no folder {plan.workspace}", "make it, or correct the path")
@@ -49,7 +43,7 @@ def _find_missing(loaded: Loaded) -> Iterator[Problem]:
         if at is not None and isinstance(server.reach, Spawn):
             if unavailable is not None and is_sandboxed(server):
                 yield at.problem(unavailable, "until then the server does not start")
-            problems = _of_server(server, server.reach, at, plan.workspace)
+            problems = _missing_for_server(server, server.reach, at, plan.workspace)
             for problem in (*problems, *_covered_programs(server.reach, at, plan.servers)):
                 yield replace(problem, message=masked_text(problem.message, server.secrets))
 
@@ -72,7 +66,15 @@ def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
     """Yield a problem for each secret that a server or the store on NATS needs and the store of secrets does not
     have.
     """
-    wanted = {("servers", server.segment): _secrets_of(server) for server in loaded.plan.servers}
+    wanted: dict[tuple[str, str], frozenset[str]] = {}
+    for server in loaded.plan.servers:
+        if isinstance(server.reach, Spawn):
+            texts = [*server.reach.env.values()]
+        else:
+            texts = [*server.reach.headers.values()]
+            if server.reach.auth is not None:
+                texts.append(server.reach.auth.client_secret or "")
+        wanted["servers", server.segment] = _slugs(*texts)
     wanted["store", "nats_secret"] = _slugs(loaded.plan.store.nats_secret or "")
     if not any(wanted.values()):
         return
@@ -92,15 +94,6 @@ def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
             yield at.problem(f"it needs the secret {slug}, which is not set", f"interlock secrets set {slug}")
 
 
-def _secrets_of(server: ServerPlan) -> frozenset[str]:
-    reach = server.reach
-    if isinstance(reach, Spawn):
-        texts = [*reach.env.values()]
-    else:
-        texts = [*reach.headers.values(), (reach.auth.client_secret or "") if reach.auth is not None else ""]
-    return _slugs(*texts)
-
-
 def _slugs(*texts: str) -> frozenset[str]:
     return frozenset(secret_slug(reference[1]) for text in texts for reference in SECRET_REFERENCE.finditer(text))
 
@@ -111,6 +104,7 @@ def is_sandboxed(server: ServerPlan) -> bool:
 
 
 def no_sandbox() -> str | None:
+    """Return why this machine has no sandbox, or None if it has one."""
     from interlock.process.sandbox.bubblewrap import bubblewrap
     from interlock.process.sandbox.host_paths import SandboxFailed
 
@@ -121,22 +115,30 @@ def no_sandbox() -> str | None:
     return None
 
 
-def _files(loaded: Loaded) -> Iterator[Problem]:
-    """Yield a problem for each missing file of an anchor or of a link to a parent."""
-    named: list[tuple[At | None, str, object]] = []
-    for index, anchor in enumerate(loaded.plan.anchors):
+def _missing_files(loaded: Loaded) -> Iterator[Problem]:
+    """Yield a problem for each missing file of the node, the store, an anchor or a link to a parent."""
+    plan = loaded.plan
+    named: list[tuple[At | None, object]] = [
+        (loaded.written.get(("node", key)), getattr(plan.node, key))
+        for key in ("tls_cert", "tls_key", "client_ca", "crl")
+    ]
+    named.append((loaded.written.get(("store", "nats_ca_file")), plan.store.nats_ca_file))
+    for index, anchor in enumerate(plan.anchors):
         at = loaded.written.get(("anchor", str(index)))
-        named += [(at, "key", anchor.key), (at, "jwks", anchor.jwks)]
+        if at is not None:
+            named += [(at.inside("key"), anchor.key), (at.inside("jwks"), anchor.jwks)]
     above = loaded.written.get(("ax", "parents"))
-    for index, parent in enumerate(loaded.plan.ax.parents):
-        at = above.inside(index) if above is not None else None
-        named += [(at, key, getattr(parent, key)) for key in ("ca_file", "tls_cert", "tls_key")]
-    for place, key, path in named:
-        if place is not None and isinstance(path, Path) and not path.is_file():
-            yield place.inside(key).problem(f"there is no file {path}", "the node cannot start without it")
+    if above is not None:
+        for index, parent in enumerate(plan.ax.parents):
+            at = above.inside(index)
+            named += [(at.inside(key), getattr(parent, key)) for key in ("ca_file", "tls_cert", "tls_key")]
+    for at, path in named:
+        if at is not None and isinstance(path, Path) and not path.is_file():
+            yield at.problem(f"there is no file {path}", "the node cannot start without it")
 
 
-def _of_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Iterator[Problem]:
+def _missing_for_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Iterator[Problem]:
+    """Yield what a server that the node starts would lack: folders, its program, its script, Node.js."""
     cwd = reach.cwd
     for index, path in enumerate(reach.sandbox.write if reach.sandbox is not None else ()):
         if not path.exists():
@@ -144,12 +146,17 @@ def _of_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Ite
     if cwd is not None and cwd != workspace and not cwd.is_dir():
         yield at.inside("cwd").problem(f"there is no folder {cwd}", "make it, or correct the path")
     if reach.package is not None:
-        if reach.package.registry == "npm":
-            yield from _node_js(at.inside("npm"))
+        missing = [name for name in ("node", "npm") if reach.package.registry == "npm" and which(name) is None]
+        if missing:
+            verb = "are" if len(missing) > 1 else "is"
+            remedy = "install Node.js 20 or newer (nodejs.org), which brings both"
+            yield at.inside("npm").problem(f"{' and '.join(missing)} {verb} not on the PATH", remedy)
         return
     key = "command" if "command" in at.layer.tree.get("servers", {}).get(server.segment, {}) else "docker"
     try:
-        executable = Path(program(reach.command, child_environment(_without_reserved(reach.env), os.environ), None))
+        # Reserved names were reported where the configuration was read.
+        env = {name: value for name, value in reach.env.items() if not name.startswith(RESERVED_PREFIX)}
+        executable = Path(program(reach.command, child_environment(env, os.environ), None))
     except ChildStartFailed as failed:
         what, _, remedy = str(failed).partition("; ")
         yield at.inside(key).problem(what, remedy or None)
@@ -163,16 +170,3 @@ def _of_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Ite
         yield at.inside(key).problem(
             f"there is no script {script}", "relative paths start in cwd, which is the workspace unless given"
         )
-
-
-def _without_reserved(env: dict[str, str]) -> dict[str, str]:
-    """Said already, where the configuration was read."""
-    return {name: value for name, value in env.items() if not name.startswith(RESERVED_PREFIX)}
-
-
-def _node_js(at: At) -> Iterator[Problem]:
-    missing = [name for name in ("node", "npm") if which(name) is None]
-    if missing:
-        verb = "are" if len(missing) > 1 else "is"
-        remedy = "install Node.js 20 or newer (nodejs.org), which brings both"
-        yield at.problem(f"{' and '.join(missing)} {verb} not on the PATH", remedy)

@@ -1,8 +1,10 @@
-"""The set-up of a node as a whole: one table of checks, each of which returns what is wrong and how to fix it.
+"""The checks of `interlock doctor`: one table, in which each check yields what is wrong and how to fix it.
 
-Nothing is changed or started, and nothing is sent elsewhere but a greeting to the servers of a store on NATS. A check
-looks at the configuration, at this machine and, where a node runs, at what the node says of itself; one that cannot
-look returns nothing.
+A check looks at the configuration, at this machine and, if a node runs, at the status that the node reports. A check
+that cannot look, for instance because the node is on another machine, yields nothing. Nothing is changed or started,
+and nothing is sent elsewhere except a greeting to the servers of a store on NATS.
+
+A finding has a problem, a remedy and, if one command is the remedy, that command. Programs read them with --json.
 """
 
 import asyncio
@@ -40,6 +42,8 @@ PRIVATE_FILES: Final = ("store.db", "secrets.db", "secrets.key", "node.key", "id
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem of the set-up, and how to solve it."""
+
     check: str  # which check found it
     problem: str
     remedy: str  # what a person does about it
@@ -69,16 +73,18 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
 
 _KEEPS_SECRET: Final = re.compile(r"interlock secrets set [^\s;,]+")
 
-Found = Iterator[tuple[str, str, str | None]]  # problem, remedy, command
+Findings = Iterator[tuple[str, str, str | None]]  # problem, remedy, command
 
 
-class Examined(msgspec.Struct, frozen=True, kw_only=True):
+class Examination(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of all checks."""
+
     findings: tuple[Finding, ...]
     checks: int
     running: bool
 
 
-def examine(invocation: Invocation) -> Examined:
+def examine(invocation: Invocation) -> Examination:
     """Run every check in the order of the table. Raise Refused if a node was named and does not answer."""
     from interlock.cli.command import at_place, read_configuration
 
@@ -104,7 +110,7 @@ def examine(invocation: Invocation) -> Examined:
         for problem, remedy, command in check(set_up)
     ]
     unique = dict.fromkeys((*broken, *findings))
-    return Examined(findings=tuple(unique), checks=len(CHECKS), running=set_up.status is not None)
+    return Examination(findings=tuple(unique), checks=len(CHECKS), running=set_up.status is not None)
 
 
 def _find_status(invocation: Invocation) -> Status | None:
@@ -135,7 +141,7 @@ def _tokens(invocation: Invocation) -> tuple[Token, ...]:
         return ()
 
 
-def _configuration(set_up: SetUp) -> Found:
+def _configuration(set_up: SetUp) -> Findings:
     """Yield what `interlock check` warns of, and changes of the files that are not in effect."""
     if set_up.loaded is not None and not set_up.is_remote:
         from interlock.cli.command import at_place
@@ -151,7 +157,7 @@ def _configuration(set_up: SetUp) -> Found:
         yield f"changed, and not in effect: {', '.join(state.restart_for)}", "stop the node and start it again", None
 
 
-def _addresses(set_up: SetUp) -> Found:
+def _addresses(set_up: SetUp) -> Findings:
     """Yield addresses on which a node that does not run could not listen."""
     if set_up.status is not None or set_up.loaded is None:
         return
@@ -167,7 +173,7 @@ def _addresses(set_up: SetUp) -> Found:
             yield f"{key}: {whose}", f"stop what listens there, or set {key} to another address", None
 
 
-def _permissions(set_up: SetUp) -> Found:
+def _permissions(set_up: SetUp) -> Findings:
     """Yield keys and tokens that other users could read, and a data folder that the node cannot write."""
     if set_up.is_remote or sys.platform == "win32" or not set_up.data.exists():
         return
@@ -187,25 +193,19 @@ def _permissions(set_up: SetUp) -> Found:
             )
 
 
-def _runtimes(set_up: SetUp) -> Found:
+def _runtimes(set_up: SetUp) -> Findings:
     """Yield programs that packages and containers need and that are missing or too old."""
     if set_up.is_remote:
         return
-    kinds = {kind for server in set_up.plan.servers for kind in _needed(server.reach)}
-    if "node" in kinds and (version := _find_version("node")):
+    reaches = [server.reach for server in set_up.plan.servers if isinstance(server.reach, Spawn)]
+    needs_node = any(reach.package is not None and reach.package.registry == "npm" for reach in reaches)
+    if needs_node and (version := _find_version("node")):
         major = version.removeprefix("v").partition(".")[0]
         if major.isdecimal() and int(major) < NODE_JS_MIN:
             yield f"Node.js {version} is too old", f"install Node.js {NODE_JS_MIN} or newer (nodejs.org)", None
-    if "docker" in kinds and shutil.which("docker") and _find_version("docker", "info") is None:
+    needs_docker = any(reach.command[:1] == ("docker",) for reach in reaches)
+    if needs_docker and shutil.which("docker") and _find_version("docker", "info") is None:
         yield "docker is installed, and its daemon does not answer", "start it, or let this user use it", None
-
-
-def _needed(reach: object) -> Iterator[str]:
-    if isinstance(reach, Spawn):
-        if reach.package is not None and reach.package.registry == "npm":
-            yield "node"
-        if reach.command[:1] == ("docker",):
-            yield "docker"
 
 
 def _find_version(program: str, question: str = "--version") -> str | None:
@@ -220,7 +220,7 @@ def _find_version(program: str, question: str = "--version") -> str | None:
     return done.stdout.strip() or "?" if done.returncode == 0 else None
 
 
-def _sandbox(set_up: SetUp) -> Found:
+def _sandbox(set_up: SetUp) -> Findings:
     """Yield drivers that need a sandbox, on a machine without one. Servers are checked with the configuration."""
     if set_up.is_remote or set_up.loaded is None:
         return
@@ -235,7 +235,7 @@ def _sandbox(set_up: SetUp) -> Found:
         yield f"no sandbox for {', '.join(sandboxed[:3])}: {reason}", "install bubblewrap, for instance with apt", None
 
 
-def _servers(set_up: SetUp) -> Found:
+def _servers(set_up: SetUp) -> Findings:
     """Yield servers of a running node that are lost or wait for a person."""
     for link in set_up.status.links if set_up.status is not None else ():
         again = f"interlock links restart {link.segment}"
@@ -271,7 +271,8 @@ def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
     return f"check its power, its cable or radio, and {description}", f"interlock device monitor {segment}"
 
 
-def _drivers(set_up: SetUp) -> Found:
+def _drivers(set_up: SetUp) -> Findings:
+    """Yield drivers that do not serve because nobody trusts them yet, or because their files are wrong."""
     for driver in set_up.status.idle_drivers if set_up.status is not None else ():
         name = exposed_segment(driver.id)
         if driver.state == "untrusted":
@@ -281,7 +282,8 @@ def _drivers(set_up: SetUp) -> Found:
             yield f"driver {name} cannot be used: {driver.reason or driver.state}", "correct its files", look
 
 
-def _parents(set_up: SetUp) -> Found:
+def _parents(set_up: SetUp) -> Findings:
+    """Yield parents with which this node cannot register until somebody acts."""
     for parent in set_up.status.parents if set_up.status is not None else ():
         if parent.state == "waiting":
             yield (
@@ -291,24 +293,25 @@ def _parents(set_up: SetUp) -> Found:
             )
 
 
-def _tokens_ended(set_up: SetUp) -> Found:
+def _tokens_ended(set_up: SetUp) -> Findings:
     """Yield expired tokens: those that the node issued, and those that it has for servers."""
     now = datetime.now(UTC)
     for token in set_up.tokens:
         if _has_passed(token.expires_at, now):
-            anew = f"interlock access token --for {token.audience} --name {token.name}"
-            yield f"the token {token.name} ({token.audience}) has expired", "give its owner a new one", anew
+            command = f"interlock access token --for {token.audience} --name {token.name}"
+            yield f"the token {token.name} ({token.audience}) has expired", "give its owner a new one", command
     for link in set_up.status.links if set_up.status is not None else ():
         if link.token is not None and _has_passed(link.token.expires_at, now):
-            anew = f"interlock links restart {link.segment} --authorize"
-            yield f"the token for {link.segment} has expired", "agree to a new one", anew
+            command = f"interlock links restart {link.segment} --authorize"
+            yield f"the token for {link.segment} has expired", "agree to a new one", command
 
 
 def _has_passed(at: str | None, now: datetime) -> bool:
     return at is not None and datetime.fromisoformat(at.replace("Z", "+00:00")) < now
 
 
-def _certificate(set_up: SetUp) -> Found:
+def _certificate(set_up: SetUp) -> Findings:
+    """Yield a certificate of the node that has ended, ends soon or cannot be read."""
     path = set_up.plan.node.tls_cert
     if set_up.is_remote or path is None or not path.is_file():
         return
@@ -324,7 +327,7 @@ def _certificate(set_up: SetUp) -> Found:
         yield f"{path} {how}", "renew it; a CA of Interlock's: interlock access certificate NAME --renew", None
 
 
-def _clock(set_up: SetUp) -> Found:
+def _clock(set_up: SetUp) -> Findings:
     """Yield a clock that is wrong: set back, it lets tokens live longer and approvals end early."""
     if set_up.status is not None:
         started = datetime.fromisoformat(set_up.status.node.started_at.replace("Z", "+00:00")).timestamp()
@@ -343,21 +346,21 @@ def _clock(set_up: SetUp) -> Found:
         )
 
 
-def _approver(set_up: SetUp) -> Found:
+def _approver(set_up: SetUp) -> Findings:
     """Yield a problem if no person could release a held call."""
     waiting = set_up.status.gate.without_approver if set_up.status is not None else 0
     if set_up.status is not None and waiting:
         command, does = approver_step(set_up.status.approvers)
         yield f"calls of {waiting} tools are held, and no one may approve them", f"it {does}", command
-    elif set_up.loaded is not None and set_up.plan.gate.mode != "open" and not _may_approve(set_up.plan):
+    elif (
+        set_up.loaded is not None
+        and set_up.plan.gate.mode != "open"
+        and not any(anchor.approves for anchor in set_up.plan.anchors)
+    ):
         yield "no key may approve calls that are held", "make a key", "interlock init"
 
 
-def _may_approve(plan: Plan) -> bool:
-    return any(anchor.approves for anchor in plan.anchors)
-
-
-def _unsafe(set_up: SetUp) -> Found:
+def _unsafe(set_up: SetUp) -> Findings:
     """Yield settings that remove a protection."""
     plan = set_up.plan
     unsafe: dict[str, bool] = {
@@ -380,7 +383,7 @@ def _unsafe(set_up: SetUp) -> Found:
             yield f"{key} = {address} is reached from elsewhere without TLS", "set node.tls_cert and node.tls_key", None
 
 
-def _records(set_up: SetUp) -> Found:
+def _records(set_up: SetUp) -> Findings:
     """Yield problems that the running node itself reports."""
     if set_up.status is None:
         return
@@ -392,7 +395,7 @@ def _records(set_up: SetUp) -> Found:
         yield f"agents are blocked: {blocked}", "look why, and unblock them", "interlock agents list"
 
 
-def _store(set_up: SetUp) -> Found:
+def _store(set_up: SetUp) -> Findings:
     """Yield a shared store that cannot be used: reported by the running node, or tried from here."""
     if set_up.status is not None:
         if set_up.status.node.store_trouble:
@@ -407,7 +410,7 @@ def _store(set_up: SetUp) -> Found:
         yield trouble, "until then the node does not start", None
 
 
-CHECKS: Final[dict[str, Callable[[SetUp], Found]]] = {
+CHECKS: Final[dict[str, Callable[[SetUp], Findings]]] = {
     "configuration": _configuration,
     "address": _addresses,
     "permission": _permissions,

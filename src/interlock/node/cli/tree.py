@@ -1,6 +1,8 @@
-"""The tree of a node as people see it: its servers, how each stands and why, in as many columns as there are.
+"""The tree of a node as people see it: its servers, the state of each and why, in as many columns as fit.
 
-Pure apart from rich's types: a `Status` in, lines of styled text out.
+A `Status` comes in, lines of styled text go out. Apart from rich's types this module is pure. Text from servers,
+parents and devices is reduced to one line without control characters (`one_line`) before it is shown, because it is
+printed on the terminal of an operator. Every remark names the command that helps.
 """
 
 import textwrap
@@ -15,11 +17,10 @@ from interlock.ax.api import Parent
 from interlock.cli.terminal.drawing import GAP, in_columns, total_width
 from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import count, duration, latency, one_line, since
-from interlock.drivers.api import IdleDriver
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.links.api import Below, Link
 from interlock.links.cli import STATE_STYLES, budget_lines, budget_style, budget_text, state_sign
-from interlock.operator.api import NameCounts, NodeFacts, Status
+from interlock.operator.api import Status
 
 GONE = ("degraded", "failed")
 
@@ -42,22 +43,8 @@ def approver_step(approvers: tuple[Approver, ...]) -> tuple[str, str]:
     return f"{command} --code CODE", f"{does}, with the setup code on the terminal of the node"
 
 
-def _names_told(names: NameCounts) -> Iterator[str]:
-    if names.overdue:
-        yield f"{count(names.overdue, 'review')} of registered names overdue: interlock names list"
-    if names.unconfirmed:
-        yield f"{count(names.unconfirmed, 'public name')} to be confirmed: interlock names list --public"
-
-
-def _approver_text(approver: Approver) -> str:
-    """Return the remark about an approver that is not enrolled, or an empty text."""
-    name = one_line(approver.name)
-    if approver.wants:
-        return f"approver {name} is configured and not enrolled: interlock approvals; if it is not yours, remove it"
-    return ""
-
-
 def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = False) -> list[Text]:
+    """Return the whole tree: the node with remarks about it, its parents, a branch for each link, and totals."""
     node = status.node
     lines = [
         Text.assemble(
@@ -69,40 +56,13 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
             *(() if node.replicas is None else (GAP, (f"one of {count(node.replicas, 'replica')}", "dim"))),
         )
     ]
-    if node.audit_trouble:
-        trouble = f"the audit log cannot be written: {one_line(node.audit_trouble)}"
-        lines += [Text(line, style="red") for line in _wrapped_lines(trouble, width)]
-    if node.store_trouble:
-        trouble = f"{one_line(node.store_trouble)}; what needs it is refused"
-        lines += [Text(line, style="red") for line in _wrapped_lines(trouble, width)]
-    if node.require_proof == "never":
-        trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
-        lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
-    lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped_lines(told, width)]
-    if status.gate.without_approver:
-        tools = count(status.gate.without_approver, "tool")
-        next_step = " ".join(approver_step(status.approvers))
-        trouble = f"no one can approve calls yet ({tools} need it): {next_step}"
-        lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
-    if status.loosened:
-        told = f"the configuration was loosened, and no approver signed for it: {'; '.join(status.loosened)}"
-        lines += [Text(line, style="red") for line in _wrapped_lines(one_line(told), width)]
-    for approver in status.approvers:
-        lines += [Text(line, style="yellow") for line in _wrapped_lines(_approver_text(approver), width) if line]
-    if status.approvals.waiting:
-        waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
-        lines += [Text(line, style="yellow") for line in _wrapped_lines(waits, width)]
-    if status.safety.blocked:
-        blocked = f"{count(status.safety.blocked, 'agent')} blocked: interlock agents list"
-        lines += [Text(line, style="red") for line in _wrapped_lines(blocked, width)]
-    for told in _names_told(status.names):
-        lines += [Text(line, style="yellow") for line in _wrapped_lines(told, width)]
-    for channel, trouble in status.approvals.channels.items():
-        text = f"operators are not told by {one_line(channel)}: {one_line(trouble)}"
-        lines += [Text(line, style="red") for line in _wrapped_lines(text, width)]
+    for text, style in _node_remarks(status):
+        lines += _paragraph(text, width, style)
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
-        lines += [Text(line, style="dim") for line in _wrapped_lines(_no_servers(node), width)]
+        address = node.url.replace("http", "ws", 1).rstrip("/") + "/ax"
+        ways = f"interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register at {address}"
+        lines += _paragraph(f"no servers yet: {ways}", width, "dim")
     rows = _rows(status.links, width - BRANCH_WIDTH)
     branches = ("|- ", "`- ", "|  ", "   ") if ascii_only else ("├─ ", "└─ ", "│  ", "   ")
     for number, (link, row) in enumerate(zip(status.links, rows, strict=True), start=1):
@@ -115,37 +75,50 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         remarks += below_lines(link.segment, link.below, width=width - BRANCH_WIDTH, ascii_only=ascii_only)
         lines.extend(Text.assemble(stem, GAP, remark) for remark in remarks)
     for idle in status.idle_drivers:
-        lines += [Text(line, style="yellow") for line in _wrapped_lines(_idle_text(idle), width)]
+        name = one_line(exposed_segment(idle.id))
+        reason = f"driver {name} cannot be used: {one_line(idle.reason or idle.state)}; interlock drivers show {name}"
+        if idle.state == "untrusted":
+            reason = f"driver {name} waits for you: interlock drivers trust {name}"
+        lines += _paragraph(reason, width, "yellow")
     lines += budget_lines(status.budgets, width=width)
     lines.append(_totals(status, separator=" - " if ascii_only else " · "))
     return lines
 
 
-def _changes(status: Status) -> list[str]:
-    """Return remarks about changes of the configuration that are not in effect."""
-    state = status.configuration
-    if state is None:
-        return []
-    remarks = []
-    if state.problem:
-        remarks.append(f"the changed configuration cannot be used: {one_line(state.problem)}")
-    if state.restart_for:
-        remarks.append(f"changed, from the next start: {one_line(', '.join(state.restart_for))}")
-    return remarks
-
-
-def _idle_text(driver: IdleDriver) -> str:
-    name = one_line(exposed_segment(driver.id))
-    if driver.state == "untrusted":
-        return f"driver {name} waits for you: interlock drivers trust {name}"
-    return f"driver {name} cannot be used: {one_line(driver.reason or driver.state)}; interlock drivers show {name}"
-
-
-def _no_servers(node: NodeFacts) -> str:
-    address = node.url.replace("http", "ws", 1).rstrip("/") + "/ax"
-    return (
-        f"no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register at {address}"
-    )
+def _node_remarks(status: Status) -> Iterator[tuple[str, str]]:
+    """Yield what a person should know about the node as a whole, each with its style. Trouble is red."""
+    node, configuration, names = status.node, status.configuration, status.names
+    if node.audit_trouble:
+        yield f"the audit log cannot be written: {one_line(node.audit_trouble)}", "red"
+    if node.store_trouble:
+        yield f"{one_line(node.store_trouble)}; what needs it is refused", "red"
+    if node.require_proof == "never":
+        yield 'ax.require_proof = "never": subservers change things without proof of who they are', "yellow"
+    if configuration is not None and configuration.problem:
+        yield f"the changed configuration cannot be used: {one_line(configuration.problem)}", "yellow"
+    if configuration is not None and configuration.restart_for:
+        yield f"changed, from the next start: {one_line(', '.join(configuration.restart_for))}", "yellow"
+    if status.gate.without_approver:
+        tools = count(status.gate.without_approver, "tool")
+        next_step = " ".join(approver_step(status.approvers))
+        yield f"no one can approve calls yet ({tools} need it): {next_step}", "yellow"
+    if status.loosened:
+        loosened = one_line("; ".join(status.loosened))
+        yield f"the configuration was loosened, and no approver signed for it: {loosened}", "red"
+    for name in (one_line(approver.name) for approver in status.approvers if approver.wants):
+        state = "is configured and not enrolled"
+        yield f"approver {name} {state}: interlock approvals; if it is not yours, remove it", "yellow"
+    if status.approvals.waiting:
+        yield f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals", "yellow"
+    if status.safety.blocked:
+        yield f"{count(status.safety.blocked, 'agent')} blocked: interlock agents list", "red"
+    if names.overdue:
+        yield f"{count(names.overdue, 'review')} of registered names overdue: interlock names list", "yellow"
+    if names.unconfirmed:
+        public_names = count(names.unconfirmed, "public name")
+        yield f"{public_names} to be confirmed: interlock names list --public", "yellow"
+    for channel, trouble in status.approvals.channels.items():
+        yield f"operators are not told by {one_line(channel)}: {one_line(trouble)}", "red"
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
@@ -158,36 +131,35 @@ def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
 
 
 def _cells(link: Link, era: str) -> list[Text]:
+    """Return the columns of a link's line: segment, state, number of tools, how it is reached, era, latency."""
+    reach = link.transport
+    if link.registration is not UNSET:
+        reach += f" {link.kind}" + (f", {count(link.hops, 'hop')}" if link.hops > 1 else "")
     return [
         Text(one_line(link.segment), style="bold"),
         Text(one_line(link.state), style=STATE_STYLES.get(link.state, "")),
         Text(count(link.tools if link.contracts is None else link.contracts, "tool")),
-        Text(_reach(link), style="dim"),
+        Text(reach, style="dim"),
         Text(era, style="dim"),
         Text(latency(link.latency_ms) if link.latency_ms is not None else "", style="dim"),
     ]
 
 
-def _reach(link: Link) -> str:
-    if link.registration is UNSET:
-        return link.transport
-    return f"{link.transport} {link.kind}" + (f", {count(link.hops, 'hop')}" if link.hops > 1 else "")
-
-
 def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
-    remarks = []
+    """Return what a person should know about a link: why it is in its state, what is withheld, what it was refused."""
+    remarks: list[Text] = []
     if link.reason:
         age = since(link.since, now)
         reason = f"{one_line(link.reason)} (for {age})" if age and link.state != "ready" else one_line(link.reason)
-        remarks += [Text(line, style=STATE_STYLES.get(link.state, "")) for line in _wrapped_lines(reason, width)]
+        remarks += _paragraph(reason, width, STATE_STYLES.get(link.state, ""))
     if link.state in GONE and link.stderr_lines:
         if link.last_words is not None and link.last_words not in (link.reason or ""):
             remarks.append(Text(shortened_line(f"it wrote: {one_line(link.last_words)}", width), style="dim"))
         note = f"what it wrote: interlock links logs {one_line(link.segment)}"
-        remarks += [Text(line, style="dim") for line in _wrapped_lines(note, width)]
+        remarks += _paragraph(note, width, "dim")
     for denied in link.denied[:DENIED_SHOWN]:
         text = f"kept from {one_line(denied.place)}: {one_line(denied.why)}; {one_line(denied.remedy)}"
-        remarks += [Text(line, style="yellow") for line in _wrapped_lines(text, width)]
+        remarks += _paragraph(text, width, "yellow")
     if len(link.denied) > DENIED_SHOWN:
         rest = count(len(link.denied) - DENIED_SHOWN, "more host")
         remarks.append(Text(shortened_line(f"{rest}: interlock status {link.segment}", width), style="yellow"))
@@ -198,28 +170,26 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
             among = count(len(link.own) - len(owned), "link")
             summary = f"{summary}; {among}" if owned else among
             summary += " of clients that can be asked the same"
-        remarks += [Text(line, style="dim") for line in _wrapped_lines(summary, width)]
+        remarks += _paragraph(summary, width, "dim")
     if link.budget:
-        remarks += [
-            Text(line, style=budget_style(link.budget))
-            for line in _wrapped_lines(f"budget {budget_text(link.budget)}", width)
-        ]
+        remarks += _paragraph(f"budget {budget_text(link.budget)}", width, budget_style(link.budget))
     for reason, number in (link.not_listed_because or {}).items():
         note = f"does not offer {count(number, 'tool')} here: {one_line(reason)}"
-        remarks += [Text(line, style="dim") for line in _wrapped_lines(note, width)]
+        remarks += _paragraph(note, width, "dim")
     is_untold = link.not_listed_because is None
     if is_untold and link.registration is not UNSET and link.registration.auth_scope == "read":
         who = one_line(link.registration.principal)
         note = f"offers only tools that read: {who} has scope read, which an [[access]] entry may widen"
-        remarks += [Text(line, style="dim") for line in _wrapped_lines(note, width)]
+        remarks += _paragraph(note, width, "dim")
     for reason, names in grouped_reasons((entry.reason, entry.name) for entry in link.withheld).items():
         text = f"withheld {named_few(names, 'tool')}: {one_line(reason)}"
-        remarks += [Text(line, style="yellow") for line in _wrapped_lines(text, width)]
+        remarks += _paragraph(text, width, "yellow")
     return remarks
 
 
-def _wrapped_lines(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(20, width), break_on_hyphens=False) or [""]
+def _paragraph(text: str, width: int, style: str) -> list[Text]:
+    """Return a text as styled lines, none longer than `width` but for a narrow terminal."""
+    return [Text(line, style=style) for line in textwrap.wrap(text, max(20, width), break_on_hyphens=False)]
 
 
 def _totals(status: Status, separator: str) -> Text:
@@ -245,7 +215,22 @@ BELOW_SHOWN = 30  # lines; the rest is counted
 
 
 def below_lines(segment: str, below: tuple[Below, ...], *, width: int, ascii_only: bool) -> list[Text]:
-    lines = [_line(node, width, "." if ascii_only else "·") for node in below[:BELOW_SHOWN]]
+    """Return a line for each segment below a subserver, indented by its depth."""
+    bullet = "." if ascii_only else "·"
+    lines: list[Text] = []
+    for node in below[:BELOW_SHOWN]:
+        facts = [count(node.tools, "tool"), count(node.hops, "hop")]
+        if node.latency_class:
+            facts.append(node.latency_class)
+        head = f"{'  ' * (len(node.path) - 1)}{bullet} {one_line(node.path[-1])}"
+        lines.append(
+            Text.assemble(
+                shortened_line(head, max(10, width - 40)),
+                (f"  {', '.join(facts)}", "dim"),
+                (f", {node.degraded} degraded" if node.degraded else "", "yellow"),
+                (f", {node.gated} gated" if node.gated else "", "dim"),
+            )
+        )
     if len(below) > BELOW_SHOWN:
         rest = count(len(below) - BELOW_SHOWN, "more segment")
         lines.append(
@@ -254,26 +239,12 @@ def below_lines(segment: str, below: tuple[Below, ...], *, width: int, ascii_onl
     return lines
 
 
-def _line(node: Below, width: int, bullet: str) -> Text:
-    facts = [count(node.tools, "tool"), count(node.hops, "hop")]
-    if node.latency_class:
-        facts.append(node.latency_class)
-    troubled = [f"{node.degraded} degraded"] if node.degraded else []
-    held = [f"{node.gated} gated"] if node.gated else []
-    head = f"{'  ' * (len(node.path) - 1)}{bullet} {one_line(node.path[-1])}"
-    return Text.assemble(
-        shortened_line(head, max(10, width - 40)),
-        (f"  {', '.join(facts)}", "dim"),
-        (f", {', '.join(troubled)}" if troubled else "", "yellow"),
-        (f", {', '.join(held)}" if held else "", "dim"),
-    )
-
-
 _PARENT_STYLES = {"registered": "green", "connecting": "cyan", "waiting": "red", "standby": "dim", "stopped": "dim"}
 
 
 def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
-    lines = []
+    """Return a line for each parent of the node, followed by remarks about it."""
+    lines: list[Text] = []
     several = len({parent.tree for parent in parents}) > 1
     for parent in parents:
         style = _PARENT_STYLES.get(parent.state, "")
@@ -289,12 +260,18 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
                 (f"{GAP}for {age}" if age else "", "dim"),
             )
         )
-        remarks = []
+        remarks: list[tuple[str, str]] = []
         if parent.reason and parent.state != "registered":
             remarks.append((one_line(parent.reason), "red" if parent.state == "waiting" else "dim"))
             if parent.next_step:
                 remarks.append((one_line(parent.next_step), "dim"))
-        remarks += [(remark_style, "yellow") for remark_style in _unlisted_reasons(parent)]
+        # One remark for each reason why the parent does not list tools, and one for tools without a reason.
+        by_reason = sorted(parent.not_listed_because.items(), key=lambda each: -each[1])
+        for reason, number in by_reason:
+            remarks.append((f"it does not list {count(number, 'tool')} of ours: {one_line(reason)}", "yellow"))
+        if unexplained := parent.not_listed - sum(parent.not_listed_because.values()):
+            more = "more " if by_reason else ""
+            remarks.append((f"it does not list {unexplained} {more}of ours and names no reason", "yellow"))
         if parent.secure_by:
             remarks.append((f"secure by {one_line(parent.secure_by)}", "dim"))
         if parent.budget:
@@ -302,16 +279,6 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
         for text, remark_style in remarks:
             wrapped = textwrap.wrap(text, max(20, width - len(GAP)), break_on_hyphens=False)
             lines += [Text(f"{GAP}{line}", style=remark_style) for line in wrapped]
-    return lines
-
-
-def _unlisted_reasons(parent: Parent) -> list[str]:
-    """Return a line for each reason why a parent does not list tools, and one for tools without a reason."""
-    by_reason = sorted(parent.not_listed_because.items(), key=lambda each: -each[1])
-    lines = [f"it does not list {count(number, 'tool')} of ours: {one_line(reason)}" for reason, number in by_reason]
-    if unexplained := parent.not_listed - sum(parent.not_listed_because.values()):
-        more = "more " if lines else ""
-        lines.append(f"it does not list {unexplained} {more}of ours and names no reason")
     return lines
 
 
