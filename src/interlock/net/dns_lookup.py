@@ -1,9 +1,14 @@
 """TXT records by DNS, with what is known of their signatures. Answers are bounded in size, number and time.
 
-A timeout or a failing resolver is a failure, and never the absence of records. Only what the answer says of the very
-name that was asked for, or of names it is an alias of, counts; anything else in it is left alone.
+A timeout or a failing resolver raises DnsFailed and never counts as the absence of records. Only what the answer says
+about the very name that was asked for, or names it is an alias of, counts; anything else in it is ignored.
+
+Signatures are judged in two steps. A resolver that validates says so with the AD flag ("authenticated"). Otherwise the
+signature is checked here with the keys that the zone itself publishes: that shows that the answer was not changed on
+the way, and not who owns the keys ("signed").
 """
 
+import contextlib
 import ipaddress
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
@@ -35,6 +40,8 @@ class DnsFailed(Exception):
 
 
 class TxtAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The TXT records of a name, and what is known of their signatures."""
+
     records: tuple[bytes, ...]  # the strings of each record, joined; none: the name has none
     dnssec: DnssecState
     resolver: str
@@ -46,8 +53,14 @@ async def look_up_txt(name: str, resolvers: Sequence[str] = (), *, timeout_s: fl
     `resolvers` are addresses, with an optional port as in `[::1]:53` and `127.0.0.1:53`; by default those of this
     machine.
     """
+    import dns.exception
+    import dns.resolver
+
     failed: DnsFailed | None = None
-    for resolver in resolvers or _own_resolvers():
+    if not resolvers:
+        with contextlib.suppress(dns.exception.DNSException):
+            resolvers = [str(each) for each in dns.resolver.Resolver().nameservers]
+    for resolver in resolvers:
         try:
             return await _ask(name, resolver, LOOKUP_S if timeout_s is None else timeout_s)
         except DnsFailed as error:
@@ -57,17 +70,8 @@ async def look_up_txt(name: str, resolvers: Sequence[str] = (), *, timeout_s: fl
     raise failed or DnsFailed("unreachable", "this machine has no resolver")
 
 
-def _own_resolvers() -> list[str]:
-    import dns.exception
-    import dns.resolver
-
-    try:
-        return [str(each) for each in dns.resolver.Resolver().nameservers]
-    except dns.exception.DNSException:
-        return []
-
-
 async def _ask(name: str, resolver: str, timeout_s: float) -> TxtAnswer:
+    """Ask one resolver for the TXT records of a name. Raise DnsFailed."""
     import dns.exception
     import dns.flags
     import dns.message
@@ -96,13 +100,14 @@ async def _ask(name: str, resolver: str, timeout_s: float) -> TxtAnswer:
     records = tuple(b"".join(each.strings) for each in rrset)
     if is_authenticated:
         return TxtAnswer(records=records, dnssec="authenticated", resolver=resolver)
-    return TxtAnswer(records=records, dnssec=await _signed(answer, rrset, resolver, timeout_s), resolver=resolver)
+    dnssec = await _check_signature(answer, rrset, resolver, timeout_s)
+    return TxtAnswer(records=records, dnssec=dnssec, resolver=resolver)
 
 
-async def _signed(
+async def _check_signature(
     answer: "dns.message.Message", records: "dns.rrset.RRset", resolver: str, timeout_s: float
 ) -> DnssecState:
-    """Return whether the zone's own keys have signed the records."""
+    """Return whether the zone's own keys have signed the records: signed, unsigned or bogus."""
     import dns.dnssec
     import dns.exception
     import dns.rdataclass

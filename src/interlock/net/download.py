@@ -1,8 +1,11 @@
-"""Fetches one file over HTTPS, checks its hash, and takes the program out of it. POSIX only.
+"""Download of one file over HTTPS, the check of its hash, and the program inside of it. POSIX only.
 
-In: an address, the SHA-256 it must have, a file to make. Out: the hash it has. Nothing is left of a file that is too
-large, incomplete, or has another hash. It goes through the proxies of the node's environment and follows redirects,
-never from https to http. What an archive holds beside the wanted program is not unpacked.
+`download` writes what an address answers to a file and returns its SHA-256. A file that is too large, incomplete or
+has another hash leaves nothing behind. Downloads go through the proxies of the node's environment and follow
+redirects, never from https to http.
+
+`take_program` takes one program out of a tar or zip archive. What else the archive holds is not unpacked, so that no
+path in it can lead elsewhere.
 """
 
 import asyncio
@@ -60,6 +63,8 @@ def check_address(url: str) -> None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
+    """A handler that follows redirects only to addresses that `check_address` accepts."""
+
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: object, newurl: str
     ) -> urllib.request.Request | None:
@@ -68,6 +73,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _fetch(url: str, sha256: str | None, into: Path, stop: threading.Event) -> str:
+    """Download to a temporary file beside `into`, check it, and rename it. Runs on a thread of its own."""
     into.parent.mkdir(parents=True, exist_ok=True)
     half = into.with_name(f"{into.name}.half")
     request = urllib.request.Request(url, headers={"User-Agent": "interlock"})  # noqa: S310 - checked above
@@ -105,7 +111,7 @@ def take_program(archive: Path, wanted: str, into: Path) -> None:
     """Make `into` the executable `wanted` of a tar or zip file, or `archive` itself if it is neither."""
     half = into.with_name(f"{into.name}.half")
     try:
-        with _member(archive, wanted) as source, half.open("wb") as target:
+        with _open_member(archive, wanted) as source, half.open("wb") as target:
             size = 0
             while piece := source.read(_CHUNK):
                 size += len(piece)
@@ -121,10 +127,15 @@ def take_program(archive: Path, wanted: str, into: Path) -> None:
 
 
 @contextlib.contextmanager
-def _member(archive: Path, wanted: str) -> Iterator[IO[bytes]]:
+def _open_member(archive: Path, wanted: str) -> Iterator[IO[bytes]]:
+    """Open the wanted file of a zip or tar archive, or the file itself if it is no archive."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
-            names = [each.filename for each in packed.infolist()[:MEMBERS_MAX] if _is_plain(each)]
+            names = []
+            for each in packed.infolist()[:MEMBERS_MAX]:
+                mode = each.external_attr >> 16  # of the file system; 0 if the archive was made elsewhere
+                if not each.is_dir() and (not mode or not stat.S_IFMT(mode) or stat.S_ISREG(mode)):
+                    names.append(each.filename)
             with packed.open(_choose_member(names, wanted)) as source:
                 yield source
     elif tarfile.is_tarfile(archive):
@@ -138,11 +149,6 @@ def _member(archive: Path, wanted: str) -> Iterator[IO[bytes]]:
     else:
         with archive.open("rb") as source:
             yield source
-
-
-def _is_plain(entry: zipfile.ZipInfo) -> bool:
-    mode = entry.external_attr >> 16
-    return not entry.is_dir() and (not mode or not stat.S_IFMT(mode) or stat.S_ISREG(mode))
 
 
 def _choose_member(names: list[str], wanted: str) -> str:

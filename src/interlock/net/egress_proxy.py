@@ -1,13 +1,13 @@
-"""A forward proxy for one sandboxed server: the only way out of a network namespace without a route.
+"""The egress of one sandboxed server: a forward proxy that is the only way out of its network, and its name server.
 
-In: connections from inside, each with one CONNECT or one absolute-form http request; or, of a program that knows no
-proxy, made to an address that the sandbox's own name server gave for a host (`sandbox_names`). Out: bytes to and from a
-host the entries permit; everything else is answered 403, or cut off, and told to `denied`. Names are resolved here,
-once, and exactly the address that was judged is dialled. Private addresses are for hosts that are named to the letter.
+Connections from inside come in two forms. A program that knows the proxy sends one CONNECT or one absolute-form http
+request. A program that does not know it asks the name server for a host and connects to the address in the answer: an
+address of the loopback network that means this host, so that the connection reaches the proxy all the same.
 
-`SandboxNames` is the name server inside a sandbox. It answers for hosts that may be reached with an address of the
-loopback network that stands for the host, so that a program which knows no proxy connects to the egress proxy all the
-same. For everything else it answers "no such name". No query leaves the machine.
+Out go bytes to and from hosts that the entries permit. Everything else is answered with 403, or cut off, and reported
+to `denied`. Names are resolved here, once, and exactly the address that was judged is connected to. Private addresses
+are only reached for hosts that an entry names to the letter. The name server answers "no such name" for everything
+that may not be reached; no query leaves the machine.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Dial = Callable[[str, int], Awaitable[Streams]]
 
 
-# Of their own: names that no server answers for must not take the threads that write to disk.
+# Separate threads, because names that no server answers for must not take the threads that write to disk.
 _LOOKUPS: Final = ThreadPoolExecutor(4, thread_name_prefix="egress")
 
 
@@ -62,8 +62,10 @@ async def dial(address: str, port: int) -> Streams:
 
 
 class Listeners(msgspec.Struct, frozen=True, kw_only=True):
-    """Sockets inside: for names, for proxy requests, and for programs that know no proxy. Without `proxy` there is no
-    network, and names are only taken down."""
+    """Sockets inside a sandbox, at which its programs are served. Without `proxy` there is no network at all.
+
+    Then the name server still runs, to record which hosts the programs wanted to reach.
+    """
 
     names: socket.socket
     proxy: socket.socket | None = None
@@ -71,11 +73,15 @@ class Listeners(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Refusal(msgspec.Struct, frozen=True):
+    """An HTTP status with a text, in answer to a request that is not passed on."""
+
     status: str
     text: str
 
 
 class Egress:
+    """The proxy and the name server of one sandbox."""
+
     def __init__(
         self,
         entries: Sequence[str],
@@ -150,7 +156,7 @@ class Egress:
         if isinstance(request, Malformed):
             await _answer(writer, _Refusal("400 Bad Request", request.why))
             return
-        there = await self._reached(request)
+        there = await self._connect(request)
         if isinstance(there, _Refusal):
             await _answer(writer, there)
         else:
@@ -162,21 +168,18 @@ class Egress:
         host = self._names.host_at(address)
         if host is None and address == _OWN:
             host = "localhost"
-        there = await self._reached(ProxyRequest(host=host, port=port, head=b"")) if host is not None else None
+        there = await self._connect(ProxyRequest(host=host, port=port, head=b"")) if host is not None else None
         if there is None or isinstance(there, _Refusal):
             writer.transport.abort()
         else:
             await _join((reader, writer), there, ProxyRequest(host=host or "", port=port, head=b""))
 
-    async def _reached(self, request: ProxyRequest) -> Streams | _Refusal:
-        addresses = await self._permitted_addresses(request)
-        if isinstance(addresses, _Refusal):
-            return addresses
-        there = await self._reach(addresses, request.port)
-        return there or _Refusal("502 Bad Gateway", f"{request.host} does not answer")
+    async def _connect(self, request: ProxyRequest) -> Streams | _Refusal:
+        """Connect to the host of a request, or return why not. A host that is not permitted is reported.
 
-    async def _permitted_addresses(self, request: ProxyRequest) -> Sequence[str] | _Refusal:
-        """Return the addresses to try, or a refusal if the host is not permitted."""
+        The name is resolved here, once, and exactly an address that was judged is connected to. Otherwise the owner of
+        a public name could let it lead to a private network after the check.
+        """
         permit = permits(request.host, request.port, self._entries)
         if permit is None:
             return self._refuse(request, NOT_LISTED)
@@ -189,18 +192,15 @@ class Egress:
         if not names_this_machine(request.host) and any(scope_of(each) is Scope.MACHINE for each in addresses):
             # The owner of the name could otherwise reach every endpoint of this machine, the node's own included.
             return self._refuse(request, "it leads to this machine, which egress names as localhost or by address")
-        return addresses
+        for address in addresses:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(DIAL_S):
+                    return await self._dial(address, request.port)
+        return _Refusal("502 Bad Gateway", f"{request.host} does not answer")
 
     def _refuse(self, request: ProxyRequest, why: str) -> _Refusal:
         self._denied(request.host, request.port, why)
         return _Refusal("403 Forbidden", f"egress_denied: {request.host}: {why}")
-
-    async def _reach(self, addresses: Sequence[str], port: int) -> Streams | None:
-        for address in addresses:
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(DIAL_S):
-                    return await self._dial(address, port)
-        return None
 
 
 async def _answer(writer: asyncio.StreamWriter, refusal: _Refusal) -> None:
@@ -211,6 +211,7 @@ async def _answer(writer: asyncio.StreamWriter, refusal: _Refusal) -> None:
 
 
 async def _join(here: Streams, there: Streams, request: ProxyRequest) -> None:
+    """Begin a tunnel, or pass on the head of a request; then copy bytes in both directions until both have ended."""
     try:
         if request.head is None:
             here[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -227,6 +228,7 @@ async def _join(here: Streams, there: Streams, request: ProxyRequest) -> None:
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Copy bytes until the source ends, then end that direction of the sink alone."""
     while data := await source.read(CHUNK_BYTES):
         sink.write(data)
         await sink.drain()
@@ -239,7 +241,11 @@ NAMES_MAX: Final = 16_384  # of one start; a server that may reach any host may 
 
 
 class SandboxNames(asyncio.DatagramProtocol):
-    """The name server of one sandbox."""
+    """The name server of one sandbox.
+
+    Each host that may be reached gets an address of the loopback network for itself, in the order in which hosts are
+    asked for. A program connects to the address, and the proxy knows by it which host is meant.
+    """
 
     def __init__(self, may_reach: Callable[[str], bool], denied: Callable[[str], None]) -> None:
         self._may_reach = may_reach
@@ -259,7 +265,10 @@ class SandboxNames(asyncio.DatagramProtocol):
         query = read_query_untrusted(data)
         if query is None or self._transport is None:
             return
-        address = self._maybe_address(query.name)
+        address = self._addresses.get(query.name)
+        if address is None and len(self._addresses) < NAMES_MAX and self._may_reach(query.name):
+            address = str(FIRST_ADDRESS + len(self._addresses))
+            self._addresses[query.name], self._hosts[address] = address, query.name
         if address is None and query.wants_address:
             self._denied(query.name)
         self._transport.sendto(answer_query(query, address), addr)
@@ -267,11 +276,3 @@ class SandboxNames(asyncio.DatagramProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
-
-    def _maybe_address(self, host: str) -> str | None:
-        assigned = self._addresses.get(host)
-        if assigned is not None or len(self._addresses) >= NAMES_MAX or not self._may_reach(host):
-            return assigned
-        address = str(FIRST_ADDRESS + len(self._addresses))
-        self._addresses[host], self._hosts[address] = address, host
-        return address

@@ -1,8 +1,11 @@
-"""Fetching small documents from authorization servers: key sets, metadata, introspection answers, tokens.
+"""Fetching of small documents from authorization servers: key sets, metadata, introspection answers, tokens.
 
-In: a URL that is https or loopback. Out: the body of a 200 answer (or, where asked for, any answer), or FetchFailed.
-Redirects are not followed; sizes, times and connections are bounded. Where the URL comes from outside, `within` says
-how near to this machine it may lead: the name is looked up first, and the very address that was judged is connected to.
+A URL must be https or loopback. The result is the body of a 200 answer or, where the caller asks for it, any answer;
+everything else raises FetchFailed. Redirects are not followed, and sizes, times and connections are bounded.
+
+A URL may come from outside: a server that answers 401 names the URLs that are fetched next. `within` says how near to
+this machine such a URL may lead. The name is resolved first, and the very address that was judged is connected to, so
+that the owner of a name cannot change the address in between.
 """
 
 import asyncio
@@ -58,6 +61,7 @@ class Fetcher:
         self._tls: ssl.SSLContext | None = None
 
     async def get(self, url: str) -> bytes:
+        """Send a GET and return the body of a 200 answer."""
         return _body(await self._ask(b"GET", url, _ACCEPT, b""))
 
     async def look(self, url: str) -> FetchedAnswer:
@@ -65,6 +69,7 @@ class Fetcher:
         return await self._ask(b"GET", url, b"accept: */*\r\n", b"")
 
     async def post(self, url: str, headers: bytes, body: bytes) -> bytes:
+        """Send a POST and return the body of a 200 answer."""
         return _body(await self._ask(b"POST", url, headers, body))
 
     async def exchange(self, url: str, headers: bytes, body: bytes) -> FetchedAnswer:
@@ -83,7 +88,10 @@ class Fetcher:
             async with asyncio.timeout(self._seconds):
                 if self._within in (None, Scope.MACHINE):
                     return await self._ask_at(None, method, url, headers, body)
-                *others, last = await _permitted_addresses(url, self._within)
+                addresses = await _addresses(url)
+                if self._within is not None and any(scope_of(address) > self._within for address in addresses):
+                    raise FetchFailed("the URL resolves to a private address, which is refused")
+                *others, last = addresses[:ADDRESSES_MAX]
                 for address in others:
                     try:
                         return await self._ask_at(address, method, url, headers, body)
@@ -156,15 +164,8 @@ async def is_near(url: str) -> bool:
         return False
 
 
-async def _permitted_addresses(url: str, within: Scope | None) -> list[str]:
-    """Return the addresses to connect to. Raise FetchFailed if one of them is nearer than `within` allows."""
-    addresses = await _addresses(url)
-    if within is not None and any(scope_of(address) > within for address in addresses):
-        raise FetchFailed("the URL resolves to a private address, which is refused")
-    return addresses[:ADDRESSES_MAX]
-
-
 async def _addresses(url: str) -> list[str]:
+    """Resolve the host of a URL. Raise FetchFailed if it has no address."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -197,10 +198,10 @@ class _DocumentSink:
         self._end(FetchFailed("an event stream instead of a document"))
 
     def on_chunk(self, data: bytes) -> None:
-        pass
+        """Do nothing: an event stream has failed already."""
 
     def on_stream_end(self) -> None:
-        pass
+        """Do nothing: an event stream has failed already."""
 
     def on_fail(self, failure: HttpFailure) -> None:
         self._end(FetchFailed(failure.detail, unsent=failure.retry_safe))

@@ -1,8 +1,10 @@
-"""What every two-way pipe of whole messages looks like, whichever end of which connection it is.
+"""The interface of every two-way pipe of whole messages, whichever end of which connection it is.
 
-A pipe is made open. It tells its sink each message in the order they came, then exactly once that it is closed; `send`
-never waits. What is queued for a peer that does not read is bounded: beyond the bound `send` refuses, and a queue that
-does not move for STALL_AFTER_S closes the pipe.
+A pipe is open when it is made. It passes each message to its sink in the order in which they came, and then tells,
+exactly once, that it is closed. `send` never waits. What is queued for a peer that does not read is bounded: beyond
+the bound `send` refuses, and a queue that does not move for STALL_AFTER_S closes the pipe.
+
+The close codes are those of WebSocket (RFC 6455, 7.4.1), which pipes over stdio use as well.
 """
 
 from typing import Final, Protocol

@@ -1,7 +1,7 @@
-"""Paced delivery: what came on a stream, a bounded number in each turn of the loop.
+"""Paced delivery of messages: what came on a stream is handled in bounded portions, one in each turn of the loop.
 
-One read of a stream may hold thousands of messages. Handled at once they would keep every other connection waiting;
-here the rest waits for the next turn, in order, and meanwhile nothing more is read.
+One read of a stream may hold thousands of messages. Handling all of them at once would keep every other connection
+waiting. So the rest waits for the next turn, in order, and meanwhile nothing more is read from the stream.
 """
 
 import asyncio
@@ -15,19 +15,26 @@ PER_TURN: Final = 32
 
 
 class PacedDelivery(msgspec.Struct, eq=False, kw_only=True):
-    """A base class: what it delivers to is itself, so that no stream waits for the collector."""
+    """A base class for a receiver of messages, which gets at most PER_TURN of them in each turn of the loop.
+
+    A subclass handles a message in `on_next` and stops or resumes its stream in `hold_reading`. It is a base class and
+    not a member, so that stream and receiver form no reference cycle that waits for the garbage collector.
+    """
 
     waiting: deque[Any] | None = None
     next_turn: asyncio.Handle | None = None  # that goes on with what waits
     last: Callable[[], None] | None = None
 
     def on_next(self, message: Any) -> None:
+        """Handle one message."""
         raise NotImplementedError
 
     def hold_reading(self, wanted: bool) -> None:
+        """Stop reading from the stream, or resume."""
         raise NotImplementedError
 
     def deliver(self, messages: Sequence[Any]) -> None:
+        """Deliver what was read at once. A single message, as most come, is handled without a queue."""
         if self.next_turn is None and len(messages) == 1:  # as most come
             self.on_next(messages[0])
             return

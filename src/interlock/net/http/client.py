@@ -1,10 +1,14 @@
-"""A small pooled HTTP/1.1 client for the call path: one origin, keep-alive connections, a plain callback per answer.
+"""A pooled HTTP/1.1 client for the call path: one origin, keep-alive connections, a plain callback for each answer.
 
-In: requests as bytes, headers already built. Out: the answer, or the event stream, or a `HttpFailure`, to a
-`ResponseSink`; never from inside `request`. It knows no MCP. It does not retry, follow redirects, decompress, speak
-HTTP/2 or use proxies. A request costs no task, no future and no timer: on an idle connection it is written inside
-`request`; otherwise it waits, first come first served, for a connection that is opened in the background. Deadlines
-belong to the caller, who aborts.
+Requests come as bytes with headers already built. The answer, the event stream or an `HttpFailure` goes to a
+`ResponseSink`, never from inside `request`. The client knows no MCP. It does not retry, follow redirects, decompress,
+speak HTTP/2 or use proxies, and deadlines belong to the caller, who aborts.
+
+Theory of operation. A request costs no task, no future and no timer: on an idle connection it is written inside
+`request`. Otherwise it waits, first come first served, while a connection is opened in the background, up to
+max_connections. The connection that was used last is used first, so that the others can expire; one timer closes those
+that are past their time. A connection is given back when its answer is complete (`ready`) or reports that it is lost
+(`gone`), and both serve the next waiting request.
 """
 
 import asyncio
@@ -189,6 +193,7 @@ class HttpClient:
         await asyncio.sleep(0)
 
     def ready(self, connection: HttpConnection) -> None:
+        """Take a connection back: the oldest waiting request is sent over it, or it is idle."""
         if self._waiting:
             call, (data, body) = self._waiting.popitem(last=False)
             call.queue = None
@@ -201,9 +206,11 @@ class HttpClient:
 
     @property
     def has_plenty(self) -> bool:
+        """Return whether enough connections are idle, so that one that carried a stream is closed."""
         return len(self._idle) >= IDLE_AFTER_STREAMS_MAX
 
     def gone(self, connection: HttpConnection) -> None:
+        """Forget a connection that ended."""
         self._connections.discard(connection)
         if not self._closed:
             self._open_more()
@@ -234,11 +241,12 @@ class HttpClient:
             opener.add_done_callback(self._on_opened)
 
     async def _open(self) -> HttpFailure | None:
+        """Open a connection and use it. Return why it could not be opened, or None."""
         is_tls = self._tls is not None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await self._loop.create_connection(
-                    self._new_connection,
+                    lambda: HttpConnection(self, self._max_body_bytes, self._idle_s),
                     self._address,
                     self._port,
                     ssl=self._tls,
@@ -254,9 +262,6 @@ class HttpClient:
         self.ready(connection)
         return None
 
-    def _new_connection(self) -> HttpConnection:
-        return HttpConnection(self, self._max_body_bytes, self._idle_s)
-
     def _on_opened(self, opener: asyncio.Task[HttpFailure | None]) -> None:
         self._openers.discard(opener)
         if self._closed:
@@ -266,24 +271,21 @@ class HttpClient:
             failure = None if opener.cancelled() else opener.result()  # unexpected errors go to the loop's handler
         finally:
             if failure is not None:
-                self._refuse(failure)
+                self._fail_oldest(failure)
+                # Without any connection, requests for which no attempt is under way would wait for nothing.
+                while not self._connections and len(self._waiting) > len(self._openers):
+                    self._fail_oldest(failure)
             self._open_more()
 
-    def _refuse(self, failure: HttpFailure) -> None:
-        """Fail the request that waited longest. If no connection is left, fail all requests that have no connection
-        attempt.
-        """
-        self._fail_oldest(failure)
-        while not self._connections and len(self._waiting) > len(self._openers):
-            self._fail_oldest(failure)
-
     def _fail_oldest(self, failure: HttpFailure) -> None:
+        """Fail the request that waited longest, in a later turn of the loop."""
         if self._waiting:
             call, _ = self._waiting.popitem(last=False)
             call.queue = None
             self._loop.call_soon(call.fail, failure)
 
     def _sweep(self) -> None:
+        """Close idle connections that are past their time."""
         now = self._loop.time()
         usable = []
         for connection in self._idle:
@@ -297,6 +299,7 @@ class HttpClient:
 
 
 def _split_origin(url: str) -> tuple[bool, str, int]:
+    """Return whether a URL uses TLS, its host as DNS and certificates have it, and its port. Raise ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("the URL of a server must begin with http:// or https:// and name a host")
@@ -317,6 +320,7 @@ def _refusal(detail: str) -> HttpFailure:
 
 
 def _connect_failure(error: OSError, is_tls: bool, timeout_s: float) -> HttpFailure:
+    """Return why a connection was not opened, without the address. Every such failure is safe to retry."""
     match error:
         case TimeoutError():
             detail = f"no connection within {timeout_s:g} s"

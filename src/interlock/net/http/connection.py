@@ -1,9 +1,13 @@
-"""One HTTP/1.1 connection to a server: a request goes down as bytes, its answer rises to a `ResponseSink`.
+"""One HTTP/1.1 connection to a server: a request goes down as bytes, its answer goes up to a `ResponseSink`.
 
-In: bytes that a server sends, which may be anything. Out: for each request exactly one terminal event: `on_answer`,
-`on_stream_end` or `on_fail`. One request is in flight at a time. The parser's callbacks only collect; the sink is
-called after the parser has returned, so a sink may send, abort or raise. Which connection carries which request, and
-when one is opened or closed for idleness, is the business of the `HttpClient` (`net.http.client`).
+What a server sends may be anything. Each request gets exactly one terminal event: `on_answer`, `on_stream_end` or
+`on_fail`. The parser's callbacks only collect; the sink is called after the parser has returned, so a sink may send,
+abort or raise. Which connection carries which request, and when one is opened or closed for idleness, is the business
+of the `HttpClient` (`net.http.client`).
+
+Limits. Head, trailers and chunk extensions end the connection above HEAD_BYTES_MAX, and a body above the limit of the
+client. Reading pauses for one turn of the loop after every large piece, so that one server does not keep the others
+waiting. A request is only reported as safe to retry if no byte of it can have reached the server.
 """
 
 import asyncio
@@ -141,10 +145,19 @@ _NOT_PLAIN = frozenset((b"transfer-encoding", b"keep-alive", b"upgrade"))
 
 
 class _Stop(Exception):
-    """The end of the parser's work, raised inside one of its callbacks."""
+    """The error that ends the parser's work. It is raised inside one of the parser's callbacks."""
 
 
 class HttpConnection(asyncio.Protocol):
+    """A connection to a server, which carries one request at a time.
+
+    States. Idle: `_call` is None, and any byte from the server closes the connection. Waiting (`_untouched`): the
+    request is sent and nothing of its answer was read; an answer whose head is known and that arrived whole is handled
+    without the parser. Reading: `_status` is 0 until the final head is complete, then the body is collected, or passed
+    on in pieces if it is an event stream (`_streaming`). `_complete`: the answer has ended, and the connection goes
+    back to its client if both sides keep it open.
+    """
+
     __slots__ = (
         "_announced",
         "_body",
@@ -340,7 +353,10 @@ class HttpConnection(asyncio.Protocol):
                     is_typed = True
                     self._streaming = value[:17].lower() == _EVENT_STREAM and value[17:18] in (b"", b";", b" ", b"\t")
             elif size == 10 and value != self._keep_alive and name.lower() == b"keep-alive":
-                self._note_keep_alive(value)
+                self._keep_alive = value
+                timeout = _KEEP_ALIVE_TIMEOUT.search(value)
+                if timeout is not None:
+                    self.idle_s = min(self.idle_s, int(timeout[1]) - KEEP_ALIVE_MARGIN_S)
             elif size == 14 and name.lower() == b"content-length":
                 self._body = BodyBuffer(min(int(value), self._max_body_bytes))  # the parser takes nothing but digits
         call = self._call
@@ -358,12 +374,6 @@ class HttpConnection(asyncio.Protocol):
             self._complete = True
             self._persistent = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
 
-    def _note_keep_alive(self, value: bytes) -> None:
-        self._keep_alive = value
-        timeout = _KEEP_ALIVE_TIMEOUT.search(value)
-        if timeout is not None:
-            self.idle_s = min(self.idle_s, int(timeout[1]) - KEEP_ALIVE_MARGIN_S)
-
     def _is_too_large(self) -> bool:
         """Return whether the head, a trailer or chunk extensions exceed HEAD_BYTES_MAX."""
         if not self._complete and self._unproductive > HEAD_BYTES_MAX:
@@ -371,6 +381,7 @@ class HttpConnection(asyncio.Protocol):
         return self._status > 0 and sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX
 
     def _release(self) -> Handle | None:
+        """Separate the request in flight from the connection, and return it."""
         call, self._call = self._call, None
         if call is not None:
             call.connection = None
@@ -399,6 +410,7 @@ class HttpConnection(asyncio.Protocol):
             sink.on_answer(status, headers, body)
 
     def _pass_on(self, call: Handle, malformed: Exception | None) -> None:
+        """Pass what was read of an event stream to the sink, which may abort or send at every step."""
         sink = call.sink
         if sink is None:
             return
@@ -420,6 +432,7 @@ class HttpConnection(asyncio.Protocol):
         self.fail(HttpFailure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {cause}"))
 
     def _on_ended(self, exc: Exception | None) -> None:
+        """End the request in flight when the server has closed the connection: with its answer if that is complete."""
         call = self._call
         if call is None:
             return

@@ -1,9 +1,12 @@
-"""How far an address is from this machine: the one place that says loopback, private or public.
+"""The distance of an address from this machine: the one place that decides loopback, private or public.
 
-In: an address, or a host as it is written in a URL. Out: a `Scope`, or whether it is loopback. The ranges are written
-here and not asked of `ipaddress`, whose judgement differs between versions of Python. A server may send us no nearer
-than it stands itself: one that answers 401 chooses the URLs that are fetched next, and without this rule a server
-somewhere in the world could make this node connect to services of its own machine or network.
+An address, or a host as it is written in a URL, becomes a `Scope`. The ranges are written here and not taken from
+`ipaddress`, whose judgement differs between versions of Python. IPv6 addresses that lead to an IPv4 address (mapped,
+6to4, NAT64, ISATAP) are judged by that address.
+
+The rule behind it: a server may send this node no nearer than the server itself is. A server that answers 401 chooses
+the URLs that are fetched next, and without this rule a server somewhere in the world could make the node connect to
+services of its own machine or network.
 """
 
 import enum
@@ -19,7 +22,7 @@ UNSPECIFIED_HOSTS: Final = frozenset(("0.0.0.0", "::"))  # noqa: S104  (to liste
 
 
 class Scope(enum.IntEnum):
-    """The larger, the nearer."""
+    """The distance of an address from this machine. The larger the value, the nearer."""
 
     PUBLIC = 0
     PRIVATE = 1  # a private network, or an address that leads nowhere
@@ -62,10 +65,17 @@ _LOOPBACK_RANGES: Final = _networks(_LOOPBACK)
 
 def scope_of(address: str | IpAddress) -> Scope:
     """Return the scope of an IP address. Raise ValueError if it is not an address."""
-    ip = _embedded(_read(address))
+    ip = _read(address)
+    if isinstance(ip, ipaddress.IPv6Address):
+        # The IPv4 address that an IPv6 address leads to.
+        ip = _last_32_bits(ip) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour or ip
     scope = _scope_by_range(ip)
-    inner = _maybe_ending(ip)
-    return scope if inner is None else max(scope, _scope_by_range(inner))
+    if isinstance(ip, ipaddress.IPv6Address):
+        # A router may read an IPv4 address from the end of these.
+        is_isatap = int(ip) >> 32 & 0xFFFF_FFFF in _ISATAP
+        if is_isatap or any(ip in network for network in _ENDING_IN_IPV4):
+            return max(scope, _scope_by_range(_last_32_bits(ip)))
+    return scope
 
 
 def _scope_by_range(ip: IpAddress) -> Scope:
@@ -108,23 +118,6 @@ def unmapped(ip: IpAddress) -> IpAddress:
 
 def _read(address: str | IpAddress) -> IpAddress:
     return ipaddress.ip_address(address.partition("%")[0]) if isinstance(address, str) else address
-
-
-def _embedded(ip: IpAddress) -> IpAddress:
-    """Return the IPv4 address that an IPv6 address leads to."""
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip in _NAT64:
-            return _last_32_bits(ip)
-        return ip.ipv4_mapped or ip.sixtofour or ip
-    return ip
-
-
-def _maybe_ending(ip: IpAddress) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that a router may read from the end of an IPv6 address, or None."""
-    if not isinstance(ip, ipaddress.IPv6Address):
-        return None
-    is_isatap = int(ip) >> 32 & 0xFFFF_FFFF in _ISATAP
-    return _last_32_bits(ip) if is_isatap or any(ip in network for network in _ENDING_IN_IPV4) else None
 
 
 def _last_32_bits(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address:

@@ -1,8 +1,9 @@
-"""Which hosts a sandboxed server may reach, and what it asks a forward proxy for (RFC 9110, 9.3.6; RFC 9112, 3.2).
+"""Hosts that a sandboxed server may reach, and what it asks a forward proxy for (RFC 9110, 9.3.6; RFC 9112, 3.2).
 
-In: the head of a proxy request as bytes, and the entries of an egress list. Out: the place it wants to reach with what
-has to be sent there, or a refusal; and how an entry permits a host. Nothing is looked up here: whether a name leads to
-a private network is checked where it is resolved.
+An entry of an egress list is a host, *.NAME or *, with or without a port. `permits` tells how the entries permit a
+host. `read_head_untrusted` reads the head of a proxy request: the host that it wants to reach, with what has to be
+sent there, or why the request is refused. Nothing is looked up here: whether a name leads to a private network is
+checked where it is resolved (`net.egress_proxy`).
 """
 
 import enum
@@ -34,6 +35,8 @@ _DROPPED: Final = frozenset((b"host", b"connection", b"keep-alive", b"proxy-conn
 
 
 class Permit(enum.Enum):
+    """The way in which an entry permits a host."""
+
     NAMED = "named"  # to the letter: wherever the name leads
     WILD = "wild"  # by a wildcard: only a public address
 
@@ -47,6 +50,8 @@ class ProxyRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Malformed(msgspec.Struct, frozen=True):
+    """A proxy request that cannot be read, and why."""
+
     why: str
 
 
@@ -57,8 +62,8 @@ def permits(host: str, port: int, entries: Iterable[str]) -> Permit | None:
     port permits only that port.
     """
     host = host.lower().rstrip(".")
-    parted = (_parted(entry.lower()) for entry in entries)
-    listed = {name for name, at in parted if at in ("", str(port))}
+    split = (_split_entry(entry.lower()) for entry in entries)
+    listed = {name for name, at in split if at in ("", str(port))}
     if host in listed:
         return Permit.NAMED
     if "*" in listed:
@@ -75,7 +80,7 @@ def direct_ports(entries: Iterable[str]) -> tuple[int, ...]:
     entries = tuple(entries)
     if not entries:
         return ()
-    declared_ports = (int(port) for _, port in map(_parted, entries) if port)
+    declared_ports = (int(port) for _, port in map(_split_entry, entries) if port)
     return tuple(dict.fromkeys((*WEB_PORTS, *declared_ports)))[:PORTS_MAX]
 
 
@@ -84,7 +89,7 @@ def port_of(url: SplitResult) -> int:
     return url.port or (80 if url.scheme == "http" else 443)
 
 
-def _parted(entry: str) -> tuple[str, str]:
+def _split_entry(entry: str) -> tuple[str, str]:
     """Split an entry into name and port. The port is empty if there is none; IPv6 addresses have none, because only
     Interlock writes such entries.
     """
@@ -98,6 +103,7 @@ def names_this_machine(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
+    """Return whether a host is an IP address, in any of the spellings that resolvers read."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -114,13 +120,13 @@ def read_head_untrusted(data: bytes) -> ProxyRequest | Malformed:
         return Malformed("this is no request")
     method, target = request_line[1], request_line[2].decode("ascii")
     if method == b"CONNECT":
-        place = _place(target, None)
+        place = _read_authority(target, None)
         return place if isinstance(place, Malformed) else ProxyRequest(host=place[0], port=place[1])
     scheme, separator, rest = target.partition("://")
     if not separator or scheme.lower() != "http":
         return Malformed("only http:// is asked for so; use CONNECT for everything else")
     cut = next((index for index, letter in enumerate(rest) if letter in "/?#"), len(rest))
-    place = _place(rest[:cut], 80)
+    place = _read_authority(rest[:cut], 80)
     if isinstance(place, Malformed):
         return place
     path = rest[cut:].partition("#")[0]
@@ -136,7 +142,7 @@ def read_head_untrusted(data: bytes) -> ProxyRequest | Malformed:
     return ProxyRequest(host=place[0], port=place[1], head=b"\r\n".join(head) + b"\r\n\r\n")
 
 
-def _place(authority: str, default_port: int | None) -> tuple[str, int] | Malformed:
+def _read_authority(authority: str, default_port: int | None) -> tuple[str, int] | Malformed:
     match = _AUTHORITY.fullmatch(authority.lower())
     if match is None:
         return Malformed("this is no host and port")
