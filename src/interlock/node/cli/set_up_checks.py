@@ -272,7 +272,7 @@ def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
 
 
 def _drivers(set_up: SetUp) -> Findings:
-    """Yield drivers that do not serve because nobody trusts them yet, or because their files are wrong."""
+    """Yield drivers that do not serve because no person has trusted them yet, or because their files are wrong."""
     for driver in set_up.status.idle_drivers if set_up.status is not None else ():
         name = exposed_segment(driver.id)
         if driver.state == "untrusted":
