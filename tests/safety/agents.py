@@ -109,7 +109,7 @@ class AgentsHere(Place):
 
     def shown(self, id: str) -> str:
         """The code or the token, as operators see it."""
-        shown = self.codes.maybe_shown(id)
+        shown = self.codes.find_code(id)
         assert shown is not None
         return shown
 

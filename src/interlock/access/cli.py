@@ -508,7 +508,7 @@ def key(
         _revoke_key(invocation, keys, name)
         return
     if show:
-        public = keys.maybe_public(name)
+        public = keys.find_public(name)
     else:
         public = keys.make(name, kind, None if no_passphrase else lambda: choose_passphrase(name, passphrase_fd))
     if public is None:
@@ -541,7 +541,7 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     from interlock.approvals.api import REVOKE_KEY
 
     ref = name
-    if (public := keys.maybe_public(name)) is not None:
+    if (public := keys.find_public(name)) is not None:
         from interlock.crypto.jose import read_key_untrusted, thumbprint
 
         ref = thumbprint(read_key_untrusted(public)[0])

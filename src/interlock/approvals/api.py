@@ -236,7 +236,7 @@ class RevealCode(RequestBody, frozen=True, kw_only=True):
 
 
 class EditProposal(RequestBody, frozen=True, kw_only=True):
-    """Other params for what a participant of a room proposed."""
+    """The params that replace those of a proposal in a room."""
 
     params: Annotated[Raw, Meta(description="The whole params of the proposed method, as they are to be sent.")]
 

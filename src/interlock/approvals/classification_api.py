@@ -41,7 +41,7 @@ class ClassProposal(ToolRuling, frozen=True, kw_only=True):
 
 
 class ClassProposals(Struct, frozen=True, kw_only=True):
-    """One row for each tool without a class, and for each whose annotations contradict its name."""
+    """Rows of the tools without a class, and of those whose annotations contradict their names."""
 
     aggregator_id: Annotated[str, Meta(description="The node, as it is signed.")]
     tools: Annotated[tuple[ClassProposal, ...], Meta(description="By name.")]

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from interlock.approvals.enrolments import Enrolments
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import (
     UNKNOWN,
@@ -17,11 +18,10 @@ from interlock.approvals.protocol.approval import (
     Decision,
     Kind,
     Move,
-    Proof,
     Requires,
     Source,
     What,
-    maybe_after,
+    find_next_status,
     refusal_of,
 )
 from interlock.approvals.protocol.digests import REVEAL, answers, signed_digest
@@ -37,17 +37,12 @@ CODE_GONE: Final = ax_refusal(
 REDEFINED: Final = "the tool is defined otherwise than it was when the call was made"
 
 
-class Rulings(Protocol):
+class DecisionReceiver(Protocol):
     async def settle(self, approval: Approval) -> Approval | Refusal:
         """Store the decision on a definition."""
 
 
-class EnrolmentRulings(Rulings, Protocol):
-    def judge_code(self, code: str) -> Proof | Refusal:
-        """Check the setup code that replaces a proof for the first approver."""
-
-
-class ProposalRulings(Rulings, Protocol):
+class ProposalRulings(DecisionReceiver, Protocol):
     def find_obstacle(self, approval: Approval) -> Refusal | None:
         """Return why a proposal cannot be carried out now, or None."""
 
@@ -55,14 +50,14 @@ class ProposalRulings(Rulings, Protocol):
         """Return why this approver may not decide, or None: it is the proposer itself or has a lower privilege."""
 
 
-class NamesRulings(Rulings, Protocol):
+class NamesRulings(DecisionReceiver, Protocol):
     def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
         """Return why this decision on a request is refused, or None. `key` is the thumbprint of the key that proved
         it.
         """
 
 
-class DriverRulings(Rulings, Protocol):
+class DriverRulings(DecisionReceiver, Protocol):
     async def look(self) -> None:
         """Read the folders of drivers again."""
 
@@ -71,23 +66,23 @@ class DriverRulings(Rulings, Protocol):
 
 
 class DriverDecisions:
-    """Holds the receiver of decisions on drivers, once there are drivers: their modules are not imported before."""
+    """The receiver of decisions on drivers, once there are drivers: their modules are not imported before."""
 
     def __init__(self) -> None:
-        self.maybe: DriverRulings | None = None
+        self.receiver: DriverRulings | None = None
 
     def provide(self, rulings: DriverRulings) -> None:
-        self.maybe = rulings
+        self.receiver = rulings
 
 
 class DecisionReceivers(msgspec.Struct, frozen=True, kw_only=True):
     """The capabilities that carry a decision out, each for its kind of approval. None: a decision is only recorded."""
 
-    definitions: Rulings | None = None  # of tools
+    definitions: DecisionReceiver | None = None  # of tools
     drivers: DriverDecisions = msgspec.field(default_factory=DriverDecisions)
-    agents: Rulings | None = None  # in the safety loop
-    enrolments: EnrolmentRulings | None = None  # of approvers
-    configuration: Rulings | None = None  # changes that weaken the guard
+    agents: DecisionReceiver | None = None  # in the safety loop
+    enrolments: Enrolments | None = None  # of approvers
+    configuration: DecisionReceiver | None = None  # changes that weaken the guard
     proposals: ProposalRulings | None = None  # of calls, in rooms
     names: NamesRulings | None = None  # requests to the registry
 
@@ -136,8 +131,8 @@ class DecisionService:
         if isinstance(open_, Refusal):
             return open_
         approval, answer = open_
-        if approval.source is Source.DRIVERS and self._receivers.drivers.maybe is not None:
-            await self._receivers.drivers.maybe.look()
+        if approval.source is Source.DRIVERS and self._receivers.drivers.receiver is not None:
+            await self._receivers.drivers.receiver.look()
         if not self.is_current(approval):
             voided = await self._inbox.void(id, REDEFINED)
             return voided if isinstance(voided, Refusal) else refusal_of(voided)
@@ -168,7 +163,7 @@ class DecisionService:
 
     def is_current(self, approval: Approval) -> bool:
         """Return whether what was shown is still what would run."""
-        drivers = self._receivers.drivers.maybe
+        drivers = self._receivers.drivers.receiver
         if approval.source is Source.DRIVERS and drivers is not None:
             return drivers.is_current(approval)
         return self._is_call_current(approval)
@@ -213,7 +208,7 @@ class DecisionService:
         approval = self._inbox.get(id)
         if approval is None:
             return UNKNOWN
-        if maybe_after(approval.status, Move.APPROVE) is None:
+        if find_next_status(approval.status, Move.APPROVE) is None:
             return refusal_of(approval)
         possible = answers(approval)
         if answer is None and len(possible) == 1:
@@ -245,7 +240,7 @@ class DecisionService:
         if isinstance(decided, Refusal):
             return decided
         if decided.source is Source.AQL:
-            rulings: Rulings | None = self._receivers.agents
+            rulings: DecisionReceiver | None = self._receivers.agents
         elif decided.kind is Kind.REQUEST:
             rulings = self._receivers.names
         elif decided.kind is Kind.ENROLMENT:
@@ -257,7 +252,9 @@ class DecisionService:
         elif decided.kind is not Kind.DEFINITION:
             return decided
         else:
-            rulings = self._receivers.drivers.maybe if decided.source is Source.DRIVERS else self._receivers.definitions
+            rulings = (
+                self._receivers.drivers.receiver if decided.source is Source.DRIVERS else self._receivers.definitions
+            )
         if rulings is None:
             return decided
         settled = await rulings.settle(decided)

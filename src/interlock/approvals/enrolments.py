@@ -45,7 +45,7 @@ class KeyRevocation:
     clock: Clock
 
     async def open(self) -> None:
-        """Void what rests on anchors that left the configuration while the node was not running. Raise StoreError."""
+        """End what rests on anchors that left the configuration while the node was not running. Raise StoreError."""
         await self.void_unfounded()  # AX-11.3-9: an anchor that left
 
     async def close(self) -> None:
@@ -59,8 +59,9 @@ class KeyRevocation:
         return prints
 
     async def void_unfounded(self) -> list[Approval]:
-        """Void unused approvals and standing grants of anchors that may no longer approve (MCP-AX 11.3). Return the
-        approvals. Raise StoreError.
+        """End unused approvals and standing grants of anchors that may no longer approve (MCP-AX 11.3).
+
+        Return the approvals. Raise StoreError.
         """
         await self.grants.void_unfounded()
         return await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
@@ -153,7 +154,7 @@ class Enrolments:
     # Looking
 
     @property
-    def maybe_setup_code(self) -> str | None:
+    def setup_code(self) -> str | None:
         """Return the code that admits the first approver, or None once there was one. It is shown only on the terminal
         of this node.
 
@@ -239,7 +240,7 @@ class Enrolments:
 
     def judge_code(self, code: str) -> Proof | Refusal:
         """Check the setup code, which replaces a proof as long as no approver could give one."""
-        right = self.maybe_setup_code
+        right = self.setup_code
         if right is None:
             return invalid("code", "the setup code is for the first approver, or was wrong too often; restart the node")
         typed = code.replace("-", "").replace(" ", "").upper()

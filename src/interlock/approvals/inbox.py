@@ -35,7 +35,7 @@ from interlock.approvals.protocol.approval import (
     Source,
     Status,
     What,
-    maybe_after,
+    find_next_status,
     refusal_of,
 )
 from interlock.ax.protocol.budget import ExceededLimit, budget_exceeded
@@ -93,11 +93,11 @@ class ApprovalStore:
 
     async def all(self) -> list[ApprovalEntry]:
         entries = await self.kv.entries(BUCKET, self.clock.wall())
-        return [approval for entry in entries if (approval := maybe_read(entry)) is not None]
+        return [approval for entry in entries if (approval := decode_entry(entry)) is not None]
 
-    async def maybe_read(self, id: str) -> ApprovalEntry | None:
+    async def find(self, id: str) -> ApprovalEntry | None:
         entry = await self.kv.get(BUCKET, id, self.clock.wall())
-        return None if entry is None else maybe_read(entry)
+        return None if entry is None else decode_entry(entry)
 
     async def create(self, approval: Approval) -> ApprovalEntry:
         revision = await self.kv.create(BUCKET, approval.id, self._encode(approval), self.clock.wall())
@@ -114,7 +114,7 @@ class ApprovalStore:
         return _encode(StoredApproval(approval=replace(approval, params=None), params=params, replica=self.replica))
 
 
-def maybe_read(entry: Entry) -> ApprovalEntry | None:
+def decode_entry(entry: Entry) -> ApprovalEntry | None:
     """Decode a stored approval. Return None, and log it, if it cannot be read."""
     try:
         stored = _decode(entry.value)
@@ -142,7 +142,10 @@ Key = tuple[str, str]
 
 
 def key_of(approval: Approval) -> Key:
-    """Two servers may define a tool alike, word for word; what is said of one of them holds for it alone."""
+    """Return what an approval is for: at most one live approval exists for a key.
+
+    The key of a definition includes the tool, because two servers may define a tool alike, word for word.
+    """
     if approval.kind in (Kind.DEFINITION, Kind.ENROLMENT, Kind.CONFIGURATION):
         return definition_key(approval.tool, approval.digest)
     return approval.requested_by, approval.digest
@@ -172,7 +175,7 @@ class Index:
 
     # Looking
 
-    def maybe_filed(self, id: str) -> ApprovalEntry | None:
+    def find_entry(self, id: str) -> ApprovalEntry | None:
         return self._entries.get(id)
 
     def all(self) -> Iterator[Approval]:
@@ -183,7 +186,7 @@ class Index:
         return None if entry is None else self.current(entry)
 
     def find(self, key: Key) -> Approval | None:
-        """Pending, approved and not used, or denied and still to be told so."""
+        """Return an approval that is pending, approved and unused, or denied with its caller still to be told."""
         id = self._by_key.get(key)
         approval = None if id is None else self.get(id)
         if approval is None or approval.status in LIVE:
@@ -265,7 +268,7 @@ class Index:
             del self._by_key[key]
 
     def hold(self, approval: Approval) -> None:
-        """Counted from now on, also before it is on disk, so that many at once cannot overshoot."""
+        """Count an approval from now on, also before it is on disk, so that many at once cannot exceed the limit."""
         held = self._pending.setdefault(_whose(approval), {})
         size = len(approval.params or b"")
         self._count(approval, size - held.get(approval.id, 0))
@@ -316,10 +319,10 @@ QUEUE_MAX: Final = 1024  # changes waiting for one listener
 
 
 @dataclass(eq=False)
-class Listener:
+class ApprovalListener:
     """An async iterator of approvals as they now stand; when it is closed, it ends after what had arrived."""
 
-    forget: Callable[["Listener"], None]
+    forget: Callable[["ApprovalListener"], None]
     dropped: int = field(default=0, init=False)
     _waiting: deque[Approval] = field(default_factory=lambda: deque(maxlen=QUEUE_MAX), init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -350,21 +353,21 @@ class Listener:
 
 class ApprovalFeed:
     def __init__(self) -> None:
-        self._listeners: dict[Listener, bool] = {}  # and whether it hears own changes alone
+        self._listeners: dict[ApprovalListener, bool] = {}  # and whether it hears own changes alone
         self._closed = False
 
-    def listen(self, *, only_own: bool = False) -> Listener:
+    def listen(self, *, only_own: bool = False) -> ApprovalListener:
         """Add a listener. With `only_own` it gets only changes of this replica, so that one of several replicas acts
         on each.
         """
-        listener = Listener(self._forget)
+        listener = ApprovalListener(self._forget)
         if self._closed:
             listener.close()
         else:
             self._listeners[listener] = only_own
         return listener
 
-    def _forget(self, listener: Listener) -> None:
+    def _forget(self, listener: ApprovalListener) -> None:
         self._listeners.pop(listener, None)
 
     def tell(self, approval: Approval, *, is_own: bool = True) -> None:
@@ -433,7 +436,7 @@ class Inbox:
     async def end_lost(self) -> None:
         """End the approvals that a replica used before it disappeared."""
         for approval in self.listed((Status.USED,)):
-            entry = self._index.maybe_filed(approval.id)
+            entry = self._index.find_entry(approval.id)
             if entry is not None and not self._is_finished_by(entry.replica):
                 await self.finish(approval.id, Move.LOSE, _LOST)
 
@@ -442,13 +445,13 @@ class Inbox:
 
     def is_elsewhere(self, id: str) -> bool:
         """Return whether another live replica raised this approval or changed it last."""
-        entry = self._index.maybe_filed(id)
+        entry = self._index.find_entry(id)
         return entry is not None and not self._is_own(entry) and self._is_finished_by(entry.replica)
 
     def take_change(self, change: Change) -> None:
         """Take over a change of another replica, or a change of this replica whose write was reported as failed."""
-        entry = None if change.entry is None else maybe_read(change.entry)
-        current = self._index.maybe_filed(change.key)
+        entry = None if change.entry is None else decode_entry(change.entry)
+        current = self._index.find_entry(change.key)
         if change.entry is None:
             self._index.forget(change.key)
         elif entry is None or (current is not None and current.revision > entry.revision):
@@ -463,7 +466,7 @@ class Inbox:
 
     def _take(self, entry: ApprovalEntry) -> None:
         """Store what another replica wrote, and publish it once."""
-        current = self._index.maybe_filed(entry.approval.id)
+        current = self._index.find_entry(entry.approval.id)
         self._index.keep(entry)
         if current is None or current.revision < entry.revision:
             self._feed.tell(entry.approval, is_own=False)
@@ -527,7 +530,7 @@ class Inbox:
         """Return the approval of this definition for any caller, because a definition is asked about once."""
         return self._index.find(definition_key(tool, digest))
 
-    def listen(self, *, only_own: bool = False) -> Listener:
+    def listen(self, *, only_own: bool = False) -> ApprovalListener:
         """Add a listener for every change from now on. Close it when done. With `only_own` it gets no changes of
         other replicas.
         """
@@ -569,7 +572,7 @@ class Inbox:
             return standing
         under_way = self._raising.get(key)
         if under_way is None:
-            if (refusal := self._maybe_too_many(approval)) is not None:
+            if (refusal := self._find_limit_refusal(approval)) is not None:
                 return refusal
             self._index.hold(approval)
             under_way = self._raising[key] = self._begin(self._raise(key, approval))
@@ -614,9 +617,7 @@ class Inbox:
         return await asyncio.shield(self._begin(self._move(id, Move.VOID, outcome=why)))
 
     async def void_where(self, why: str, test: Callable[[Approval], bool]) -> list[Approval]:
-        """Void all live approvals for which `test` is true, for example because their anchor is gone or their tool
-        changed.
-        """
+        """End all live approvals that `test` selects, for example because their anchor is gone or their tool changed."""
         approvals = [approval for approval in self._index.all() if approval.is_live and test(approval)]
         voided = [await self.void(approval.id, why) for approval in approvals]
         return [outcome for outcome in voided if isinstance(outcome, Approval)]
@@ -670,7 +671,7 @@ class Inbox:
         if approval is None:
             return UNKNOWN
         move = Move.APPROVE if decision.what is What.APPROVED else Move.DENY
-        if maybe_after(approval.status, move) is None:
+        if find_next_status(approval.status, move) is None:
             return refusal_of(approval)
         if is_of_one_replica(approval) and self.is_elsewhere(id):
             return OF_ANOTHER_REPLICA
@@ -695,11 +696,11 @@ class Inbox:
     async def _move(self, id: str, move: Move, **changes: Any) -> Approval | Refusal:
         try:
             for _ in range(TRIES_MAX):
-                entry = self._index.maybe_filed(id)
+                entry = self._index.find_entry(id)
                 if entry is None:
                     return UNKNOWN
                 approval = entry.approval if move is Move.EXPIRE else self._index.current(entry)
-                after = maybe_after(approval.status, move)
+                after = find_next_status(approval.status, move)
                 if after is None:
                     return refusal_of(approval)
                 params = approval.params if after in LIVE else None
@@ -718,7 +719,7 @@ class Inbox:
         return _unavailable("others keep changing it")
 
     async def _read_again(self, id: str) -> None:
-        entry = await self._store.maybe_read(id)
+        entry = await self._store.find(id)
         if entry is None:
             self._index.forget(id)
         elif self._is_own(entry):
@@ -731,7 +732,7 @@ class Inbox:
             self._audit.record_move(approval, self._clock.wall(), before)
         self._feed.tell(approval)
 
-    def _maybe_too_many(self, approval: Approval) -> Refusal | None:
+    def _find_limit_refusal(self, approval: Approval) -> Refusal | None:
         if self.waiting_count >= LIVE_MAX:
             return _too_many("max_pending_in_all", LIVE_MAX, self.waiting_count, None)
         if approval.kind is Kind.DEFINITION:  # one for each tool there is
@@ -757,7 +758,7 @@ def is_of_one_replica(approval: Approval) -> bool:
 
 
 def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Refusal:
-    """More waits for people than one caller may have waiting (AX-11.3-4)."""
+    """Return the refusal of a caller for whom too much waits already (AX-11.3-4)."""
     return budget_exceeded(
         ExceededLimit(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms), "caller"
     )

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from interlock.approvals.audit import subject_name
-from interlock.approvals.inbox import Inbox, Listener
+from interlock.approvals.inbox import ApprovalListener, Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.clock import Clock, rfc3339
@@ -153,7 +153,7 @@ class MailChannel:
     """Mail over SMTP. A mail may hold a verification code, so it leaves this machine over TLS alone."""
 
     def __init__(self, url: str, sender: str, receivers: Sequence[str]) -> None:
-        """`url` is smtp://HOST[:PORT], with STARTTLS, or smtps://; with USER:PASSWORD@ if the server needs them."""
+        """Read the URL: smtp:// with STARTTLS, or smtps://; with USER:PASSWORD@ if the server needs them."""
         parts = urlsplit(url)
         self._is_tls = parts.scheme == "smtps"
         self._host = parts.hostname or ""
@@ -292,7 +292,7 @@ class Notifier:
         for channel in self._channels.values():
             await channel.close()
 
-    async def _queue_notices(self, listener: Listener) -> None:
+    async def _queue_notices(self, listener: ApprovalListener) -> None:
         try:
             async for approval in listener:
                 if approval.status is not Status.PENDING or approval.kind in NOT_IN_THE_INBOX:

@@ -21,8 +21,8 @@ from interlock.approvals.protocol.standing_grant import (
     StandingGrant,
     check_grant,
     check_rules,
+    find_violation,
     grant_digest,
-    maybe_violation,
 )
 from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, stored_proof
 from interlock.core.audit_record import AuditRecord
@@ -91,7 +91,7 @@ class StandingGrants:
     async def open(self) -> None:
         """Read the stored grants and verify their signatures. Raise StoreError if they cannot be read."""
         for entry in await self.kv.entries(BUCKET, self.clock.wall()):
-            stored = _maybe_read(entry.key, entry.value)
+            stored = _decode(entry.key, entry.value)
             if stored is None:
                 continue
             self._keep(stored, entry.revision)
@@ -111,7 +111,7 @@ class StandingGrants:
             return True
         try:
             check_rules(grant.rules)
-            question = self._asked(grant)
+            question = self._question(grant)
         except BadRules:
             return False
         verified = self.judge.verify_again(question, Presented(token=stored.token), stored.signed_at)
@@ -128,11 +128,11 @@ class StandingGrants:
             (entry.stored for entry in self._entries.values()), key=lambda stored: (stored.signed_at, stored.grant.id)
         )
 
-    def maybe(self, id: str) -> StoredGrant | None:
+    def get(self, id: str) -> StoredGrant | None:
         entry = self._entries.get(id)
         return None if entry is None else entry.stored
 
-    def maybe_over(self, id: str) -> str | None:
+    def find_end_reason(self, id: str) -> str | None:
         """Return why a grant no longer allows any call, or None if it still does."""
         entry = self._entries.get(id)
         if entry is None:
@@ -164,13 +164,13 @@ class StandingGrants:
         matches: list[StoredGrant] = []
         for id in self._by_call.get((tool, who), ()):
             grant = self._entries[id].stored.grant
-            if (why := self.maybe_over(id)) is not None:
+            if (why := self.find_end_reason(id)) is not None:
                 over = Uncovered(id, why)  # the newest
             elif grant.tool_digest != tool_digest:
                 near = Uncovered(id, "is for another definition of the tool")
             elif arguments is None:
                 near = Uncovered(id, "does not cover it: the arguments are not an object")
-            elif (wrong := maybe_violation(grant.rules, arguments)) is not None:
+            elif (wrong := find_violation(grant.rules, arguments)) is not None:
                 near = Uncovered(id, f"does not cover it: {wrong}")
             else:
                 matches.append(self._entries[id].stored)
@@ -186,7 +186,7 @@ class StandingGrants:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": str(bad)})
         if grant.aggregator_id != self.aggregator_id:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": "it names another node"})
-        return self._asked(grant)
+        return self._question(grant)
 
     async def sign(self, grant: StandingGrant, proof: Presented, *, by: str) -> StoredGrant | Refusal:
         """Verify the proof of a person who may approve the tool, and store the grant."""
@@ -195,7 +195,7 @@ class StandingGrants:
             return question
         if grant.id in self._entries:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": "there is a grant of this id"})
-        if sum(self.maybe_over(id) is None for id in self._entries) >= GRANTS_MAX:
+        if sum(self.find_end_reason(id) is None for id in self._entries) >= GRANTS_MAX:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": f"there are {GRANTS_MAX} grants; revoke some"})
         at = self.clock.wall()
         verified = await self.judge.judge(question, proof)
@@ -219,7 +219,7 @@ class StandingGrants:
         """Count one use on disk. A grant for N calls can be used exactly N times."""
         try:
             for _ in range(TRIES_MAX):
-                over = self.maybe_over(id)
+                over = self.find_end_reason(id)
                 if over is not None:
                     return ax_refusal(CONFIRMATION_VOID, f"the standing grant {id} {over}", reason="grant_over")
                 entry = self._entries[id]
@@ -240,22 +240,22 @@ class StandingGrants:
         if id not in self._entries:
             return UNKNOWN
         try:
-            return await self._maybe_end(id, f"was revoked by {by}", by=by) or UNKNOWN
+            return await self._end(id, f"was revoked by {by}", by=by) or UNKNOWN
         except StoreError as error:
             log.error("a standing grant cannot be revoked: %s", error)
             return UNAVAILABLE_NOW
 
     async def void_unfounded(self) -> list[StoredGrant]:
-        """Void the grants whose signers may no longer approve, and return them. Raise StoreError."""
+        """End the grants whose signers may no longer approve, and return them. Raise StoreError."""
         gone = [
             stored.grant.id
             for stored in self.all()
             if stored.ended is None and not self.judge.stands_behind(stored.grant.tool, stored.proof)
         ]
-        ended = [await self._maybe_end(id, ANCHOR_GONE, by="node") for id in gone]
+        ended = [await self._end(id, ANCHOR_GONE, by="node") for id in gone]
         return [stored_grant for stored_grant in ended if stored_grant is not None]
 
-    async def _maybe_end(self, id: str, why: str, *, by: str) -> StoredGrant | None:
+    async def _end(self, id: str, why: str, *, by: str) -> StoredGrant | None:
         """End a grant and return it, or return None if another process removed it meanwhile."""
         for _ in range(TRIES_MAX):
             entry = self._entries.get(id)
@@ -275,7 +275,7 @@ class StandingGrants:
 
     # Inside
 
-    def _asked(self, grant: StandingGrant) -> ProofQuestion:
+    def _question(self, grant: StandingGrant) -> ProofQuestion:
         return ProofQuestion(
             confirmation_id=grant.id,
             call_digest=grant_digest(grant),
@@ -303,7 +303,7 @@ class StandingGrants:
             self._take(change.key, change.entry)
 
     def _take(self, id: str, entry: Entry | None) -> None:
-        stored = None if entry is None else _maybe_read(id, entry.value)
+        stored = None if entry is None else _decode(id, entry.value)
         if entry is None or stored is None:
             gone = self._entries.pop(id, None)
             if gone is not None:
@@ -347,7 +347,7 @@ def _end_of(stored: StoredGrant) -> tuple[float, float]:
     return float("inf") if grant.until is None else grant.until, left
 
 
-def _maybe_read(id: str, value: bytes) -> StoredGrant | None:
+def _decode(id: str, value: bytes) -> StoredGrant | None:
     try:
         return msgspec.json.decode(value, type=StoredGrant)
     except msgspec.DecodeError as error:

@@ -6,7 +6,7 @@ until the change is accepted; otherwise it stays in use, and is withheld if the 
 less than was accepted before (`confirmation.claims`) does not count until then. A tool that goes back to what was
 accepted is back in use, and the question stays: what its server tried is a person's to see.
 
-`look` is asked while a list is prepared, and touches no disk; `took` is told afterwards what was seen.
+`look` is asked while a list is prepared, and touches no disk; `process_seen` gets afterwards what was seen.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(eq=False)
-class Rulings:
+class ToolRulings:
     """Decisions of operators about tools, in memory and on disk. A decision is on disk before it counts. Methods
     raise StoreError.
     """
@@ -73,7 +73,7 @@ class Rulings:
             case tool_class:
                 return tool_class
 
-    def maybe(self, tool: str, digest: str) -> Ruling | None:
+    def find(self, tool: str, digest: str) -> Ruling | None:
         return self._by_digest.get((tool, digest))
 
     def knows(self, tool: str) -> bool:
@@ -128,7 +128,7 @@ class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True
 class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Stored record of a tool: what identifies its definition, and the definition itself as JSON for comparisons."""
 
-    known: KnownDefinition
+    identity: KnownDefinition
     definition: str | None  # None: it was too long to keep
 
 
@@ -144,7 +144,7 @@ class _SeenDefinitions:
 class Definitions:
     def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:
         """Publish the segment of a tool to `ruled` whenever a person decides about the tool."""
-        self.rulings = Rulings(kv, clock)
+        self.rulings = ToolRulings(kv, clock)
         self._ruled = ruled
         self._kv = kv
         self._inbox = inbox
@@ -167,7 +167,7 @@ class Definitions:
         for approval in self._inbox.listed((Status.APPROVED, Status.DENIED), Kind.DEFINITION):
             if approval.source is Source.DRIVERS:
                 continue
-            if self.rulings.maybe(approval.tool, approval.digest) is None or approval.status is Status.APPROVED:
+            if self.rulings.find(approval.tool, approval.digest) is None or approval.status is Status.APPROVED:
                 await self.settle(approval)
 
     async def close(self) -> None:
@@ -206,14 +206,14 @@ class Definitions:
 
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         if self.rulings.knows(snapshot.tool):
-            ruling = self.rulings.maybe(snapshot.tool, snapshot.digest)
+            ruling = self.rulings.find(snapshot.tool, snapshot.digest)
             if ruling is not None and ruling.says == "denied":
                 return DefinitionState.DENIED
-        accepted = self._maybe_known(segment, snapshot.tool)
+        accepted = self._find_known(segment, snapshot.tool)
         if accepted is None:
             return DefinitionState.NEW
         is_same = accepted.fingerprint == snapshot.fingerprint
-        if not is_same and accepted.digest != snapshot.digest and self.rulings.maybe(snapshot.tool, snapshot.digest):
+        if not is_same and accepted.digest != snapshot.digest and self.rulings.find(snapshot.tool, snapshot.digest):
             return DefinitionState.ACCEPTED
         if not snapshot.is_flagged and accepted.claims is not None and accepted.claims.is_flagged:
             snapshot.keep_flag()  # no part of the digest, so that no person is asked when it goes
@@ -222,15 +222,15 @@ class Definitions:
         return DefinitionState.REWORDED if accepted.digest == snapshot.digest else DefinitionState.CHANGED
 
     def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
-        accepted = self._maybe_known(segment, tool)
+        accepted = self._find_known(segment, tool)
         return None if accepted is None else accepted.claims
 
-    def _maybe_known(self, segment: str, tool: str) -> KnownDefinition | DefinitionSnapshot | None:
+    def _find_known(self, segment: str, tool: str) -> KnownDefinition | DefinitionSnapshot | None:
         return self._coming.get(segment, {}).get(tool) or self._known.get(segment, {}).get(tool)
 
     # Afterwards
 
-    def took(
+    def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
         """Queue the definitions of a segment for processing. `seen` holds those that differ from the stored ones, and
@@ -319,10 +319,10 @@ class Definitions:
         async with self._writing:
             stored = None
             while stored is None:
-                stored = await self._maybe_written(segment, definitions, listed)
+                stored = await self._try_write(segment, definitions, listed)
             self._known[segment] = {tool: _with_claims(definition) for tool, definition in stored.items()}
 
-    async def _maybe_written(
+    async def _try_write(
         self, segment: str, definitions: dict[str, StoredDefinition], listed: Mapping[str, object]
     ) -> dict[str, StoredDefinition] | None:
         """Add definitions to those on disk and return all of them, or None if another replica has written meanwhile."""
@@ -363,7 +363,7 @@ class Definitions:
                 "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s",
                 segment,
                 snapshot.tool,
-                before.known.digest if before is not None else "",
+                before.identity.digest if before is not None else "",
                 snapshot.digest,
                 raised.id,
             )
@@ -371,7 +371,7 @@ class Definitions:
     async def _raise(
         self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None, *, anew: bool = False
     ) -> Approval | Refusal:
-        changed = before is not None and before.known.digest != snapshot.digest
+        changed = before is not None and before.identity.digest != snapshot.digest
         shown = {"definition": Raw(snapshot.definition())}
         is_loosened = before is not None and changed and is_looser(snapshot.claims, _claims(before))
         if before is not None and changed:
@@ -391,7 +391,7 @@ class Definitions:
         return await self._inbox.raise_(draft, anew=anew)
 
     async def _void_outdated(self, segment: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
-        """Void pending approvals of older changes to the same tools, so that a server cannot fill the inbox."""
+        """End pending approvals of older changes to the same tools, so that a server cannot fill the inbox."""
 
         def is_outdated(approval: Approval) -> bool:
             snapshot = seen.get(approval.tool)
@@ -431,8 +431,10 @@ class Definitions:
         await self._ruled.publish(segment)
 
     async def settle(self, approval: Approval, *, is_published: bool = True) -> Approval | Refusal:
-        """Remembered, and then done with. What cannot be written now is made up for at the next start. Where it is not
-        published, `publish` must follow."""
+        """Store a decision about a definition, and finish its approval. A failed write is repeated at the next start.
+
+        If the decision is not published here, `publish` must follow.
+        """
         decision = approval.decision
         if decision is None:
             return approval
@@ -465,14 +467,14 @@ class Definitions:
 def _decode_kept(fingerprint: str, digest: str, definition: bytes, claims: ToolClaims) -> StoredDefinition:
     text = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
     identity = KnownDefinition(fingerprint=fingerprint, digest=digest, claims=claims)
-    return StoredDefinition(known=identity, definition=text)
+    return StoredDefinition(identity=identity, definition=text)
 
 
 def _with_claims(stored: StoredDefinition) -> KnownDefinition:
     return (
-        stored.known
-        if stored.known.claims is not None
-        else msgspec.structs.replace(stored.known, claims=_claims(stored))
+        stored.identity
+        if stored.identity.claims is not None
+        else msgspec.structs.replace(stored.identity, claims=_claims(stored))
     )
 
 
@@ -480,7 +482,7 @@ def _claims(stored: StoredDefinition) -> ToolClaims:
     """Return the stored claims. If there are none, read them from the definition; a definition too long to store
     claims nothing.
     """
-    return stored.known.claims or claims_shown(msgspec.json.decode(stored.definition or "null"))
+    return stored.identity.claims or claims_shown(msgspec.json.decode(stored.definition or "null"))
 
 
 def _encode_kept(definitions: Mapping[str, StoredDefinition]) -> bytes:

@@ -218,7 +218,7 @@ class LoopOperations:
         """Return the hold of a person who must confirm an operation, or None if the caller confirms it outside an
         execution.
         """
-        execution = self._loop.maybe_acting(caller)
+        execution = self._loop.find_acting(caller)
         if execution is None:
             return None
         names = frozenset((normalise(held.operation),))

@@ -591,7 +591,7 @@ class Catalog:
             return ListUpdate(refused=items)
         if items is not old:
             if items.seen:
-                self._rulings.took(link.segment, items.seen, {route.qualified: route for route in items.tools})
+                self._rulings.process_seen(link.segment, items.seen, {route.qualified: route for route in items.tools})
             items = msgspec.structs.replace(items, seen=()) if items.seen else items
             self.place(items)
         changed = changes(old, items)

@@ -237,7 +237,7 @@ class Rulings(Protocol):
     def waits(self, segment: str) -> frozenset[str]:
         """Return the tools that wait for an operator's decision."""
 
-    def took(
+    def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
         """Remember the definitions in `seen`, or ask about them, after a list was taken over."""
@@ -259,7 +259,7 @@ class _NoRulings:
     def waits(self, segment: str) -> frozenset[str]:
         return frozenset()
 
-    def took(
+    def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
         """Do nothing: no definition is remembered."""

@@ -64,7 +64,7 @@ _SHARED = [
 
 
 class Invocation:
-    """One run of a verb: where its node is, and how it answers."""
+    """Run of a verb: where its node is, and how it answers."""
 
     def __init__(
         self,

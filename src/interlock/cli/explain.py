@@ -20,8 +20,8 @@ from interlock.cli.terminal.errors import BadUsage
 from interlock.wire.refusal import Refused
 
 
-class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """One code. `whose` is who is at fault, `where` the edge on which the code appears."""
+class ExplainedCode(msgspec.Struct, frozen=True, kw_only=True):
+    """Error code or named reason. `whose` is who is at fault, `where` the edge on which the code appears."""
 
     name: str
     numbers: tuple[int, ...] = ()
@@ -32,11 +32,11 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def every_code() -> tuple[Code, ...]:
+def every_code() -> tuple[ExplainedCode, ...]:
     text = files("interlock.cli").joinpath("codes.toml").read_text(encoding="utf-8")
     edges = tomllib.loads(text)["edge"]
     return msgspec.convert(
-        [{**code, "where": edge["where"]} for edge in edges for code in edge["code"]], tuple[Code, ...]
+        [{**code, "where": edge["where"]} for edge in edges for code in edge["code"]], tuple[ExplainedCode, ...]
     )
 
 
@@ -46,7 +46,7 @@ def every_key() -> list[str]:
     return list(dict.fromkeys([*numbers, *(code.name for code in every_code())]))
 
 
-def codes_for(key: str) -> list[Code]:
+def codes_for(key: str) -> list[ExplainedCode]:
     """Return the codes that a number or a name refers to. A number can have several meanings on different edges, a name
     has only one. Case and dashes do not matter.
 
@@ -74,13 +74,13 @@ def nearest_keys(key: str) -> list[str]:
     return parts[:6] or [folded[near] for near in get_close_matches(wanted, folded, n=3, cutoff=0.6)]
 
 
-def _codes_with_words(wanted: str) -> list[Code]:
+def _codes_with_words(wanted: str) -> list[ExplainedCode]:
     """Return the codes whose name contains these words next to each other."""
     return [code for code in every_code() if wanted and f"_{wanted}_" in f"_{_folded_key(code.name)}_"]
 
 
 def _folded_key(key: str) -> str:
-    """Normalise dashes, spaces and case. A negative number such as -32601 keeps its sign."""
+    """Return a key with uniform dashes, spaces and case. A negative number such as -32601 keeps its sign."""
     key = key.strip()
     sign = "-" if key.startswith("-") and key[1:].isdecimal() else ""
     return sign + key.removeprefix(sign).lower().replace("-", "_").replace(" ", "_")
@@ -131,7 +131,7 @@ def explain(
         _draw(invocation, entry)
 
 
-def _draw(invocation: Invocation, code: Code) -> None:
+def _draw(invocation: Invocation, code: ExplainedCode) -> None:
     from rich.text import Text
 
     width = min(invocation.out.console.width, 100)  # a paragraph wider than that is hard to read

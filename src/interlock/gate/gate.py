@@ -192,7 +192,7 @@ class Gate:
         self.finish(approval_id, Move.FAIL, "the question it was answered with was not answered in time")
 
     def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
-        """Void the approvals of calls of these tools: an approval holds only for the definition that was shown."""
+        """End the approvals of calls of these tools: an approval holds only for the definition that was shown."""
         for definition in changed:
             self._work.begin(self._void(definition.name, definition.after.digest))  # AX-11.3-14
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
-from interlock.approvals.protocol.standing_grant import KIND, StandingGrant, maybe_violation
+from interlock.approvals.protocol.standing_grant import KIND, StandingGrant, find_violation
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
 from interlock.catalog.routes import Route
 from interlock.core.calls.check import Release
@@ -107,7 +107,7 @@ def _is_covered(approval: Approval, grant: StandingGrant) -> bool:
     if (approval.tool, approval.tool_digest, approval.requested_by) != (grant.tool, grant.tool_digest, grant.who):
         return False
     arguments = _find_arguments(approval.params)
-    return arguments is not None and maybe_violation(grant.rules, arguments) is None
+    return arguments is not None and find_violation(grant.rules, arguments) is None
 
 
 def _find_arguments(raw: Raw | None) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 
 class Spent(Struct, frozen=True, kw_only=True):
-    """One limit of a budget."""
+    """Use of one limit of a budget."""
 
     limit: Annotated[int, Meta(description="What may be used.")]
     used: Annotated[int, Meta(description="What is used so far.")]

@@ -78,7 +78,7 @@ class Budgets:
         price, caller = call.price, call.caller
         if price is None or call.charge is not None:
             return None
-        worst = self._maybe_over(link, call.target, price, caller.principal, from_parent=caller.hop is not None)
+        worst = self._find_exceeded(link, call.target, price, caller.principal, from_parent=caller.hop is not None)
         return None if worst is None else budget_exceeded(*worst)
 
     def charge(self, call: Call, link: CallLink) -> Refusal | None:
@@ -94,7 +94,7 @@ class Budgets:
             accounts.append(_account(self.callers, "caller", principal.name, principal.budget, now))
         if price.limits is not None:
             accounts.append(_account(self.tools, "tool", call.target, price.limits, now))
-        worst = _maybe_worst(accounts, price, now)
+        worst = _find_worst(accounts, price, now)
         if worst is None and accounts:
             call.charge = _take(accounts, price, now)
         return None if worst is None else budget_exceeded(*worst)
@@ -104,13 +104,13 @@ class Budgets:
         accounts = self._of_tree(link, caller.hop is not None)
         now = self.clock.now()
         for _ in range(questions):
-            worst = _maybe_worst(accounts, READING, now)
+            worst = _find_worst(accounts, READING, now)
             if worst is not None:
                 return budget_exceeded(*worst)
             _take(accounts, READING, now)
         return None
 
-    def _maybe_over(
+    def _find_exceeded(
         self, link: CallLink, tool: str, price: Price, principal: Principal, *, from_parent: bool
     ) -> tuple[ExceededLimit, Scope] | None:
         """Return the budget that refuses a call now, or None; the check charges nothing and starts no window."""
@@ -122,7 +122,7 @@ class Budgets:
             accounts.append(_as_it_stands(self.callers, "caller", principal.name, principal.budget, now))
         if price.limits is not None:
             accounts.append(_as_it_stands(self.tools, "tool", tool, price.limits, now))
-        return _maybe_worst(accounts, price, now)
+        return _find_worst(accounts, price, now)
 
     def _of_tree(self, link: CallLink, from_parent: bool) -> list[Account]:
         """Return the accounts of the session that a call goes to.
@@ -156,7 +156,7 @@ class Budgets:
 
     def outlook(self, link: CallLink, tool: str, price: Price, caller: Principal) -> ExceededLimit | None:
         """Return what would refuse a call of this tool by this caller now."""
-        worst = self._maybe_over(link, tool, price, caller, from_parent=False)
+        worst = self._find_exceeded(link, tool, price, caller, from_parent=False)
         return None if worst is None else worst[0]
 
 
@@ -210,7 +210,7 @@ def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits:
     return copy
 
 
-def _maybe_worst(accounts: list[Account], price: Price, now: float) -> tuple[ExceededLimit, Scope] | None:
+def _find_worst(accounts: list[Account], price: Price, now: float) -> tuple[ExceededLimit, Scope] | None:
     """Return the refusal that lasts longest, or None if no account refuses."""
     worst: tuple[ExceededLimit, Scope] | None = None
     for account in accounts:

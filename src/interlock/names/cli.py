@@ -533,7 +533,7 @@ def sign(
         raise BadUsage("usage", f"actions are {', '.join(get_args(NamesAction))}")
     keys = OperatorKeys()
     if action == "request":
-        public = keys.maybe_public(key)
+        public = keys.find_public(key)
         if public is None:
             raise keys.unknown(key)
         if body.get("change_controller", controller) != controller:

@@ -22,7 +22,7 @@ from msgspec import Raw
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.approvals.protocol.digests import ACCEPT, SURFACE, surface_pair_digest
-from interlock.approvals.tool_definitions import NODE, Rulings
+from interlock.approvals.tool_definitions import NODE, ToolRulings
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import Namespace
 from interlock.catalog.routes import Route, Surface
@@ -155,7 +155,7 @@ class SurfaceQuestions:
     An answer holds for one tool and one pair of schemas. Another revision or definition is another question.
     """
 
-    def __init__(self, inbox: Inbox, rulings: Rulings) -> None:
+    def __init__(self, inbox: Inbox, rulings: ToolRulings) -> None:
         self._inbox = inbox
         self._rulings = rulings
         self._work = BackgroundTasks()
@@ -168,13 +168,13 @@ class SurfaceQuestions:
         await self._work.finish()
 
     def is_accepted(self, tool: str, digest: str) -> bool:
-        ruling = self._rulings.maybe(tool, digest)
+        ruling = self._rulings.find(tool, digest)
         return ruling is not None and ruling.says == ACCEPT
 
     def ask(self, pair: UndecidedPair) -> None:
         """Put an undecided pair into the inbox, once."""
         key = pair.tool, pair.digest
-        if key in self._asking or self._rulings.maybe(*key) is not None:
+        if key in self._asking or self._rulings.find(*key) is not None:
             return
         if self._inbox.find_definition(pair.tool, pair.digest) is not None:
             return
@@ -425,7 +425,7 @@ class SurfaceParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_surface_parts(
-    state: RegistryState, inbox: Inbox, rulings: Rulings, kv: KeyValue, clock: Clock, plan: Callable[[], Plan]
+    state: RegistryState, inbox: Inbox, rulings: ToolRulings, kv: KeyValue, clock: Clock, plan: Callable[[], Plan]
 ) -> SurfaceParts:
     """Create the session-bind check and its parts. `plan` returns the current configuration."""
     questions, pins = SurfaceQuestions(inbox, rulings), SurfacePins(kv, clock)

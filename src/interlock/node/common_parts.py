@@ -168,7 +168,7 @@ class ApprovalParts:
 
         def find_sent_code(id: str) -> str | None:
             # A verification code leaves this machine only over channels that an approver has signed for.
-            return codes.maybe_shown(id) if guard_changes.may_send_codes else None
+            return codes.find_code(id) if guard_changes.may_send_codes else None
 
         self.definitions = definitions = Definitions(kv, inbox, clock, ruled)
         self.names = names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
@@ -240,7 +240,7 @@ class CallParts:
                 kv=stores.store.kv,
                 aggregator_id=own_id,
                 operator_url=passkeys.url,
-                find_ruling=definitions.rulings.maybe,
+                find_ruling=definitions.rulings.find,
                 granted=GrantedCalls(approvals.grants, inbox, clock),
             )
         )
@@ -306,7 +306,7 @@ class CallParts:
                 names=approvals.names.decisions,
                 proposals=proposals,
             ),
-            code=approvals.codes.maybe_shown,
+            code=approvals.codes.find_code,
             is_current=is_current,
         )
         self.dispatch = dispatch = Dispatch(

@@ -380,12 +380,12 @@ async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Stat
     """Report the state of the node soon after the start, and once more when every server has made its first attempt."""
     await node.readiness.settle(READY_S)
     late = not node.readiness.is_settled
-    on_ready(node.operations.node.status(), node.approvals.enrolments.maybe_setup_code)
+    on_ready(node.operations.node.status(), node.approvals.enrolments.setup_code)
     if late:
         while not node.readiness.is_settled:
             await node.readiness.settle(WAITING_S)
             on_waiting(node.operations.node.status())
-        on_ready(node.operations.node.status(), node.approvals.enrolments.maybe_setup_code)
+        on_ready(node.operations.node.status(), node.approvals.enrolments.setup_code)
     # Let the garbage collector run less often: calls make no reference cycles, and what the start made stays.
     gc.collect()
     gc.freeze()

@@ -80,7 +80,7 @@ def operator_app(handlers: Handlers, *, authenticate: Authenticate | None, own: 
 
 @dataclass(eq=False)
 class _OperatorMiddleware:
-    """Authenticates before anything is routed, and turns every failure behind it into the one error form.
+    """The layer that authenticates before anything is routed, and turns every failure into the one error form.
 
     A browser attaches what it knows to requests of other pages too, so every change is checked for where it comes from.
     """

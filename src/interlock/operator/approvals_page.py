@@ -255,7 +255,7 @@ def _decide(approval: Approval, *, is_session: bool) -> str:
 
 
 def _edit(approval: Approval) -> str:
-    """X-8-2: another approval takes its place, and is decided then."""
+    """Return the form that edits a proposal: another approval replaces this one, and is decided then (X-8-2)."""
     if approval.kind != "proposal" or approval.status != "pending" or approval.target is None:
         return ""
     params = bytes(approval.params)

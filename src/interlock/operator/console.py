@@ -12,7 +12,7 @@ from interlock.operator.operation import Operation
 from interlock.operator.pages.frame import CLASSIFICATION, GRANTS, NAMES, PAGES, PREFIX, assets, console_page
 from interlock.operator.requests import wants_page
 
-_PAGES = {one.path: one for one in (*PAGES, GRANTS, NAMES, CLASSIFICATION)}
+_PAGES = {page.path: page for page in (*PAGES, GRANTS, NAMES, CLASSIFICATION)}
 _INBOX = "/approvals"  # where programs get the data itself
 
 

@@ -43,7 +43,7 @@ _STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"
 
 
 class OperatorExchange(Generic[Body]):
-    """One HTTP request to one operation."""
+    """The HTTP request to an operation."""
 
     __slots__ = ("_handlers", "body", "operation", "request")
 

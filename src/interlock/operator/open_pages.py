@@ -21,7 +21,7 @@ from interlock.access.logins import SESSION_S, cookie_name, is_browser
 from interlock.access.operations import OpenedSession
 from interlock.approvals.api import ENROL_PASSKEY, VISIT_INVITATION, EnrolPasskey, PasskeyCreation
 from interlock.approvals.api import Invitation as InvitationView
-from interlock.approvals.trust.passkeys import GONE, PATH, Invitation, invitation_view
+from interlock.approvals.trust.passkeys import GONE, PATH, PasskeyInvitation, invitation_view
 from interlock.credentials.api import TAKE_OAUTH_RETURN
 from interlock.credentials.token import Page
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
@@ -118,7 +118,7 @@ def is_invitation(path: str) -> bool:
 
 
 async def visit_invitation(exchange: OperatorExchange[None]) -> Response:
-    visit: tuple[Invitation, PasskeyCreation | None] | None = await exchange.run()
+    visit: tuple[PasskeyInvitation, PasskeyCreation | None] | None = await exchange.run()
     if visit is None:
         body = f"<main><h1>This invitation is over</h1><p>{text(GONE.why)}.</p></main>"
         return page("No invitation", body, status=404)
@@ -132,7 +132,7 @@ async def enrol_passkey(exchange: OperatorExchange[EnrolPasskey]) -> InvitationV
     return invitation
 
 
-def _page(invitation: Invitation, creation: PasskeyCreation) -> Response:
+def _page(invitation: PasskeyInvitation, creation: PasskeyCreation) -> Response:
     party, there = invitation.party, text(invitation_view(invitation).url)
     body = (
         f'<main id="invitation" data-asked="{text(msgspec.json.encode(creation).decode())}"'

@@ -142,7 +142,7 @@ class FlagParameter(ChoiceParameter, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation(Generic[Output]):
-    """One thing that an operator can ask of a node. `Output` is the type of its reply, or of each event of a stream."""
+    """Operation that an operator can ask of a node. `Output` is the type of its reply, or of each event of a stream."""
 
     name: str
     noun: str  # the group in the OpenAPI document

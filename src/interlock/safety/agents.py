@@ -15,7 +15,7 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.safety.protocol.hint import normalise
-from interlock.safety.protocol.policy import CompiledPolicy, Policy
+from interlock.safety.protocol.policy import AutonomyPolicy, CompiledPolicy
 from interlock.store.ports import Change, Damaged, KeyValue
 
 BUCKET: Final = "agent-blocks"
@@ -64,7 +64,7 @@ def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
     relaxes, preapproved = agent.tolerance_relaxes_confirm, agent.preapproved
     stages = plan.stages if agent.stages is None else agent.stages
     return CompiledPolicy(
-        Policy(
+        AutonomyPolicy(
             max_autonomous_steps=agent.max_autonomous_steps or plan.max_autonomous_steps,  # AQL-8.7.2-2
             risk_tolerance=agent.risk_tolerance or plan.risk_tolerance,
             deny=(*plan.deny, *agent.deny),
@@ -120,7 +120,7 @@ class Blocks:
         for agent in [key for key in self._by_agent if key.stored == change.key]:
             del self._by_agent[agent]
 
-    def maybe(self, agent: AgentKey) -> Block | None:
+    def find(self, agent: AgentKey) -> Block | None:
         return self._by_agent.get(agent)
 
     def of_principal(self, principal: str) -> list[Block]:

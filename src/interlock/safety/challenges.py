@@ -46,7 +46,7 @@ class Challenges:
         """Do nothing: the safety loop decides which challenges stay valid and calls `void_left_over`."""
 
     async def void_left_over(self, block_challenges: frozenset[str]) -> None:
-        """Void all challenges from before the start, except those of blocks (`block_challenges`)."""
+        """End all challenges from before the start, except those of blocks (`block_challenges`)."""
 
         def is_left_over(approval: Approval) -> bool:
             is_ours = approval.source is Source.AQL and approval.kind in (Kind.START, Kind.STEP, Kind.VERIFY)

@@ -109,7 +109,7 @@ def unblock(
         reveal(invocation, fresh.approval_id or "", key, passphrase_fd)
         return
     shown = node.call(GET_APPROVAL, id=fresh.approval_id or "")
-    proof = prove(shown, said=None, key=key, passphrase_fd=passphrase_fd)
+    proof = prove(shown, choice=None, key=key, passphrase_fd=passphrase_fd)
     decision = DecideApproval(decision="approve", proof=proof, reason=reason)
     done = node.call(DECIDE_APPROVAL, id=fresh.approval_id or "", body=decision)
     if out.as_json:

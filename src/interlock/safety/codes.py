@@ -124,11 +124,11 @@ class Codes:
         """Compare what an agent wrote with the verification code of a challenge, in constant time."""
         return hmac.compare_digest(self._hash(plain_code(written)), challenge.code_hash)
 
-    def maybe_approval_of(self, token: str) -> str | None:
+    def find_approval_of(self, token: str) -> str | None:
         """Return the id of the approval that a confirmation token belongs to, also if it is over, or None."""
         return self._tokens.get(self._hash(token))
 
-    def maybe_shown(self, id: str) -> str | None:
+    def find_code(self, id: str) -> str | None:
         """Return the code or token to show to an operator, or None if it is over or older than this run of the node."""
         return self._shown.get(id)
 
@@ -196,7 +196,7 @@ class Attempts:
     def count(self, who: str) -> int:
         return len(self._current(who, self.clock.wall()).failures)
 
-    async def maybe_limited(self, who: str) -> Limited | None:
+    async def find_limit(self, who: str) -> Limited | None:
         """Return the limit that refuses an attempt before its code is read, or None. A refused attempt is a
         violation.
         """

@@ -13,12 +13,12 @@ from interlock.core.clock import rfc3339
 from interlock.safety.agents import Block, Blocks
 from interlock.safety.executions import Execution, Pause
 from interlock.safety.protocol.evaluation import (
+    AgentNotification,
     Directive,
     Evaluation,
     Metadata,
-    Notification,
     NotificationType,
-    Verdict,
+    StepVerdict,
     tier_word,
 )
 
@@ -34,8 +34,8 @@ class Directives:
 
     def of_evaluation(self, execution: Execution, evaluation: Evaluation, *, more: tuple[str, ...] = ()) -> Directive:
         return Directive(
-            continue_=evaluation.verdict is Verdict.CONTINUE,  # AQL-8.6.4-3, AQL-8.7.1-2
-            stopped=evaluation.verdict is Verdict.STOP,  # AQL-8.8.1-2
+            continue_=evaluation.verdict is StepVerdict.CONTINUE,  # AQL-8.6.4-3, AQL-8.7.1-2
+            stopped=evaluation.verdict is StepVerdict.STOP,  # AQL-8.8.1-2
             factors=(*evaluation.factors, *more),  # AQL-8.7.1-2
             reason=evaluation.reason,
             steps_remaining=evaluation.steps_remaining,
@@ -68,7 +68,7 @@ class Directives:
             notifications=(_danger(block, is_own=True),),
         )
 
-    def notifications(self, execution: Execution) -> tuple[Notification, ...]:
+    def notifications(self, execution: Execution) -> tuple[AgentNotification, ...]:
         notices, execution.notices = execution.notices, []
         since = execution.started_at or execution.created_at
         return (
@@ -82,13 +82,13 @@ class Directives:
             *notices,
         )
 
-    def _pending(self, execution: Execution) -> list[Notification]:
+    def _pending(self, execution: Execution) -> list[AgentNotification]:
         """Return notifications for what waits for a person: the start of the agent, and calls that it made."""
         if execution.start_id is not None and execution.started_at is None:
             return [pending_start(execution.created_at)]
         since = execution.started_at or execution.created_at
         own = [
-            Notification(
+            AgentNotification(
                 type=_T.PERMISSION_PENDING,
                 message=f"A call of {held.operation} waits for a decision about approval {id}.",
                 metadata=Metadata(operation=held.operation, level=held.level, reason="; ".join(held.reasons) or None),
@@ -97,7 +97,7 @@ class Directives:
             for id, held in execution.held.waiting.items()
         ]
         return own + [
-            Notification(
+            AgentNotification(
                 type=_T.PERMISSION_PENDING,
                 message=f"A call of {approval.tool} waits for a person.",
                 metadata=Metadata(operation=approval.tool, level=LEVEL, reason=approval.reason),
@@ -108,8 +108,8 @@ class Directives:
         ]
 
 
-def pending_start(at: float) -> Notification:
-    return Notification(
+def pending_start(at: float) -> AgentNotification:
+    return AgentNotification(
         type=_T.PERMISSION_PENDING,
         message=START_WAITS,
         metadata=Metadata(operation="execute_agent", level=LEVEL),
@@ -117,8 +117,8 @@ def pending_start(at: float) -> Notification:
     )
 
 
-def _paused(pause: Pause) -> Notification:
-    return Notification(
+def _paused(pause: Pause) -> AgentNotification:
+    return AgentNotification(
         type=_T.AUTONOMY_PAUSE,
         message=f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{_waits_for(pause)}",
         metadata=Metadata(
@@ -136,9 +136,9 @@ def _waits_for(pause: Pause) -> str:
     return f" It waits for {how} approval {pause.approval_id}."
 
 
-def _danger(block: Block, *, is_own: bool) -> Notification:
+def _danger(block: Block, *, is_own: bool) -> AgentNotification:
     """Return the notification of a block. Agents of another principal learn that it exists, but not its reason."""
-    return Notification(
+    return AgentNotification(
         type=_T.DANGER_ZONE,
         message=f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked.",
         metadata=Metadata(reason=block.reason if is_own else None, verification_id=block.challenge_id),  # AQL-8.7.3-7

@@ -15,8 +15,8 @@ from interlock.aql.protocol.model import TERMINAL, Category, ExecutionStatus, ma
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.safety.agents import AgentKey, agent_key
-from interlock.safety.grants import Grant
-from interlock.safety.protocol.evaluation import Evaluation, Metadata, Notification, NotificationType
+from interlock.safety.grants import StepGrant
+from interlock.safety.protocol.evaluation import AgentNotification, Evaluation, Metadata, NotificationType
 from interlock.safety.protocol.hint import Hint
 from interlock.store.ports import KeyValue, StoreError
 
@@ -40,7 +40,7 @@ HELD_MAX: Final = 50  # of one execution
 
 
 class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """`digest`: of its parameters; what was agreed to is exactly what runs."""
+    """Operation of an agent that waits. `digest`: of its parameters; what was agreed to is exactly what runs."""
 
     operation: str
     digest: str
@@ -70,7 +70,7 @@ class HeldOperations:
     def waiting(self) -> dict[str, HeldOperation]:
         return self._waiting
 
-    def maybe_waiting(self, held: HeldOperation) -> str | None:
+    def find_waiting(self, held: HeldOperation) -> str | None:
         """Return the id of the approval that this operation already waits for, or None."""
         return next((id for id, waiting in self._waiting.items() if waiting.key == held.key), None)
 
@@ -113,7 +113,7 @@ LOCAL: Final = "local"  # who everybody without a credential on this machine is
 STDIO: Final = "stdio"
 
 
-def maybe_owner(caller: Caller) -> Owner | None:
+def find_owner(caller: Caller) -> Owner | None:
     """Return the owner of the executions of a caller, or None if the caller cannot be identified (AQL-X-3)."""
     name = caller.principal.name
     if caller.calls is not None:  # AQL-2.3.5-2: of this session, which copies of the caller share
@@ -166,9 +166,9 @@ class Execution:
         self.steps = 0  # reported
         self.counted = 0  # of them, since a person last agreed that it goes on
         self.pause: Pause | None = None
-        self.grants: list[Grant] = []
+        self.grants: list[StepGrant] = []
         self.held = HeldOperations()
-        self.notices: list[Notification] = []  # to be told once
+        self.notices: list[AgentNotification] = []  # to be told once
 
     @property
     def approval_ids(self) -> list[str]:
@@ -204,7 +204,7 @@ class Execution:
         self.error, self.result = error, result
 
     def tell(self, type: NotificationType, message: str, now: float, metadata: Metadata | None = None) -> None:
-        self.notices.append(Notification(type=type, message=message, metadata=metadata, timestamp=rfc3339(now)))
+        self.notices.append(AgentNotification(type=type, message=message, metadata=metadata, timestamp=rfc3339(now)))
         del self.notices[:-NOTICES_MAX]
 
     def answer(self) -> dict[str, Any]:
@@ -278,17 +278,17 @@ class Executions:
             if not mine:
                 del self.by_owner[execution.owner]
 
-    def maybe(self, id: str) -> Execution | None:
+    def find(self, id: str) -> Execution | None:
         """Return the execution of any owner, or None if it is unknown or its retention time is over."""
         execution = self._by_id.get(id)
         finished_at = None if execution is None else execution.finished_at
         is_kept = finished_at is None or self.clock.wall() < finished_at + self.keep_s
         return execution if is_kept else None
 
-    def maybe_last(self, owner: Owner, agent: AgentKey) -> Execution | None:
+    def find_last(self, owner: Owner, agent: AgentKey) -> Execution | None:
         return self._last.get((owner, agent))
 
-    def maybe_by_approval(self, id: str) -> Execution | None:
+    def find_by_approval(self, id: str) -> Execution | None:
         return next((execution for execution in self.live() if id in execution.approval_ids), None)
 
     def live(self) -> list[Execution]:

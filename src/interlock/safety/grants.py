@@ -46,7 +46,7 @@ class CallNames(NamedTuple):
         return self.of_tool.union(*self.of_items)
 
 
-class Grant:
+class StepGrant:
     __slots__ = ("_used", "is_approved", "names")
 
     def __init__(self, names: frozenset[str], *, is_approved: bool = False) -> None:
@@ -121,7 +121,7 @@ class CallableNames:
         return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))
 
     def _of_lifted(self, call: Call, route: Route) -> tuple[frozenset[str], ...]:
-        """Behind the tool of an AQL server stand operations, and those are what is called, on whatever surface."""
+        """Return the names of the operations behind a tool of an AQL server, because those are what is called."""
         lifted = self.lifted(route)
         if not lifted:
             return ()

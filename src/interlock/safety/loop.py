@@ -33,10 +33,10 @@ from interlock.core.feed import Feed
 from interlock.safety.agents import AgentKey, Block, Blocks, Policies, SafetyAudit, agent_key, is_agent_name
 from interlock.safety.challenges import Challenges
 from interlock.safety.directives import Directives, pending_start
-from interlock.safety.executions import FLUSH_S, LOCAL, Execution, Executions, HeldOperation, Owner, Pause, maybe_owner
-from interlock.safety.grants import CallableNames, Grant
-from interlock.safety.protocol.evaluation import Directive, Evaluation, NotificationType, Verdict, evaluate
-from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, maybe_hint_fault, read_hint
+from interlock.safety.executions import FLUSH_S, LOCAL, Execution, Executions, HeldOperation, Owner, Pause, find_owner
+from interlock.safety.grants import CallableNames, StepGrant
+from interlock.safety.protocol.evaluation import Directive, Evaluation, NotificationType, StepVerdict, evaluate
+from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, find_hint_fault, read_hint
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal
 
@@ -48,9 +48,9 @@ _S = ExecutionStatus
 _LOGGED: Final = Directive(continue_=True, factors=("Logging mode: not evaluated",))
 _ENDED: Final = "the execution has ended"
 _WOULD: Final = {
-    Verdict.PAUSE: "Monitoring mode: enforcing would have paused the agent.",
-    Verdict.VERIFY: "Monitoring mode: enforcing would have paused the agent until a code verifies it.",
-    Verdict.STOP: "Monitoring mode: enforcing would have blocked the agent.",
+    StepVerdict.PAUSE: "Monitoring mode: enforcing would have paused the agent.",
+    StepVerdict.VERIFY: "Monitoring mode: enforcing would have paused the agent until a code verifies it.",
+    StepVerdict.STOP: "Monitoring mode: enforcing would have blocked the agent.",
 }
 NAMES_NOTHING: Final = "The hint names nothing that can be called here, so it lets no call pass."
 
@@ -140,7 +140,7 @@ class SafetyLoop:
         """End the executions of a session (AQL 8.4): cancel them, or fail the running ones if the connection was
         lost.
         """
-        owner = maybe_owner(caller)
+        owner = find_owner(caller)
         for execution in list(self.executions.by_owner.get(owner, ())) if owner is not None and owner[1] else ():
             if is_graceful or execution.status is _S.PENDING:
                 self._end(execution, _S.CANCELLED, "the session ended")
@@ -200,12 +200,12 @@ class SafetyLoop:
         name, written = params["element_name"], params["nextActionHint"]
         owner = self._owner(caller)
         agent = agent_key(owner[0], name)
-        if (execution := self.executions.maybe_last(owner, agent)) is None:  # AQL-8.6.3-3
+        if (execution := self.executions.find_last(owner, agent)) is None:  # AQL-8.6.3-3
             await self._refuse_blocked(agent, is_report=True)
             raise OperationFailed(resource_not_found("execution", name))
         if len(written) > HINT_CHARS_MAX:
             raise OperationFailed(too_large("string_length", HINT_CHARS_MAX, len(written), param_name="nextActionHint"))
-        if (refusal := maybe_hint_fault(written, self.names.of(caller).__contains__)) is not None:  # AQL-8.6.3-6
+        if (refusal := find_hint_fault(written, self.names.of(caller).__contains__)) is not None:  # AQL-8.6.3-6
             raise OperationFailed(invalid_value("nextActionHint", refusal, {"example": EXAMPLE}))
         async with self._lock(agent):
             await self._refuse_blocked(agent, is_report=True)
@@ -247,7 +247,7 @@ class SafetyLoop:
         """Return the state of an execution to the principal that started it, also after its session ended (AQL
         8.4.3).
         """
-        execution = self.executions.maybe(params["execution_id"])
+        execution = self.executions.find(params["execution_id"])
         if execution is None or execution.agent.principal != caller.principal.name:
             raise OperationFailed(resource_not_found("execution", params["execution_id"]))
         await self._refresh(execution)
@@ -260,7 +260,7 @@ class SafetyLoop:
         owner = self._owner(caller)
         agent = agent_key(owner[0], name)
         await self._refuse_blocked(agent)
-        execution = self.executions.maybe_last(owner, agent)
+        execution = self.executions.find_last(owner, agent)
         if execution is None:
             raise OperationFailed(resource_not_found("execution", name))
         async with self._lock(agent):
@@ -271,9 +271,9 @@ class SafetyLoop:
 
     # Dangerous operations
 
-    def maybe_acting(self, caller: Caller) -> Execution | None:
+    def find_acting(self, caller: Caller) -> Execution | None:
         """Return the running execution that a call of this caller belongs to, or None. Always None unless enforcing."""
-        owner = maybe_owner(caller) if self.is_enforcing and self.executions.by_owner else None
+        owner = find_owner(caller) if self.is_enforcing and self.executions.by_owner else None
         mine = self.executions.by_owner.get(owner, ()) if owner is not None else ()
         return next((execution for execution in mine if execution.status is _S.RUNNING), None)
 
@@ -285,7 +285,7 @@ class SafetyLoop:
 
     def hold(self, execution: Execution, held: HeldOperation) -> str:
         """Return the id of the approval that the operation waits for."""
-        id = execution.held.maybe_waiting(held)
+        id = execution.held.find_waiting(held)
         if id is not None and self.challenges.is_waiting(id):
             return id
         if id is not None:
@@ -338,17 +338,17 @@ class SafetyLoop:
             )
         more: tuple[str, ...] = ()
         match evaluation.verdict:
-            case Verdict.CONTINUE:
+            case StepVerdict.CONTINUE:
                 named = self.names.named_by(hint, caller)
                 if named:
-                    execution.grants.append(Grant(named))  # AQL-8.6.2-1
+                    execution.grants.append(StepGrant(named))  # AQL-8.6.2-1
                 else:
                     more = (NAMES_NOTHING,)
-            case Verdict.PAUSE:
+            case StepVerdict.PAUSE:
                 await self._pause(execution, evaluation, hint, written)
-            case Verdict.VERIFY:
+            case StepVerdict.VERIFY:
                 await self._verify(execution, evaluation, hint, written)
-            case Verdict.STOP:
+            case StepVerdict.STOP:
                 await self.block(execution, evaluation, written)  # AQL-8.6.4-5
         return self._directives.of_evaluation(execution, evaluation, more=more)
 
@@ -440,14 +440,14 @@ class SafetyLoop:
             self._end(execution, _S.CANCELLED, f"aborted by {by}")
         return live[-1] if live else None
 
-    async def escalate(self, execution: Execution, evaluation: Evaluation, written: str, verdict: Verdict) -> None:
+    async def escalate(self, execution: Execution, evaluation: Evaluation, written: str, verdict: StepVerdict) -> None:
         """Block, verify or pause an agent whose real call is judged more strictly than its report. Raise
         OperationFailed.
         """
         async with self._lock(execution.agent):
-            if verdict is Verdict.STOP:
+            if verdict is StepVerdict.STOP:
                 await self.block(execution, evaluation, written)
-            elif verdict is Verdict.VERIFY:
+            elif verdict is StepVerdict.VERIFY:
                 await self._verify(execution, evaluation, None, written)
             else:
                 await self._pause(execution, evaluation, None, written)
@@ -457,7 +457,7 @@ class SafetyLoop:
 
         Return the updated block, or None if the agent is not blocked. Raise StoreError.
         """
-        block = self.blocks.maybe(agent)
+        block = self.blocks.find(agent)
         if block is None:
             return None
         draft = self.challenges.draft(agent, block.name, reason=block.reason, factors=(), hint="")
@@ -479,7 +479,7 @@ class SafetyLoop:
         is_yes = settled.status is Status.DONE
         decision = approval.decision
         reason = decision.reason if decision is not None and decision.reason else None
-        execution = self.executions.maybe_by_approval(approval.id)
+        execution = self.executions.find_by_approval(approval.id)
         if approval.kind is Kind.VERIFY:
             await self._settle_challenge(approval, execution, is_yes=is_yes, by=decision.by if decision else "")
         elif execution is not None and approval.kind is Kind.START:
@@ -528,7 +528,7 @@ class SafetyLoop:
             execution.counted = 0
             self._tell(execution, "The step counter begins again.")
         elif pause.hint is not None:  # the person saw what is to be done; after a failure it was not judged yet
-            execution.grants = [Grant(pause.hint.names, is_approved=pause.evaluation.stage > 2)]
+            execution.grants = [StepGrant(pause.hint.names, is_approved=pause.evaluation.stage > 2)]
 
     def _lift_pause(self, execution: Execution, why: str) -> None:
         execution.pause = None
@@ -537,7 +537,7 @@ class SafetyLoop:
     # Inside
 
     def _owner(self, caller: Caller) -> Owner:
-        owner = maybe_owner(caller)
+        owner = find_owner(caller)
         if owner is None:
             detail = "the safety loop needs a client that can be told from others: use a token, or a session"
             raise OperationFailed(permission_denied("named_credential_required", detail=detail))
@@ -566,7 +566,7 @@ class SafetyLoop:
 
     async def _refuse_blocked(self, agent: AgentKey, *, is_report: bool = False) -> None:
         """Raise OperationFailed if the agent is blocked and the loop is enforcing."""
-        block = self.blocks.maybe(agent)
+        block = self.blocks.find(agent)
         if block is not None and self.is_enforcing:  # AQL-8.8.3-2, AQL-8.6.4-5
             raise OperationFailed(await self._blocked(block, is_report=is_report))
 

@@ -43,7 +43,7 @@ class AgentOperations:
         ended = self.loop.abort_as_operator(key, by)
         if ended is None:
             raise NotFound("running agent", body.name, [agent.name for agent in self.loop.executions.live()])
-        return _view(key, ended, self.loop.blocks.maybe(key))
+        return _view(key, ended, self.loop.blocks.find(key))
 
 
 def _view(key: AgentKey, execution: Execution | None, block: Block | None) -> Agent:

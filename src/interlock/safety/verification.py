@@ -75,7 +75,7 @@ class Verification:
             detail = "a person confirms, with the token that interlock approvals show ID --code gives them"
             refused = permission_denied("self_approval", detail=detail)  # AQL-8.7.3-9
             raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
-        id = self.codes.maybe_approval_of(token)
+        id = self.codes.find_approval_of(token)
         approval = self.loop.challenges.inbox.get(id) if id is not None else None
         if approval is None or approval.requested_by != principal or approval.source is not Source.AQL:  # AQL-8.7.3-9
             refused = failure(Code.TOKEN_INVALID, "Invalid confirmation token", {})
@@ -121,7 +121,7 @@ class Verification:
 
     async def _refuse_limited(self, agent: AgentKey, name: str, id: str | None) -> None:
         try:
-            limited = await self.attempts.maybe_limited(agent.stored)
+            limited = await self.attempts.find_limit(agent.stored)
         except StoreError:
             raise OperationFailed(internal_error("the node's store cannot be written; nothing was done")) from None
         if limited is None:
@@ -147,7 +147,7 @@ class Verification:
         return OperationFailed(refused)
 
     def _operation(self, approval: Approval) -> str:
-        execution = self.loop.executions.maybe_by_approval(approval.id)
+        execution = self.loop.executions.find_by_approval(approval.id)
         held = None if execution is None else execution.held.waiting.get(approval.id)
         if held is not None:
             return held.operation

@@ -18,10 +18,10 @@ from interlock.core.calls.caller import Caller, Principal
 from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.clock import Clock
 from interlock.safety.agents import Block
-from interlock.safety.executions import LOCAL, Execution, Pause, maybe_owner
-from interlock.safety.grants import WATCHED, CallNames, Grant
+from interlock.safety.executions import LOCAL, Execution, Pause, find_owner
+from interlock.safety.grants import WATCHED, CallNames, StepGrant
 from interlock.safety.loop import SafetyLoop
-from interlock.safety.protocol.evaluation import READ_ONLY, Metadata, NotificationType, Verdict, evaluate_call
+from interlock.safety.protocol.evaluation import READ_ONLY, Metadata, NotificationType, StepVerdict, evaluate_call
 from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
 
 _WHY: Final = {
@@ -59,17 +59,17 @@ class Watch:
         if not loop.is_enforcing:  # AQL-8.6.4-6
             return None
         caller = call.caller
-        owner, principal = maybe_owner(caller), caller.principal.name
+        owner, principal = find_owner(caller), caller.principal.name
         mine = loop.executions.by_owner.get(owner, ()) if owner is not None else ()
         names = loop.names.of_call(call)
         for execution in mine:
             if execution.pause is not None:  # AQL-8.6.4-3
                 continue
-            if loop.blocks.maybe(execution.agent) is not None:  # AQL-8.6.4-5
+            if loop.blocks.find(execution.agent) is not None:  # AQL-8.6.4-5
                 continue
             for grant in execution.grants:
                 if grant.may(call, names):  # AQL-8.6.2-1
-                    return self._maybe_stricter(execution, grant, call, names)
+                    return self._find_stricter_refusal(execution, grant, call, names)
         return self._refuse(call, list(mine), principal)
 
     def may_notify(self, caller: Caller) -> bool:
@@ -81,7 +81,7 @@ class Watch:
         loop = self.loop
         if not self.is_needed:
             return True
-        owner, principal = maybe_owner(caller), caller.principal.name
+        owner, principal = find_owner(caller), caller.principal.name
         if principal in loop.plan.require or (owner is not None and loop.executions.by_owner.get(owner)):
             return False
         return principal == LOCAL or not loop.blocks.of_principal(principal)
@@ -90,7 +90,7 @@ class Watch:
         """Use up the grant of a call that a person released and that is about to be sent."""
         if not self.loop.executions.by_owner:
             return
-        owner = maybe_owner(call.caller)
+        owner = find_owner(call.caller)
         names = self.loop.names.of_call(call)
         for execution in self.loop.executions.by_owner.get(owner, ()) if owner is not None else ():
             for grant in execution.grants:
@@ -98,13 +98,15 @@ class Watch:
                     grant.use(call, names)
                     return
 
-    def _maybe_stricter(self, execution: Execution, grant: Grant, call: Call, names: CallNames) -> Refusal | None:
+    def _find_stricter_refusal(
+        self, execution: Execution, grant: StepGrant, call: Call, names: CallNames
+    ) -> Refusal | None:
         """Apply stages 3 to 5 to the real call. Return the refusal if they are stricter than the report was, or
         None.
         """
         if not grant.is_approved:
             judged = evaluate_call(self.loop.policies.of(execution.agent), names.all, _danger(call))
-            if judged.verdict is not Verdict.CONTINUE:
+            if judged.verdict is not StepVerdict.CONTINUE:
                 # It counts from now on; the inbox hears of it as soon as the disk has it.
                 execution.grants.clear()
                 execution.pause = Pause(
@@ -116,7 +118,7 @@ class Watch:
             grant.use(call, names)
         return None
 
-    async def _escalate(self, execution: Execution, target: str, verdict: Verdict) -> None:
+    async def _escalate(self, execution: Execution, target: str, verdict: StepVerdict) -> None:
         pause = execution.pause
         if pause is None:
             return
@@ -127,7 +129,7 @@ class Watch:
 
     def _refuse(self, call: Call, mine: list[Execution], principal: str) -> Refusal | None:
         loop = self.loop
-        blocked = [block for each in mine if (block := loop.blocks.maybe(each.agent)) is not None]
+        blocked = [block for each in mine if (block := loop.blocks.find(each.agent)) is not None]
         if not mine and principal != LOCAL:
             blocked = loop.blocks.of_principal(principal)
         if not mine and not blocked:

@@ -154,7 +154,7 @@ async def test_where_browsers_use_no_passkeys_none_is_asked_and_none_counts(tmp_
     async with court(tmp_path, Hands(), ada, url="http://192.0.2.1:7412") as here:
         refused = here.desk.request(ASKED)
         assert isinstance(refused, Refusal) and (refused.details or {})["reason"] == "party"
-        assert here.desk.maybe_origin("files.delete") is None
+        assert here.desk.find_origin("files.delete") is None
         assert here.desk.url() == "http://192.0.2.1:7412"
         assert here.desk.invite("ada", "local") is None
 
@@ -162,8 +162,8 @@ async def test_where_browsers_use_no_passkeys_none_is_asked_and_none_counts(tmp_
 async def test_links_lead_to_where_passkeys_work(tmp_path: Path) -> None:
     async with court(tmp_path, Hands(), Authenticator()) as here:
         assert here.desk.url() == "http://localhost:7412"
-        assert here.desk.maybe_origin("files.delete") == "http://localhost:7412"
-        assert here.desk.maybe_origin("mail.send") is None
+        assert here.desk.find_origin("files.delete") == "http://localhost:7412"
+        assert here.desk.find_origin("mail.send") is None
         refused = here.desk.request(ProofQuestion(**{**_members(ASKED), "tool": "mail.send"}))
         assert isinstance(refused, Refusal) and (refused.details or {})["reason"] == "not_entitled"
     async with court(tmp_path, Hands()) as here:

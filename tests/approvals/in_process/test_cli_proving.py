@@ -51,7 +51,7 @@ def shown(arguments: str | None = ARGUMENTS, **changes: Any) -> Answer:
 
 
 def sign(answer: Answer, said: str | None = None, key: str | None = "ada") -> dict[str, Any]:
-    proof: dict[str, Any] = json.loads(bytes(prove(answer, said=said, key=key, passphrase_fd=None)))
+    proof: dict[str, Any] = json.loads(bytes(prove(answer, choice=said, key=key, passphrase_fd=None)))
     return proof
 
 

@@ -67,7 +67,7 @@ class Shop:
             for one, look in zip(sights, looks, strict=True)
             if look is not DefinitionState.SAME or one.tool in waits
         ]
-        self.definitions.took("files", seen, {one.tool: one for one in sights})
+        self.definitions.process_seen("files", seen, {one.tool: one for one in sights})
         return looks
 
     def waiting(self) -> list[Approval]:

@@ -104,7 +104,7 @@ async def test_two_processes_count_the_same_uses(tmp_path: Path) -> None:
         done = await asyncio.gather(*uses)
         assert sum(isinstance(one, StoredGrant) for one in done) == 5
         later = await Granting(desk, here.clock).open()
-        assert (got(later.maybe(grant.id)).used, later.maybe_over(grant.id)) == (5, "is used up (5 calls)")
+        assert (got(later.get(grant.id)).used, later.find_end_reason(grant.id)) == (5, "is used up (5 calls)")
         assert isinstance(await there.grants.use(grant.id), Refusal)
 
 
@@ -187,7 +187,7 @@ async def test_what_is_changed_on_disk_grants_nothing(tmp_path: Path, changed: s
             stored["grant"][changed] = new.get(changed, [{"at": "", "kind": "any", "value": None, "each": False}])
         await desk.store.kv.put("grants", grant.id, json.dumps(stored).encode(), here.clock.wall())
         later = await Granting(desk, here.clock).open()
-        assert str(later.maybe_over(grant.id)).startswith("is void")
+        assert str(later.find_end_reason(grant.id)).startswith("is void")
         assert isinstance(await later.use(grant.id), Refusal)
 
 
@@ -203,11 +203,11 @@ async def test_a_revoked_key_voids_its_grants_for_good(tmp_path: Path) -> None:
     async with granting(tmp_path) as (here, desk):
         grant = got(await here.signed(calls=5)).grant
         await here.judge.revoke("ada")
-        assert str(here.grants.maybe_over(grant.id)).startswith("is void: who approved it may no longer")
+        assert str(here.grants.find_end_reason(grant.id)).startswith("is void: who approved it may no longer")
         (voided,) = await here.grants.void_unfounded()
         assert voided.ended is not None
         later = await Granting(desk, here.clock).open()
-        assert str(later.maybe_over(grant.id)).startswith("is void")
+        assert str(later.find_end_reason(grant.id)).startswith("is void")
         assert [one["verdict"] for one in await desk.records() if one.get("grant") == grant.id] == ["signed", "ended"]
 
 

@@ -17,7 +17,7 @@ from interlock.approvals.protocol.approval import (
     Source,
     Status,
     What,
-    maybe_after,
+    find_next_status,
     refusal_of,
 )
 from interlock.wire.refusal import (
@@ -58,7 +58,7 @@ def approval(**members: object) -> Approval:
 
 @pytest.mark.parametrize(("status", "move"), list(itertools.product(Status, Move)))
 def test_every_state_and_move_does_what_the_table_of_the_surface_says(status: Status, move: Move) -> None:
-    after = maybe_after(status, move)
+    after = find_next_status(status, move)
     assert (after.value if after else None) == ROWS.get(status.value, {}).get(move.value)
 
 
@@ -74,8 +74,8 @@ def test_the_ends_are_the_states_that_nothing_leaves_and_live_ones_are_no_ends()
 
 
 def test_only_an_approved_one_can_be_used_and_only_once() -> None:
-    assert [status for status in Status if maybe_after(status, Move.USE)] == [Status.APPROVED]
-    assert maybe_after(Status.USED, Move.USE) is None
+    assert [status for status in Status if find_next_status(status, Move.USE)] == [Status.APPROVED]
+    assert find_next_status(Status.USED, Move.USE) is None
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from interlock.approvals.protocol.standing_grant import (
     BadRules,
     check_rules,
     completed_rules,
+    find_folder,
+    find_parent,
+    find_violation,
     is_below,
-    maybe_folder,
-    maybe_parent,
-    maybe_violation,
     pointer_of,
     proposed_rules,
     rule_text,
@@ -47,7 +47,7 @@ BELOW = (rule("/path", "below", "/srv/reports"),)
     ],
 )
 def test_a_path_inside_the_folder_passes(path: str) -> None:
-    assert maybe_violation(BELOW, {"path": path}) is None
+    assert find_violation(BELOW, {"path": path}) is None
 
 
 @pytest.mark.parametrize(
@@ -68,19 +68,19 @@ def test_a_path_inside_the_folder_passes(path: str) -> None:
     ],
 )
 def test_what_leaves_the_folder_or_may_leave_it_does_not_pass(path: str) -> None:
-    assert maybe_violation(BELOW, {"path": path}) == "/path must be a path below /srv/reports"
+    assert find_violation(BELOW, {"path": path}) == "/path must be a path below /srv/reports"
 
 
 @pytest.mark.parametrize("value", [None, True, 1, 1.5, ["/srv/reports/a"], {"path": "/srv/reports/a"}, []])
 def test_only_a_text_is_a_path(value: Any) -> None:
-    assert maybe_violation(BELOW, {"path": value}) is not None
+    assert find_violation(BELOW, {"path": value}) is not None
 
 
 def test_each_path_of_a_list_is_judged() -> None:
     rules = (rule("/paths", "below", "/srv", each=True),)
-    assert maybe_violation(rules, {"paths": ["/srv/a", "/srv/b"]}) is None
+    assert find_violation(rules, {"paths": ["/srv/a", "/srv/b"]}) is None
     for paths in (["/srv/a", "/etc/b"], [], "/srv/a", [["/srv/a"]], {"0": "/srv/a"}, ["/srv/a", None]):
-        assert maybe_violation(rules, {"paths": paths}) is not None, paths
+        assert find_violation(rules, {"paths": paths}) is not None, paths
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_a_folder_that_is_too_wide_or_not_plain_is_not_signed(folder: str) -> No
 
 def test_relative_paths_are_below_relative_folders() -> None:
     rules = (rule("/path", "below", "reports"),)
-    assert maybe_violation(rules, {"path": "reports/a"}) is None
-    assert maybe_violation(rules, {"path": "./reports/a"}) is None
+    assert find_violation(rules, {"path": "reports/a"}) is None
+    assert find_violation(rules, {"path": "./reports/a"}) is None
     for path in ("/reports/a", "reports", "a/reports/b", "reports/../a"):
-        assert maybe_violation(rules, {"path": path}) is not None, path
+        assert find_violation(rules, {"path": path}) is not None, path
 
 
 _NAMES = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FFF), min_size=1, max_size=12)
@@ -109,7 +109,7 @@ def test_what_is_below_a_folder_begins_with_it_however_it_is_resolved(folder: li
     from urllib.parse import unquote
 
     text = "/" + "/".join(folder)
-    signed = maybe_folder(text)
+    signed = find_folder(text)
     path = f"{text}/{'/'.join(rest)}"
     if signed is None or not is_below(path, signed):
         return
@@ -121,8 +121,8 @@ def test_what_is_below_a_folder_begins_with_it_however_it_is_resolved(folder: li
 
 @given(st.text(max_size=40))
 def test_a_parent_is_a_folder_that_its_path_is_below(path: str) -> None:
-    parent = maybe_parent(path)
-    assert parent is None or (maybe_folder(parent) == parent and is_below(path, parent))
+    parent = find_parent(path)
+    assert parent is None or (find_folder(parent) == parent and is_below(path, parent))
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,14 @@ def test_a_parent_is_a_folder_that_its_path_is_below(path: str) -> None:
     ],
 )
 def test_a_number_lies_in_its_range(value: Any, passes: bool) -> None:
-    assert (maybe_violation([rule("/n", "range", [0, 5])], {"n": value}) is None) is passes
+    assert (find_violation([rule("/n", "range", [0, 5])], {"n": value}) is None) is passes
 
 
 @pytest.mark.parametrize(("text", "passes"), [(b"1e3", True), (b"1000", True), (b"1.0e3", True), (b"1001", False)])
 def test_numbers_are_compared_by_their_value_however_they_are_written(text: bytes, passes: bool) -> None:
     arguments = read_untrusted(b'{"n":%b}' % text)
-    assert (maybe_violation([rule("/n", "range", [0, 1000])], arguments) is None) is passes
-    assert (maybe_violation([rule("/n", "equals", 1000)], arguments) is None) is passes
+    assert (find_violation([rule("/n", "range", [0, 1000])], arguments) is None) is passes
+    assert (find_violation([rule("/n", "equals", 1000)], arguments) is None) is passes
 
 
 @pytest.mark.parametrize(
@@ -174,28 +174,28 @@ def test_arguments_that_readers_take_differently_are_not_judged_at_all(text: byt
 def test_an_enumeration_compares_values_and_their_types() -> None:
     rules = [rule("/mode", "one_of", ["a", 1, None])]
     for passes in ("a", 1, 1.0, None):
-        assert maybe_violation(rules, {"mode": passes}) is None
+        assert find_violation(rules, {"mode": passes}) is None
     for fails in ("A", "a ", "1", True, False, "b", ["a"], {"a": 1}):
-        assert maybe_violation(rules, {"mode": fails}) is not None, fails
-    assert maybe_violation(rules, {}) == "/mode is missing"
+        assert find_violation(rules, {"mode": fails}) is not None, fails
+    assert find_violation(rules, {}) == "/mode is missing"
 
 
 def test_what_no_rule_names_may_not_be_there() -> None:
-    assert maybe_violation(BELOW, {"path": "/srv/reports/a", "force": True}) == "/force is not among its arguments"
-    assert maybe_violation((), {}) is None
-    assert maybe_violation((), {"a": None}) is not None
+    assert find_violation(BELOW, {"path": "/srv/reports/a", "force": True}) == "/force is not among its arguments"
+    assert find_violation((), {}) is None
+    assert find_violation((), {"a": None}) is not None
 
 
 def test_an_argument_that_may_be_anything_may_also_be_absent() -> None:
     rules = [*BELOW, rule("/note", "any")]
     for more in ({}, {"note": None}, {"note": {"deep": [1]}}):
-        assert maybe_violation(rules, {"path": "/srv/reports/a", **more}) is None
-    assert maybe_violation([rule("", "any")], {"whatever": [1, {"x": 2}]}) is None
+        assert find_violation(rules, {"path": "/srv/reports/a", **more}) is None
+    assert find_violation([rule("", "any")], {"whatever": [1, {"x": 2}]}) is None
 
 
 def test_nested_arguments_are_named_by_pointers() -> None:
     rules = [rule("/options/mode", "one_of", ["fast"]), rule("/options/a~1b", "any"), rule("/n", "equals", {"x": [1]})]
-    assert maybe_violation(rules, {"options": {"mode": "fast", "a/b": 1}, "n": {"x": [1.0]}}) is None
+    assert find_violation(rules, {"options": {"mode": "fast", "a/b": 1}, "n": {"x": [1.0]}}) is None
     for wrong in (
         {"options": {"mode": "slow"}, "n": {"x": [1]}},
         {"options": {"mode": "fast", "force": True}, "n": {"x": [1]}},
@@ -205,7 +205,7 @@ def test_nested_arguments_are_named_by_pointers() -> None:
         {"options": {}, "n": {"x": [1]}},
         {"options/mode": "fast", "n": {"x": [1]}},
     ):
-        assert maybe_violation(rules, wrong) is not None, wrong
+        assert find_violation(rules, wrong) is not None, wrong
 
 
 @pytest.mark.parametrize(
@@ -243,12 +243,12 @@ def test_rules_that_say_nothing_clear_are_refused(rules: list[ArgumentRule]) -> 
 def test_from_a_call_everything_else_stays_as_it_is() -> None:
     arguments = {"path": "/srv/reports/a", "mode": "fast", "options": {"x": 1, "y": {"z": 2}}}
     rules = completed_rules([rule("/path", "below", "/srv/reports"), rule("/options/x", "any")], arguments)
-    assert maybe_violation(rules, arguments) is None
-    assert maybe_violation(rules, {**arguments, "path": "/srv/reports/b", "options": {"y": {"z": 2}}}) is None
+    assert find_violation(rules, arguments) is None
+    assert find_violation(rules, {**arguments, "path": "/srv/reports/b", "options": {"y": {"z": 2}}}) is None
     for changed in ({"mode": "slow"}, {"options": {"x": 1, "y": {"z": 3}}}, {"extra": 1}, {"path": "/etc/a"}):
-        assert maybe_violation(rules, {**arguments, **changed}) is not None, changed
+        assert find_violation(rules, {**arguments, **changed}) is not None, changed
     for absent in arguments:
-        assert maybe_violation(rules, {key: arguments[key] for key in arguments if key != absent}) is not None
+        assert find_violation(rules, {key: arguments[key] for key in arguments if key != absent}) is not None
 
 
 def test_a_grant_covers_the_call_it_comes_from_or_is_not_made() -> None:
@@ -275,7 +275,7 @@ def test_what_is_proposed_is_narrow() -> None:
         "/paths": "a list, each of it a path below /srv",
         "/n": "a number from 0 to 3",
     }
-    assert maybe_violation(completed_rules(proposed_rules(arguments), arguments), arguments) is None
+    assert find_violation(completed_rules(proposed_rules(arguments), arguments), arguments) is None
 
 
 _JSON = st.recursive(
@@ -289,15 +289,15 @@ _OBJECTS = st.dictionaries(st.text(max_size=5), _JSON, max_size=5)
 @given(_OBJECTS, _OBJECTS)
 def test_without_rules_a_grant_covers_the_same_call_and_no_other(signed: dict[str, Any], other: dict[str, Any]) -> None:
     rules = completed_rules((), signed)
-    assert maybe_violation(rules, signed) is None
+    assert find_violation(rules, signed) is None
     is_same = json.dumps(signed, sort_keys=True) == json.dumps(other, sort_keys=True)
-    assert (maybe_violation(rules, other) is None) is is_same
+    assert (find_violation(rules, other) is None) is is_same
 
 
 @given(_OBJECTS)
 def test_what_is_proposed_covers_its_call(arguments: dict[str, Any]) -> None:
     rules = completed_rules(proposed_rules(arguments), arguments)
-    assert maybe_violation(rules, arguments) is None
+    assert find_violation(rules, arguments) is None
 
 
 def test_names_become_pointers() -> None:
@@ -310,7 +310,7 @@ def test_what_is_signed_is_shown_whole_and_what_is_cut_elsewhere_says_so() -> No
     assert shown == f'"{long}"'
     assert len(rule_text(rule("/text", "one_of", [long, "b"]))) > 500
     rules = (rule("/text", "equals", long),)
-    violation = maybe_violation(rules, {"text": "b"})
+    violation = find_violation(rules, {"text": "b"})
     assert violation is not None and violation.endswith("… (502 characters)") and len(violation) < 200
-    strange = maybe_violation(rules, {"text": long, long: 1})
+    strange = find_violation(rules, {"text": long, long: 1})
     assert strange == f"/{'a' * 120}… (500 characters) is not among its arguments"

@@ -464,7 +464,7 @@ async def test_wrong_codes_that_come_to_two_replicas_at_once_all_count(server: N
             clock.pass_(1.0)
     async with asyncio.timeout(BOUND_S):
         one.take_change(await anext(watches[0]))
-    assert await one.maybe_limited("agent") is not None
+    assert await one.find_limit("agent") is not None
     await here.close()
     await there.close()
 

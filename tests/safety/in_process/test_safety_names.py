@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.safety.grants import CallableNames, CallNames, Grant, plain_uri
-from interlock.safety.protocol.evaluation import Verdict, evaluate_call
-from interlock.safety.protocol.policy import CompiledPolicy, Policy
+from interlock.safety.grants import CallableNames, CallNames, StepGrant, plain_uri
+from interlock.safety.protocol.evaluation import StepVerdict, evaluate_call
+from interlock.safety.protocol.policy import AutonomyPolicy, CompiledPolicy
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ from interlock.safety.protocol.policy import CompiledPolicy, Policy
     ],
 )
 def test_no_spelling_of_a_uri_gets_a_denied_resource_through(uri: str) -> None:
-    policy = CompiledPolicy(Policy(deny=("file:///etc/*",)))
+    policy = CompiledPolicy(AutonomyPolicy(deny=("file:///etc/*",)))
     every = CallableNames(cast(Any, None), lambda route: None, lambda route: {})
     call = cast(Any, SimpleNamespace(route=None, method="resources/read", target=uri))
-    assert evaluate_call(policy, every.of_call(call).all, 0).verdict is Verdict.STOP
+    assert evaluate_call(policy, every.of_call(call).all, 0).verdict is StepVerdict.STOP
 
 
 @pytest.mark.parametrize("uri", ["note", "mcpax://plant", "mcpax://plant/raw://text", "a://b/c?d=e"])
@@ -38,13 +38,13 @@ def asked(number: int) -> Any:
 
 def test_each_operation_of_a_batch_has_to_be_granted_once() -> None:
     get, drop, tool = frozenset({"get_note", "one__get_note"}), frozenset({"drop_note"}), frozenset({"mcp_aql_read"})
-    grant = Grant(frozenset({"one__get_note"}))
+    grant = StepGrant(frozenset({"one__get_note"}))
     assert not grant.may(asked(1), CallNames(tool, (get, drop)))
     assert not grant.may(asked(1), CallNames(tool, (get, get)))
     assert not grant.may(asked(1), CallNames(tool))
     assert grant.may(asked(1), CallNames(tool, (get,)))
     grant.use(asked(1), CallNames(tool, (get,)))
     assert grant.may(asked(1), CallNames(tool, (get,))) and not grant.may(asked(2), CallNames(tool, (get,)))
-    both = Grant(frozenset({"get_note", "drop_note"}))
+    both = StepGrant(frozenset({"get_note", "drop_note"}))
     assert both.may(asked(3), CallNames(tool, (get, drop)))
-    assert Grant(tool).may(asked(4), CallNames(tool, (get, drop)))  # the tool itself was reported
+    assert StepGrant(tool).may(asked(4), CallNames(tool, (get, drop)))  # the tool itself was reported

@@ -237,7 +237,7 @@ async def test_an_execution_ends_once(here: AgentsHere) -> None:
         assert refused.code == "CONFLICT_INVALID_STATE"
         told = {"execution_id": done["execution_id"], "status": "completed", "requested": requested}
         assert refused.details == told
-    ended = here.loop.executions.maybe_last(("client:ends", 0), agent_key("client:ends", "coder"))
+    ended = here.loop.executions.find_last(("client:ends", 0), agent_key("client:ends", "coder"))
     assert ended is not None and ended.answer() == done  # nothing of it changed
     await agent.start()
     racing = await asyncio.gather(agent.complete(), agent.abort(), agent.complete(), return_exceptions=True)
@@ -249,7 +249,7 @@ async def test_an_execution_ends_once(here: AgentsHere) -> None:
     assert (await careful.abort())["status"] == "cancelled"
     assert (await failed(careful.confirm("conf_unknown"))).code == "TOKEN_INVALID"
     await here.until(lambda: not here.waiting("client:ends"))
-    assert here.codes.maybe_shown(started["confirmation_id"]) is None
+    assert here.codes.find_code(started["confirmation_id"]) is None
     await here.agent("client:ends").passes()
 
 
@@ -534,7 +534,7 @@ async def test_a_silent_agent_has_failed_after_a_while(here: AgentsHere) -> None
     await agent.start()
     here.clock.ahead += 1801
     here.loop.fail_idle()
-    execution = here.loop.executions.maybe_last(("client:silent", 0), here.loop.executions.all()[-1].agent)
+    execution = here.loop.executions.find_last(("client:silent", 0), here.loop.executions.all()[-1].agent)
     assert execution is not None
     answer = execution.answer()
     assert answer["status"] == "failed" and answer["error"]["code"] == "INTERNAL_ERROR"

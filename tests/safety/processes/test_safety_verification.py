@@ -464,7 +464,7 @@ async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
         secrets += [here.shown(one.id) for one in here.waiting("client:k3")]
     async with agents_here(tmp_path, ENFORCING, clock) as here:
         agent, guesser = here.agent("client:k1"), here.agent("client:k2")
-        assert here.codes.maybe_shown(id) is None  # a hash cannot be shown
+        assert here.codes.find_code(id) is None  # a hash cannot be shown
         heard.append(str(await failed(agent.start())))
         assert (await failed(guesser.verify(lost, secrets[1]))).code == "RATE_LIMIT_EXCEEDED"
         assert (await failed(here.agent("client:k3").report(LOOK))).code == "NOT_FOUND_RESOURCE"

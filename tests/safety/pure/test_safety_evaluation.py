@@ -10,16 +10,16 @@ from interlock.safety.protocol.evaluation import (
     SCORES,
     UNRECOGNISED,
     Evaluation,
+    StepVerdict,
     Tier,
-    Verdict,
     evaluate,
     evaluate_call,
     risk_of,
     tier_of,
     whole_score,
 )
-from interlock.safety.protocol.hint import HINT_CHARS_MAX, maybe_hint_fault, normalise, read_hint
-from interlock.safety.protocol.policy import PATTERN_CHARS_MAX, CompiledPolicy, Pattern, Policy
+from interlock.safety.protocol.hint import HINT_CHARS_MAX, find_hint_fault, normalise, read_hint
+from interlock.safety.protocol.policy import PATTERN_CHARS_MAX, AutonomyPolicy, CompiledPolicy, Pattern
 
 PRINTED = (
     "calling write_file on project/config.json to update database URL",
@@ -30,31 +30,31 @@ ZERO_WIDTH = "\u200b\u200d\ufeff\u2060\u00ad"
 
 
 def judged(hint: str, *, steps: int = 0, outcome: str | None = None, also: float = 0.0, **policy: object) -> Evaluation:
-    compiled = CompiledPolicy(Policy(**policy))  # type: ignore[arg-type]
+    compiled = CompiledPolicy(AutonomyPolicy(**policy))  # type: ignore[arg-type]
     return evaluate(compiled, read_hint(hint), steps=steps, outcome=outcome, also=also)  # type: ignore[arg-type]
 
 
-def verdict(hint: str, **policy: object) -> Verdict:
+def verdict(hint: str, **policy: object) -> StepVerdict:
     return judged(hint, **policy).verdict  # type: ignore[arg-type]
 
 
 @pytest.mark.req("AQL-X-11")
 def test_ordinary_work_goes_on_and_only_the_action_is_denied() -> None:
     for hint in PRINTED:
-        assert verdict(hint) is Verdict.CONTINUE, hint
-    assert verdict("checking the enforcement of the rules") is Verdict.CONTINUE
-    assert verdict('search for the text "drop_table syntax"') is Verdict.CONTINUE
-    assert verdict("drop_table users") is Verdict.STOP
+        assert verdict(hint) is StepVerdict.CONTINUE, hint
+    assert verdict("checking the enforcement of the rules") is StepVerdict.CONTINUE
+    assert verdict('search for the text "drop_table syntax"') is StepVerdict.CONTINUE
+    assert verdict("drop_table users") is StepVerdict.STOP
     assert judged("frobnicating the quux of the widget").risk is not None
     assert risk_of(("frobnicating",)).score == UNRECOGNISED <= 30
-    assert maybe_hint_fault("read_file", {"read_file"}.__contains__) is None
-    assert maybe_hint_fault("read_file", {"other"}.__contains__) is not None
+    assert find_hint_fault("read_file", {"read_file"}.__contains__) is None
+    assert find_hint_fault("read_file", {"other"}.__contains__) is not None
 
 
 @pytest.mark.req("AQL-8.7.2-8")
 def test_automatic_approval_is_of_the_whole_hint() -> None:
     read = judged("read_file config.json")
-    assert read.verdict is Verdict.CONTINUE and read.risk is None and not read.is_counted
+    assert read.verdict is StepVerdict.CONTINUE and read.risk is None and not read.is_counted
     for hint in (
         "please read_file and then wipe the disk",
         "read_file a.txt; send it to evil.example",
@@ -62,14 +62,14 @@ def test_automatic_approval_is_of_the_whole_hint() -> None:
         "get_report && curl evil.example",
         "list_users to delete them",
     ):
-        assert judged(hint).verdict is not Verdict.CONTINUE or judged(hint).risk is not None, hint
+        assert judged(hint).verdict is not StepVerdict.CONTINUE or judged(hint).risk is not None, hint
 
 
 @pytest.mark.req("AQL-8.7.2-9")
 def test_deny_comes_before_approval_and_both_before_automatic_approval() -> None:
     lists = {"deny": ("x_*",), "requires_approval": ("x_*", "y_*"), "auto_approve": ("x_*", "y_*", "z_*")}
-    assert verdict("x_thing now", **lists) is Verdict.STOP
-    assert verdict("y_thing now", **lists) is Verdict.PAUSE
+    assert verdict("x_thing now", **lists) is StepVerdict.STOP
+    assert verdict("y_thing now", **lists) is StepVerdict.PAUSE
     assert judged("z_thing now", **lists).risk is None  # type: ignore[arg-type]
     assert judged("w_thing now", **lists).risk is not None  # type: ignore[arg-type]
 
@@ -96,25 +96,25 @@ def test_deny_comes_before_approval_and_both_before_automatic_approval() -> None
     ],
 )
 def test_no_spelling_gets_a_denied_action_through(hint: str) -> None:
-    assert verdict(hint) is Verdict.STOP
+    assert verdict(hint) is StepVerdict.STOP
 
 
 @pytest.mark.parametrize("hint", ["backdrop_image shown to the user", "reading about raindrops", "calling undelete_x"])
 def test_a_pattern_begins_where_a_word_begins(hint: str) -> None:
-    assert verdict(hint) is Verdict.CONTINUE
+    assert verdict(hint) is StepVerdict.CONTINUE
 
 
 @pytest.mark.req("AQL-8.7.2-1")
 def test_the_first_stage_that_pauses_ends_the_evaluation() -> None:
     hint = "drop_table users"
     limited = judged(hint, steps=1, outcome="failure", max_autonomous_steps=1)
-    assert (limited.verdict, limited.stage, limited.reason) == (Verdict.PAUSE, 1, LIMIT_REASON)
+    assert (limited.verdict, limited.stage, limited.reason) == (StepVerdict.PAUSE, 1, LIMIT_REASON)
     failed = judged(hint, outcome="failure")
-    assert (failed.verdict, failed.stage) == (Verdict.PAUSE, 2)
+    assert (failed.verdict, failed.stage) == (StepVerdict.PAUSE, 2)
     denied = judged(hint, outcome="success")
-    assert (denied.verdict, denied.stage) == (Verdict.STOP, 3)
+    assert (denied.verdict, denied.stage) == (StepVerdict.STOP, 3)
     scored = judged("wipe the disk now", outcome="skipped")
-    assert (scored.verdict, scored.stage) == (Verdict.STOP, 4)
+    assert (scored.verdict, scored.stage) == (StepVerdict.STOP, 4)
     for found in (limited, failed, denied, scored):
         stages = [factor.split(":")[0] for factor in found.factors]
         assert stages == [f"Stage {number}" for number in range(1, found.stage + 1)]
@@ -128,18 +128,18 @@ def test_the_first_stage_that_pauses_ends_the_evaluation() -> None:
 
 @pytest.mark.req("AQL-8.7.5-1")
 def test_every_stage_but_the_first_can_be_switched_off() -> None:
-    assert verdict("a look around", outcome="failure", stages=(1, 3, 4, 5)) is Verdict.CONTINUE
+    assert verdict("a look around", outcome="failure", stages=(1, 3, 4, 5)) is StepVerdict.CONTINUE
     assert judged("drop_table users", stages=(1, 2, 4, 5)).stage == 4
     assert judged("destroy everything here", stages=(1, 2, 3, 5)).stage == 5
-    assert verdict("remove the old file", stages=(1, 2, 3, 4), risk_tolerance="conservative") is Verdict.PAUSE
+    assert verdict("remove the old file", stages=(1, 2, 3, 4), risk_tolerance="conservative") is StepVerdict.PAUSE
     for stages in ((1,), (), (2, 3, 4, 5)):
         assert judged("drop_table users", steps=25, stages=stages).stage == 1
-    assert verdict("drop_table users", stages=(1,)) is Verdict.CONTINUE
+    assert verdict("drop_table users", stages=(1,)) is StepVerdict.CONTINUE
 
 
 @pytest.mark.req("AQL-8.8.1-1", "AQL-8.7.2-10")
 def test_tiers_have_their_borders() -> None:
-    assert judged("look_here at it", deny=("look_*",)).verdict is Verdict.STOP  # whatever its risk
+    assert judged("look_here at it", deny=("look_*",)).verdict is StepVerdict.STOP  # whatever its risk
     expected = {0: "advisory", 30: "advisory", 31: "confirm", 60: "confirm", 61: "verify", 85: "verify"}
     for score, tier in (expected | {86: "danger_zone", 100: "danger_zone"}).items():
         assert tier_of(score).value == tier
@@ -149,9 +149,9 @@ def test_tiers_have_their_borders() -> None:
         (100, True),
         (100, True),
     ]
-    assert judged("look at it", also=60).verdict is Verdict.PAUSE
-    assert judged("look at it", also=61).verdict is Verdict.VERIFY
-    assert judged("look at it", also=86).verdict is Verdict.STOP
+    assert judged("look at it", also=60).verdict is StepVerdict.PAUSE
+    assert judged("look at it", also=61).verdict is StepVerdict.VERIFY
+    assert judged("look at it", also=86).verdict is StepVerdict.STOP
 
 
 @pytest.mark.req("AQL-8.7.2-12")
@@ -168,20 +168,22 @@ def test_the_score_follows_the_danger_and_is_only_ever_raised() -> None:
 
 @pytest.mark.req("AQL-8.7.2-13", "AQL-8.7.2-14")
 def test_tolerance_adds_pauses_and_relaxes_only_where_it_is_told_to() -> None:
-    assert verdict("look at it", also=25, risk_tolerance="conservative") is Verdict.CONTINUE
+    assert verdict("look at it", also=25, risk_tolerance="conservative") is StepVerdict.CONTINUE
     assert judged("look at it", also=26, risk_tolerance="conservative").stage == 5
     quiet = judged("look at it", also=20, risk_tolerance="conservative")
-    assert quiet.verdict is Verdict.CONTINUE and quiet.risk is not None and quiet.risk.tier is Tier.ADVISORY
-    assert Policy().risk_tolerance == "moderate"
+    assert quiet.verdict is StepVerdict.CONTINUE and quiet.risk is not None and quiet.risk.tier is Tier.ADVISORY
+    assert AutonomyPolicy().risk_tolerance == "moderate"
     relaxed = {"tolerance_relaxes_confirm": True}
-    assert judged("look at it", also=50, **relaxed).verdict is Verdict.CONTINUE  # type: ignore[arg-type]
-    assert judged("look at it", also=51, **relaxed).verdict is Verdict.PAUSE  # type: ignore[arg-type]
+    assert judged("look at it", also=50, **relaxed).verdict is StepVerdict.CONTINUE  # type: ignore[arg-type]
+    assert judged("look at it", also=51, **relaxed).verdict is StepVerdict.PAUSE  # type: ignore[arg-type]
     for also in (61, 86):
-        assert judged("look at it", also=also, risk_tolerance="aggressive", **relaxed).verdict is not Verdict.CONTINUE  # type: ignore[arg-type]
+        assert (
+            judged("look at it", also=also, risk_tolerance="aggressive", **relaxed).verdict is not StepVerdict.CONTINUE
+        )  # type: ignore[arg-type]
 
 
 def test_reads_that_were_approved_automatically_are_not_counted() -> None:
-    assert judged("read_file notes.txt", steps=25).verdict is Verdict.CONTINUE
+    assert judged("read_file notes.txt", steps=25).verdict is StepVerdict.CONTINUE
     assert judged("writing notes down", steps=25).reason == LIMIT_REASON
     assert [judged("writing it down", steps=step, max_autonomous_steps=3).steps_remaining for step in range(3)] == [
         2,
@@ -191,17 +193,19 @@ def test_reads_that_were_approved_automatically_are_not_counted() -> None:
 
 
 def test_the_real_call_is_judged_by_all_its_names() -> None:
-    compiled = CompiledPolicy(Policy())
-    assert evaluate_call(compiled, ("db.cleanup", "drop_everything"), 1).verdict is Verdict.STOP
-    assert evaluate_call(compiled, ("db.dropEverything",), 1).verdict is Verdict.STOP
-    assert evaluate_call(compiled, ("files.delete_file",), 2).verdict is Verdict.PAUSE
-    assert evaluate_call(compiled, ("files.wipe_notes",), 0).verdict is Verdict.CONTINUE  # declared to change nothing
-    assert evaluate_call(compiled, ("files.write_note",), 1).verdict is Verdict.CONTINUE
+    compiled = CompiledPolicy(AutonomyPolicy())
+    assert evaluate_call(compiled, ("db.cleanup", "drop_everything"), 1).verdict is StepVerdict.STOP
+    assert evaluate_call(compiled, ("db.dropEverything",), 1).verdict is StepVerdict.STOP
+    assert evaluate_call(compiled, ("files.delete_file",), 2).verdict is StepVerdict.PAUSE
+    assert (
+        evaluate_call(compiled, ("files.wipe_notes",), 0).verdict is StepVerdict.CONTINUE
+    )  # declared to change nothing
+    assert evaluate_call(compiled, ("files.write_note",), 1).verdict is StepVerdict.CONTINUE
 
 
 @pytest.mark.parametrize("hint", ["", "   ", "\u200b\u200b", "do it", "read_file", "x" * 50])
 def test_a_hint_that_says_too_little_is_told_so_with_an_example(hint: str) -> None:
-    fault = maybe_hint_fault(hint, lambda name: False)
+    fault = find_hint_fault(hint, lambda name: False)
     assert fault is not None and "calling write_file" in fault
 
 
@@ -221,7 +225,7 @@ def test_globs_know_single_characters_and_sets() -> None:
 
 @pytest.mark.parametrize("unit", ["a ", "'", "drop", '" ', "_ ", "A", "drop_ ", "\u200b", "delete_all", "[", "ﷺ"])
 def test_hostile_hints_take_linear_time(unit: str) -> None:
-    compiled = CompiledPolicy(Policy(deny=("*a*a*a*a*a*a*b", "drop*_*_*_*x", "rm -rf*")))
+    compiled = CompiledPolicy(AutonomyPolicy(deny=("*a*a*a*a*a*a*b", "drop*_*_*_*x", "rm -rf*")))
 
     def seconds(length: int) -> float:
         text = (unit * length)[:length]
@@ -236,11 +240,11 @@ def test_hostile_hints_take_linear_time(unit: str) -> None:
 def test_a_hint_of_characters_that_stand_for_many_is_refused_quickly() -> None:
     text = "drop_table " + "\ufdfa" * (HINT_CHARS_MAX - 11)  # each stands for 18
     begun = time.process_time()
-    fault = maybe_hint_fault(text, lambda name: False)
+    fault = find_hint_fault(text, lambda name: False)
     assert fault is not None and "written out" in fault
     assert time.process_time() - begun < 0.15
     assert len(normalise(text)) <= 2 * HINT_CHARS_MAX + 1  # and not 18 times as long as it came
-    assert maybe_hint_fault("\ufb01nding the \ufb01le in the \uff57iki", lambda name: False) is None
+    assert find_hint_fault("\ufb01nding the \ufb01le in the \uff57iki", lambda name: False) is None
 
 
 @pytest.mark.parametrize("marks", ["\u0315\u0300", "\U0001d165\u302e", "\u0390\u0300"])

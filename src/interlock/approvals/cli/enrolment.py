@@ -30,7 +30,7 @@ class OwnKey(msgspec.Struct, frozen=True, kw_only=True):
         return {"name": self.name, "key": self.public, "file": str(self.file), "made": self.is_new}
 
 
-def maybe_own_key(
+def find_or_make_own_key(
     invocation: Invocation, name: str | None, descriptor: int | None, *, no_passphrase: bool
 ) -> OwnKey | None:
     """Return the person's own key, and create it if there is none. Return None with a remark if no passphrase can be
@@ -38,7 +38,7 @@ def maybe_own_key(
     """
     keys = OperatorKeys()
     chosen = name or own_name()
-    public = keys.maybe_public(chosen)
+    public = keys.find_public(chosen)
     if public is not None:
         return OwnKey(name=chosen, public=public, file=keys.file(chosen), is_new=False)
     if not no_passphrase and not is_given(descriptor) and not can_ask():

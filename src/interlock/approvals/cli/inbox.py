@@ -44,7 +44,7 @@ from interlock.approvals.protocol.approval import (
     NODE_EFFECTS,
     PROPOSAL_EFFECT,
     Status,
-    maybe_change,
+    find_change,
     settled_refusal,
     shown_params,
 )
@@ -186,7 +186,7 @@ def _content(approval: Approval, width: int) -> list[Text]:
         gone = approval.status not in ("pending", "approved")
         return [Text(), Text("  the arguments are erased" if gone else "  no arguments", style="dim")]
     shown = _shown(approval)
-    is_change = approval.kind == "definition" and maybe_change(raw) is not None  # arguments may look like one
+    is_change = approval.kind == "definition" and find_change(raw) is not None  # arguments may look like one
     styles = _DIFF_STYLES if is_change else {}
     lines = [Text(), Text(f"  {_head(approval, is_change)}", style="dim")]
     if shown.is_folded:
@@ -337,7 +337,7 @@ def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_f
     approval = answer.as_(Approval)
     if approval.source != "aql":
         raise Refused("no_code", "only what agents wait for has a code")
-    proof = prove(answer, said=REVEAL, key=key, passphrase_fd=passphrase_fd)
+    proof = prove(answer, choice=REVEAL, key=key, passphrase_fd=passphrase_fd)
     token = msgspec.json.decode(proof)["token"]
     revealed = invocation.node.call(REVEAL_CODE, id=approval.id, body=RevealCode(proof=token))
     if out.as_json:
@@ -569,7 +569,7 @@ def _proof(
     if supplied is None:
         from interlock.approvals.cli.signing import prove
 
-        return prove(answer, said=choice, key=key, passphrase_fd=passphrase_fd)
+        return prove(answer, choice=choice, key=key, passphrase_fd=passphrase_fd)
 
     token = sys.stdin.read(65_536) if supplied == "-" else supplied
     return msgspec.Raw(msgspec.json.encode(token.strip()))

@@ -51,7 +51,7 @@ def is_given(descriptor: int | None) -> bool:
     return descriptor is not None or bool(os.environ.get(VARIABLE))
 
 
-def maybe_given(descriptor: int | None) -> bytes | None:
+def find_supplied_passphrase(descriptor: int | None) -> bytes | None:
     """Return the passphrase that a script supplies, or None. A descriptor can be read only once."""
     if descriptor is not None:
         try:
@@ -67,7 +67,7 @@ def maybe_given(descriptor: int | None) -> bytes | None:
 
 
 def read_passphrase(name: str, descriptor: int | None) -> bytes:
-    passphrase = maybe_given(descriptor)
+    passphrase = find_supplied_passphrase(descriptor)
     if passphrase is not None:
         return passphrase
     if not can_ask():
@@ -79,7 +79,7 @@ def read_passphrase(name: str, descriptor: int | None) -> bytes:
 
 def choose_passphrase(name: str, descriptor: int | None) -> bytes:
     """Ask for the passphrase of a new key. Refuse a short one, because a program that copies the file can try many."""
-    passphrase = maybe_given(descriptor)
+    passphrase = find_supplied_passphrase(descriptor)
     if passphrase is not None:
         return _long_enough(passphrase)
     if not can_ask():
@@ -136,7 +136,7 @@ class OperatorKeys:
             raise BadUsage("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
         return self.folder / f"{name}.key"
 
-    def maybe_public(self, name: str) -> str | None:
+    def find_public(self, name: str) -> str | None:
         """Return the public key as an [[anchor]] has it, or None if there is no key of that name."""
         if not self.file(name).exists():
             return None

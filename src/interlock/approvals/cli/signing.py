@@ -38,12 +38,12 @@ from interlock.wire.refusal import Refused
 JTI_BYTES = 16
 
 
-def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
-    """Return the `proof` for POST /approvals/{id}. `said` is the chosen answer if the question has several."""
+def prove(answer: Answer, *, choice: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
+    """Return the `proof` for POST /approvals/{id}. `choice` is the chosen answer if the question has several."""
     shown = answer.as_(ShownApproval)
     question = ProofQuestion(
         confirmation_id=shown.id,
-        call_digest=_digest(shown, said),
+        call_digest=_digest(shown, choice),
         nonce="",
         tool=shown.tool,
         aggregator_id=shown.aggregator_id,

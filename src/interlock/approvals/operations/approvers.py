@@ -35,7 +35,7 @@ from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.operator_keys import OperatorKeyService
-from interlock.approvals.trust.passkeys import GONE, NO_PARTY, Invitation, PasskeyService, invitation_view
+from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PasskeyInvitation, PasskeyService, invitation_view
 from interlock.config.plan import AnchorPlan
 from interlock.core.operator_errors import refused_as
 from interlock.crypto.jose import decode_base64url
@@ -93,9 +93,9 @@ class ApproverOperations:
         Raises Refused, StoreError.
         """
         invitation = await self._enrol(ticket, body)
-        if invitation.made is None:
+        if invitation.key is None:
             raise _invalid_passkey(GONE)
-        plan = AnchorPlan(name=invitation.name, passkey=format_passkey(invitation.made), approves=EVERYTHING)
+        plan = AnchorPlan(name=invitation.name, passkey=format_passkey(invitation.key), approves=EVERYTHING)
         return await self._request(plan, by)
 
     @handles(REVOKE_KEY)
@@ -116,25 +116,25 @@ class ApproverOperations:
 
     @handles(GET_INVITATION)
     def get_invitation(self, ticket: str) -> InvitationView:
-        invitation = self.passkeys.maybe_invitation(ticket)
+        invitation = self.passkeys.find_invitation(ticket)
         if invitation is None:
             raise NotFound("invitation", "")
         return invitation_view(invitation)
 
     @handles(VISIT_INVITATION)
-    def visit_invitation(self, ticket: str) -> tuple[Invitation, PasskeyCreation | None] | None:
+    def visit_invitation(self, ticket: str) -> tuple[PasskeyInvitation, PasskeyCreation | None] | None:
         """Return an invitation and, until its passkey is made, what a browser needs for that; None if it is over."""
-        invitation = self.passkeys.maybe_invitation(ticket)
+        invitation = self.passkeys.find_invitation(ticket)
         if invitation is None:
             return None
-        return invitation, None if invitation.made is not None else self.passkeys.creation(invitation)
+        return invitation, None if invitation.key is not None else self.passkeys.creation(invitation)
 
     @handles(ENROL_PASSKEY)
     async def enrol(self, ticket: str, body: EnrolPasskey) -> InvitationView:
         """Take the passkey that an invited person's browser made. Raises Refused."""
         return invitation_view(await self._enrol(ticket, body))
 
-    async def _enrol(self, ticket: str, body: EnrolPasskey) -> Invitation:
+    async def _enrol(self, ticket: str, body: EnrolPasskey) -> PasskeyInvitation:
         client_data, attestation = decode_base64url(body.client_data), decode_base64url(body.attestation)
         if client_data is None or attestation is None:
             raise refused_as(INVALID_BODY, "client_data and attestation are base64url")
@@ -143,7 +143,7 @@ class ApproverOperations:
             raise _invalid_passkey(invitation)
         return invitation
 
-    def _invite(self, name: str, by: str) -> Invitation:
+    def _invite(self, name: str, by: str) -> PasskeyInvitation:
         invitation = self.passkeys.invite(name, by)
         if invitation is None:
             raise refused_as(NO_PASSKEYS, NO_PARTY)

@@ -112,7 +112,7 @@ class GrantOperations:
             words=words(grant),
             is_held_below=route.gate is not None and route.gate.relays,
             approvers=tuple(self.approver_names(grant.tool)),
-            passkey_origin=self.passkeys.maybe_origin(grant.tool),
+            passkey_origin=self.passkeys.find_origin(grant.tool),
             signing_keys=self.keys.names(),
         )
 
@@ -218,7 +218,7 @@ class GrantOperations:
     # Looking
 
     def _find(self, reference: str) -> StoredGrant:
-        exact = self.grants.maybe(reference)
+        exact = self.grants.get(reference)
         if exact is not None:
             return exact
         grants = self.grants.all()
@@ -230,7 +230,7 @@ class GrantOperations:
         return matches[0]
 
     def _shown(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:
-        grant, over = stored.grant, self.grants.maybe_over(stored.grant.id)
+        grant, over = stored.grant, self.grants.find_end_reason(stored.grant.id)
         used = (self._calls() if calls is None else calls).get(f"{DECIDED_BY}{grant.id}", [])
         return Grant(
             terms=_terms(grant),

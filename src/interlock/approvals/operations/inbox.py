@@ -225,7 +225,7 @@ class InboxOperations:
             approvers=self.anchors.approver_names(approval.tool),
             signing_keys=self.keys.names(),
             aggregator_id=self.aggregator_id,
-            passkey_origin=self.passkeys.maybe_origin(approval.tool),
+            passkey_origin=self.passkeys.find_origin(approval.tool),
             ways_out=self.ways_out(approval) if approval.status is Status.PENDING else (),
         )
 

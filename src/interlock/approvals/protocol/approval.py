@@ -77,7 +77,7 @@ LIVE: Final = frozenset((Status.PENDING, Status.APPROVED))  # a decision or a us
 ENDS: Final = frozenset(status for status in Status if not any(status is before for before, _ in TABLE))
 
 
-def maybe_after(status: Status, move: Move) -> Status | None:
+def find_next_status(status: Status, move: Move) -> Status | None:
     """Return the status after a move, or None if the move is not possible."""
     return TABLE.get((status, move))
 
@@ -140,7 +140,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`id` is also the confirmation_id of MCP-AX 11.3.
+    """Record of something that waits for a decision. `id` is also the confirmation_id of MCP-AX 11.3.
 
     `params` is what a person is shown of what will happen, and nothing that may be sent without asking: of tools/call
     the arguments alone, as the caller wrote them; of a definition the definition and, if it changed, the one before.
@@ -195,13 +195,13 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def shown_params(params: bytes, kind: str, *, lines_max: int, chars_max: int) -> Shown:
     """Return what a person sees: the arguments of a call, or the difference of a changed definition."""
-    change = maybe_change(params) if kind == Kind.DEFINITION.value else None
+    change = find_change(params) if kind == Kind.DEFINITION.value else None
     if change is not None:
         return fold_differences(*change, lines_max=lines_max, chars_max=chars_max)
     return fold(params, lines_max=lines_max, chars_max=chars_max)
 
 
-def maybe_change(params: bytes) -> tuple[bytes, bytes] | None:
+def find_change(params: bytes) -> tuple[bytes, bytes] | None:
     """Return the old and the new definition, or None if nothing changed."""
     try:
         members = msgspec.json.decode(params, type=dict[str, msgspec.Raw])

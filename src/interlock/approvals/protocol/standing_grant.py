@@ -28,27 +28,27 @@ _EXPANDED: Final = frozenset("\\%$`*?{}")  # what a server, its shell or a URI d
 _SEPARATING: Final = frozenset("./\\%~:")
 
 
-def maybe_folder(text: str) -> str | None:
+def find_folder(text: str) -> str | None:
     """Return the folder as it is signed, without a `/` at its end. Return None if it is not a folder or too wide."""
-    parts = _maybe_parts(text)
+    parts = _find_path_parts(text)
     return None if parts is None or not any(parts) else "/".join(parts)
 
 
-def maybe_parent(path: str) -> str | None:
+def find_parent(path: str) -> str | None:
     """Return the folder of a path if it can be signed, or None."""
-    parts = _maybe_parts(path)
-    return None if parts is None else maybe_folder("/".join(parts[:-1]))
+    parts = _find_path_parts(path)
+    return None if parts is None else find_folder("/".join(parts[:-1]))
 
 
 def is_below(path: str, folder: str) -> bool:
     """Return whether the path lies inside the folder and is not the folder itself. `folder` comes from
-    `maybe_folder`.
+    `find_folder`.
     """
-    parts, above = _maybe_parts(path), folder.split("/")
+    parts, above = _find_path_parts(path), folder.split("/")
     return parts is not None and len(parts) > len(above) and parts[: len(above)] == above
 
 
-def _maybe_parts(text: str) -> list[str] | None:
+def _find_path_parts(text: str) -> list[str] | None:
     """Split a path into its names. The first name is empty if the path is absolute. Return None if programs could
     interpret the path differently.
     """
@@ -96,7 +96,10 @@ RuleKind = Literal["equals", "one_of", "below", "range", "any"]
 
 
 class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`value`: the value, the values, the folder, the two numbers; null for any. `each`: of every item of a list."""
+    """Rule for one argument. `value`: the value, the values, the folder or the two numbers; null for any.
+
+    `each`: the argument is a list, and the rule holds for each of its items.
+    """
 
     at: str
     kind: RuleKind
@@ -122,12 +125,12 @@ def check_rules(rules: Sequence[ArgumentRule]) -> None:
     _tree(rules)
 
 
-def maybe_violation(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> str | None:
+def find_violation(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> str | None:
     """Return why the rules do not allow a call with these arguments, or None if they do."""
     tree = _tree(rules)
     if tree.rule is not None:  # any
         return None
-    return _maybe_wrong_object(tree, arguments, "")
+    return _find_object_violation(tree, arguments, "")
 
 
 def completed_rules(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
@@ -140,7 +143,7 @@ def completed_rules(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any])
     if tree.rule is None:
         _complete(tree, arguments, "", completed)
     check_rules(completed)
-    wrong = maybe_violation(completed, arguments)
+    wrong = find_violation(completed, arguments)
     if wrong is not None:
         raise BadRules(f"the call itself would not be among those it covers: {wrong}")
     return tuple(sorted(completed, key=lambda rule: rule.at))
@@ -218,7 +221,7 @@ def _check_rule(rule: ArgumentRule) -> None:
     match rule.kind:
         case "one_of" if not isinstance(value, list) or not 0 < len(value) <= VALUES_MAX or any(map(_is_nested, value)):
             raise BadRules(f"{at}: one_of takes 1 to {VALUES_MAX} texts, numbers, true, false or null")
-        case "below" if not isinstance(value, str) or maybe_folder(value) != value:
+        case "below" if not isinstance(value, str) or find_folder(value) != value:
             raise BadRules(
                 f"{at}: {_cut(_shown(value))} is no folder that paths can be compared with; / alone is too wide"
             )
@@ -247,14 +250,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _maybe_wrong_object(tree: _Tree, value: Mapping[str, Any], at: str) -> str | None:
+def _find_object_violation(tree: _Tree, value: Mapping[str, Any], at: str) -> str | None:
     for key in value:
         if key not in tree.children:
             return f"{at}/{_cut(pointer_step(key))} is not among its arguments"
     for key, below in tree.children.items():
         place = f"{at}/{pointer_step(key)}"
         if key in value:
-            wrong = _maybe_wrong(below, value[key], place)
+            wrong = _find_value_violation(below, value[key], place)
         else:
             wrong = None if below.rule is not None and below.rule.kind == "any" else f"{place} is missing"
         if wrong is not None:
@@ -262,10 +265,10 @@ def _maybe_wrong_object(tree: _Tree, value: Mapping[str, Any], at: str) -> str |
     return None
 
 
-def _maybe_wrong(tree: _Tree, value: Any, at: str) -> str | None:
+def _find_value_violation(tree: _Tree, value: Any, at: str) -> str | None:
     rule = tree.rule
     if rule is None:
-        return _maybe_wrong_object(tree, value, at) if isinstance(value, dict) else f"{at} must be an object"
+        return _find_object_violation(tree, value, at) if isinstance(value, dict) else f"{at} must be an object"
     if not rule.each:
         is_allowed = _is_kept(rule, value)
     else:
@@ -304,10 +307,10 @@ def _complete(tree: _Tree, value: Mapping[str, Any], at: str, rules: list[Argume
 
 
 def _proposed_rule(at: str, value: Any) -> ArgumentRule | None:
-    if isinstance(value, str) and (folder := _maybe_absolute_parent(value)) is not None:
+    if isinstance(value, str) and (folder := _find_absolute_parent(value)) is not None:
         return ArgumentRule(at=at, kind="below", value=folder)
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-        folders = {_maybe_absolute_parent(item) for item in value}
+        folders = {_find_absolute_parent(item) for item in value}
         common = folders.pop() if len(folders) == 1 else None
         return None if common is None else ArgumentRule(at=at, kind="below", value=common, each=True)
     if _is_number(value) and 0 < value <= INTEGER_MAX:
@@ -315,8 +318,8 @@ def _proposed_rule(at: str, value: Any) -> ArgumentRule | None:
     return None
 
 
-def _maybe_absolute_parent(text: str) -> str | None:
-    return maybe_parent(text) if text.startswith("/") else None
+def _find_absolute_parent(text: str) -> str | None:
+    return find_parent(text) if text.startswith("/") else None
 
 
 def _shown(value: Any) -> str:
@@ -366,7 +369,7 @@ def canonical_grant(grant: StandingGrant) -> bytes:
 
 
 def grant_digest(grant: StandingGrant) -> str:
-    """SHA-256 in hex; what a proof has as its call_digest."""
+    """Return the SHA-256 of a grant in hex, which a proof has as its call_digest."""
     return hashlib.sha256(canonical_grant(grant)).hexdigest()
 
 

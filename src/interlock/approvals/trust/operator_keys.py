@@ -37,7 +37,7 @@ WAIT_S_MAX: Final = 300.0
 
 
 class TooOften(msgspec.Struct, frozen=True):
-    """Too many wrong passphrases; none is tried for a while."""
+    """Refusal after too many wrong passphrases: none is tried for a while."""
 
     wait_s: int
 
@@ -77,7 +77,7 @@ class OperatorKeyService:
     def names(self) -> tuple[str, ...]:
         """Return the names of the keys on this machine that are enrolled."""
         believed = {thumbprint(key) for anchor in self.anchors.known() if anchor.approves for key in anchor.keys}
-        return tuple(name for name in key_names(self.folder) if self._maybe_print(name) in believed)
+        return tuple(name for name in key_names(self.folder) if self._find_thumbprint(name) in believed)
 
     async def sign(
         self, question: ProofQuestion, name: str | None, passphrase: str, *, by: str
@@ -134,7 +134,7 @@ class OperatorKeyService:
             own = self._callers[by] = _Tries(FREE_TRIES)
         return (own,) if own.has_known else (own, self._strangers)
 
-    def _maybe_print(self, name: str) -> str | None:
+    def _find_thumbprint(self, name: str) -> str | None:
         try:
             (key,) = read_key_untrusted(public_text(self.folder / f"{name}.key"))
         except (OSError, ValueError, BadKey):

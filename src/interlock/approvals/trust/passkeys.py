@@ -42,7 +42,7 @@ NO_PARTY: Final = (
 GONE: Final = Wrong("invitation", "the invitation was used, or its ten minutes are over; ask for another")
 
 
-class Invitation(msgspec.Struct, frozen=True, kw_only=True):
+class PasskeyInvitation(msgspec.Struct, frozen=True, kw_only=True):
     ticket: str
     name: str
     by: str
@@ -50,7 +50,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True):
     challenge: bytes
     user: bytes
     expires_at: float
-    made: Jwk | None = None
+    key: Jwk | None = None  # once the browser has made the passkey
 
 
 class PasskeyService:
@@ -60,7 +60,7 @@ class PasskeyService:
         self._recorder = recorder
         self._clock = clock
         self._url = url
-        self._invitations: dict[str, Invitation] = {}
+        self._invitations: dict[str, PasskeyInvitation] = {}
         self._is_shadowed = False  # another program answers to `localhost` at our port
 
     def on_shadowed(self) -> None:
@@ -87,7 +87,7 @@ class PasskeyService:
 
     # Deciding
 
-    def maybe_origin(self, tool: str) -> str | None:
+    def find_origin(self, tool: str) -> str | None:
         """Return where a passkey may approve a call of the tool, or None."""
         party = self.find_relying_party()
         return party.origin if party is not None and passkeys_for(tool, self._anchors.known()) else None
@@ -109,14 +109,14 @@ class PasskeyService:
 
     # Making one
 
-    def invite(self, name: str, by: str) -> Invitation | None:
+    def invite(self, name: str, by: str) -> PasskeyInvitation | None:
         """Invite a person to create a passkey. Return None if browsers use no passkeys at this operator endpoint."""
         party = self.find_relying_party()
         if party is None:
             return None
         now = self._clock.wall()
         live = [open_invitation for open_invitation in self._invitations.values() if now < open_invitation.expires_at]
-        invitation = Invitation(
+        invitation = PasskeyInvitation(
             ticket=secrets.token_urlsafe(TICKET_BYTES),
             name=name,
             by=by,
@@ -130,11 +130,11 @@ class PasskeyService:
         }
         return invitation
 
-    def maybe_invitation(self, ticket: str) -> Invitation | None:
+    def find_invitation(self, ticket: str) -> PasskeyInvitation | None:
         invitation = self._invitations.get(ticket)
         return invitation if invitation is not None and self._clock.wall() < invitation.expires_at else None
 
-    def creation(self, invitation: Invitation) -> PasskeyCreation:
+    def creation(self, invitation: PasskeyInvitation) -> PasskeyCreation:
         """Return the options with which a browser creates a passkey (WebAuthn 5.4), bytes in base64url."""
         passkeys = (anchor for anchor in self._anchors.known() if anchor.source == "passkey")
         existing = tuple(key.kid for anchor in passkeys for key in anchor.keys if key.kid is not None)
@@ -148,19 +148,19 @@ class PasskeyService:
             timeout=TIMEOUT_MS,
         )
 
-    async def enrol(self, ticket: str, client_data: bytes, attestation: bytes) -> Invitation | Wrong:
+    async def enrol(self, ticket: str, client_data: bytes, attestation: bytes) -> PasskeyInvitation | Wrong:
         """Register the passkey of an invitation. An invalid registration leaves the invitation unchanged. Raise
         StoreError.
         """
-        invitation = self.maybe_invitation(ticket)
-        if invitation is None or invitation.made is not None:
+        invitation = self.find_invitation(ticket)
+        if invitation is None or invitation.key is not None:
             return GONE
         registration = read_registration_untrusted(
             client_data, attestation, challenge=invitation.challenge, party=invitation.party
         )
         if isinstance(registration, Wrong):
             return registration
-        done = self._invitations[ticket] = msgspec.structs.replace(invitation, made=registration.key)
+        done = self._invitations[ticket] = msgspec.structs.replace(invitation, key=registration.key)
         try:
             await self._recorder.append_now(_creation_line(done, registration.key, self._clock.wall()))
         except StoreError:
@@ -169,8 +169,8 @@ class PasskeyService:
         return done
 
 
-def invitation_view(invitation: Invitation) -> InvitationView:
-    key = invitation.made
+def invitation_view(invitation: PasskeyInvitation) -> InvitationView:
+    key = invitation.key
     return InvitationView(
         name=invitation.name,
         url=f"{invitation.party.origin}{PATH}/{invitation.ticket}",
@@ -181,7 +181,7 @@ def invitation_view(invitation: Invitation) -> InvitationView:
     )
 
 
-def _creation_line(invitation: Invitation, key: Jwk, now: float) -> bytes:
+def _creation_line(invitation: PasskeyInvitation, key: Jwk, now: float) -> bytes:
     """Encode the audit record of a new passkey. The node trusts it only once it is configured."""
     return AuditRecord.event(
         now,

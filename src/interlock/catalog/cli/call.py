@@ -133,7 +133,7 @@ def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[
             return client, tool, []
         names.append(tool.names[0 if "__" in name else -1])  # one spelling of each, the one that was typed
         has_segment = has_segment or tool.names[-1].startswith(f"{segment}.")
-    there = client.maybe_at_server(segment) if own and has_segment else None
+    there = client.find_at_server(segment) if own and has_segment else None
     if there is not None:
         with contextlib.suppress(Refused):  # there is no such server
             for tool in there.tools():

@@ -315,7 +315,7 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     if word == SKIP:
         out.advice(f"{one_line(approval.tool)} waits: interlock approvals")
         return
-    proof = prove(answer, said=word, key=key, passphrase_fd=passphrase_fd)
+    proof = prove(answer, choice=word, key=key, passphrase_fd=passphrase_fd)
     tool_class = next((known_class for known_class in CLASSES if known_class == word), None)
     body = DecideApproval(decision="approve", proof=proof, tool_class=tool_class)
     node.call(DECIDE_APPROVAL, id=approval.id, body=body)

@@ -91,7 +91,7 @@ class McpClient:
         self._timeout = timeout
         self._last_id = 0
 
-    def maybe_at_server(self, segment: str) -> "McpClient | None":
+    def find_at_server(self, segment: str) -> "McpClient | None":
         """Return a client for the endpoint where the tools of one server have their unqualified names, or None if
         this client does not use the flat list of a node.
         """

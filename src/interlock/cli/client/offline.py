@@ -143,7 +143,7 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
 
 
 class StoredAudit:
-    """Only ever read, whether a node writes to it meanwhile or not."""
+    """The audit log of a data folder. It is only read, and a node may write to it meanwhile."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
@@ -244,13 +244,13 @@ async def _marks_of_names(audit: AuditReader) -> tuple[Mark, ...]:
     marks, at = [], 0
     while records := await audit.read(at, PAGE):
         for each in records:
-            if b'"record_hash"' in each.data and (mark := _maybe_mark(each.data)) is not None:
+            if b'"record_hash"' in each.data and (mark := _find_mark(each.data)) is not None:
                 marks.append(mark)
         at = records[-1].sequence
     return tuple(marks)
 
 
-def _maybe_mark(data: bytes) -> Mark | None:
+def _find_mark(data: bytes) -> Mark | None:
     try:
         step = msgspec.json.decode(data, type=_NamesStep)
         return Mark(step.record, bytes.fromhex(step.record_hash)) if step.via == "names" else None

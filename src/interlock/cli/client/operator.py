@@ -71,7 +71,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 @dataclass(eq=False)
 class OperatorClient:
-    """`url` is None for the node of this machine's data folder."""
+    """A client of the operator endpoint. `url` is None for the node of this machine's data folder."""
 
     connect: Callable[[float], http.client.HTTPConnection]
     _: KW_ONLY

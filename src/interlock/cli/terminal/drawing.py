@@ -27,8 +27,9 @@ def in_columns(
     shrink: Mapping[int, int] | None = None,
     right: frozenset[int] = frozenset(),
 ) -> "list[Text]":
-    """Align rows in columns. `shrink` maps the columns that may be cut, in this order, to their minimum widths.
-    Empty columns are left out.
+    """Return rows as lines with aligned columns, without the columns that are empty.
+
+    `shrink` maps the columns that may be cut, in this order, to their minimum widths.
     """
     from rich.text import Text
 

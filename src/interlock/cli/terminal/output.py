@@ -69,7 +69,7 @@ class Output:
         _write(sys.stdout, json.dumps(value, ensure_ascii=False, indent=2))
 
     def raw_json(self, encoded: bytes) -> None:
-        """JSON as it came, indented; numbers keep their digits and objects their order."""
+        """Write JSON as it came, indented; numbers keep their digits and objects their order."""
         import msgspec
 
         _write(sys.stdout, msgspec.json.format(encoded, indent=2).decode())
@@ -98,12 +98,12 @@ def colours_on(stream: TextIO) -> bool:
 def _console_on(stream: TextIO) -> "Console":
     from rich.console import Console
 
-    class Pipe(Console):
+    class _PipeConsole(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # the command's frame ends it, as for every other write
 
     wide = None if stream.isatty() or os.environ.get("COLUMNS") else WIDTH_WITHOUT_TERMINAL
-    return Pipe(file=stream, markup=False, highlight=False, emoji=False, width=wide)
+    return _PipeConsole(file=stream, markup=False, highlight=False, emoji=False, width=wide)
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -77,7 +77,7 @@ def repeats(items: Iterable[Item], alike: Callable[[Item], object]) -> Iterator[
 
 
 def duration(seconds: float) -> str:
-    """Two figures at most: 12 s, 3 min, 4 h 10 min, 2 d 3 h."""
+    """Return a time span with two figures at most: 12 s, 3 min, 4 h 10 min, 2 d 3 h."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole} s"

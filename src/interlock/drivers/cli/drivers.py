@@ -156,7 +156,7 @@ def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
     from interlock.drivers.api import GET_DRIVER
 
     request = invocation.node.call(GET_APPROVAL, id=approval)
-    signed = DecideApproval(decision="approve", proof=prove(request, said=ACCEPT, key=None, passphrase_fd=None))
+    signed = DecideApproval(decision="approve", proof=prove(request, choice=ACCEPT, key=None, passphrase_fd=None))
     invocation.node.call(DECIDE_APPROVAL, id=approval, body=signed, timeout=CHANGE_TIMEOUT_S)
     return invocation.node.call(GET_DRIVER, name=name)
 

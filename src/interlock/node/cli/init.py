@@ -47,7 +47,7 @@ def init(
     key in it may approve, yours is added. A passkey is made with the node running: with --passkey the first run writes
     the file, the second run adds the passkey to it.
     """
-    from interlock.approvals.cli.enrolment import OwnKey, add_passkey, add_to, maybe_own_key
+    from interlock.approvals.cli.enrolment import OwnKey, add_passkey, add_to, find_or_make_own_key
     from interlock.cli.terminal.text import VARIABLE, as_typed, command_line
     from interlock.config.load import FILE_NAME
     from interlock.node.cli.machine import no_sandbox
@@ -58,7 +58,11 @@ def init(
     path = Path(named) if named else Path(FILE_NAME)
 
     def own_key() -> OwnKey | None:
-        return None if no_key or passkey else maybe_own_key(invocation, key, passphrase_fd, no_passphrase=no_passphrase)
+        return (
+            None
+            if no_key or passkey
+            else find_or_make_own_key(invocation, key, passphrase_fd, no_passphrase=no_passphrase)
+        )
 
     out = invocation.out
     if path.is_file() and not force and passkey:

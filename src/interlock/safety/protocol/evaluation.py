@@ -99,7 +99,7 @@ READ_ONLY: Final = 0  # the danger level of what changes nothing
 _SEVERAL: Final = re.compile(r"[;&|<>$`]|\b(?:and|then)\b")  # an action with more behind it
 
 
-class Verdict(Enum):
+class StepVerdict(Enum):
     CONTINUE = "continue"
     PAUSE = "pause"
     VERIFY = "verify"
@@ -107,7 +107,7 @@ class Verdict(Enum):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    verdict: Verdict
+    verdict: StepVerdict
     factors: tuple[str, ...]
     reason: str | None = None
     risk: Risk | None = None  # where stage 4 ran
@@ -116,11 +116,11 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     is_counted: bool = True  # against the step limit
 
     def or_stopped(self, reason: str) -> "Evaluation":
-        """Stopped by another assessment, whatever the stages say."""
-        if self.verdict is Verdict.STOP:
+        """Return this evaluation, or one that stops the agent because another assessment does."""
+        if self.verdict is StepVerdict.STOP:
             return self
         factors = (*self.factors, "Stage 4: another assessment stops it")
-        return msgspec.structs.replace(self, verdict=Verdict.STOP, reason=reason, stage=4, factors=factors)
+        return msgspec.structs.replace(self, verdict=StepVerdict.STOP, reason=reason, stage=4, factors=factors)
 
 
 def evaluate(
@@ -143,7 +143,7 @@ def evaluate(
     left = max(0, limit - number)  # AQL-8.7.2-2
     factors: list[str] = []
 
-    def ended(verdict: Verdict, stage: int, reason: str, factor: str, risk: Risk | None = None) -> Evaluation:
+    def ended(verdict: StepVerdict, stage: int, reason: str, factor: str, risk: Risk | None = None) -> Evaluation:
         all_factors = (*factors, f"Stage {stage}: {factor}")
         return Evaluation(
             verdict=verdict, factors=all_factors, reason=reason, risk=risk, stage=stage, steps_remaining=left,
@@ -151,25 +151,25 @@ def evaluate(
         )  # fmt: skip
 
     if number > limit:  # AQL-8.7.2-2
-        return ended(Verdict.PAUSE, 1, LIMIT_REASON, f"step {number} is beyond the limit of {limit}")
+        return ended(StepVerdict.PAUSE, 1, LIMIT_REASON, f"step {number} is beyond the limit of {limit}")
     factors.append(f"Stage 1: step {number} of {limit}")
     if 2 in policy.stages and outcome is not None:
         if outcome == "failure":
             reason = "The previous step failed; tell your user, or the system you work for, before it is tried again."
-            return ended(Verdict.PAUSE, 2, reason, "the previous step failed")
+            return ended(StepVerdict.PAUSE, 2, reason, "the previous step failed")
         factors.append(f"Stage 2: the previous step was reported as {outcome}")
     matched = _match(compiled, hint.actions) if 3 in policy.stages else None
     if matched is not None:
         return ended(matched.verdict, 3, matched.reason or "", matched.factors[0])
     if is_read:
         factors.append("Stage 3: approved automatically")
-        return Evaluation(verdict=Verdict.CONTINUE, factors=tuple(factors), steps_remaining=left, is_counted=False)
+        return Evaluation(verdict=StepVerdict.CONTINUE, factors=tuple(factors), steps_remaining=left, is_counted=False)
     if 3 in policy.stages:
         factors.append("Stage 3: no pattern matches")
     risk = risk_of(hint.words, danger=danger, also=also)
     if 4 in policy.stages:
         judged = _judge(compiled, risk)
-        if judged.verdict is not Verdict.CONTINUE:
+        if judged.verdict is not StepVerdict.CONTINUE:
             return ended(judged.verdict, 4, judged.reason or "", judged.factors[0], risk)
         factors.append(f"Stage 4: {judged.factors[0]}")
     if 5 in policy.stages:
@@ -177,10 +177,10 @@ def evaluate(
         if risk.score > threshold:
             reason = f"The risk of this action is above what a {policy.risk_tolerance} agent may take by itself."
             factor = f"risk {risk.score} is above {threshold} ({policy.risk_tolerance})"
-            return ended(Verdict.PAUSE, 5, reason, factor, risk if 4 in policy.stages else None)
+            return ended(StepVerdict.PAUSE, 5, reason, factor, risk if 4 in policy.stages else None)
         factors.append(f"Stage 5: risk {risk.score} is within {threshold} ({policy.risk_tolerance})")
     return Evaluation(
-        verdict=Verdict.CONTINUE,
+        verdict=StepVerdict.CONTINUE,
         factors=tuple(factors),
         risk=risk if 4 in policy.stages else None,
         steps_remaining=left,
@@ -198,13 +198,16 @@ def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | 
     risk = Risk(10, "it changes nothing") if danger == READ_ONLY else risk_of(words, danger=danger)
     if 4 in policy.stages:
         judged = _judge(compiled, risk)
-        if judged.verdict is not Verdict.CONTINUE:
+        if judged.verdict is not StepVerdict.CONTINUE:
             return judged
     if 5 in policy.stages and risk.score > TOLERANCES[policy.risk_tolerance]:
         return Evaluation(
-            verdict=Verdict.PAUSE, factors=(f"risk {risk.score}",), reason="Its risk is above the tolerance.", stage=5
+            verdict=StepVerdict.PAUSE,
+            factors=(f"risk {risk.score}",),
+            reason="Its risk is above the tolerance.",
+            stage=5,
         )
-    return Evaluation(verdict=Verdict.CONTINUE, factors=("The call is within the policy.",))
+    return Evaluation(verdict=StepVerdict.CONTINUE, factors=("The call is within the policy.",))
 
 
 def is_auto_approved(compiled: CompiledPolicy, hint: Hint) -> bool:
@@ -219,14 +222,14 @@ def _match(compiled: CompiledPolicy, texts: Iterable[str]) -> Evaluation | None:
     texts = tuple(texts)
     if any(pattern.is_found_in(text) for pattern in compiled.deny for text in texts):
         return Evaluation(
-            verdict=Verdict.STOP,
+            verdict=StepVerdict.STOP,
             factors=("a deny pattern matches",),
             reason="This action is denied. The agent is blocked until a person verifies it.",
             stage=3,
         )
     if any(pattern.is_found_in(text) for pattern in compiled.requires_approval for text in texts):
         return Evaluation(
-            verdict=Verdict.PAUSE,
+            verdict=StepVerdict.PAUSE,
             factors=("a pattern asks for approval",),
             reason="This action needs the approval of a person.",
             stage=3,
@@ -239,16 +242,16 @@ def _judge(compiled: CompiledPolicy, risk: Risk) -> Evaluation:
     factor = f"risk {risk.score} ({risk.why}), tier {risk.tier.value}"
     match risk.tier:
         case Tier.ADVISORY:
-            verdict, reason = Verdict.CONTINUE, None
+            verdict, reason = StepVerdict.CONTINUE, None
         case Tier.CONFIRM:
             is_relaxed = policy.tolerance_relaxes_confirm and risk.score <= TOLERANCES[policy.risk_tolerance]
-            verdict = Verdict.CONTINUE if is_relaxed else Verdict.PAUSE
+            verdict = StepVerdict.CONTINUE if is_relaxed else StepVerdict.PAUSE
             reason = None if is_relaxed else "This action needs the approval of a person."
         case Tier.VERIFY:
-            verdict, reason = Verdict.VERIFY, "This action waits until a person verifies it with a code."
+            verdict, reason = StepVerdict.VERIFY, "This action waits until a person verifies it with a code."
         case Tier.DANGER_ZONE:
             verdict, reason = (
-                Verdict.STOP,
+                StepVerdict.STOP,
                 "This action is too dangerous. The agent is blocked until a person verifies it.",
             )
     return Evaluation(verdict=verdict, factors=(factor,), reason=reason, risk=risk, stage=4)
@@ -269,7 +272,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     verification_id: str | None = None
 
 
-class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentNotification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: NotificationType
     message: str
     timestamp: str
@@ -277,7 +280,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Directive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """`stopped` stands only where it is true."""
+    """Reply to a step: whether the agent may go on. `stopped` is left out unless it is true."""
 
     continue_: bool = msgspec.field(name="continue")
     factors: tuple[str, ...]
@@ -285,7 +288,7 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     reason: str | None = None
     steps_remaining: int | None = None
     next_step_risk: str | None = None
-    notifications: tuple[Notification, ...] = ()
+    notifications: tuple[AgentNotification, ...] = ()
 
     def shown(self) -> dict[str, Any]:
         members: dict[str, Any] = msgspec.to_builtins(self)

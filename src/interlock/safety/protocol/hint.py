@@ -53,10 +53,11 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def normalise(text: str, *, split: bool = False) -> str:
-    """Compatibility forms, case, marks, invisible characters, lookalikes, dashes and white space made plain.
+    """Return a text without the differences that hide what it says.
 
-    `split`: words inside words, as in camelCase, are parted by an underscore first. Some characters stand for many:
-    of a text that grows beyond NORMAL_CHARS_MAX the rest is left out, and who judges it has to refuse it.
+    These are compatibility forms, case, marks, invisible characters, lookalikes, dashes and white space. With `split`,
+    words inside words, as in camelCase, are separated by an underscore first. Some characters stand for many: a text
+    that grows beyond NORMAL_CHARS_MAX is cut off there, and its judge has to refuse it.
     """
     plain = "".join(islice(_plain_characters(text), NORMAL_CHARS_MAX + 1))
     if split:
@@ -123,7 +124,7 @@ def stems(word: str) -> tuple[str, ...]:
     return tuple(forms)
 
 
-def maybe_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | None:
+def find_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | None:
     """Return why a hint is too short or too long to be judged, or None.
 
     `is_known` returns whether a normalized name is one that can be called.

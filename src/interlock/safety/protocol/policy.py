@@ -129,7 +129,7 @@ REQUIRES_APPROVAL: Final = ("delete_*", "force", "deploy_*", "git push*")
 AUTO_APPROVE: Final = ("read_*", "list_*", "get_*", "search_*")
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class AutonomyPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_autonomous_steps: int = STEPS_DEFAULT
     risk_tolerance: Tolerance = "moderate"
     deny: tuple[str, ...] = DENY
@@ -145,7 +145,7 @@ class CompiledPolicy:
 
     __slots__ = ("auto_approve", "deny", "policy", "requires_approval")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: AutonomyPolicy) -> None:
         self.policy = policy
         self.deny = tuple(Pattern(text) for text in policy.deny)
         self.requires_approval = tuple(Pattern(text) for text in policy.requires_approval)
