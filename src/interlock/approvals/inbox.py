@@ -617,7 +617,7 @@ class Inbox:
         return await asyncio.shield(self._begin(self._move(id, Move.VOID, outcome=why)))
 
     async def void_where(self, why: str, test: Callable[[Approval], bool]) -> list[Approval]:
-        """End all live approvals that `test` selects, for example because their anchor is gone or their tool changed."""
+        """End all live approvals that `test` selects, for example because their anchor is gone."""
         approvals = [approval for approval in self._index.all() if approval.is_live and test(approval)]
         voided = [await self.void(approval.id, why) for approval in approvals]
         return [outcome for outcome in voided if isinstance(outcome, Approval)]
