@@ -12,7 +12,7 @@ from tests.aql.aql_schemas import check_answer, is_valid
 from tests.cli.program import Finished, Inline
 
 from interlock import __version__
-from interlock.aql import answers, introspect
+from interlock.aql import answers, surface
 from interlock.aql.protocol.introspection import operation_info
 from interlock.aql.protocol.model import SPEC_VERSION
 from interlock.aql.surface import AqlSurface
@@ -162,7 +162,7 @@ def test_a_broken_surface_fails(inline: Inline, monkeypatch: pytest.MonkeyPatch)
     """Three faults at once: no endpoint is wrong, a list item has a member too many, fields are not selected."""
     shown = operation_info
     monkeypatch.setattr(AqlSurface, "_misplaced", lambda *_: None)
-    monkeypatch.setattr(introspect, "operation_info", lambda *some: {**shown(*some), "danger": "safe"})
+    monkeypatch.setattr(surface, "operation_info", lambda *some: {**shown(*some), "danger": "safe"})
     monkeypatch.setattr(answers, "select", lambda data, _: data)
     done = inline("check", "--aql")
     assert done.code == 1
