@@ -1,7 +1,10 @@
-"""Servers that have yet to arrive: lists, and calls of what is not listed, wait for them within a bound.
+"""Servers that have yet to arrive: lists, and calls of tools that are not listed, wait for them within a bound.
 
-A server has arrived when its first attempt has ended, well or not. The bound counts from the moment a server was begun
-with, so that one that never comes holds nothing up later on. What is not there when it is over is named as missing.
+After a start, many servers are still connecting. A client that lists tools at once would see too few, and a call of a
+tool that appears a moment later would be refused. So both wait until every server has arrived. A server has arrived
+when its first attempt to connect has ended, well or not. The bound counts from the moment at which the server was
+started, so that a server that never connects delays nothing later on. Servers that are not there when the bound is
+over are named as missing.
 """
 
 import asyncio
@@ -21,6 +24,8 @@ Settle = Callable[[], Awaitable[Any]]
 
 
 class MissingServer(msgspec.Struct, frozen=True):
+    """A server of which a client sees nothing, and the state of its link."""
+
     server: str
     state: str
 
@@ -38,6 +43,8 @@ class ArrivingCall(Call, eq=False, kw_only=True):
 
 
 class Arrivals:
+    """The wait for the servers of a node that have yet to arrive."""
+
     def __init__(self, keepers: Mapping[str, Keeper], clock: Clock, wait_s: float) -> None:
         self.wait_s = wait_s
         self._keepers = keepers
@@ -45,7 +52,8 @@ class Arrivals:
         self._started = clock.now()
         self._expected: list[tuple[Callable[[], bool], Settle]] = []
         self._tasks = BackgroundTasks()
-        self._waiting: asyncio.Task[None] | None = None  # one for all, so that answers come in the order of requests
+        # One wait for all requests, so that answers come in the order of the requests.
+        self._waiting: asyncio.Task[None] | None = None
 
     def expect(self, is_settled: Callable[[], bool], settle: Settle) -> None:
         """Wait also for servers that have no keeper until they are discovered."""

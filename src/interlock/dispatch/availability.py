@@ -79,7 +79,10 @@ class AvailabilityCheck:
             link = own
         standing, outlook = link.standing, link.find_outlook(route.original)
         if link.own is not None and not self.is_full(link):
-            verdict, reason = "later", _explain_own(link.own, caller.name)
+            because = f" ({link.own.reason})" if link.own.reason is not None else ""
+            verdict, reason = "later", f"the call goes over a link of the client's own{because}"
+            if not link.own.is_whole:
+                reason = f"the call opens a connection of {caller.name}'s own, or asks for consent"
         elif maybe_unusable(standing) is not None:
             reason = standing.reason or standing.state.value
             verdict = "later" if self.may_return_soon(link) else "refuse"

@@ -1,10 +1,17 @@
 """The calls under way: what they need while they wait for their servers (`CallHandler`), their deadlines, their end.
 
-A call that waits for its client is parked, and takes no place at its link meanwhile. A call that reaches its deadline
-is given up (MCP-AX 7.3). Every call that ends is counted and recorded here.
+Every call is registered when it is sent or begins to wait, and finished exactly once. `finish` frees its place at the
+link, counts and records it. One sweep serves the deadlines of all calls, instead of a timer for each: the plain call
+must not pay for a timer. A call that reaches its deadline is given up (MCP-AX 7.3), unless it reported progress or its
+client is being asked. A call that waits for its client is parked, and takes no place at its link meanwhile.
 
-`Interview` serves a legacy client of a 2026-07-28 server: when the server answers `input_required`, the client is asked
-in its own way and the request is sent again with the answers, until the server is content or has asked too often.
+A server may ask its client in four combinations of eras:
+
+    server legacy, client legacy   the question goes to the client as it is
+    server legacy, client modern   the call is parked, and its retry brings the answers (`parking`)
+    server modern, client modern   the answer `input_required` goes to the client as it is
+    server modern, client legacy   `Interview` asks the client in its own way, and sends the request again with the
+                                   answers, until the server asks no more or has asked too often
 """
 
 import asyncio
@@ -43,7 +50,8 @@ from interlock.wire.refusal import (
     Refusal,
 )
 
-# A server that only wants its state back waits for something: it is asked again, but not at once.
+# A server that asks nothing and only wants its state back waits for something: the request is sent again, but not at
+# once.
 PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 0.25
 _RESULT: Final = b'"result":'
@@ -89,8 +97,9 @@ class Interview:
         key = next((key for key, name in self._open.items() if name == upstream_id), None)
         if key is None or self._ended:
             return
-        if not payload.startswith(_RESULT):
-            self._on_refused(payload)
+        if not payload.startswith(_RESULT):  # an error; the server cannot be notified of it
+            error = decode_object(payload.partition(b":")[2]) or {}
+            self._on_unanswered(find_string(error.get("message")) or "refused")
             return
         del self._open[key]
         self._answers[key] = Raw(payload[len(_RESULT) :])
@@ -105,12 +114,8 @@ class Interview:
             for name in self._open.values():
                 channel.withdraw(self, name, RAW_EMPTY)
 
-    def _on_refused(self, payload: bytes) -> None:
-        """End the call of a client that answers a question with an error; the server cannot be notified of it."""
-        error = decode_object(payload.partition(b":")[2]) or {}
-        self._on_unanswered(find_string(error.get("message")) or "refused")
-
     def _on_unanswered(self, why: str) -> None:
+        """End the call of a client that does not answer a question."""
         refusal = Refusal(INTERNAL_ERROR, f"the client did not answer the server: {why}", {"reason": "input_refused"})
         self._call.on_failed(refusal, Outcome.ERROR)
 
@@ -163,7 +168,7 @@ class CallsUnderWay:
         budgets: Budgets,
         latency_meta: bool,
     ) -> None:
-        self.timing: Timing | None = self._with_latency if latency_meta else None
+        self.timing: Timing | None = self._write_latency if latency_meta else None
         self._catalog = catalog
         self._keepers = keepers
         self._recorder = recorder
@@ -235,16 +240,15 @@ class CallsUnderWay:
             return False
         if isinstance(wanted, str):
             call.on_failed(Refusal(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
-        elif (refusal := self._charge_questions(call, len(wanted.questions))) is not None:
-            call.on_failed(refusal, Outcome.ERROR)
         else:
-            Interview(call, wanted).start()
+            refusal = None
+            if call.link is not None and self._budgets.is_enforced:
+                refusal = self._budgets.charge_questions(call.link, call.caller, len(wanted.questions))
+            if refusal is not None:
+                call.on_failed(refusal, Outcome.ERROR)
+            else:
+                Interview(call, wanted).start()
         return True
-
-    def _charge_questions(self, call: Call, questions: int) -> Refusal | None:
-        if call.link is None or not self._budgets.is_enforced:
-            return None
-        return self._budgets.charge_questions(call.link, call.caller, questions)
 
     def ask_consent(self, call: Call, server: str, url: str, consent_id: str) -> None:
         message = f"{server} takes calls of yours once you have agreed on this page. Open it, then call again."
@@ -292,7 +296,8 @@ class CallsUnderWay:
 
     # The end of a call
 
-    def _with_latency(self, call: Call, result: bytes) -> bytes:
+    def _write_latency(self, call: Call, result: bytes) -> bytes:
+        """Write into a result how long its call took at this hop (MCP-AX 7.2)."""
         since = call.started if call.forwarded is None else call.forwarded
         return with_latency(result, int((self._clock.now() - since) * 1000))
 
@@ -356,19 +361,15 @@ class CallsUnderWay:
                 call.progressed = False
                 call.deadline = now + (call.timeout_s or 0)
                 continue
-            self._time_out(call)
+            namespace = self._catalog.namespace
+            tool = namespace.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
+            if call.link is not None:
+                call.link.cancel(call, "timeout")
+            call.on_failed(timeout_refusal(call, tool), Outcome.TIMEOUT)
         self.parking.sweep(now)
         self._sweeping = bool(self.calls or self.parking.spaces)
         if self._sweeping:
             asyncio.get_running_loop().call_later(next_sweep_s(self.calls, now), self._sweep)
-
-    def _time_out(self, call: Call) -> None:
-        tool = (
-            self._catalog.namespace.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
-        )
-        if call.link is not None:
-            call.link.cancel(call, "timeout")
-        call.on_failed(timeout_refusal(call, tool), Outcome.TIMEOUT)
 
 
 def timeout_refusal(call: Call, tool: Route | None) -> Refusal:

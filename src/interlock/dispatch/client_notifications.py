@@ -1,8 +1,11 @@
-"""Clients' notifications that no revision of MCP has: passed to the server they are meant for, where that is plain.
+"""Vendor-specific notifications of clients, which are passed on to the server that they are meant for.
 
-They are no calls, so no check of the guard looks at them. Hence the rules here: only where one server can be meant (the
-client sees it alone, or it is the only one of the client's era), never from a client that may only read or whose agent
-the safety loop watches, only under names that no request has, at a bounded rate, and each on the record.
+A notification is no call, so no check of the guard looks at it. These rules take the place of the guard:
+
+- Only one server can be meant: the client sees no other one, or no other one of the client's era.
+- The client may not be limited to reading, and the safety loop must allow it to notify.
+- The method begins with "notifications/" and is none of MCP's, so that no server takes it for a request.
+- The rate is bounded, and every notification that is passed on is recorded.
 """
 
 from collections.abc import Callable
@@ -17,11 +20,13 @@ from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.mcp.methods import Era, is_vendor_method
 from interlock.wire.jsonrpc.codec import Notification
 
-PER_S: Final = 100  # of all clients together; the rest of a second is dropped
+PER_S: Final = 100  # of all clients together; more within a second are dropped
 _PREFIX: Final = "notifications/"  # a name without it could be a request's, which a server may act upon
 
 
 class ClientNotifications:
+    """The passing on of clients' notifications."""
+
     def __init__(
         self, view: Callable[[ViewKey], View], recorder: Recorder, clock: Clock, may_notify: Callable[[Caller], bool]
     ) -> None:
@@ -39,23 +44,22 @@ class ClientNotifications:
             return
         if not self._may_notify(caller):
             return
-        link = _maybe_meant(caller, self._view(caller.key))
-        if link is None or self._is_too_much():
+        link = _find_meant_server(caller, self._view(caller.key))
+        if link is None:
+            return
+        now = self._clock.now()
+        if now - self._since >= 1.0:
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count > PER_S:
             return
         link.forward_notification(notification)
         at, params = self._clock.wall(), notification.params or None
         who, via = caller.principal.name, caller.via
         self._recorder.add(AuditRecord(at, who, via, method[:128], link.segment, params, "admitted", "ok"))
 
-    def _is_too_much(self) -> bool:
-        now = self._clock.now()
-        if now - self._since >= 1.0:
-            self._since, self._count = now, 0
-        self._count += 1
-        return self._count > PER_S
 
-
-def _maybe_meant(caller: Caller, view: View) -> ConnectedLink | None:
+def _find_meant_server(caller: Caller, view: View) -> ConnectedLink | None:
     """Return the only server that a client with this view can mean, or the client's own link to it.
 
     Returns None if there is no such server or more than one.

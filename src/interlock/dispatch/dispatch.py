@@ -1,9 +1,16 @@
 """From a client's request to a server: find the route, make the call, pass the guard, send it over the link.
 
-There is one function per routed method; all of them end in `send`. The guard admits, refuses or holds a call. An
-admitted call goes from the front to the link without a task, a future or a timer of its own. A call that is held, or
-that waits for its server or for a place at its link, is sent later by a task of its own. Nothing is sent that the guard
-did not admit.
+There is one function per routed method; all of them end in `send`. The guard admits, refuses or holds a call.
+
+    admitted     sent at once: from the front to the link without a task, a future or a timer of its own
+    held         sent by a task when a person has decided (`_settle`); the guard checks it once more then
+    no capacity  joins the queue of its link, and is sent by a task when another call ends (`_send_in_turn`)
+    server away  sent by a task if the server returns within RESPAWN_WAIT_S (`_send_later`)
+    own link     sent by a task when the client's own link is open (`_send_over_own_link`)
+
+Nothing is sent that the guard did not admit. A call of a tool that no server lists yet waits until all servers have
+arrived (`arrivals`), and is then made again from its request. A retry with a requestState resumes a parked or held call
+instead of making a new one.
 """
 
 import asyncio
@@ -175,7 +182,10 @@ class Dispatch:
                 later = self._postpone(request, partial(self.call_tool, as_task=as_task, ack=ack))
                 if later is not None:
                     return later
-                return self._refuse_unknown_tool(self._new(request), name)
+                call = self._new(request, (name or "")[:255])
+                if name is None:
+                    return self._invalid(call, "params.name must be a string")
+                return self.refuse(call, self._route_check.unlisted(caller, name))
             route = listed
         arguments = params.get("arguments")
         if arguments is not None and memoryview(arguments)[0] != _OBJECT and not _may_be_null(arguments, route):
@@ -233,12 +243,6 @@ class Dispatch:
             return None
         call = ArrivingCall(*self.call_fields(request))
         return call if self.arrivals.postpone(call, partial(make, request)) else None
-
-    def _refuse_unknown_tool(self, call: Call, name: str | None) -> Call:
-        if name is None:
-            return self._invalid(call, "params.name must be a string")
-        call.target = name[:255]
-        return self.refuse(call, self._route_check.unlisted(call.caller, name))
 
     def get_prompt(self, request: ClientRequest) -> Call:
         """Get a prompt (prompts/get)."""
@@ -471,8 +475,15 @@ class Dispatch:
             own_links = link.own if link.own is not None else link.own_of_legacy
             if own_links is not None:
                 own = own_links.ready(call.caller, call.meta.get(META_CAPABILITIES))
-                if own is None:
-                    return self._go_over_own_link(call, link, own_links)
+                if own is None:  # it has to be opened first, and the first checks come before that
+                    refused = self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)
+                    if refused is not None:
+                        return self._refuse(call, refused)
+                    if self._availability.is_full(link):
+                        return self.refuse(call, BUSY)
+                    self._register(call, link)
+                    self._delayed.begin(answer_failures(call, self._send_over_own_link(call, link, own_links)))
+                    return call
                 if own is not link:
                     link, call.after = own, self.under_way.set_log_level(call, own)
         verdict = self.guard.admit(call, link)
@@ -484,7 +495,12 @@ class Dispatch:
         elif isinstance(verdict, Refused) and not self._availability.may_wait(verdict, link):
             waiting = self._queue.join(call, link) if verdict.refusal is BUSY else None
             if waiting is not None:
-                return self._enqueue(call, link, waiting)
+                self._register(call, link)
+                link.booked -= 1  # it has no place at the link yet
+                call.booked = None
+                call.deadline = inf
+                self._delayed.begin(answer_failures(call, self._send_in_turn(call, link, waiting)))
+                return call
             if link.standing.state is LinkState.DEGRADED:
                 self._availability.wake(link)
             return self._refuse(call, verdict)
@@ -493,15 +509,8 @@ class Dispatch:
         self._delayed.begin(answer_failures(call, self._send_later(call, link, is_held=verdict is HELD)))
         return call
 
-    def _enqueue(self, call: Call, link: Link, waiting: WaitingCall) -> Call:
-        self._register(call, link)
-        link.booked -= 1  # not yet
-        call.booked = None
-        call.deadline = inf
-        self._delayed.begin(answer_failures(call, self._send_in_turn(call, link, waiting)))
-        return call
-
     async def _send_in_turn(self, call: Call, link: Link, waiting: WaitingCall) -> None:
+        """Send a call when it has a place at its link, if its tool is still the one that was checked."""
         has_place = await self._queue.wait(waiting)
         if call.done:
             return
@@ -551,18 +560,6 @@ class Dispatch:
         link.send(verdict)
         if is_released:
             forbid_resending(call, link)
-
-    # Clients' own links
-
-    def _go_over_own_link(self, call: Call, link: Link, own: OwnLinks) -> Call:
-        refused = self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)
-        if refused is not None:
-            return self._refuse(call, refused)
-        if self._availability.is_full(link):
-            return self.refuse(call, BUSY)
-        self._register(call, link)
-        self._delayed.begin(answer_failures(call, self._send_over_own_link(call, link, own)))
-        return call
 
     async def _send_over_own_link(self, call: Call, link: Link, own: OwnLinks) -> None:
         """Open the client's own link and send the call, or send its user to the page where they can agree to it."""

@@ -1,12 +1,20 @@
-"""A 2026-07-28 client and a legacy server: when the server asks in mid-call, the call is parked here and the client is
-answered `input_required`; its retry brings the answers and takes the call up again.
+"""Parked calls of 2026-07-28 clients at legacy servers that ask in mid-call.
 
-The call stays under way at the server meanwhile. Who holds the state may go on with it: the principal that began, the
-same request, once, until it expires. An abandoned call is cancelled at the server.
+Theory of operation. The client is answered `input_required` with the questions and a state, and the call is parked. Its
+retry brings the answers with the state, and resumes the call. The call stays under way at the server meanwhile.
 
-A parked call is not in flight: it takes no room at its link, no deadline runs, and of the request nothing is kept but
-what the retry and the record need. Over HTTP it holds the connection that the server asked on; there is no other way to
-hear the server's answer.
+    asked      the server asks: the call gets a Space; questions that come together reach the client in one round
+    told       the client has its answer; the sink of the call is now `_Away`, which keeps the server's answer
+    resumed    the retry brought answers; they go to the server, and unanswered questions are asked again
+    delivered  the server had answered before the client came back: the retry is answered at once
+    abandoned  the state expired, or the call gave way to another: it is cancelled at the server
+
+The state is sealed with a key of this process. Only the principal that began the call may use it, with the same
+request, once, and until it expires. A state that this node did not seal goes on to the server, which may know it.
+
+A parked call is not in flight: it takes no place at its link, and no deadline runs. Of its request only the parts are
+kept that the retry and the record need. Over HTTP it holds the connection on which the server asked; there is no other
+way to receive the server's answer.
 """
 
 import asyncio
@@ -61,13 +69,13 @@ from interlock.wire.refusal import (
 PARKED_S: Final = 300.0  # how long a client may think
 PARKED_BYTES_MAX: Final = 256 * 1024 * 1024  # of questions, and of answers that came before their clients
 EXPIRED_AT_ONCE: Final = 100  # of ten times a second: each is a message to its server
-GATHER_S: Final = 0.01  # questions asked in one breath reach the client in one round
+GATHER_S: Final = 0.01  # questions that come within this time reach the client in one round
 
 
 class _Away:
-    """The sink of a parked call: progress and logs are dropped, the answer waits.
+    """The sink of a parked call. It drops progress and logs, and keeps the answer.
 
-    It refers to nothing: its call, which refers to it, must not wait for the collector when its client never comes.
+    It refers to nothing, so that its call is freed at once if the client never comes back.
     """
 
     __slots__ = ("message", "status")
@@ -102,17 +110,15 @@ class Space:
         self.away = _Away()
 
 
-Later = Callable[[float, Callable[[], None]], None]
-
-
-def _on_the_loop(seconds: float, then: Callable[[], None]) -> None:
-    asyncio.get_running_loop().call_later(seconds, then)
+Later = Callable[[float, Callable[[], None]], object]
 
 
 class Parking:
+    """The parked calls of a node."""
+
     def __init__(self, clock: Clock, later: Later | None = None) -> None:
         self._clock = clock
-        self._later = later or _on_the_loop
+        self._later = later or (lambda seconds, then: asyncio.get_running_loop().call_later(seconds, then))
         self._key = secrets.token_bytes(32)  # parked calls end with the process, so does the key
         self.room = descriptor_limit() * 2 // 3  # the rest of the descriptors is for calls that are at work
         self.spaces: dict[str, Space] = {}
@@ -142,7 +148,11 @@ class Parking:
             _decline(link, request.id, "too many calls wait for their clients")
             return
         if space is None:
-            handle, space = self._begin(call)
+            handle, space = secrets.token_urlsafe(16), Space(call)
+            call.open_dialogue().request_digest = _digest(call)
+            self.spaces[handle] = space
+            self._handles[call] = handle
+            self._of.setdefault(call.caller.principal.name, {})[handle] = space
         if len(space.questions) >= QUESTIONS_MAX:
             _decline(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
             return
@@ -157,14 +167,6 @@ class Parking:
         elif not dialogue.is_gathering:
             dialogue.is_gathering = True
             self._later(GATHER_S, lambda: self._on_gathered(handle or "", space))
-
-    def _begin(self, call: Call) -> tuple[str, Space]:
-        handle, space = secrets.token_urlsafe(16), Space(call)
-        call.open_dialogue().request_digest = _digest(call)
-        self.spaces[handle] = space
-        self._handles[call] = handle
-        self._of.setdefault(call.caller.principal.name, {})[handle] = space
-        return handle, space
 
     def _make_room(self, principal: str) -> bool:
         """Return whether another call of this principal may wait.
@@ -212,7 +214,10 @@ class Parking:
         self._look_again = min(self._look_again, space.expires_at)
         sink, call.sink = call.sink, space.away
         call.handler.suspend(call)
-        _lighten(call)
+        if call.ticket is not None:
+            # The server has the request and it is never sent again: keep only the digest for the record.
+            call.ticket = call.wished = None
+            call.params = {"arguments": digest_of(call.params.get("arguments"))}
         digest, until = call.open_dialogue().request_digest, self._clock.wall() + PARKED_S
         state = seal(Ticket(handle, space.round, call.caller.principal.name, digest, until), self._key)
         questions = {key: question for key, (_, _, question) in space.questions.items()}
@@ -229,7 +234,7 @@ class Parking:
             return None
         ticket = unseal_untrusted(state, self._key)
         if ticket is None:
-            return None  # another node's, further down the tree, or changed: the server of the request will say
+            return None  # made by a node below, or changed: the server of the request decides
         foreign = ticket.digest != b"" and ticket.digest != request_digest(request.method, params)
         if ticket.principal != caller.principal.name or foreign:
             return _refusal("state_foreign", "this requestState belongs to another request")
@@ -242,10 +247,7 @@ class Parking:
         space = self.spaces.get(ticket.handle)
         if space is None or not space.waiting or space.round != ticket.round:
             return _refusal("state_used", "this requestState was used already; send the request anew")
-        return self._go_on(ticket.handle, space, request)
-
-    def _go_on(self, handle: str, space: Space, request: ClientRequest) -> Call:
-        call, params = space.call, request.params
+        handle, call = ticket.handle, space.call
         space.waiting = False
         call.return_to(request)
         call.handler.resume(call)
@@ -361,13 +363,6 @@ def _digest(call: Call) -> bytes:
     if digest or call.wished is None:
         return digest
     return request_digest(call.method, call.as_wished())
-
-
-def _lighten(call: Call) -> None:
-    """Release the request of a call that its server has and that is never sent again, except the record's digest."""
-    if call.ticket is not None:
-        call.ticket = call.wished = None
-        call.params = {"arguments": digest_of(call.params.get("arguments"))}
 
 
 def _answer_after(

@@ -1,4 +1,9 @@
-"""What clients ask about tasks: `tasks/*` of their own era, and a legacy client's wish that a call become a task."""
+"""The methods `tasks/*` of both eras, and tools/call with a legacy client's request for a task.
+
+A request about a task goes to the server that created the task, like any other call. tasks/list (2025-11-25) is
+answered here, because a server's list contains the tasks of all clients: the state of each task is the one that the
+server last reported, or is asked for again if it is old. A 2026-07-28 client listens for its tasks with `watch`.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -7,7 +12,6 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.catalog.catalog import View
-from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest
@@ -48,7 +52,7 @@ from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 PAGE_TASKS: Final = 50
 WAITING_MAX: Final = 256  # of one principal for results of tasks, at once
-FRESH_S: Final = 1.0  # a state heard of less than this ago, or than the server's poll interval, is not asked for again
+FRESH_S: Final = 1.0  # a state younger than this, or than the server's poll interval, is not asked for again
 ABOUT: Final = {
     Era.LEGACY: frozenset((TASKS_GET, TASKS_RESULT, TASKS_CANCEL)),
     Era.MODERN: frozenset((TASKS_GET, TASKS_UPDATE, TASKS_CANCEL)),
@@ -78,19 +82,16 @@ class TaskMethods:
         route = dispatch.view(caller.key).find_tool(name) if name is not None else None
         if route is None:
             return dispatch.call_tool(request)
-        refusal = self._unmakeable(caller, route)
+        refusal: Refusal | None = None
+        if route.link.modern:
+            refusal = call_across_eras(caller.era)
+        elif _makes_tasks_for_users(route.link):
+            refusal = TASK_PER_USER
+        elif route.link.tasks and not self._tasks.has_room(caller.principal.name):
+            refusal = NO_ROOM  # before the server begins a task that no client could ask about
         if refusal is not None:
             return dispatch.refuse(Call(*dispatch.call_fields(request, route.qualified)), refusal)
         return dispatch.call_tool(request, as_task=True)
-
-    def _unmakeable(self, caller: Caller, route: Route) -> Refusal | None:
-        if route.link.modern:
-            return call_across_eras(caller.era)
-        if _makes_tasks_for_users(route.link):
-            return TASK_PER_USER
-        if route.link.tasks and not self._tasks.has_room(caller.principal.name):
-            return NO_ROOM  # before anything was begun that no client could ask for
-        return None
 
     # Asking
 

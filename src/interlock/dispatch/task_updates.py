@@ -104,6 +104,8 @@ class _Expected(msgspec.Struct, frozen=True):
 
 
 class AskedTasks:
+    """The tasks that clients run for servers."""
+
     def __init__(self) -> None:
         self._by_id: dict[str, AskedTask] = {}
         self._of: dict[Caller, dict[str, AskedTask]] = {}  # client -> its own ids
@@ -157,7 +159,13 @@ class AskedTasks:
             created = read_made(result, Era.LEGACY)
             if created is None or isinstance(created, str):
                 return payload  # a plain answer, or nonsense: the server's to judge
-            stored = self._keep(link, expected.caller, created.facts.id)
+            caller, theirs = expected.caller, created.facts.id
+            mine = self._of.setdefault(caller, {})
+            if len(mine) >= KEPT_PER_CLIENT_MAX or theirs in mine:
+                oldest = mine.pop(theirs, None) or mine.pop(next(iter(mine)))
+                self._by_id.pop(oldest.id, None)
+            stored = AskedTask(link, caller, theirs)
+            self._by_id[stored.id] = mine[theirs] = stored
             return _RESULT + created.rename_task(stored.id, server_side)
         answered = renamed_answer(result, expected.method, task.theirs, server_side)
         return payload if isinstance(answered, str) else _RESULT + encode_value(answered)
@@ -191,15 +199,6 @@ class AskedTasks:
         self._expected[link.segment, request.id] = _Expected(link, link.connection, caller, request.method, task)
         return True
 
-    def _keep(self, link: ConnectedLink, caller: Caller, theirs: str) -> AskedTask:
-        mine = self._of.setdefault(caller, {})
-        if len(mine) >= KEPT_PER_CLIENT_MAX or theirs in mine:
-            oldest = mine.pop(theirs, None) or mine.pop(next(iter(mine)))
-            self._by_id.pop(oldest.id, None)
-        task = AskedTask(link, caller, theirs)
-        self._by_id[task.id] = mine[theirs] = task
-        return task
-
 
 HELD_MAX: Final = 32  # questions of one task that wait for their client
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of all of them
@@ -211,6 +210,8 @@ TaskListener = Callable[[dict[str, Any]], None]  # takes the new state of a task
 
 
 class TaskNews(TaskEvents):
+    """The delivery of what servers send about tasks to the clients of the tasks."""
+
     def __init__(self, tasks: Tasks, asked_tasks: AskedTasks) -> None:
         self.call_type = partial(TaskMaking, tasks=tasks)
         self.per_user_call_type = make_taskless
@@ -359,11 +360,11 @@ class TaskNews(TaskEvents):
                 link.questions.ask_client(request, _OfTask(self, call.task, call.caller, call.sink))
 
     def on_task_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes) -> bytes:
-        return self._asked.on_answer(link, upstream_id, payload, lambda ours: self._their(link, ours))
+        def server_side(ours: str) -> str | None:
+            task = self._tasks.by_id.get(ours)
+            return task.theirs if task is not None and task.link is link else None
 
-    def _their(self, link: ConnectedLink, ours: str) -> str | None:
-        task = self._tasks.by_id.get(ours)
-        return task.theirs if task is not None and task.link is link else None
+        return self._asked.on_answer(link, upstream_id, payload, server_side)
 
     # What the link asks
 
@@ -382,9 +383,10 @@ class TaskNews(TaskEvents):
 
 
 class _OfTask(Background):
-    """The client of a task, asked where it can be reached, else when it comes back.
+    """The client of a task, which is asked where it can be reached, otherwise when it comes back.
 
-    Not the call it may be waiting with: that ends when the client stops to wait, and the question does not.
+    The question does not belong to the call with which the client may wait for the task: that call ends when the client
+    stops waiting, and the question stays open.
     """
 
     __slots__ = ("_news", "_task")

@@ -1,15 +1,19 @@
-"""JSON <-> the messages of a registration's life (MCP-AX 6, 13.4).
+"""Reading and writing the messages of MCP-AX as JSON (MCP-AX 6, 13.4).
 
-In come the params of a request, or the result of an answer, as raw bytes from a registrant or a parent that may be
-anything; out comes the value, or the Refusal that refuses it: -32602, or namespace_invalid for a segment, each with the
-member in data.member. Unknown members are ignored. null stands for an absent `authority` and for a parent that is
-not there, and for nothing else. What a message means for the registrations there are is not known here.
+In come the params of a request or the result of an answer, as raw bytes that a registrant or a parent chose; out comes
+the value, or a Refusal: -32602, or namespace_invalid for a segment, each with the member in data.member. Unknown
+members are ignored. null means an absent `authority` and a parent that does not exist; it is refused for every other
+member. Every string, number and list has a limit. Whether a message fits the present registrations is not decided here.
+
+Inside, a reader of one member raises _Refused; `_return_refusal` turns that into the return value of the public
+functions.
 """
 
 import enum
+import functools
 import re
-from collections.abc import Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -57,6 +61,8 @@ _BOOLEANS: Final = {b"true": True, b"false": False}
 _FLAGS: Final = ("tools", "resources", "notifications", "prompts", "completions")
 
 _Member = TypeVar("_Member", bound=enum.Enum)
+_Value = TypeVar("_Value")
+_Params = ParamSpec("_Params")
 
 
 class _Refused(Exception):
@@ -66,85 +72,102 @@ class _Refused(Exception):
         self.refusal = refusal
 
 
-def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> Register | Refusal:
-    try:
-        return _register(_members(params, "params"), minimum_ms)
-    except _Refused as refused:
-        return refused.refusal
+def _return_refusal(read: Callable[_Params, _Value]) -> Callable[_Params, _Value | Refusal]:
+    """Turn a function that raises _Refused into one that returns the Refusal."""
+
+    @functools.wraps(read)
+    def read_or_refuse(*args: _Params.args, **kwargs: _Params.kwargs) -> _Value | Refusal:
+        try:
+            return read(*args, **kwargs)
+        except _Refused as refused:
+            return refused.refusal
+
+    return read_or_refuse
 
 
-def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> Heartbeat | Refusal:
+@_return_refusal
+def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> Register:
+    members = _members(params, "params")
+    authority = _authority(members)
+    return Register(
+        subserver_id=_uuid(members, "subserver_id"),
+        segment=_segment(members, "segment"),
+        authority=authority,
+        **_capabilities(members),
+        heartbeat_interval_ms=_interval_ms(members, minimum_ms),
+        transport_class=_transport_class(members) if "transport_class" in members else NATIVE,
+        version=_text(members, "version", VERSION_MAX) if "version" in members else None,
+        endpoint=_endpoint(members) if "endpoint" in members else None,
+        authority_proof=_proof(members, authority) if "authority_proof" in members else None,
+        auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
+        parent_id=_maybe_uuid(members, "parent_id") if "parent_id" in members else msgspec.UNSET,
+        released_session=_session_id(members, "released_session") if "released_session" in members else None,
+        tree=_tree(members) if "tree" in members else None,
+        subtree_ids=_subtree_ids(members),
+    )
+
+
+@_return_refusal
+def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> Heartbeat:
     """Read a heartbeat. `own` is the session of the link it came on, which it need not name; the draft shows no
     params.
     """
-    try:
-        members = _members_of_own(params, own)
-        return Heartbeat(session_id=_session_id(members, "session_id"), subtree_ids=_subtree_ids(members))
-    except _Refused as refused:
-        return refused.refusal
+    members = _members_of_own(params, own)
+    return Heartbeat(session_id=_session_id(members, "session_id"), subtree_ids=_subtree_ids(members))
 
 
-def read_deregister_untrusted(params: Raw, own: str | None = None) -> Deregister | Refusal:
-    try:
-        return Deregister(session_id=_session_id(_members_of_own(params, own), "session_id"))
-    except _Refused as refused:
-        return refused.refusal
+@_return_refusal
+def read_deregister_untrusted(params: Raw, own: str | None = None) -> Deregister:
+    return Deregister(session_id=_session_id(_members_of_own(params, own), "session_id"))
 
 
-def read_registered_untrusted(result: Raw) -> Registered | Refusal:
+@_return_refusal
+def read_registered_untrusted(result: Raw) -> Registered:
     """Read the answer to a registration. Members that the draft does not have may be missing, and unknown limits are
     ignored.
     """
-    try:
-        members = _members(result, "result")
-        _status(members, "registered")
-        return Registered(
-            assigned_segment=_segment(members, "assigned_segment"),
-            session_id=_session_id(members, "session_id"),
-            heartbeat_deadline_ms=_deadline_ms(members),
-            budget=_budget(members),
-            aggregator_id=_uuid(members, "aggregator_id") if "aggregator_id" in members else None,
-            tree=_tree(members) if "tree" in members else None,
-            auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
-            claims=bytes(members.get("claims", b"")) == b"true" or None,
-        )
-    except _Refused as refused:
-        return refused.refusal
+    members = _members(result, "result")
+    if find_string(members.get("status")) != "registered":
+        _refuse("status", '"registered"')
+    return Registered(
+        assigned_segment=_segment(members, "assigned_segment"),
+        session_id=_session_id(members, "session_id"),
+        heartbeat_deadline_ms=_deadline_ms(members),
+        budget=_budget(members),
+        aggregator_id=_uuid(members, "aggregator_id") if "aggregator_id" in members else None,
+        tree=_tree(members) if "tree" in members else None,
+        auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
+        claims=bytes(members.get("claims", b"")) == b"true" or None,
+    )
 
 
-def read_parent_untrusted(result: Raw) -> Parent | Refusal:
-    try:
-        members = _members(result, "result")
-        return Parent(subserver_id=_uuid(members, "subserver_id"), parent_id=_maybe_uuid(members, "parent_id"))
-    except _Refused as refused:
-        return refused.refusal
+@_return_refusal
+def read_parent_untrusted(result: Raw) -> Parent:
+    members = _members(result, "result")
+    return Parent(subserver_id=_uuid(members, "subserver_id"), parent_id=_maybe_uuid(members, "parent_id"))
 
 
-def read_claims_untrusted(params: Raw) -> Claims | Refusal:
-    try:
-        members = _members(params, "params")
-        released = members.get("released_session")
-        return Claims(
-            claims=tuple(map(_claimed, _array(members, "claims"))),
-            released=tuple(_uuid({"released": released_id}, "released") for released_id in _array(members, "released")),
-            released_session=_session_id(members, "released_session") if released is not None else None,
-        )
-    except _Refused as refused:
-        return refused.refusal
+@_return_refusal
+def read_claims_untrusted(params: Raw) -> Claims:
+    members = _members(params, "params")
+    released = members.get("released_session")
+    return Claims(
+        claims=tuple(map(_claimed, _array(members, "claims"))),
+        released=tuple(_uuid({"released": released_id}, "released") for released_id in _array(members, "released")),
+        released_session=_session_id(members, "released_session") if released is not None else None,
+    )
 
 
-def read_held_untrusted(raw: Raw) -> dict[str, str] | Refusal:
+@_return_refusal
+def read_held_untrusted(raw: Raw) -> dict[str, str]:
     """Read a map from subserver_id to the aggregator that has it, from the answer to mcpax/claim or a later
     notification.
     """
-    try:
-        members = _members(raw, "held")
-        held = decode_object(members["held"]) if "held" in members else {}
-        if held is None or len(held) > CLAIMS_MAX:
-            _refuse("held", f"an object with at most {CLAIMS_MAX} members")
-        return {subserver_id.lower(): _uuid(held, subserver_id) for subserver_id in held}
-    except _Refused as refused:
-        return refused.refusal
+    members = _members(raw, "held")
+    held = decode_object(members["held"]) if "held" in members else {}
+    if held is None or len(held) > CLAIMS_MAX:
+        _refuse("held", f"an object with at most {CLAIMS_MAX} members")
+    return {subserver_id.lower(): _uuid(held, subserver_id) for subserver_id in held}
 
 
 def encode_claims(claims: Claims) -> bytes:
@@ -201,26 +224,6 @@ def encode_heartbeat_answer(heartbeat_deadline_ms: int) -> bytes:
 
 def encode_parent(parent: Parent) -> bytes:
     return encode_value(parent)
-
-
-def _register(members: Mapping[str, Raw], minimum_ms: int) -> Register:
-    authority = _authority(members)
-    return Register(
-        subserver_id=_uuid(members, "subserver_id"),
-        segment=_segment(members, "segment"),
-        authority=authority,
-        **_capabilities(members),
-        heartbeat_interval_ms=_interval_ms(members, minimum_ms),
-        transport_class=_transport_class(members) if "transport_class" in members else NATIVE,
-        version=_text(members, "version", VERSION_MAX) if "version" in members else None,
-        endpoint=_endpoint(members) if "endpoint" in members else None,
-        authority_proof=_proof(members, authority) if "authority_proof" in members else None,
-        auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
-        parent_id=_maybe_uuid(members, "parent_id") if "parent_id" in members else msgspec.UNSET,
-        released_session=_session_id(members, "released_session") if "released_session" in members else None,
-        tree=_tree(members) if "tree" in members else None,
-        subtree_ids=_subtree_ids(members),
-    )
 
 
 def _refuse(member: str, must: str, **data: Any) -> NoReturn:
@@ -339,18 +342,17 @@ def _transport_class(members: Mapping[str, Raw]) -> str:
 def _endpoint(members: Mapping[str, Raw]) -> str:
     must = f"an http or https URL of at most {ENDPOINT_MAX} characters, without credentials or fragment"
     text = _string(members, "endpoint", must)
-    if len(text) > ENDPOINT_MAX or not _URL.fullmatch(text) or not _is_endpoint(text):
+    if len(text) > ENDPOINT_MAX or not _URL.fullmatch(text):
+        _refuse("endpoint", must)
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises ValueError if it is not a port
+    except ValueError:
+        _refuse("endpoint", must)
+    is_plain = "@" not in parts.netloc and "#" not in text
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
         _refuse("endpoint", must)
     return text
-
-
-def _is_endpoint(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises when it is no port
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and "#" not in url
 
 
 def _proof(members: Mapping[str, Raw], authority: str | None) -> AuthorityProof:
@@ -428,11 +430,6 @@ def _claimed(raw: Raw) -> Claimed:
         aggregator_id=_uuid(members, "aggregator_id"),
         session_hash=session_hash,
     )
-
-
-def _status(members: Mapping[str, Raw], status: str) -> None:
-    if find_string(members.get("status")) != status:
-        _refuse("status", f'"{status}"')
 
 
 def _deadline_ms(members: Mapping[str, Raw]) -> int:
