@@ -1,8 +1,9 @@
 """Are the flows that ARCHITECTURE.md draws the ones that calls take?
 
 Each flow is run once in a node in this process, and every module that is entered on the way is noted in the order of
-its first entry. The drawing must name exactly these modules in this order. Not drawn are the packages that every flow
-uses and that decide nothing: pure ones, `core`, `store`, `net` and `process`.
+its first entry. The drawing names the modules that hand the message on, in this order. Behind `also:` it names the
+packages of all other modules that were entered. Both must be exact. Not drawn are the packages that every flow uses and
+that decide nothing: pure ones, `core`, `store`, `net` and `process`.
 
     python tests/test_flows.py        print the modules of each flow, for a new drawing
 """
@@ -210,31 +211,38 @@ def traced(flow: Callable[[Path, Trace], Any], folder: Path) -> list[str]:
 
 
 class Drawing(NamedTuple):
-    """A flow as the page draws it: the modules in their order, and those that are asked on the way."""
+    """A flow as the page draws it: the modules in their order, and the packages that are asked on the way."""
 
     steps: list[str]
-    asked: set[str]
+    packages: set[str]
 
 
 def drawings(page: str) -> dict[str, Drawing]:
     """Read the drawings: a heading, a sentence, and a block in which each line names a module."""
-    found = {}
+    drawn = {}
     for section in page.split("\n### ")[1:]:
         title, _, rest = section.partition("\n")
-        steps, _, asked = rest.split("```")[1].partition("also:")
-        found[title] = Drawing(MODULE.findall(steps), set(MODULE.findall(asked)))
-    return found
+        steps, _, also = rest.split("```")[1].partition("also:")
+        drawn[title] = Drawing(MODULE.findall(steps), set(also.split()))
+    return drawn
+
+
+def packages_beside(steps: list[str], modules: list[str]) -> set[str]:
+    """Return the packages of the modules that are no steps."""
+    return {module.partition("/")[0] for module in modules if module not in steps}
 
 
 def differences(drawing: Drawing, modules: list[str]) -> list[str]:
     """Return what the drawing says and the run does not, and the reverse."""
-    drawn = {*drawing.steps, *drawing.asked}
-    found = [f"{module} is not drawn" for module in modules if module not in drawn]
-    found += [f"{module} is drawn, but was not entered" for module in sorted(drawn - set(modules))]
-    order = [module for module in modules if module in drawing.steps]
-    if not found and order != drawing.steps:
-        found.append(f"the order is {' '.join(order)}")
-    return found
+    steps, packages = drawing
+    entered = packages_beside(steps, modules)
+    lines = [f"{module} is drawn, but was not entered" for module in steps if module not in modules]
+    lines += [f"{package} is drawn behind `also:`, but was not entered" for package in sorted(packages - entered)]
+    lines += [f"{package} was entered, but is not behind `also:`" for package in sorted(entered - packages)]
+    order = [module for module in modules if module in steps]
+    if not lines and order != steps:
+        lines.append(f"the order is {' '.join(order)}")
+    return lines
 
 
 def test_the_page_draws_every_flow() -> None:
@@ -248,13 +256,15 @@ def test_a_flow_is_what_the_page_draws(title: str, tmp_path: Path) -> None:
 
 
 def test_a_wrong_drawing_is_found() -> None:
-    page = "\n### A call\nIt is sent.\n```\n   a/b.py  one\n ▼ c/d.py  two\nalso: e/f.py\n```\n"
+    page = "\n### A call\nIt is sent.\n```\n   a/b.py  one\n ▼ c/d.py  two\nalso: c e\n```\n"
     drawing = drawings(page)["A call"]
-    assert drawing == Drawing(["a/b.py", "c/d.py"], {"e/f.py"})
-    assert differences(drawing, ["a/b.py", "e/f.py", "c/d.py"]) == []
-    assert differences(drawing, ["c/d.py", "e/f.py", "a/b.py"]) == ["the order is c/d.py a/b.py"]
-    assert differences(drawing, ["a/b.py", "c/d.py"]) == ["e/f.py is drawn, but was not entered"]
-    assert differences(drawing, ["a/b.py", "e/f.py", "c/d.py", "g/h.py"]) == ["g/h.py is not drawn"]
+    assert drawing == Drawing(["a/b.py", "c/d.py"], {"c", "e"})
+    entered = ["a/b.py", "e/f.py", "c/d.py", "c/x.py"]
+    assert differences(drawing, entered) == []
+    assert differences(drawing, entered[::-1]) == ["the order is c/d.py a/b.py"]
+    assert differences(drawing, entered[1:]) == ["a/b.py is drawn, but was not entered"]
+    assert differences(drawing, ["a/b.py", "c/d.py", "c/x.py"]) == ["e is drawn behind `also:`, but was not entered"]
+    assert differences(drawing, [*entered, "g/h.py"]) == ["g was entered, but is not behind `also:`"]
 
 
 if __name__ == "__main__":
