@@ -116,7 +116,7 @@ WRONG: Final = WrongValue()
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """One source of settings: a file, the environment, or the command line."""
+    """A source of settings: a file, the environment, or the command line."""
 
     tree: dict[str, Any]
     base: Path  # the folder relative paths start from

@@ -31,12 +31,12 @@ def own_identity(data: Path) -> Identity:
 
     Raises a StoreError that says what the operator should do next.
     """
-    return _maybe_identity(data) or _keep(data, Identity(aggregator_id=str(uuid.uuid4())))
+    return _find_identity(data) or _keep(data, Identity(aggregator_id=str(uuid.uuid4())))
 
 
 async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
     """Write the identity of the replicas that share a store into the data folder. Raises StoreError."""
-    own, entry = _maybe_identity(data), await shared.get(BUCKET, KEY, now)
+    own, entry = _find_identity(data), await shared.get(BUCKET, KEY, now)
     if entry is None:
         own = own or own_identity(data)
         try:
@@ -54,7 +54,8 @@ async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
         )
 
 
-def _maybe_identity(data: Path) -> Identity | None:
+def _find_identity(data: Path) -> Identity | None:
+    """Return the identity in the data folder, or None if there is none yet. Raise StoreError if it cannot be read."""
     path = data / FILE
     try:
         written = path.read_bytes()

@@ -47,6 +47,7 @@ def check_parents(plan: Plan) -> None:
 
 
 def _load(context: ssl.SSLContext, certificate: Path, key: Path, whose: str) -> None:
+    """Load a certificate and its key. `whose` says in a message what they are for. Raise TlsInvalid."""
     for path in (certificate, key):
         try:
             with path.open("rb"):
@@ -54,16 +55,12 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path, whose: str) -> 
         except OSError as error:
             raise TlsInvalid(f"{path} of {whose} cannot be read: {error.strerror or error}") from None
     try:
-        context.load_cert_chain(certificate, key, password=_no_passphrase)
+        # Without an empty passphrase OpenSSL would prompt at the terminal.
+        context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError):
         raise TlsInvalid(
             f"{certificate} and {key} of {whose} are not a certificate and its own key in PEM, without a passphrase"
         ) from None
-
-
-def _no_passphrase() -> str:
-    """Return an empty passphrase; without this function OpenSSL would prompt at the terminal."""
-    return ""
 
 
 def tls_1_3(ca_file: str | None = None) -> ssl.SSLContext:

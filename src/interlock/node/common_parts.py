@@ -220,7 +220,11 @@ class SafetyParts:
 
 
 class CallParts:
-    """Everything between a request of a client and the link that carries it out: catalog, guard, gate, dispatch."""
+    """The way of a call, from the request of a client to the link that carries it out: catalog, guard, gate, dispatch.
+
+    The guard has the checks of all capabilities. The catalog asks it which of them apply to a tool when the tool is
+    listed, so that a plain call passes only those that can refuse it.
+    """
 
     def __init__(self, plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> None:
         """Construct first the checks of the guard, then the catalog, then what dispatches calls to links."""
@@ -229,7 +233,7 @@ class CallParts:
         keepers: dict[str, Keeper] = {}
         self.audience = audience = Audience(keepers)
         live = LiveNamespace(plan.ax.root_segment)
-        native = NativeOperations()
+        native = NativeOperations()  # operations that the node serves itself; capabilities add theirs
         self.operation_names = operation_names = LiveOperationNames(stores.current, live, native)
         self.gate = gate = Gate(
             GateParts(
@@ -263,7 +267,9 @@ class CallParts:
             is_agent_checked=plan.safety.mode != "disabled",
         )
         guard = Guard(checks, budgets=budgets, calls_max=plan.limits.calls_in_flight)
+        # The check of agents costs something on every call, so it is on only while an execution is watched.
         safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
+        # A tool whose definition changed ends the approvals of its old definition.
         redefined = Feed[tuple[ChangedDefinition, ...]]()
         redefined.subscribe(gate.definitions_changed)
         self.catalog = catalog = Catalog(
@@ -286,6 +292,7 @@ class CallParts:
             return route is None or route.digest == approval.tool_digest
 
         def find_ways_out(approval: Approval) -> tuple[str, ...]:
+            """Return what an operator can do so that such a call is not held again."""
             is_call = approval.kind is Kind.CALL
             route = live.find_tool(approval.tool) if is_call else None
             return () if route is None else ways_out(route, approval.id)

@@ -1,5 +1,14 @@
-"""The endpoints of a node on its sockets: the public one, the operator's (also on admin.sock), and clients over
-lines.
+"""The endpoints of a node on its sockets: the public one, the operator's (also on admin.sock), and clients over lines.
+
+Theory of operation. The sockets were bound before (`node.sockets`). Each endpoint is an HTTP server of uvicorn with
+its own protocol class, whose connections are counted in a table: the table limits how many connections and how many
+bytes each peer has, so that peers cannot block each other. The public endpoint and subservers share one table; each
+listener of the operator has a table of its own, so that a crowded network listener cannot block admin.sock.
+
+`admin.sock` is a file that only the user of the node can open. Who opens it is the operator, without a token. At the
+network listener every request needs a token or the session of a browser.
+
+A node that stops calls `refuse_new` first, lets calls end, and then `end`, which waits at most DRAIN_S.
 """
 
 import asyncio
@@ -40,6 +49,8 @@ OperatorApp = Callable[[Handlers, Authenticate | None, OwnAddress], Any]
 
 
 class Endpoints:
+    """The endpoints of a node that listens, as one of its parts. `close` waits for exchanges under way."""
+
     def __init__(
         self,
         parts: NodeParts,
@@ -147,6 +158,7 @@ class Endpoints:
         self._refusals.note(f"peer:{connection.sender(head)}", "operator", head.method.decode("ascii") or "-", reason)
 
     async def _sweep_forever(self) -> None:
+        """End idle connections and streams, and let capabilities do their regular work, every second."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
@@ -158,6 +170,7 @@ class Endpoints:
                 connections.sweep(now)
 
     async def _serve(self, app: Any, *socks: socket.socket, **options: Any) -> None:
+        """Run an HTTP server on bound sockets. Return when it accepts connections, or raise why it does not."""
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -180,6 +193,7 @@ class Endpoints:
             task.result()
 
     async def _open_bridge(self, path: Path, opened: contextlib.AsyncExitStack) -> None:
+        """Listen for clients on stdio: `interlock serve --stdio` connects to a running node through this socket."""
         path.unlink(missing_ok=True)
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: BridgedClient(self._lines.make, self._bridged), str(path)
@@ -189,6 +203,11 @@ class Endpoints:
         path.chmod(0o600)
 
     async def _authenticate(self, request: Any) -> str | None:
+        """Return the principal of a request to the operator endpoint, or None if it has no valid credential.
+
+        The roles, and a question whether the credential is still valid, are stored in the state of the request: a
+        stream of events ends when its credential does.
+        """
         who = self._find_operator(request)
         if who is None:
             peer = request.client.host if request.client is not None else None
@@ -199,6 +218,7 @@ class Endpoints:
         return who.principal
 
     def _find_operator(self, request: Any) -> Operator | None:
+        """Return the operator that a token identifies, or the session of a browser at a page."""
         header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
         who = self._tokens.operator(credential_of(header, basic=page))
         return who or maybe_browser(self._tokens, request.headers.get("host", ""), request.cookies)

@@ -87,6 +87,7 @@ class StatusOperations:
 
     @handles(GET_STATUS)
     def status(self) -> Status:
+        """Return the state of the whole node, which is made from memory and so may be asked for often."""
         stores, approvals, calls, fronts = (
             self._parts.stores,
             self._parts.approvals,
@@ -95,6 +96,9 @@ class StatusOperations:
         )
         plan, namespace, safety = stores.current.plan, calls.catalog.namespace, calls.safety.loop
         sessions, names = fronts.sessions.by_id, approvals.names.reminders.due()
+        replication, store_trouble = stores.replicas.replication, None
+        if replication is not None and not replication.is_reachable:
+            store_trouble = f"the store on NATS does not answer: {', '.join(plan.store.nats_url)}"
         return Status(
             node=NodeFacts(
                 name=plan.node.name,
@@ -109,7 +113,7 @@ class StatusOperations:
                 aggregator_id=stores.identity.aggregator_id,
                 tree=plan.ax.tree,
                 audit_trouble=stores.recorder.trouble,
-                store_trouble=self._store_trouble(),
+                store_trouble=store_trouble,
                 replicas=None if stores.replicas.is_alone else stores.replicas.count,
                 require_proof=plan.ax.require_proof,
             ),
@@ -152,12 +156,6 @@ class StatusOperations:
             ),
         )
 
-    def _store_trouble(self) -> str | None:
-        replication = self._parts.stores.replicas.replication
-        if replication is None or replication.is_reachable:
-            return None
-        return f"the store on NATS does not answer: {', '.join(self._parts.stores.current.plan.store.nats_url)}"
-
     def _with_unoffered(self, parent: Parent) -> Parent:
         """Add the tools that this node does not offer to a parent. The parent gets the same numbers."""
         if parent.state != "registered" or parent.scope is None:
@@ -193,7 +191,12 @@ class StatusOperations:
 
     @handles(FOLLOW_NODE)
     async def follow(self) -> AsyncGenerator[NodeEvent[Raw], None]:
-        """Yield the status and what waits, then what changes. Ends when the inbox is closed."""
+        """Yield the status and what waits, then what changes. Ends when the inbox is closed.
+
+        A changed approval is an event at once. The status and the audit log are compared every LOOK_S, because nearly
+        every call changes them. Without news, an event without content says after BEAT_LOOKS comparisons that the
+        stream is alive.
+        """
         newest, quiet = b"", 0
         async with contextlib.aclosing(self._parts.calls.approvals.follow()) as changes:
             # Listen before the first event, so that no change after it is missed.

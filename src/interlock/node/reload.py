@@ -1,11 +1,13 @@
 """A changed configuration, applied while the node runs.
 
-The files are checked every second, and at once upon SIGHUP. A file that cannot be used changes nothing: the node goes
-on as before and reports the problem. Keys that cannot change in a running node are reported, and take effect at the
-next start.
+Theory of operation. The files are compared every second, and at once upon SIGHUP. A file that cannot be used changes
+nothing: the node goes on as before and reports the problem. Otherwise the new plan is compared with the plan in
+effect. Each changed key has a step that puts it into effect (`ReloadSteps`, and `reload_steps` of capabilities); a key
+without a step is reported and takes effect at the next start. Steps are taken one after the other, each with the old
+plan and the new one.
 
-`Reload` watches the files and finds out which keys changed. `ReloadSteps` has a step for each section that may change
-while the node runs (`AT_ONCE` of `config.keys`; a test compares the two), and capabilities add their own.
+Which sections may change at once is declared on the fields of the plan (`AT_ONCE` of `config.keys`), and a test
+compares the declarations with the steps.
 """
 
 import asyncio
@@ -44,7 +46,11 @@ _Seen = tuple[tuple[int, int, int] | str | None, ...]
 
 
 class Reload:
-    """The part that watches the files of the configuration."""
+    """The part that watches the files of the configuration.
+
+    `plan` is the plan in effect. `problem` says why the files cannot be used, and `restart_for` names the keys whose
+    new value takes effect at the next start only; both are part of the node's status.
+    """
 
     def __init__(
         self, read: Read, paths: tuple[Path, ...], plan: Plan, steps: Mapping[str, ReloadStep], clock: Clock
@@ -84,6 +90,7 @@ class Reload:
         )
 
     async def _watch(self) -> None:
+        """Compare the files with what was read, every LOOK_S and upon SIGHUP."""
         while True:
             try:
                 await asyncio.wait_for(self._asked.wait(), LOOK_S)
@@ -101,6 +108,7 @@ class Reload:
                 self.problem = "internal error while it was taken up; the log has it"
 
     async def take_up(self) -> None:
+        """Read the files and put what changed into effect. If they cannot be used, nothing changes."""
         self._seen = _file_states(self._paths, self.plan.workspace)
         try:
             # Reading asks the file system only, but files may lie on a slow one.
@@ -122,18 +130,23 @@ class Reload:
         await self._put_into_effect(plan)
 
     async def _put_into_effect(self, new: Plan) -> None:
+        """Take the step of every changed key. A step that fails keeps no other from being taken; raise the first error.
+
+        Several keys may share a step, which is then taken once. The values of keys whose step failed stay the old
+        ones, so that they differ again when the files are read next.
+        """
         old, changed = self.plan, differences(self.plan, new)
         if not changed:
             self.restart_for = ()
             return
-        steps = {key: self._find_step(key) for key in changed}
+        steps = {key: self._steps.get(key) or self._steps.get(section_of(key)) for key in changed}
         self.restart_for = tuple(key for key, step in steps.items() if step is None)
         wanted = self.plan = without(new, self.restart_for, old)
         failed: dict[ReloadStep, Exception] = {}
         for step in dict.fromkeys(step for step in steps.values() if step is not None):
             try:
                 await step(old, wanted)
-            except Exception as error:  # it keeps nothing else from being taken up: an anchor that is gone is gone
+            except Exception as error:
                 failed[step] = error
         # Not in effect, so that it differs again when the files are next read. Servers are taken up one by one.
         left = tuple(key for key, step in steps.items() if step in failed and section_of(key) != "servers")
@@ -149,9 +162,6 @@ class Reload:
             for other in others:
                 log.error("the configuration has changed and this cannot be taken up either: %s", other)
             raise first
-
-    def _find_step(self, key: str) -> ReloadStep | None:
-        return self._steps.get(key) or self._steps.get(section_of(key))
 
 
 def _file_states(paths: tuple[Path, ...], workspace: Path) -> _Seen:

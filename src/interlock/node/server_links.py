@@ -1,8 +1,13 @@
 """Links of a node to its configured servers, and the node's reaction to events of all links.
 
-`Servers` has a link for each server of the configuration. A server whose configuration did not change is left alone
-when the files change: its process, its connections and its calls go on. `NodeLinkEvents` gets the events of every link,
-also those of drivers, devices and subservers.
+`Servers` has a keeper for each server of the configuration. A keeper starts or connects to the server, lists what it
+offers, and does so again when it is lost (`links.server_keeper`). A server whose configuration did not change is left
+alone when the files change: its process, its connections and its calls go on. A server that changed is replaced: its
+tools leave the lists first, so that no client calls them while the old link ends.
+
+`NodeLinkEvents` gets the events of every link, also those of drivers, devices and subservers. Links know nothing of
+clients or of the namespace; here an event becomes a change of the catalog, a notification to clients, a charge to a
+budget, or a record.
 """
 
 import asyncio
@@ -85,7 +90,19 @@ class NodeLinkEvents(LinkEvents):
         return self.audience.orphan_request(link, request)
 
     def on_client_roots(self, link: ConnectedLink, caller: Caller, held: HeldRoots) -> None:
-        self.recorder.add_line(_roots_line(self.clock.wall(), link, caller, held))
+        """Record that a server asked for a client's roots, with the URIs that it got and those withheld."""
+        line = AuditRecord.event(
+            self.clock.wall(),
+            caller.principal.name,
+            str(caller.via),
+            ROOTS_LIST,
+            link.name,
+            verdict="admitted" if held.passed else "refused",
+            outcome="refused" if held.withheld else "ok",
+            roots=held.passed,
+            withheld=held.withheld,
+        )
+        self.recorder.add_line(line)
 
     def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         self.audience.elicitation_complete(link, params)
@@ -101,21 +118,6 @@ class NodeLinkEvents(LinkEvents):
 
     def _sees(self, caller: Caller, link: Link) -> bool:
         return self.catalog.namespace.view(caller.key).shows(link)
-
-
-def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots) -> bytes:
-    """Return the audit record of a request for a client's roots, with their URIs."""
-    return AuditRecord.event(
-        at,
-        caller.principal.name,
-        str(caller.via),
-        ROOTS_LIST,
-        link.name,
-        verdict="admitted" if held.passed else "refused",
-        outcome="refused" if held.withheld else "ok",
-        roots=held.passed,
-        withheld=held.withheld,
-    )
 
 
 class Servers:
@@ -167,23 +169,30 @@ class Servers:
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
 
     async def _restock_one(self, segment: str) -> None:
+        """List the tools of a server again after an operator has classified one of them."""
         keeper = self._keepers.get(segment)
         if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self._catalog.reconsider(segment)
             await self._catalog.stock_again(keeper.link, keeper.listing)
 
     async def stock(self, link: Link, listing: Listing | None) -> None:
+        """List what a server offers, or list nothing of it any more if it offers nothing."""
         if listing is None:
             self._catalog.drop(link)
         else:
             await self._catalog.stock(link, listing)
 
     def _add(self, plan: Plan, servers: Iterable[ServerPlan]) -> None:
-        keepers = [self._keeper(plan, server) for server in servers]
+        """Construct the links of servers, and start them when all are there."""
+        keepers = [self._make_keeper(plan, server) for server in servers]
         for keeper in keepers:
             keeper.start()
 
-    def _keeper(self, plan: Plan, server: ServerPlan) -> Keeper:
+    def _make_keeper(self, plan: Plan, server: ServerPlan) -> Keeper:
+        """Construct the link of a server, with links of clients' own if its `share` asks for them.
+
+        With share = "auto", clients share one link until a server asks a client something that depends on who it is.
+        """
         vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         events, clock = self._link_events, self._connector_parts.clock
         reach = server.reach

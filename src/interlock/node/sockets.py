@@ -14,6 +14,7 @@ import contextlib
 import errno
 import http.client
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -49,6 +50,7 @@ class EndpointServer(uvicorn.Server):
 
 
 def bind(address: Address) -> socket.socket:
+    """Bind a TCP socket and listen on it. Raise OSError, with the address in its text."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family)
     try:
@@ -63,11 +65,13 @@ def bind(address: Address) -> socket.socket:
 
 
 def reachable(sock: socket.socket, address: Address) -> str:
+    """Return host and port at which this machine reaches a listener, also one at all addresses or at port 0."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
     return str(Address(host, sock.getsockname()[1]))
 
 
 def answers(path: str) -> bool:
+    """Return whether a program listens on a Unix socket. A file of a program that died does not answer."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:
@@ -94,31 +98,24 @@ def bind_twin(sock: socket.socket) -> socket.socket | None:
     other = _TWINS.get(host)
     if other is None:
         return None
-    family = socket.AF_INET6 if ":" in other else socket.AF_INET
-    twin: socket.socket | None = None
     try:
-        twin = socket.socket(family)
-        twin.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        twin.bind((other, port))
-        twin.listen(2048)
-        twin.setblocking(False)
+        return bind(Address(other, port))
     except OSError as error:
-        if twin is not None:
-            twin.close()
         if error.errno in _NO_SUCH_ADDRESS:
             return None
-        raise Taken(f"{other} port {port}: {error.strerror}") from None
-    return twin
+        raise Taken(f"{other} port {port}: {os.strerror(error.errno or 0)}") from None
 
 
 log = logging.getLogger("interlock.node")
 
 
 class NodeRunning(Exception):
-    """Another node uses this data folder."""
+    """The refusal to start a node in a data folder that another node uses."""
 
 
 class Sockets:
+    """The bound sockets of a node, as one of its parts: two endpoints, admin.sock, and perhaps `ax.socket`."""
+
     def __init__(self, plan: Plan, addresses: Addresses, passkeys: PasskeyService) -> None:
         self.folder = plan.data / "run"  # of the sockets that are files
         self.public: socket.socket
@@ -227,14 +224,14 @@ def is_interlock_node(address: Address, *, tls: bool = False) -> bool:
         return False
     for is_tls in (tls, not tls):
         try:
-            if b"interlock" in _health_answer(_ANY.get(address.host, address.host), address.port, tls=is_tls):
+            if b"interlock" in _read_health(_ANY.get(address.host, address.host), address.port, tls=is_tls):
                 return True
         except (OSError, http.client.HTTPException):
             continue
     return False
 
 
-def _health_answer(host: str, port: int, *, tls: bool) -> bytes:
+def _read_health(host: str, port: int, *, tls: bool) -> bytes:
     """Return the answer to a request that every node answers without a credential."""
     if tls:
         context = ssl._create_unverified_context()  # noqa: S323  (nothing is sent that another may not read)

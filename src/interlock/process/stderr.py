@@ -143,7 +143,7 @@ class LineSplitter:
 
 
 def one_line(message: bytes) -> bytes:
-    """Frame a message as one line.
+    """Return a message as one line.
 
     In a JSON text a raw CR or LF can only be white space between tokens (RFC 8259, 2 and 7), so a pretty-printed
     message is sent as one line without changing its meaning. CR is replaced too, because readers in text mode end a

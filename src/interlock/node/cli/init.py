@@ -1,4 +1,9 @@
-"""interlock init, and the configuration that it writes."""
+"""The verb `interlock init`, and the first configuration that it writes.
+
+Its example servers need no account. On a machine with a sandbox they run in one without network, and two of them may
+write in a folder beside the file. The same text, with other servers commented out, is what `interlock import` begins
+with (`starter_toml`).
+"""
 
 import os
 from collections.abc import Iterable
@@ -85,7 +90,11 @@ def init(
     _write(path, text, force=force, by_variable=is_exported)
     invocation.config = str(path)
     plan = invocation.loaded.plan
-    _make_data_folder(plan.data)
+    try:
+        plan.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"the data folder {plan.data} cannot be made: {error.strerror}"
+        raise Refused("not_written", message, hint="choose another with --data") from None
     for name in FOLDERS:
         (path.parent / name).mkdir(exist_ok=True)
 
@@ -119,6 +128,7 @@ def init(
 
 
 def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
+    """Write the file completely or not at all, and over an existing file only with `force`. Raise Refused."""
     if path.is_dir():
         raise Refused("is_folder", f"{path} is a folder", hint=f"--config {path / 'interlock.toml'}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -137,19 +147,9 @@ def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
 
 
 def _already(path: Path, *, by_variable: bool) -> Refused:
+    """Return the refusal to write over a file. `by_variable`: INTERLOCK_CONFIG in the environment names it."""
     hint = "unset INTERLOCK_CONFIG, which names it, or write elsewhere with --config" if by_variable else None
     return Refused("exists", f"{path} is already there", hint=hint or "--force writes over it")
-
-
-def _make_data_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(
-            "not_written",
-            f"the data folder {folder} cannot be made: {error.strerror}",
-            hint="choose another with --data",
-        ) from None
 
 
 FOLDERS: Final = ("memory", "files")  # beside the file, which these servers may read and write

@@ -1,7 +1,13 @@
-"""interlock serve"""
+"""The verb `interlock serve`: run the node, and print how to connect.
+
+The node itself is `node.node.serve`. Here is what belongs to the terminal: warnings of the configuration, the tree
+when the node is ready, steps of servers that are installed or started, and the setup code. An error that keeps the
+node from starting becomes a refusal that names the next command; if another program has the address, the hint is a
+command that starts the node beside it. With --stdio nothing but MCP is written to stdout.
+"""
 
 from errno import EADDRINUSE
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -54,11 +60,12 @@ def serve(
         raise BadUsage("usage", "the safety loop is disabled", hint='[safety] mode = "enforcing" switches it on')
     begin_logging(log_format)
     if log_format == "text":
-        _warn(invocation, loaded.warnings)
+        for warning in loaded.warnings:
+            invocation.out.remark(f"warning: {warning}")
     else:
         log_warnings(loaded.warnings)
     if only is not None:
-        _look_for_segment(invocation, only, _segments(plan))
+        _check_segment(invocation, only, plan)
     from interlock.core.part import CannotStart
     from interlock.node.node import NodeGone
     from interlock.node.node import serve as run_node
@@ -125,17 +132,17 @@ def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
     )
 
 
-def _warn(invocation: Invocation, warnings: Any) -> None:
-    for warning in warnings:
-        invocation.out.remark(f"warning: {warning}")
-
-
-def _look_for_segment(invocation: Invocation, only: str, segments: list[str]) -> None:
+def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
     """Refuse a segment that looks misspelled. Subservers may still register, so other unknown segments are allowed."""
     from difflib import get_close_matches
 
     from interlock.ax.protocol.names import is_segment
+    from interlock.drivers.protocol.server_name import exposed_segment
+    from interlock.drivers.workspace.scan import scan_workspace
 
+    segments = [*(server.segment for server in plan.servers), *(child.segment for child in plan.ax.children)]
+    # Of drivers, as the segments are unless a contract says otherwise.
+    segments += (exposed_segment(folder.path.name) for folder in scan_workspace(plan).folders)
     if only in segments:
         return
     nearest = get_close_matches(only, segments, n=1)
@@ -145,24 +152,8 @@ def _look_for_segment(invocation: Invocation, only: str, segments: list[str]) ->
     invocation.out.remark(f"warning: no server has the segment {only}; it is empty until a subserver registers there")
 
 
-def _segments(plan: "Plan") -> list[str]:
-    configured = [server.segment for server in plan.servers]
-    return [*configured, *(child.segment for child in plan.ax.children), *_segments_of_drivers(plan)]
-
-
-def _segments_of_drivers(plan: "Plan") -> list[str]:
-    """Return the segments of drivers, as they are unless a contract says otherwise."""
-    from interlock.drivers.workspace.scan import scan_workspace
-
-    folders = scan_workspace(plan).folders
-    if not folders:
-        return []
-    from interlock.drivers.protocol.server_name import exposed_segment
-
-    return [exposed_segment(each.path.name) for each in folders]
-
-
 def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymous: bool, again: bool) -> None:
+    """Print that the node is ready: a line on stderr with --stdio, one JSON document with --json, or the tree."""
     import sys
 
     import msgspec
@@ -223,6 +214,7 @@ def _tell_steps(invocation: Invocation, status: "Status", printed: dict[str, str
 
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:
+    """Print the tree, and the first time also how to connect clients and where the console is."""
     import os
     from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Commands that look at a running node: its tree of servers, and its console."""
+"""The verbs `interlock status` and `interlock open`, which look at a running node: its tree of servers, its console."""
 
 import os
 import sys
@@ -58,6 +58,7 @@ def status(
 
 
 def _ask(invocation: Invocation, segment: str | None) -> "Answer":
+    """Ask the node for the status of one server, or of everything."""
     from interlock.links.api import GET_LINK
     from interlock.operator.api import GET_STATUS
 
@@ -65,6 +66,7 @@ def _ask(invocation: Invocation, segment: str | None) -> "Answer":
 
 
 def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[Text]":
+    """Return an answer as lines for a terminal of this width."""
     from datetime import UTC, datetime
 
     from interlock.links.api import Link
@@ -80,6 +82,7 @@ def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[T
 
 
 def _watch(invocation: Invocation, segment: str | None) -> None:
+    """Show the status until Ctrl-C: drawn in place on a terminal, otherwise whenever it changes."""
     from interlock.cli.terminal.drawing import poll
 
     answers = poll(lambda: _ask(invocation, segment), every_s=REDRAW_S)
@@ -113,6 +116,7 @@ def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterat
 
 
 def _without_clocks(value: Any) -> Any:
+    """Return a value without the members that differ in every answer."""
     if isinstance(value, dict):
         return {key: _without_clocks(inner) for key, inner in value.items() if key not in CLOCKS}
     return value

@@ -44,7 +44,11 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 async def survey(plan: Plan, *, patience_s: float) -> Survey:
     """Return the state of every server after its first attempt, or as connecting after `patience_s`."""
-    node = Node(plan, _no_operator_endpoint, listen=False)
+
+    def refuse_endpoint(*_: Any) -> None:
+        raise AssertionError("a survey opens no endpoint")
+
+    node = Node(plan, refuse_endpoint, listen=False)
     try:
         await node.open()
         await node.readiness.settle(patience_s)
@@ -62,10 +66,6 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
         )
     finally:
         await node.close()
-
-
-def _no_operator_endpoint(*_: Any) -> None:
-    raise AssertionError("a survey opens no endpoint")
 
 
 def survey_of(loaded: Loaded) -> Survey:
@@ -103,6 +103,7 @@ def _drivers(survey: Survey) -> Iterator[Problem]:
 
 
 def _servers(survey: Survey, loaded: Loaded, problems: tuple[Problem, ...]) -> Iterator[Problem]:
+    """Yield servers that do not answer, their withheld tools, and tools that are classified but not offered."""
     plans = {server.segment: server for server in loaded.plan.servers}
     for link in survey.links:
         segment = link.segment
@@ -112,7 +113,11 @@ def _servers(survey: Survey, loaded: Loaded, problems: tuple[Problem, ...]) -> I
         explained = any((item.key or "").startswith(f"servers.{segment}.") for item in problems)
         if link.state != "ready" and not (link.state == "failed" and explained):
             stderr_lines = [line for line in survey.last_words[segment] if line.strip()]
-            yield at.problem(_state_text(link), f"it wrote: {stderr_lines[-1].strip()}" if stderr_lines else None)
+            state, reason = f"is {link.state}", link.reason or "no reason given"
+            if link.state == "connecting":
+                state, reason = f"is still connecting after {PATIENCE_S:g} s", link.reason or "no answer"
+            hint = f"it wrote: {stderr_lines[-1].strip()}" if stderr_lines else None
+            yield at.problem(f"[servers.{segment}] {state}: {reason}", hint)
         for item in link.withheld:
             if item.reason != HIDDEN:
                 what, _, remedy = item.reason.partition("; ")
@@ -124,12 +129,6 @@ def _servers(survey: Survey, loaded: Loaded, problems: tuple[Problem, ...]) -> I
                     near = get_close_matches(name, offered, n=1)
                     hint = f"did you mean {quoted_word(near[0])}?" if near else "interlock tools list shows what it has"
                     yield at.inside("tools").inside(name).problem(f"the server has no tool {quoted_word(name)}", hint)
-
-
-def _state_text(link: Link) -> str:
-    if link.state == "connecting":
-        return f"[servers.{link.segment}] is still connecting after {PATIENCE_S:g} s: {link.reason or 'no answer'}"
-    return f"[servers.{link.segment}] is {link.state}: {link.reason or 'no reason given'}"
 
 
 def _rules(survey: Survey, loaded: Loaded) -> Iterator[Problem]:
