@@ -1,4 +1,18 @@
-"""JOSE: base64url, JSON Web Keys and key sets (RFC 7517), JSON Web Tokens (RFC 7519) and the claims of a token."""
+"""JOSE: base64url, JSON Web Keys and key sets (RFC 7517), JSON Web Tokens (RFC 7519) and the claims of a token.
+
+A token is judged in steps, each of which returns a value or an `InvalidToken` with a reason:
+
+    read_jwt_untrusted   the three parts, a header that we accept, the claims
+    select               the key of the issuer's key set that the token names
+    check_signature      the signature (`jwt_verification`, which needs `cryptography`)
+    check                issuer, audience, times, subject (RFC 9068 4)
+
+Algorithms are a closed list, and the kind of key decides which of them it may verify: a public key is never used as a
+shared secret (RFC 8725 3.1). Keys that a token itself brings (jwk, jku, x5c, x5u) are not even read. Reasons are the
+same for every client and repeat nothing of the token.
+
+Public keys are also read as persons write them into a configuration: `ed25519:BASE64`, a JWK, or a set of JWKs.
+"""
 
 import base64
 import binascii
@@ -149,6 +163,8 @@ TYPES: Final = frozenset(("at+jwt", "application/at+jwt", "jwt"))  # RFC 9068 4;
 
 
 class Jwt(msgspec.Struct, frozen=True, kw_only=True):
+    """A signed token whose header is acceptable and whose signature is not checked yet."""
+
     alg: Algorithm
     kid: str | None
     claims: TokenClaims

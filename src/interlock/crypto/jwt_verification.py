@@ -1,6 +1,8 @@
 """Verification of JWT signatures and passkey assertions with `cryptography`. Imported only where one is verified.
 
-`protocol.jose.jwks` has checked what the key may be used for; this module builds the key from its numbers.
+`crypto.jose` has checked whether the key may be used with the algorithm; this module builds the key from its numbers
+and verifies. A key with unusable numbers is KEY_UNFIT, and RSA keys are limited in size, because the time of a
+verification grows with the square of it. Keys are built once and remembered: an issuer signs many tokens with one key.
 """
 
 import functools

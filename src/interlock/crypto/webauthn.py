@@ -37,6 +37,8 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 
 class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The relying party of WebAuthn: the name for which passkeys are made, and the origin that may use them."""
+
     id: str
     origin: str  # as a browser writes it
 
@@ -130,11 +132,15 @@ _KEY_ID_AT: Final = 18  # of the attested credential data: AAGUID, length
 
 
 class Wrong(msgspec.Struct, frozen=True):
+    """The refusal of a registration or an assertion: a code and a sentence."""
+
     reason: str
     why: str
 
 
 class Assertion(msgspec.Struct, frozen=True, kw_only=True):
+    """The proof that the owner of a passkey answered a challenge."""
+
     credential: str  # its id, in base64url
     client_data: bytes
     authenticator_data: bytes
@@ -146,11 +152,15 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PasskeyRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """A new passkey and its signature counter."""
+
     key: Jwk
     counter: int
 
 
 class _Authenticator(msgspec.Struct, frozen=True, kw_only=True):
+    """The fixed part of authenticator data (WebAuthn 6.1)."""
+
     party_hash: bytes
     flags: int
     counter: int

@@ -11,6 +11,8 @@ from interlock.node.reload import ReloadStep, ReloadSteps
 
 
 class DeviceParts(CapabilityParts):
+    """The parts of the node that serve devices: their links, and their registration at the parents."""
+
     def __init__(self, node: NodeParts) -> None:
         stores, calls, fronts = node.stores, node.calls, node.fronts
         self.devices = Devices(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 class Succeeded(msgspec.Struct, frozen=True):
+    """The outcome of a call that the device carried out."""
+
     content: dict[str, Any]
 
 

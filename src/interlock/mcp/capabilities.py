@@ -1,5 +1,11 @@
-"""A client's capabilities, said in the other era: the client's own travel, never the gateway's. And what they let a
-server ask. A capability is an object; whatever else stands in its place declares nothing.
+"""The capabilities of a client in both eras, and what they allow a server to ask.
+
+A client declares its capabilities at `initialize` (legacy) or with every request (2026-07-28). They are translated
+between the two forms. A client's own capabilities travel to the servers; those of the gateway never do. A capability is
+an object; any other value in its place declares nothing.
+
+Servers of an older revision report a missing capability as text. `find_missing_capability` recognises the texts of the
+common SDKs, so that a modern client gets the error that its revision defines.
 """
 
 import re

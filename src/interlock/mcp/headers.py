@@ -1,6 +1,11 @@
-"""Header values of 2026-07-28: the base64 form for what HTTP cannot carry, and arguments mirrored into `Mcp-Param-*`.
+"""Header values of 2026-07-28: the base64 form for values that HTTP cannot carry, and arguments in `Mcp-Param-*`.
 
-Pure: values in, values out. The client edge checks with these, the server edge writes with them.
+A tool's schema can mark an argument with `x-mcp-header`. The client then repeats the argument in a header, so that
+proxies can route by it, and the receiver compares the two. The client edge checks headers with these functions, the
+server edge writes them. Values are compared as text, except for whole numbers, which have several texts in JSON: 42 and
+42.0 are one number.
+
+A header whose base64 form is damaged decodes to None, so that it never equals a body by accident.
 """
 
 import base64

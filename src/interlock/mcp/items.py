@@ -1,6 +1,10 @@
-"""List items on their way to a client: renamed, annotated, and otherwise the bytes the server sent.
+"""List items on their way to a client: renamed, annotated, and otherwise the bytes that the server sent.
 
-Unknown members, their order and every value pass; across eras only what the other era forbids is left out.
+Unknown members, their order and every value pass. Across eras, only what the other era forbids is changed: a legacy
+client needs object schemas for properties and outputs, and has no use for `execution` of another era.
+
+The module also has our cursor over a merged list. It contains the key after which the list continues, not a position:
+paging stays right while servers come and go, and the node keeps no state for it.
 """
 
 import base64
@@ -14,8 +18,7 @@ from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value
 # Our own cursor over a merged list: the key after which to go on.
 #
 # It names a place in the order, not a position in a version of the list, so paging stays right while servers come and
-# go,
-# and no state is kept for it.
+# go, and no state is kept for it.
 
 CURSOR_BYTES_MAX = 2 * 1024 * 1024  # the key may be a URI as long as a list item (1 MiB), and base64 adds a third
 _PREFIX = b"il1:"

@@ -1,7 +1,11 @@
-"""What of a request's `_meta` crosses a hop (MCP-AX 1.1 (e)).
+"""The keys of a request's `_meta` that cross a hop (MCP-AX 1.1 (e)).
 
-The era keys are written afresh for the server's era, the progress token is ours, everything that names a credential or
-belongs to MCP-AX is dropped, and other vendor keys pass as the bytes they came in.
+Each key has a fate. Keys of an era are written again for the era of the server; trace keys pass; keys that name a
+credential, and keys of MCP-AX, are dropped; other vendors' keys pass as the bytes they came in if the server may have
+them. The progress token is replaced by one of ours. A key names a credential if one of its words does: `refresh_token`
+and `apiKey` are dropped, `tokenizer` and `authorName` are not (AX-10.1-1).
+
+Clients send the same keys with every request, so the fate of a short key is remembered.
 """
 
 import functools
@@ -45,6 +49,8 @@ UNCHANGED_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT,
 
 
 class Fate(Enum):
+    """The treatment of a key of `_meta` at a hop."""
+
     PASS = 1
     VENDOR = 2
     ERA = 3

@@ -1,4 +1,12 @@
-"""Which methods exist, in which era, and what each carries that a gateway must know."""
+"""The methods of MCP: which exist, in which era, and what a gateway must know of each.
+
+MCP has two eras. In the legacy era (2024-11-05 to 2025-11-25) an `initialize` handshake opens a session. In the modern
+era (2026-07-28) every request stands alone and carries its own version and capabilities. The era of a client and the
+era of a server are found separately, and the gateway translates between them.
+
+Everything else in this package asks the tables here: which member of the params names the target, which results carry
+cache hints, and which capability of the client a server's request needs.
+"""
 
 from enum import Enum
 from typing import Final
@@ -11,6 +19,8 @@ from typing import Final
 
 
 class Era(Enum):
+    """An era of MCP: with sessions (legacy), or with requests that stand alone (modern)."""
+
     LEGACY = "legacy"
     MODERN = "modern"
 

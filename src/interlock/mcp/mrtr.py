@@ -1,8 +1,10 @@
-"""Multi-round-trip requests of 2026-07-28: a server that needs something of the client answers `input_required`, and
-the client asks again with the answers and the server's state.
+"""Multi-round-trip requests of 2026-07-28: a server that needs an answer of the client replies `input_required`, and
+the client repeats its request with the answers and the server's state.
 
-Also the state of our own that stands for a call parked at a legacy server: authenticated, bound to the principal, the
-request and a deadline, good for one use. It holds no secret, so it is signed, not encrypted.
+This module reads and writes such replies. It also makes request states of our own, for a call that is parked at a
+legacy server while its client answers (`Ticket`). A ticket names the parked call and is bound to the principal, to the
+digest of the request and to a deadline, so that no other client and no other request can use it. It contains no secret
+and is therefore signed, not encrypted; the signature is an HMAC with a key of this process.
 """
 
 import base64
@@ -28,11 +30,15 @@ _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class Question(msgspec.Struct, frozen=True):
+    """A question of a server to a client."""
+
     method: str
     params: Raw
 
 
 class InputRequired(msgspec.Struct, frozen=True):
+    """The reply of a server that needs answers before it can continue."""
+
     questions: dict[str, Question]
     state: Raw | None
 

@@ -1,10 +1,14 @@
-"""The checks of a 2026-07-28 request, in order, before its meaning is looked at. The first that fails answers.
+"""The checks of a 2026-07-28 request, in order, before its method is looked at. The first check that fails answers.
 
-1. `params._meta` holds the version and the client's capabilities   -32602
-2. the routing headers are there once and repeat the body (HTTP)    -32020
-3. the version is one we serve                                      -32022
+    1. `params._meta` contains the version and the client's capabilities   -32602
+    2. the routing headers are there once and repeat the body (HTTP)       -32020
+    3. the version is one that we serve                                    -32022
 
-Whether the method exists is not checked here: the code that serves it knows.
+Whether the method exists is not checked here: the code that serves methods knows.
+
+`validate_request` says what is wrong. Nearly all requests are ordinary, so two faster functions accept those and return
+None for every other request, which `validate_request` then judges. A client sends the same `_meta` with every request;
+it is read once and remembered by its bytes, so nothing may change what is returned for it.
 """
 
 import functools

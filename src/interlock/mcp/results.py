@@ -1,7 +1,12 @@
-"""Bringing one result or error from the era of a server to the era of a client.
+"""The translation of one result or error from the era of a server to the era of a client.
 
-Same era: nothing here is called and the bytes pass. Across eras only the fields that differ are touched; every other
-member keeps its bytes and its place.
+Within one era nothing here is called and the bytes pass. Across eras only the fields that differ are changed; every
+other member keeps its bytes and its place. Most results differ only in their first member, which is added or removed
+without reading the rest.
+
+Errors of the MCP-AX draft have numbers that mean something else in MCP, so they are recognised by message and reason
+(`find_modern_error`). `find_result_facts` reads the members of a large result once, instead of searching its bytes for
+each mark. `with_note` appends a remark of the gateway to the content of an answer.
 """
 
 import re
@@ -103,6 +108,8 @@ _decode_blocks = msgspec.json.Decoder(list[_Block]).decode
 
 
 class ResultFacts(msgspec.Struct, frozen=True):
+    """The members of a large result that decide how it is passed on."""
+
     may_claim: bool
     is_typed: bool  # it has a resultType
     is_error: bool

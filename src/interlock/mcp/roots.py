@@ -1,7 +1,12 @@
-"""Roots: folders named to a server, and those of a client held to what an operator allows.
+"""Roots: folders that a client names to a server, restricted to the folders that an operator allows.
 
-A root passes if its path, as written and with its dots settled first, leads into an allowed folder once symlinks are
-followed. It is written anew with that path, so that the server reads what was judged. All others are withheld.
+A root passes if its path leads into an allowed folder once symlinks are followed. This is checked twice: for the path
+as it is written, and for the path after its dots are resolved as text, because servers differ in which of the two they
+do first. A root that passes is rewritten to the resolved path, so that the server reads the path that was judged. All
+others are withheld and recorded.
+
+The number of roots in a message, the length of a URI and the depth of a path are limited: each step of each path is
+looked up on the disk.
 """
 
 from collections.abc import Callable, Mapping, Sequence

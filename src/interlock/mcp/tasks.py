@@ -1,8 +1,9 @@
 """Tasks of both eras: `tasks/*` of 2025-11-25 and the extension `io.modelcontextprotocol/tasks` of 2026-07-28.
 
-A task has one id at the server and another at the client. Here ids are found in messages and replaced; every other
-member keeps its bytes and its place. Also who offers tasks, who takes them, and the refusals that say what became of
-one. The two eras are different protocols: no task crosses from one to the other.
+A task has one id at the server and another at the client, because two servers may use the same id. This module finds
+the ids in messages and replaces them; every other member keeps its bytes and its place. It also knows which servers
+offer tasks, which clients accept them, and the refusals about tasks. The two eras are different protocols: no task
+crosses from one to the other, and a client that asks for one across eras is told which era it needs.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,14 @@
-"""Whether a URI can come from a resource template (RFC 6570), for reads of a bare URI.
+"""Matching of URIs with resource templates (RFC 6570), for reads of a bare URI.
 
-One peer writes the template, another the URI, and no pair of them may make matching slow: nothing backtracks. The set
-of places a match can have reached is one integer, bit i for "the first i characters are used up", and every part of the
-template moves all places at once.
+One peer writes the template, another the URI, and no pair of them may make matching slow. A regular expression would
+backtrack. Here the set of places that a match can have reached is one integer, in which bit i means "the first i
+characters are used up". Each part of the template moves all places at once:
+
+- A literal character keeps the places at which the URI has that character, and moves them by one.
+- An expression spreads each place over the characters that its expansion may contain. The carry of an addition does
+  that for all places in one step.
+
+The work over all templates of a list is limited (`STEPS_MAX`), because a server may list thousands of them.
 """
 
 import functools
@@ -40,6 +46,8 @@ _EXPANSIONS: Final = {
 
 
 class _Template(msgspec.Struct, frozen=True):
+    """A template, split into its expressions and the literals around them."""
+
     head: str  # the literal before the first expression
     body: tuple[tuple[_Expansion, str], ...]  # each expression and the literal after it, but for the last literal
     last: _Expansion

@@ -287,28 +287,40 @@ class Amendment(_Body, frozen=True, kw_only=True):
 
 
 class Deprecation(_Body, frozen=True, kw_only=True):
+    """The body of `deprecate`."""
+
     successor: str = ""
 
 
 class TransferTo(_Body, frozen=True, kw_only=True):
+    """The body of `transfer`."""
+
     to: str
 
 
 class NewImplementation(_Body, frozen=True, kw_only=True):
+    """The body of `declare`."""
+
     who: str
 
 
 class EndedImplementation(_Body, frozen=True, kw_only=True):
+    """The body of `end`."""
+
     who: str
     evidence: str
 
 
 class ConsentTo(_Body, frozen=True, kw_only=True):
+    """The body of `consent`."""
+
     controller: str
     until: str
 
 
 class DisputeClaim(_Body, frozen=True, kw_only=True):
+    """The body of `dispute`."""
+
     controller: str
     evidence: tuple[Evidence, ...]
 

@@ -1,4 +1,10 @@
-"""Operations on the registry of names: list, show, check, change and publish entries, and pin tools to them."""
+"""Operations on the registry of names: list, show, check, change and publish entries, and pin tools to them.
+
+Each operation is declared in `names.api` and handled by a method here. `NameOperations` needs the registry alone;
+`SurfaceOperations` also needs the catalog, because it is about tools that servers offer now. Before an operation reads
+the state, it reads what other processes have appended to the log. Calls of public names are counted in the audit log,
+in which every admitted call is recorded anyway.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

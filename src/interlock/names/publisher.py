@@ -1,4 +1,9 @@
-"""The publication of the registry, and the import of registries that others publish."""
+"""The publication of the registry, and the import of registries that others publish.
+
+A published form is computed once for each state, day and set of experts. An imported entry is read-only here and never
+replaces an entry of this registry or of another source. Importing the same source again replaces its earlier entries.
+What an imported registry says is only enforced once an operator trusts the source (REG-N-5).
+"""
 
 import hashlib
 from collections.abc import Callable

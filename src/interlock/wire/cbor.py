@@ -1,8 +1,9 @@
-"""CBOR (RFC 8949) as devices and authenticators write it: definite lengths, the types of JSON, and bytes.
+"""A reader of CBOR (RFC 8949) for bytes from devices and authenticators.
 
-The values are int, float, bool, None, str, bytes, list and dict. Time and memory are bounded by the number of bytes: a
-length that they cannot hold is refused before anything is allocated. Tags, indefinite lengths and repeated keys are
-refused.
+It reads one item and returns the bytes behind it. It accepts what MCP-AX and WebAuthn use: integers, bytes, text,
+arrays, maps, true, false, null and finite floating-point numbers. Tags, other simple values and indefinite lengths are
+refused, as are duplicate keys, keys of other types than integer and text, and nesting beyond `NESTING_MAX`. A length is
+compared with the bytes that are left before anything is allocated for it. Every fault is a `CborError`.
 """
 
 import math
@@ -27,6 +28,8 @@ def read_item_untrusted(data: bytes, *, has_floats: bool = True) -> tuple[Any, b
 
 
 class _Reader:
+    """A reader of one item, with its position in the bytes."""
+
     def __init__(self, data: bytes, *, has_floats: bool) -> None:
         self.data = data
         self.at = 0

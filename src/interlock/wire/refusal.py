@@ -1,8 +1,16 @@
 """The one way to say no: `Refusal`, the closed set of its codes, and the table of how each code is written outside.
 
-A refusal is a value. It travels inside the node under a name; the number, the HTTP status and the other forms of that
-name are in `FORMS` and nowhere else. An error that an upstream server sent is not a refusal of this node: it passes
-through as raw JSON, or as an `UpstreamError` where the node has to read it.
+A refusal is a value. Inside the node it has a code, which is a name. The JSON-RPC number, the HTTP status and the other
+forms of a code are in `FORMS` and nowhere else, so that one refusal looks the same to every kind of client.
+
+    Refusal        a refused request, as a value
+    HttpRefusal    a refused HTTP request, before any message in it is read
+    Refused        the same as an exception, where the function that refuses is far from the one that answers
+    UpstreamError  an error that a server or an MCP-AX parent sent; not a refusal of this node
+
+An error of an upstream server passes through as raw JSON, or as an `UpstreamError` where the node has to read it.
+
+Messages and details are sent to peers. They never contain a path, a class name or a trace.
 """
 
 from collections.abc import Iterable, Mapping

@@ -37,6 +37,8 @@ _PLAIN_EVENTS = (
 
 
 class SseEvent(msgspec.Struct, frozen=True):
+    """An event of a stream."""
+
     event: str
     data: bytes
     id: str | None = None  # as this event carries it; the standard's last event id is the last one that is not None

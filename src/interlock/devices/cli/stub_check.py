@@ -44,6 +44,8 @@ _PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
 
 
 class Line:
+    """The port of a device, opened without a node, read and written with a limit of time."""
+
     def __init__(self, description: DeviceDescription) -> None:
         """Open the port of the device. Raises OSError, or ValueError for an invalid port."""
         self.framing = framing_of(description.link, description.profile)
@@ -107,6 +109,8 @@ Verdict = Literal["passed", "failed", "skipped"]
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of one check, as it is printed."""
+
     name: str
     clause: str
     result: Verdict
@@ -122,6 +126,8 @@ class NotTried(Exception):
 
 
 class StubCheck:
+    """The checks of one stub, in their order. `run` yields a result for each."""
+
     def __init__(
         self, line: Line, description: DeviceDescription, *, within_s: float, gap_s: float, may_call_unknown: bool
     ) -> None:

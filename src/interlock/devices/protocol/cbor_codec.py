@@ -74,6 +74,8 @@ STATUS_MAX: Final = 2**31  # of either sign
 
 
 class CborCodec:
+    """The codec of Profile B. Request ids fit one byte, so that small stubs can store them."""
+
     id_max = ID_MAX
 
     def __init__(self, description: DeviceDescription, *, max_bytes: int | None = None) -> None:

@@ -59,6 +59,8 @@ class ModbusRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ToolDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command of the device as a tool: its number, its layout and its capability."""
+
     id: ToolId
     name: str
     description: str | None = None
@@ -146,6 +148,8 @@ class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole description of a device."""
+
     profile: Profile
     link: LinkDescription
     description: str | None = None

@@ -85,6 +85,8 @@ _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[(\d+|\.\.\.)\]")
 
 
 class DescriptionFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault in a description, its place, and a hint how to correct it."""
+
     path: Path
     message: str
     hint: str | None = None

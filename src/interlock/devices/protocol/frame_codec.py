@@ -37,6 +37,8 @@ UNASKED: Final = 0  # the SEQ of events
 
 
 class FrameCodec:
+    """The codec of Profile A. The request id is SEQ."""
+
     id_max = SEQ_MAX
 
     def __init__(self, description: DeviceDescription) -> None:
@@ -85,6 +87,8 @@ class FrameCodec:
 
 
 class FramedCborCodec:
+    """The codec of Profile B in frames of Profile A."""
+
     id_max = SEQ_MAX
 
     def __init__(self, description: DeviceDescription) -> None:

@@ -1,7 +1,8 @@
 """Messages of a device on MQTT (AX-8.1-6): plain JSON-RPC with the device's own tool names.
 
-A call is `tools/call`; its result is the structured content itself, or MCP's result with `structuredContent`. A
-heartbeat is `ping`. An event is a notification whose method is the event's name.
+A call is `tools/call`. Its result is the structured content itself, or MCP's result with `structuredContent`. A
+heartbeat is `ping`. An event is a notification whose method is the event's name, and its params are checked against the
+description. Messages, nesting and ids are limited: anybody who may publish on the broker can write to the topic.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ _FORBIDDEN: Final = frozenset("+#/\0")
 
 
 class Topics(NamedTuple):
+    """The three MQTT topics of one device."""
+
     down: str  # gateway to device
     up: str
     status: str  # retained: online or offline
@@ -47,6 +50,8 @@ STATUS_MAX: Final = 2**31
 
 
 class JsonCodec:
+    """The codec of devices on MQTT."""
+
     id_max = ID_MAX
 
     def __init__(self, description: DeviceDescription) -> None:

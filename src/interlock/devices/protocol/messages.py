@@ -41,6 +41,8 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnnouncementFrame(msgspec.Struct, frozen=True, kw_only=True):
+    """A frame of an announcement, in which a self-describing device lists tools (AX-B.2-5)."""
+
     tools: tuple[Announced, ...]
     more: bool = False  # further frames of the same announcement follow
     part: int = 0

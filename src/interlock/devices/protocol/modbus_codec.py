@@ -1,7 +1,11 @@
 """Messages of a Modbus device: a call is the requests of its registers and coils, one after the other.
 
-A message is the request id (two bytes) and the protocol data units of Modbus, each behind one byte of its length; the
-answer has the same form. A unit that is an exception ends it: what follows was not done.
+Modbus has no messages of several requests, so one is defined here for the transport: the request id (two bytes) and the
+protocol data units of Modbus, each behind one byte of its length. The answer has the same form. An exception ends it:
+the requests behind it were not sent.
+
+Values of several registers have a byte order within a register and an order of registers, which differ by
+manufacturer. A written value is confirmed by the unit, and the confirmation is compared with the request.
 """
 
 import struct
@@ -37,6 +41,8 @@ EXCEPTIONS: Final = {
 
 
 class ModbusCodec:
+    """The codec of Modbus devices."""
+
     id_max = ID_MAX
 
     def __init__(self, description: DeviceDescription) -> None:

@@ -1,8 +1,8 @@
-"""The scaffold of a device: out of one description, its table and handlers in C, and the description for the gateway.
+"""The scaffold of a device: from one description, its table and handlers in C, and the description for the gateway.
 
-The C file is for the stub of firmware/: it compiles as it is. Until its handlers are filled in, reads answer zeros, and
-whatever may change something fails: a board that does nothing does not say that it acted.
-The description is the same as the source, with what the table says of lengths or types.
+The C file is for the stub of firmware/ and compiles as it is. Until its handlers are filled in, tools that only read
+answer zeros, and tools that may change something fail: a board that does nothing must not say that it acted. The
+description is the same as the source, completed with the lengths or types of the table, so that the two cannot differ.
 """
 
 import json

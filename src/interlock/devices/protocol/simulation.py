@@ -36,6 +36,8 @@ _MAJOR_TYPES: Final = {"bytes": 2, "text": 3, "f32": 7, "bool": 7, "i8": 1, "i16
 
 
 class SimulatedDevice:
+    """A device that is played from its description. It has no line: messages go in and out as bytes."""
+
     def __init__(self, description: DeviceDescription) -> None:
         """Create a simulated device. Raises ValueError for a profile that cannot be simulated."""
         if description.profile not in ("a", "b"):

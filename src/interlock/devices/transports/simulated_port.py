@@ -1,7 +1,9 @@
-"""A simulated device: inside this process, or at a separate port (a pty with a name, or a TCP socket).
+"""Simulated devices with a line: inside this process, or at a separate port (a pty with a name, or a TCP socket).
 
-Noise changes bits of single bytes, loss drops whole messages, both in both directions and at random. A port at which
-another simulated device answers is not taken over.
+`SimulatedLine` plays a device whose port is "simulated" for the node itself. `SimulatedPort` is `interlock device
+simulate`: a port like that of a real board, which a node or another program opens. It can add faults: noise changes
+bits of single bytes and loss drops whole messages, both in both directions and at random. A port at which another
+simulated device answers is not taken over.
 """
 
 import asyncio
@@ -69,12 +71,16 @@ Heard = Callable[[bool, bytes, Happened | None], None]  # whether the device sai
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """The faults that a simulated line adds, as probabilities."""
+
     noise: float = 0.0  # the chance of each byte
     loss: float = 0.0  # of each message
     seed: int | None = None
 
 
 class SimulatedPort:
+    """A port at which a simulated device answers, for another program to open."""
+
     def __init__(self, description: DeviceDescription, faults: Faults, heard: Heard) -> None:
         """Create a port with a simulated device. Raises ValueError for a device that cannot be simulated."""
         self._description = description

@@ -1,7 +1,9 @@
 """Statements that a change controller signs: one action on one name or prefix, for one registry, used once.
 
-A statement is a JWS of type names-statement+jwt whose claims hold the whole request. Keys in the token are ignored: the
-signature is checked by the keys of the controller's record, or for a first request by the key that the request names.
+A statement is a JWS of type names-statement+jwt whose claims contain the whole request, so that a client that carries
+it cannot change it. Keys in the token are ignored. The signature is checked by the keys of the controller's record, or
+for a first request by the key that the request names. A statement counts for ten minutes and once: its `jti` is part of
+the step in the log. It names the registry as its audience, so that another registry cannot replay it.
 """
 
 from collections.abc import Callable, Mapping

@@ -52,6 +52,8 @@ ABSENT = Raw(b"")
 
 
 class Request(msgspec.Struct, frozen=True):
+    """A JSON-RPC request."""
+
     id: bytes  # the JSON text of the id: a string or an integer
     method: str
     params: Raw  # ABSENT when there are none
@@ -59,6 +61,8 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Notification(msgspec.Struct, frozen=True):
+    """A JSON-RPC notification: a message without an id, which gets no answer."""
+
     method: str
     params: Raw
 
@@ -77,12 +81,10 @@ Message = Request | Notification | Response
 
 # Reading around nesting that is deeper than Python lets C code go by itself.
 #
-# The decoder takes 32 bytes of the stack for each level that it only skips over (measured, msgspec 0.22 on x86-64),
-# but
+# The decoder takes 32 bytes of the stack for each level that it only skips over (measured, msgspec 0.22 on x86-64), but
 # CPython 3.11 counts every level against the limit that protects Python's own recursion: 1,000, less what is on the
-# stack
-# already. JavaScript reads what is nested any deeper, and so must what stands between. Values are skipped here, never
-# made: what makes objects of them (`decode_value`) keeps the usual limit.
+# stack already. JavaScript reads what is nested any deeper, and so must what stands between. Values are skipped here,
+# never made: what makes objects of them (`decode_value`) keeps the usual limit.
 
 DEPTH_MAX: Final = 10_000  # levels of a message from outside; as many as CPython 3.12 and newer let C code go
 _ROOM: Final = DEPTH_MAX + 1000  # of what is inside one: no part of a message that was read may be too deep later
@@ -106,8 +108,7 @@ def decode_deep(decode: Callable[[Any], _T], data: Raw | bytes, depth: int = _RO
 # Reading around half a surrogate pair.
 #
 # `"\ud83d"` is legal JSON (RFC 8259 8.2) and what JavaScript writes for a text that was cut inside an emoji, but it is
-# no text, so the parser refuses the whole message. `hide` turns each half into a harmless escape of the same length
-# and
+# no text, so the parser refuses the whole message. `hide` turns each half into a harmless escape of the same length and
 # `Hidden.show` turns it back, in bytes that need not be understood here.
 
 HALVES_MAX: Final = 1000  # cut texts have a few; a message of nothing else costs time
@@ -119,6 +120,8 @@ _UPPER: Final = re.compile(rb"\\uD" + _ALONE, re.DOTALL)
 
 
 class Hidden(msgspec.Struct, frozen=True):
+    """A message in which lone halves of surrogate pairs are replaced by other escapes of the same length."""
+
     data: bytes
     digit: bytes  # what stands for the d of \ud800 to \udfff; before, no escape of the message began with it
 
@@ -155,6 +158,8 @@ _BACKSLASH: Final = ord("\\")
 
 
 class Outline:
+    """A message without the content of its longest string."""
+
     __slots__ = ("_data", "_end", "_start", "text")
 
     def __init__(self, data: bytes, start: int, end: int) -> None:

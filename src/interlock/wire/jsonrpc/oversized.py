@@ -1,9 +1,13 @@
-"""A message that is too large to be kept: what it is and whose, found without storing it.
+"""A message that is too large to be stored: its kind and its id, found without storing it.
 
-In: the bytes of one JSON text, cut anywhere. Out: its id, whether it is a response, a request or a notification, and
-the errors that the two sides are told.
-Only members of the outermost object count: what its values hold is skipped, whatever it looks like. The scan takes
-linear time and constant memory, and finds the id wherever it stands.
+A peer that sends too much still waits for an answer, or holds up a call of somebody else. So the message is scanned as
+it arrives, in pieces cut anywhere, for its id and for whether it is a response, a request or a notification. The caller
+then answers the right request with `result_too_large` or `message_too_large`.
+
+Only members of the outermost object count; the content of values is skipped. The scan takes linear time and constant
+memory, and finds the id wherever it is. Text that is not JSON ends the scan. A large container is skipped in pieces of
+growing size: within a piece only its brackets outside of strings are counted, and only if the container could end
+within the piece is the piece read bracket by bracket.
 """
 
 import re
@@ -32,6 +36,8 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class MessageKind(Enum):
+    """The kind of a message, as far as the scan could tell."""
+
     RESPONSE = "response"
     REQUEST = "request"
     NOTIFICATION = "notification"

@@ -105,9 +105,8 @@ def _escape(sign: str) -> str:
 # Long JSON as a person reads it before deciding: folded, so that it can be read, with no key left out.
 #
 # What is short is shown whole. Of what is long every key stands on a line of its own with the size of its value, and
-# the
-# items of a long list stand together: each key that any of them has, how often, and how much. A text of n characters
-# takes time and memory in proportion to n, however deep it is and however many keys it has.
+# the items of a long list stand together: each key that any of them has, how often, and how much. A text of n
+# characters takes time and memory in proportion to n, however deep it is and however many keys it has.
 
 WHOLE_CHARS_MAX: Final = 400  # of a value that is shown whole inside of what is folded
 BEGIN_CHARS: Final = 80  # of a long value

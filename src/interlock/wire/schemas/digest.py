@@ -61,6 +61,8 @@ def to_2020_12(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Rewriting:
+    """The rewriting of one schema from an older draft to 2020-12."""
+
     def __init__(self, root: Mapping[str, Any], dialect: str) -> None:
         self._root = root
         self._is_2019 = dialect == "draft/2019-09"
@@ -217,6 +219,8 @@ def normalised(schema: Any, effort: Effort | None = None) -> Any:
 
 
 class _Normalising:
+    """The normalisation of one schema, with the count of values that it has looked at."""
+
     def __init__(self, root: Mapping[str, Any], values_max: int, *, resolves: bool) -> None:
         self._root = root
         self._resolves = resolves

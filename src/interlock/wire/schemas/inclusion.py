@@ -132,6 +132,8 @@ class EffortSpent(Exception):
 
 
 class Effort:
+    """The budget of one or several comparisons, in steps. Exceeding it raises EffortSpent."""
+
     def __init__(self, steps: int = PAIR_STEPS_MAX) -> None:
         self.left = steps
 
@@ -199,6 +201,8 @@ class SchemaDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InclusionOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict of a comparison, and the places that led to it."""
+
     verdict: InclusionVerdict = InclusionVerdict.ACCEPTS
     differences: tuple[SchemaDifference, ...] = ()  # why it is not yes: those of the worst verdict
 
@@ -251,6 +255,8 @@ def includes(
 
 
 class _Comparison:
+    """The comparison of two schemas in one direction."""
+
     def __init__(
         self, narrow: Side, wide: Side, unnamed: InclusionVerdict, tighter: InclusionVerdict, effort: Effort
     ) -> None:
@@ -531,6 +537,8 @@ def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> 
 
 
 class _Meeting:
+    """The search for places at which two schemas exclude each other."""
+
     def __init__(self, ours: Side, theirs: Side) -> None:
         self._ours, self._theirs = ours, theirs
         self._effort = Effort()

@@ -1,8 +1,12 @@
-"""What a JSON Schema says about a value, taken apart for comparing: the schemas that all have to hold, and the types
-they leave.
+"""The shape of a JSON Schema, for comparing: the schemas that all have to hold for a value, and the types they leave.
 
-References are followed inside the schema alone; one that leads elsewhere or in a circle is a schema of which nothing is
-known.
+A `Side` is one schema of a comparison. `Side.shape` resolves `$ref` and `allOf` into a list of parts that must all
+hold, and computes the types that are left. Types are sets, in which a number is an integer or a fraction, so that
+"integer" is contained in "number".
+
+References are followed inside the schema alone. A reference that leads elsewhere, nowhere or in a circle is a schema
+about which nothing is known; the shape then says so (`is_followed`). Rules that may exclude values in ways that are not
+compared, such as `not`, make a shape unclear (`is_clear`): a comparison may then be undecided, but never wrong.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

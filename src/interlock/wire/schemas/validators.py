@@ -134,6 +134,8 @@ _OF_NAMED: Final = frozenset(
 
 
 class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
+    """The first violation of a schema: its place and the rule."""
+
     pointer: str  # of the first place that fails; empty: the whole value
     reason: str
 
@@ -142,6 +144,8 @@ class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """A compiled schema."""
+
     validator: Any
     is_whole: bool = True  # False: it refers to other places, and there everything is allowed
 
