@@ -103,6 +103,6 @@ def _report(fault: DescriptionFault, at: At) -> None:
     """Report a fault of a description at its key, with the key that was probably meant."""
     for step in fault.path:
         at = at.inside(step)
-    like = nearest(fault.unknown, fault.known) if fault.unknown is not None else None
-    fallback = f"known here: {', '.join(fault.known)}" if fault.known else fault.hint
+    like = nearest(fault.unknown, fault.existing) if fault.unknown is not None else None
+    fallback = f"known here: {', '.join(fault.existing)}" if fault.existing else fault.hint
     at.wrong(fault.message, f"did you mean '{like}'?" if like is not None else fallback)

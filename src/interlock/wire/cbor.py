@@ -66,17 +66,16 @@ class _Reader:
             raise CborError(f"CBOR nested deeper than {NESTING_MAX}")
         if number * (1 if major == 4 else 2) > len(self.data) - self.at:  # an item is one byte at least
             raise CborError("a CBOR length beyond the message")
-        return [self.item(depth + 1) for _ in range(number)] if major == 4 else self._map(number, depth + 1)
-
-    def _map(self, count: int, depth: int) -> dict[int | str, Any]:
+        if major == 4:
+            return [self.item(depth + 1) for _ in range(number)]
         members: dict[int | str, Any] = {}
-        for _ in range(count):
-            key = self.item(depth)
+        for _ in range(number):
+            key = self.item(depth + 1)
             if isinstance(key, bool) or not isinstance(key, int | str):
                 raise CborError("a CBOR key that is neither an integer nor text")
             if key in members:
                 raise CborError("a CBOR key twice")
-            members[key] = self.item(depth)
+            members[key] = self.item(depth + 1)
         return members
 
     def _number(self, info: int) -> int:

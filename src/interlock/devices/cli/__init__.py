@@ -16,7 +16,7 @@ from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.devices.protocol.description import DeviceDescription, Event
-    from interlock.devices.transports.simulated_port import Faults, Happened, SimulatedPort
+    from interlock.devices.transports.simulated_port import Faults, LineFault
     from interlock.links.api import Frame
 
 MONITOR_S = 0.2
@@ -73,7 +73,7 @@ def simulate(
 
     from interlock.devices.protocol.description import SIMULATED
 
-    description = _description(invocation, device)
+    description = _read_description(invocation, device)
     where = port or description.link.port
     if where is None or where == SIMULATED:
         hint = "name one with --port; a device whose port is 'simulated' is played by the node itself"
@@ -97,6 +97,7 @@ def simulate(
 
 @contextlib.contextmanager
 def _libraries_of(device: str) -> Iterator[None]:
+    """Refuse with a hint if a library of the extra `devices` is not installed."""
     try:
         yield
     except ImportError as missing:
@@ -118,12 +119,13 @@ async def _play(
     import sys
 
     from interlock.devices.protocol.message_text import MessageTexts
+    from interlock.devices.protocol.messages import DeviceFault
     from interlock.devices.transports.simulated_port import SimulatedPort
 
     out = invocation.out
     texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
 
-    def show(is_ours: bool, message: bytes, happened: "Happened | None") -> None:
+    def show(is_ours: bool, message: bytes, happened: "LineFault | None") -> None:
         is_unread = happened == "spoiled" and not is_ours  # bytes that came, no message yet
         text = message.hex(" ") if is_unread else texts.text(message)
         if out.as_json:
@@ -148,23 +150,16 @@ async def _play(
         while not ended.is_set() and event is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), every_s)
-            _say(simulated, event, is_ended=ended.is_set())
+            if not ended.is_set():
+                try:
+                    simulated.say(event)
+                except DeviceFault as fault:
+                    raise ValueError(f"the event {event.name}: {fault.detail}") from fault
     finally:
         await simulated.close()
 
 
-def _say(simulated: "SimulatedPort", event: "Event", *, is_ended: bool) -> None:
-    from interlock.devices.protocol.messages import DeviceFault
-
-    if is_ended:
-        return
-    try:
-        simulated.say(event)
-    except DeviceFault as fault:
-        raise ValueError(f"the event {event.name}: {fault.detail}") from fault
-
-
-def _description(invocation: Invocation, device: str) -> "DeviceDescription":
+def _read_description(invocation: Invocation, device: str) -> "DeviceDescription":
     from interlock.config.device_files import FOLDER, read_device_file
 
     named = Path(device)
@@ -250,7 +245,7 @@ def _watch_port(
     from interlock.devices.protocol.description import SIMULATED
     from interlock.devices.transports.transport import TransportFailed
 
-    description = _description(invocation, device)
+    description = _read_description(invocation, device)
     port = description.link.port
     if description.link.transport != "uart_cbor" or port is None or port == SIMULATED:
         if unreachable is not None:
@@ -370,7 +365,7 @@ def test(
     if (device is None) == (profile is None):
         raise BadUsage("usage", "name a DEVICE or a --profile", hint="a device without a description has a --profile")
     if device is not None:
-        description = _description(invocation, device)
+        description = _read_description(invocation, device)
     else:
         link = LinkDescription(transport="uart_cbor", max_frame=96)
         description = DeviceDescription(profile="a" if profile is DeviceProfile.A else "b", link=link)
@@ -415,7 +410,7 @@ def write_scaffold(
         raise BadUsage(
             "usage", f"{source.stem!r} is no segment", hint="name the file after the device: a-z, 0-9, _ and -"
         )
-    description = _description(invocation, str(source))
+    description = _read_description(invocation, str(source))
     try:
         files = scaffold(source.stem, description)
     except CannotScaffold as error:

@@ -50,7 +50,7 @@ class Line:
         """Open the port of the device. Raises OSError, or ValueError for an invalid port."""
         self.framing = framing_of(description.link, description.profile)
         self._messages: list[bytes] = []
-        self._opened: Any = _opened(description)
+        self._opened: Any = _open_port(description)
         self._descriptor: int = self._opened.fileno()
 
     def send(self, message: bytes) -> None:
@@ -84,7 +84,8 @@ class Line:
         self._opened.close()
 
 
-def _opened(description: DeviceDescription) -> Any:
+def _open_port(description: DeviceDescription) -> Any:
+    """Open the serial port or the socket of a device."""
     link = description.link
     port = link.port or ""
     if port.startswith(_SOCKET):
@@ -189,17 +190,31 @@ class StubCheck:
 
     # Asking
 
-    def _asked(self, message: bytes) -> Received:
+    def _ask(self, message: bytes) -> Received:
         """Send a message, again if it is lost, and return its answer. Raises NotKept."""
         for _ in range(TRIES):
             self._line.send(message)
-            answer = self._find_answer()
+            answer = self._find_answer(self._within_s)
             if answer is not None:
                 return answer
         raise NotKept(f"no answer within {self._within_s:g} s, {TRIES} times")
 
-    def _find_answer(self) -> Received | None:
-        ends = time.monotonic() + self._within_s
+    def _ask_for(
+        self, message: bytes, request_id: int, *, what: str = "", is_refused: bool | None = None
+    ) -> DeviceAnswer:
+        """Return the answer to a request. Raises NotKept, with `what` as the subject, unless it answers the request
+        and is refused, or not, as expected. `is_refused` None accepts both.
+        """
+        answer = self._ask(message)
+        if not isinstance(answer, DeviceAnswer) or answer.request_id != request_id:
+            raise NotKept(f"{what} answered with {answer}".strip())
+        if is_refused is not None and bool(answer.status) is not is_refused:
+            raise NotKept(f"{what} answered with {answer}".strip())
+        return answer
+
+    def _find_answer(self, within_s: float) -> Received | None:
+        """Return the next message that is no event, or None if none arrives in time. Raises NotKept."""
+        ends = time.monotonic() + within_s
         while True:
             message = self._line.find_message(ends - time.monotonic())
             if message is None:
@@ -208,34 +223,27 @@ class StubCheck:
                 received = self._codec.decode_untrusted(message)
             except DeviceFault as fault:
                 raise NotKept(f"{message.hex(' ')}: {fault.detail}") from fault
-            if not isinstance(received, EventMessage):  # it may say something unasked at any time
+            if not isinstance(received, EventMessage):  # a device may send an event at any time
                 return received
 
-    def _is_silent(self) -> bool:
-        ends = time.monotonic() + SILENCE_S
-        while True:
-            message = self._line.find_message(ends - time.monotonic())
-            if message is None:
-                return True
-            try:
-                if not isinstance(self._codec.decode_untrusted(message), EventMessage):
-                    return False
-            except DeviceFault:
-                return False
-
     def _beats(self, *ids: int) -> None:
+        """Check that heartbeats are answered, which also shows that the stub still works."""
         for each in ids:
-            answer = self._asked(self._codec.encode_heartbeat(each))
-            if not isinstance(answer, DeviceAnswer) or answer.request_id != each or answer.status:
-                raise NotKept(f"heartbeat {each} was answered with {answer}")
+            what = f"heartbeat {each} was"
+            self._ask_for(self._codec.encode_heartbeat(each), each, what=what, is_refused=False)
 
     def _survives(self, data: bytes) -> None:
         self._line.send_bytes(data)
         self._beats(7)
 
     def _drops(self, what: str, data: bytes) -> None:
+        """Check that bytes get no answer, and that the stub works afterwards."""
         self._line.send_bytes(data)
-        if not self._is_silent():
+        try:
+            is_silent = self._find_answer(SILENCE_S) is None
+        except NotKept:  # an answer that cannot be read is an answer
+            is_silent = False
+        if not is_silent:
             self._line.drain(SILENCE_S)
             raise NotKept(f"it answered {what}")
         self._beats(9)
@@ -277,9 +285,9 @@ class StubCheck:
         try:
             if announced:
                 tool = announced_tool(announced[0], tool, self._description.link)
-            arguments = {field.name: _least(field) for field in tool.request}
-            answer = self._asked(self._codec.encode_call(33, tool, arguments))
-            if not isinstance(answer, DeviceAnswer) or answer.request_id != 33 or answer.tool_id not in (None, tool.id):
+            arguments = {field.name: _simplest_argument(field) for field in tool.request}
+            answer = self._ask_for(self._codec.encode_call(33, tool, arguments), 33)
+            if answer.tool_id not in (None, tool.id):
                 raise NotKept(f"answered with {answer}")
             if answer.status:
                 raise NotKept(f"failed with {answer.status}")
@@ -307,15 +315,13 @@ class StubCheck:
             raise NotTried("needs a description: an id that is not described might do something")
         self._check_may_call_unknown()
         unknown = max(set(range(TOOL_ID_MAX + 1)) - described_ids)
-        answer = self._asked(bytes((frame_codec.CALL, unknown, 3)))
-        if not isinstance(answer, DeviceAnswer) or answer.request_id != 3 or not answer.status:
-            raise NotKept(f"id {unknown} was answered with {answer}")
+        self._ask_for(bytes((frame_codec.CALL, unknown, 3)), 3, what=f"id {unknown} was", is_refused=True)
 
     def _refuses_length(self, tool: ToolDescription) -> None:
         length = tool.req_len if tool.req_len is not None else layout_size(tool.payload, tool.request)
         if tool.mutable is not False or length is None:
             raise NotTried("only tried on tools with mutable = false and a fixed length")
-        answer = self._asked(bytes((frame_codec.CALL, tool.id, 4)) + bytes(length + 1))
+        answer = self._ask(bytes((frame_codec.CALL, tool.id, 4)) + bytes(length + 1))
         if not isinstance(answer, DeviceAnswer) or not answer.status:
             raise NotKept(f"{length + 1} bytes instead of {length} were answered with {answer}")
 
@@ -334,7 +340,7 @@ class StubCheck:
         request = self._codec.encode_registration_request()
         assert request is not None  # noqa: S101  # for the type checker
         announcement = Announcement()
-        received: Received | None = self._asked(request)
+        received: Received | None = self._ask(request)
         while True:
             if not isinstance(received, AnnouncementFrame):
                 raise NotKept(f"answered with {received}" if received else "a frame of the announcement is missing")
@@ -344,16 +350,14 @@ class StubCheck:
                 raise NotKept(fault.detail) from fault
             if tools is not None:
                 return tools
-            received = self._find_answer()
+            received = self._find_answer(self._within_s)
 
     def _framed(self, kind: int, tool_id: int, seq: int, message: bytes) -> bytes:
         """Add the head of a Profile A frame to a message of Profile B, if the link is framed that way."""
         return message if self._is_cobs else bytes((kind, tool_id, seq)) + message
 
     def _answers_beat(self, members: dict[Any, Any]) -> None:
-        answer = self._asked(self._framed(frame_codec.HEARTBEAT, 0, 11, encoded({1: "h", 2: 11, **members})))
-        if not isinstance(answer, DeviceAnswer) or answer.request_id != 11:
-            raise NotKept(f"answered with {answer}")
+        self._ask_for(self._framed(frame_codec.HEARTBEAT, 0, 11, encoded({1: "h", 2: 11, **members})), 11)
 
     def _accepts_version(self) -> None:
         self._answers_beat({0: 2})
@@ -394,9 +398,8 @@ class StubCheck:
         self._check_may_call_unknown()
         tool_ids = {tool.id for tool in self._announced} | {tool.id for tool in self._description.tools}
         unknown = max(set(range(TOOL_ID_MAX + 1)) - tool_ids)
-        answer = self._asked(self._framed(frame_codec.CALL, unknown, 12, encoded({1: unknown, 2: 12, 3: {}})))
-        if not isinstance(answer, DeviceAnswer) or answer.request_id != 12 or not answer.status:
-            raise NotKept(f"id {unknown} was answered with {answer}")
+        message = self._framed(frame_codec.CALL, unknown, 12, encoded({1: unknown, 2: 12, 3: {}}))
+        self._ask_for(message, 12, what=f"id {unknown} was", is_refused=True)
 
     def _agrees_with_description(self) -> None:
         if not self._description.tools:
@@ -411,7 +414,7 @@ class StubCheck:
                 raise NotKept(fault.detail) from fault
 
 
-def _least(field: Any) -> Any:
+def _simplest_argument(field: Any) -> Any:
     """Return the simplest argument that fits the field."""
     if is_number(field):
         least, greatest = limits(field)

@@ -45,17 +45,8 @@ _CBOR: Final = ("emit_jsonrpc", "allow_values")
 _LINE: Final = ("port", "baud", "parity")
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "uart_cbor": (
-        *_CBOR,
-        *_LINE,
-        "framing",
-        "sof",
-        "len",
-        "crc",
-        "status",
-        "gap_ms",
-        "presence",
-        "gpio",
-        "reset_on_open",
+        *(*_CBOR, *_LINE, "framing", "sof", "len", "crc", "status", "gap_ms"),
+        *("presence", "gpio", "reset_on_open"),
     ),
     "ble_cbor": (*_CBOR, "address", "service", "write", "notify"),
     "spi_cbor": (*_CBOR, "bus", "chip", "speed_hz", "poll_ms", "gpio"),
@@ -90,8 +81,8 @@ class DescriptionFault(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     message: str
     hint: str | None = None
-    unknown: str | None = None  # a key that does not exist,
-    known: tuple[str, ...] = ()  # ... of these
+    unknown: str | None = None  # a key that does not exist
+    existing: tuple[str, ...] = ()  # the keys that do
 
 
 def read_description(table: Mapping[str, Any]) -> DeviceDescription | tuple[DescriptionFault, ...]:
@@ -357,7 +348,7 @@ def _unknown_keys(value: object, kind: type, path: Path) -> Iterator[Description
         for key, inside in value.items():
             if key not in keys:
                 message = f"unknown key {key[:64]!r}"
-                yield DescriptionFault(path=(*path, key), message=message, unknown=key, known=keys)
+                yield DescriptionFault(path=(*path, key), message=message, unknown=key, existing=keys)
             elif (kind, key) in _INSIDE:
                 yield from _unknown_keys(inside, _INSIDE[kind, key], (*path, key))
 

@@ -183,7 +183,7 @@ class Announcement:
         self._next_part = 0
 
 
-_CLASSES = frozenset(one.id for one in TRANSPORT_CLASSES)
+_CLASSES = frozenset(transport.id for transport in TRANSPORT_CLASSES)
 
 
 class DeviceTool(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -45,7 +45,7 @@ class SimulatedDevice:
         self._description = description
         self._tools = {tool.id: tool for tool in description.tools}
         self._is_framed = framing_name(description.link, description.profile) == "frame"
-        self._given: dict[str, Any] = {}
+        self._set_values: dict[str, Any] = {}
         self._readings = 0
         self.calls = 0
 
@@ -106,8 +106,6 @@ class SimulatedDevice:
             yield from self._announcement(is_framed=False)
         elif not isinstance(request_id, int):
             return  # it asks for no answer
-        elif not isinstance(request_id, int):
-            return
         elif method == cbor_codec.HEARTBEAT:
             yield encoded({cbor_codec.ID: request_id, cbor_codec.RESULT: {}})
         elif isinstance(method, int):
@@ -154,7 +152,7 @@ class SimulatedDevice:
 
     def _take(self, arguments: dict[str, Any]) -> None:
         self.calls += 1
-        self._given |= arguments
+        self._set_values |= arguments
 
     def _values(self, fields: Sequence[Field]) -> dict[str, Any]:
         self._readings += 1
@@ -162,9 +160,9 @@ class SimulatedDevice:
 
     def _value(self, field: Field) -> Any:
         """Return the value last set under the field's name, as near as the field allows, otherwise a reading."""
-        if field.name in self._given:
+        if field.name in self._set_values:
             try:
-                value = _nearest(field, self._given[field.name])
+                value = _nearest(field, self._set_values[field.name])
                 encode_payload("struct", "little", (field,), {field.name: value})
             except DeviceFault:
                 pass  # it means something else

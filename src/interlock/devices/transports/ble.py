@@ -82,6 +82,7 @@ class BleTransport(Transport):
         framing = framing_of(link, description.profile)
         assert isinstance(framing, LengthFraming)  # noqa: S101  # for the type checker
         self._framing = framing
+        self._discarded = framing.discarded
         self._address = link.address
         self._service, self._write, self._notify = link.service or SERVICE, link.write or WRITE, link.notify or NOTIFY
         self._radio: Radio | None = None
@@ -89,10 +90,6 @@ class BleTransport(Transport):
         self._to_write: deque[bytes] = deque()
         self._has_work = asyncio.Event()  # something to write, or the end
         self._writer: asyncio.Task[None] | None = None
-
-    @property
-    def discarded(self) -> dict[str, int]:
-        return dict(self._framing.discarded)
 
     async def open(self) -> None:
         if self._address is None:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 from pymodbus import FramerType, ModbusException
 from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
@@ -192,26 +193,17 @@ class ModbusLine:
 
     def _make_client(self) -> AsyncModbusTcpClient | AsyncModbusSerialClient:
         link = self._link
+        # The library neither repeats a request nor reconnects: the session of the device decides both.
+        options: dict[str, Any] = {"timeout": CONNECT_S, "retries": 0, "reconnect_delay": 0}
+        options |= {"trace_packet": self._trace, "trace_connect": self._note_connection}
         if link.transport == "modbus_tcp":
-            return AsyncModbusTcpClient(
-                link.host or "localhost",
-                port=link.tcp_port or PORT,
-                timeout=CONNECT_S,
-                retries=0,
-                reconnect_delay=0,
-                trace_packet=self._trace,
-                trace_connect=self._note_connection,
-            )
+            return AsyncModbusTcpClient(link.host or "localhost", port=link.tcp_port or PORT, **options)
         return AsyncModbusSerialClient(
             link.port or "",
             framer=FramerType.RTU,
             baudrate=link.baud,
             parity=PARITIES[link.parity],
-            timeout=CONNECT_S,
-            retries=0,
-            reconnect_delay=0,
-            trace_packet=self._trace,
-            trace_connect=self._note_connection,
+            **options,
         )
 
     def _trace(self, sent: bool, data: bytes) -> bytes:

@@ -42,12 +42,12 @@ class SimulatedLine(asyncio.Transport):
                 self._tell(self._device.answer(message))
 
     def _tell(self, messages: list[bytes]) -> None:
-        for message in messages:
-            asyncio.get_running_loop().call_soon(self._deliver, self._framing.encode(message))
+        def deliver(data: bytes) -> None:
+            if not self._is_closed:
+                self._user.data_received(data)
 
-    def _deliver(self, data: bytes) -> None:
-        if not self._is_closed:
-            self._user.data_received(data)
+        for message in messages:
+            asyncio.get_running_loop().call_soon(deliver, self._framing.encode(message))
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -66,8 +66,8 @@ READ_BYTES: Final = 4096
 _SOCKET: Final = "socket://"
 _PTYS: Final = "/dev/pts/"
 
-Happened = Literal["lost", "spoiled"]
-Heard = Callable[[bool, bytes, Happened | None], None]  # whether the device said it, the message, what befell it
+LineFault = Literal["lost", "spoiled"]
+OnMessage = Callable[[bool, bytes, LineFault | None], None]  # whether the device sent it, the message, and its fault
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +81,13 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 class SimulatedPort:
     """A port at which a simulated device answers, for another program to open."""
 
-    def __init__(self, description: DeviceDescription, faults: Faults, heard: Heard) -> None:
+    def __init__(self, description: DeviceDescription, faults: Faults, on_message: OnMessage) -> None:
         """Create a port with a simulated device. Raises ValueError for a device that cannot be simulated."""
-        self._description = description
-        self._faults = faults
-        self._heard = heard
-        self._chance = random.Random(faults.seed)  # noqa: S311  (no secret)
+        self.description = description
         self.device = SimulatedDevice(description)
+        self.on_message = on_message
+        self._faults = faults
+        self._chance = random.Random(faults.seed)  # noqa: S311  (no secret)
         self._descriptors: tuple[int, ...] = ()
         self._name: tuple[Path, str] | None = None  # and what it leads to
         self._lines: set[_DeviceEnd] = set()
@@ -108,10 +108,17 @@ class SimulatedPort:
         path = os.ttyname(slave)
         name.symlink_to(path)
         self._name = (name, path)
-        line = _DeviceEnd(self, lambda data: self._write(master, data))
-        self._lines.add(line)
-        asyncio.get_running_loop().add_reader(master, lambda: line.receive(self._read(master)))
-        line.boot()
+
+        def write(data: bytes) -> None:
+            with contextlib.suppress(BlockingIOError):  # nothing reads the pty: a line loses what is not read
+                os.write(master, data)
+
+        def read() -> None:
+            with contextlib.suppress(BlockingIOError, InterruptedError):
+                line.receive(os.read(master, READ_BYTES))
+
+        line = self._add_line(write)
+        asyncio.get_running_loop().add_reader(master, read)
         return path
 
     async def close(self) -> None:
@@ -133,20 +140,14 @@ class SimulatedPort:
         for line in self._lines:
             line.say([message])
 
-    def _read(self, master: int) -> bytes:
-        try:
-            return os.read(master, READ_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return b""
-
-    def _write(self, master: int, data: bytes) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is not read: a line forgets
-            os.write(master, data)
+    def _add_line(self, write: Callable[[bytes], None]) -> "_DeviceEnd":
+        line = _DeviceEnd(self, write)
+        self._lines.add(line)
+        line.say(self.device.boot())
+        return line
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = _DeviceEnd(self, writer.write)
-        self._lines.add(line)
-        line.boot()
+        line = self._add_line(writer.write)
         try:
             with contextlib.suppress(OSError):
                 while data := await reader.read(READ_BYTES):
@@ -155,22 +156,15 @@ class SimulatedPort:
             self._lines.discard(line)
             writer.close()
 
-    def spoiled(self, data: bytes) -> bytes:
-        if not self._faults.noise:
+    def add_noise(self, data: bytes) -> bytes:
+        """Return received or sent bytes with the noise of the line."""
+        chance, noise = self._chance, self._faults.noise
+        if not noise:
             return data
-        chance = self._chance
-        noise = self._faults.noise
         return bytes(byte ^ (1 << chance.randrange(8)) if chance.random() < noise else byte for byte in data)
 
     def is_lost(self) -> bool:
         return self._chance.random() < self._faults.loss
-
-    def tell(self, is_ours: bool, message: bytes, happened: Happened | None = None) -> None:
-        self._heard(is_ours, message, happened)
-
-    @property
-    def description(self) -> DeviceDescription:
-        return self._description
 
 
 def _clear(name: Path) -> None:
@@ -194,25 +188,22 @@ class _DeviceEnd:
         self._write = write
         self._framing = framing_of(port.description.link, port.description.profile)
 
-    def boot(self) -> None:
-        self.say(self._port.device.boot())
-
     def receive(self, data: bytes) -> None:
         now = asyncio.get_running_loop().time()
-        received = self._port.spoiled(data)
+        received = self._port.add_noise(data)
         if received != data:
-            self._port.tell(False, received, "spoiled")
+            self._port.on_message(False, received, "spoiled")
         for message in self._framing.feed_untrusted(received, now):
             is_lost = self._port.is_lost()
-            self._port.tell(False, message, "lost" if is_lost else None)
+            self._port.on_message(False, message, "lost" if is_lost else None)
             if not is_lost:
                 self.say(self._port.device.answer(message))
 
     def say(self, messages: list[bytes]) -> None:
         for message in messages:
             data = self._framing.encode(message)
-            sent = self._port.spoiled(data)
+            sent = self._port.add_noise(data)
             is_lost = self._port.is_lost()
-            self._port.tell(True, message, "lost" if is_lost else "spoiled" if sent != data else None)
+            self._port.on_message(True, message, "lost" if is_lost else "spoiled" if sent != data else None)
             if not is_lost:
                 self._write(sent)

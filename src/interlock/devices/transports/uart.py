@@ -35,15 +35,12 @@ class UartTransport(Transport, asyncio.Protocol):
     ) -> None:
         super().__init__(segment, description, owner, connections)
         self._framing = framing_of(description.link, description.profile)
+        self._discarded = self._framing.discarded
         self._transport: asyncio.Transport | None = None
         self._unread = b""  # what is not handled yet; nothing more is read meanwhile
         self._turn: asyncio.TimerHandle | None = None
         self._gap: asyncio.TimerHandle | None = None
         self._paid_until = 0.0  # the time that what was read takes at BYTES_PER_S
-
-    @property
-    def discarded(self) -> dict[str, int]:
-        return dict(self._framing.discarded)
 
     async def open(self) -> None:
         port = self._link.port or ""
