@@ -113,11 +113,12 @@ class SimulatedPort:
             with contextlib.suppress(BlockingIOError):  # nothing reads the pty: a line loses what is not read
                 os.write(master, data)
 
+        line = self._add_line(write)
+
         def read() -> None:
             with contextlib.suppress(BlockingIOError, InterruptedError):
                 line.receive(os.read(master, READ_BYTES))
 
-        line = self._add_line(write)
         asyncio.get_running_loop().add_reader(master, read)
         return path
 
