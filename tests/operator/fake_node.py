@@ -54,7 +54,7 @@ from interlock.credentials.api import (
     SetSecret,
     StoredSecret,
 )
-from interlock.credentials.token import Page
+from interlock.credentials.token import ConsentPage
 from interlock.drivers.api import Skills
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
 from interlock.links.api import (
@@ -219,9 +219,9 @@ class FakeConsents:
         )
 
     @handles(TAKE_OAUTH_RETURN)
-    async def take_return(self, parameters: list[tuple[str, str]]) -> Page:
+    async def take_return(self, parameters: list[tuple[str, str]]) -> ConsentPage:
         self._data.returned.append(parameters)
-        return Page(400, "<i>No</i>", "a & b <script>")
+        return ConsentPage(400, "<i>No</i>", "a & b <script>")
 
 
 class FakeSecrets:

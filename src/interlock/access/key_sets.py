@@ -1,9 +1,11 @@
-"""The keys of one authorization server or anchor: fetched when first needed, kept while fresh, fetched anew on change.
+"""The key set of one authorization server or anchor: fetched when first needed, and again when it is old.
 
-However many tokens wait, one fetch is under way. A server that fails is asked again at growing distances; meanwhile the
-keys it gave last are used, for a while. A token that names an unknown key makes the set be fetched again, but not more
-often than once a second: anybody can make up such a token. In between it waits, so that made-up ones cost a rotated key
-no more than that.
+There is at most one fetch at a time, however many tokens wait for it. After a failure, the next try waits longer each
+time (`BACKOFF_S`); until then the last keys are used, if they are not older than `KEPT_S`.
+
+A token that names an unknown key may have a new key, so the set is fetched again. Because anybody can invent such a
+token, this happens at most once a second. Other tokens with unknown keys wait for the same fetch, so that invented
+tokens delay a token with a new key by a second at most.
 """
 
 import asyncio
@@ -18,20 +20,25 @@ from interlock.net.fetch import FetchFailed
 
 log = logging.getLogger("interlock.oauth")
 
-FRESH_S: Final = 600.0  # a withdrawn key is forgotten after this
-KEPT_S: Final = 3600.0  # how long the last keys serve while their server cannot be asked
+# A withdrawn key is no longer accepted after this time.
+FRESH_S: Final = 600.0
+# The last keys are used this long while their server cannot be asked.
+KEPT_S: Final = 3600.0
 UNKNOWN_KEY_S: Final = 1.0
-RENEWAL_S: Final = 10.0  # metadata and keys together; requests wait for it
+# For metadata and keys together. Requests wait for this.
+RENEWAL_S: Final = 10.0
 BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
 
 Get = Callable[[str], Awaitable[bytes]]
 
 
-class Unavailable(Exception):
+class IssuerUnavailable(Exception):
     """The authorization server cannot be asked now, and what it said before is too old. No token is judged."""
 
 
 class KeyRing:
+    """Key set of one server, fetched as needed."""
+
     def __init__(self, name: str, issuer: str, jwks_url: str | None, get: Get, clock: Clock) -> None:
         """Use `name` in log messages. If `jwks_url` is None, ask `issuer` for the address of its keys."""
         self._name = name
@@ -43,12 +50,13 @@ class KeyRing:
         self._fetched_at = 0.0
         self._failures = 0
         self._next_try = 0.0
-        self._next_search = 0.0  # for an unknown key
-        self._begun = 0  # fetches, ever
-        self._newest = 0  # which of them gave the keys
+        self._next_search = 0.0
+        # Fetches are numbered. `_newest` is the number of the fetch that returned the present keys.
+        self._begun = 0
+        self._newest = 0
         self._fetching: asyncio.Task[bool] | None = None
 
-    def maybe_key(self, token: Jwt) -> Jwk | InvalidToken | None:
+    def find_key(self, token: Jwt) -> Jwk | InvalidToken | None:
         """Return the result of `key_for` if it is available without waiting, or None."""
         key = None if self._keys is None or self._age() >= FRESH_S else select(self._keys, token.alg, token.kid)
         return None if key == _UNKNOWN else key
@@ -72,7 +80,7 @@ class KeyRing:
         if self._age() >= FRESH_S:
             await self._renew()
         if self._keys is None or self._age() >= KEPT_S:
-            raise Unavailable
+            raise IssuerUnavailable
         return self._keys
 
     async def search(self) -> tuple[Jwk, ...]:
@@ -88,7 +96,7 @@ class KeyRing:
                     continue
                 self._next_search = now + UNKNOWN_KEY_S
             if not await self._renew():
-                raise Unavailable
+                raise IssuerUnavailable
         return await self.fresh()
 
     async def close(self) -> None:

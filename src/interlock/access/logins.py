@@ -1,11 +1,13 @@
-"""Login links: how a person at this machine gets a browser's session at the operator endpoint.
+"""Login links, with which a person at this machine gets a browser session at the operator endpoint.
 
-A link holds a ticket that is good once and for a minute. It is minted for a caller that may look already, and the
-session has no role that this caller lacks; the role of an operator is never among them, because being on the machine is
-no proof. Tickets are in memory alone; sessions are in the table of tokens, where they are listed and revoked.
+`interlock open` asks the node for a link. The link contains a ticket that is valid once, for a minute. The browser
+exchanges the ticket for a session, which has at most the roles of the caller that asked for the link. The role
+`operator` is never among them, because access to the machine is no proof. Tickets are only in memory; sessions are in
+the table of tokens, where they can be listed and revoked.
 
-A browser sends its cookie to every port of a host, also to another program's. The cookie alone is therefore good for
-nothing: a session has a key too, which the page that logged in keeps where no other origin reads it, and sends along.
+A browser sends its cookies to every port of a host, and so to other programs too. Therefore the cookie alone is not
+sufficient: a session also has a key. The page that logged in stores the key where no other origin can read it, and
+sends it with each request. The cookie is derived from the key, so that the node stores neither.
 """
 
 import secrets
@@ -21,20 +23,23 @@ from interlock.core.recorder import Recorder
 from interlock.store.tokens import ID_LENGTH, TokenRecord, session_cookie, token_hash
 
 TICKET_S: Final = 60.0
-TICKETS_MAX: Final = 16  # the oldest gives way
+# The oldest ticket becomes invalid when there are more.
+TICKETS_MAX: Final = 16
 TICKET_BYTES: Final = 32
 KEY_BYTES: Final = 32
 KEY_CHARS_MAX: Final = 64
 SESSION_S: Final = 12 * 3600.0
 ROLES: Final = frozenset(("viewer", "admin"))
-NAME: Final = "browser"  # of sessions, in the list of tokens
+# The name of sessions in the list of tokens.
+NAME: Final = "browser"
 PATH: Final = "/login"
 COOKIE: Final = "interlock-session"
-SECURE: Final = "__Host-"  # browsers take such a cookie over https alone, and of no other host
+# Browsers accept a cookie with this prefix only over https, and only from its own host.
+SECURE: Final = "__Host-"
 
 
-class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """A link that is not used yet."""
+class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A login link that was not used yet."""
 
     ticket: str
     url: str
@@ -43,21 +48,25 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A new session of a browser, with the cookie and the key that the browser stores."""
+
     cookie: str
     key: str
     record: TokenRecord
 
 
 class LoginService:
+    """The login links of a node."""
+
     def __init__(self, tokens: TokenRegistry, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
         """Create the service. `url` returns the URL of the operator endpoint as browsers write it."""
         self._tokens = tokens
         self._recorder = recorder
         self._clock = clock
         self._url = url
-        self._logins: dict[str, Login] = {}
+        self._logins: dict[str, LoginLink] = {}
 
-    def mint(self, roles: frozenset[str]) -> Login:
+    def mint(self, roles: frozenset[str]) -> LoginLink:
         """Create a login link. Its ticket follows a #, so that it is in no log of requests, and fetching the link
         does not use it.
         """
@@ -65,7 +74,7 @@ class LoginService:
         live = [open_login for open_login in self._logins.values() if now < open_login.expires_at]
         ticket = secrets.token_urlsafe(TICKET_BYTES)
         url = f"{self._url()}{PATH}#{ticket}"
-        login = Login(ticket=ticket, url=url, roles=roles & ROLES, expires_at=now + TICKET_S)
+        login = LoginLink(ticket=ticket, url=url, roles=roles & ROLES, expires_at=now + TICKET_S)
         self._logins = {open_login.ticket: open_login for open_login in (*live[1 - TICKETS_MAX :], login)}
         return login
 
@@ -77,22 +86,13 @@ class LoginService:
             return None
         key = secrets.token_urlsafe(KEY_BYTES)
         cookie, record = await self._tokens.begin_session(NAME, login.roles, SESSION_S, session_cookie(key))
-
-        await self._recorder.append_now(
-            AuditRecord.event(
-                now,
-                f"browser:{record.id[:8]}",
-                "operator",
-                "login",
-                verdict="made",
-                roles=list(record.roles or ()),
-            )
-        )
+        by, roles = f"browser:{record.id[:8]}", list(record.roles or ())
+        await self._recorder.append_now(AuditRecord.event(now, by, "operator", "login", verdict="made", roles=roles))
         return BrowserSession(cookie=cookie, key=key, record=record)
 
     async def end(self, host: str, cookies: Mapping[str, str]) -> None:
         """Revoke the session of these cookies. Raise StoreError."""
-        cookie = maybe_cookie(host, cookies)
+        cookie = find_cookie(host, cookies)
         if cookie is not None:
             for ended in await self._tokens.revoke(token_hash(cookie)[:ID_LENGTH]):
                 by = f"browser:{ended.id[:8]}"
@@ -104,7 +104,7 @@ class LoginService:
         return self._url().startswith("https://")
 
 
-def maybe_cookie(host: str, cookies: Mapping[str, str]) -> str | None:
+def find_cookie(host: str, cookies: Mapping[str, str]) -> str | None:
     """Return the session cookie for the endpoint that is reached as `host`, or None."""
     return cookies.get(cookie_name(host, is_secure=True)) or cookies.get(cookie_name(host, is_secure=False))
 
@@ -120,7 +120,7 @@ def cookie_name(host: str, *, is_secure: bool) -> str:
 
 def is_session_key(key_untrusted: str, host: str, cookies: Mapping[str, str]) -> bool:
     """Return whether this is the key of the session in these cookies."""
-    cookie = maybe_cookie(host, cookies) or ""
+    cookie = find_cookie(host, cookies) or ""
     expected = session_cookie(key_untrusted[:KEY_CHARS_MAX])
     return secrets.compare_digest(expected.encode(), cookie.encode("utf-8", "surrogatepass"))
 
@@ -132,7 +132,7 @@ def is_browser(principal: str) -> bool:
     return principal.startswith("browser:")
 
 
-def maybe_browser(tokens: TokenRegistry, host: str, cookies: Mapping[str, str]) -> Operator | None:
+def find_browser(tokens: TokenRegistry, host: str, cookies: Mapping[str, str]) -> Operator | None:
     """Return the person behind the cookies of a request, or None."""
-    cookie = maybe_cookie(host, cookies)
+    cookie = find_cookie(host, cookies)
     return None if cookie is None else tokens.browser(cookie)

@@ -1,8 +1,21 @@
-"""OAuth access tokens at the public endpoint: this node as a resource server (MCP authorization, OAuth 2.1 5).
+"""OAuth access tokens at the public endpoint: the node as a resource server (MCP authorization, OAuth 2.1 5).
 
-In: an Authorization header that no token of ours explains. Out: its Principal, which the TokenRegistry then remembers,
-or the Refusal that the endpoint answers. A token is never stored, logged or passed on; only its own authorization
-server is ever shown it.
+The public endpoint asks `AccessTokens.admit` about an Authorization header that the `TokenRegistry` does not know. The
+result is a Principal, which the registry then remembers, or the refusal to answer. Concurrent requests with the same
+token share one verification.
+
+A token is verified in one of two ways:
+
+- A JWT is verified with the keys of its issuer (`key_sets.KeyRing`). It is verified again after a while, so that
+  withdrawn keys take effect.
+- Other tokens are shown to the authorization server that has an introspection endpoint (`Introspector`, RFC 7662). Its
+  answer is remembered for a minute. A token that it confirmed before is believed for some minutes more while the server
+  cannot be asked.
+
+Anybody can invent tokens that only the authorization server can judge. `Verifications` therefore limits how many
+verifications wait, in total and for each source; the sources take turns, so that none of them shuts out the others.
+Tokens that the server confirmed before are outside these limits. A token is never stored, logged or passed on, and is
+shown only to its own authorization server.
 """
 
 import asyncio
@@ -14,7 +27,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from interlock.access.key_sets import KeyRing, Unavailable
+from interlock.access.key_sets import IssuerUnavailable, KeyRing
 from interlock.access.tokens import TokenRegistry
 from interlock.config.plan import AccessRule, IssuerPlan
 from interlock.core.audit_record import AuditRecord
@@ -26,9 +39,9 @@ from interlock.credentials.protocol.resource import (
     BadIntrospection,
     basic,
     challenge,
+    find_bearer,
     granted_scope,
     is_bearer,
-    maybe_bearer,
     metadata_document,
     metadata_paths,
     metadata_url,
@@ -55,16 +68,14 @@ from interlock.net.fetch import CONNECTIONS_MAX, Fetcher, FetchFailed
 from interlock.store.tokens import PREFIXES
 from interlock.wire.refusal import HttpRefusal
 
-# The limits of verifications that wait for an authorization server, by the source of the request.
-#
-# Anybody can make up tokens that only their server can judge. A source has few such verifications waiting and fewer
-# questions at its server, so sources take turns there, and one of them cannot shut out the others.
-
+# Verifications that wait for an authorization server.
 WAITING_MAX: Final = 1024
 WAITING_PER_SOURCE_MAX: Final = 64
-ASKING_MAX: Final = CONNECTIONS_MAX - 1  # one connection is left for tokens that the server confirmed before
+# One connection is left for tokens that the server confirmed before.
+ASKING_MAX: Final = CONNECTIONS_MAX - 1
 ASKING_PER_SOURCE_MAX: Final = ASKING_MAX - 1
-ASKING_S: Final = 10.0  # with the wait for a turn
+# Includes the wait for a turn.
+ASKING_S: Final = 10.0
 
 
 class _Source:
@@ -74,6 +85,8 @@ class _Source:
 
 
 class Verifications:
+    """The verifications that wait for authorization servers, counted by the source of the request."""
+
     def __init__(self) -> None:
         self._waiting = 0
         self._sources: dict[str, _Source] = {}  # those with verifications that wait
@@ -84,7 +97,7 @@ class Verifications:
         """Count one waiting verification of a source. Raise Unavailable if too many wait."""
         held = self._sources.get(source)
         if self._waiting >= WAITING_MAX or (held is not None and held.waiting >= WAITING_PER_SOURCE_MAX):
-            raise Unavailable
+            raise IssuerUnavailable
         if held is None:
             held = self._sources[source] = _Source()
         self._waiting += 1
@@ -105,22 +118,22 @@ class Verifications:
                 async with asyncio.timeout(ASKING_S), held.turns, self._turns:
                     yield
         except TimeoutError:
-            raise Unavailable from None
+            raise IssuerUnavailable from None
 
-
-# Tokens that only their authorization server understands: it is asked, and what it says is remembered a while.
-#
-# A token that it confirmed before is asked about outside the limits for new ones, and stays believed for some minutes
-# while the server cannot be asked: keeping the server busy does not shut out callers that are known.
 
 log = logging.getLogger("interlock.oauth")
 
-BELIEVED_S: Final = 60.0  # how long an answer holds; a token revoked there is still admitted for so long
-KEPT_S: Final = 600.0  # the same while the server cannot be asked
-UNSTATED_S: Final = 3600.0  # taken for the end of a token that states none (RFC 7662 2.2 lets it)
+# An answer is valid this long. A token that was revoked at the server is still admitted for this time.
+BELIEVED_S: Final = 60.0
+# The same while the server cannot be asked.
+KEPT_S: Final = 600.0
+# The lifetime of a token whose answer states none, which RFC 7662 2.2 allows.
+UNSTATED_S: Final = 3600.0
 REFUSED_MAX: Final = 4096
-CONFIRMED_MAX: Final = 10_000  # as many as the TokenRegistry knows
-COMPLAINT_S: Final = 60.0  # between two lines in the log
+# As many as the TokenRegistry remembers.
+CONFIRMED_MAX: Final = 10_000
+# Between two lines in the log about the same server.
+COMPLAINT_S: Final = 60.0
 
 V = TypeVar("V")
 
@@ -163,7 +176,7 @@ class Introspector:
             return confirmed.claims, confirmed.at + BELIEVED_S - now
         try:
             return await self._ask(token, digest)
-        except Unavailable:
+        except IssuerUnavailable:
             return confirmed.claims, min(BELIEVED_S, confirmed.at + KEPT_S - now)
 
     async def _ask(self, token: str, digest: bytes) -> tuple[TokenClaims, float] | InvalidToken:
@@ -173,8 +186,9 @@ class Introspector:
             )
         except FetchFailed as error:
             self._complain(error)
-            raise Unavailable from None
-        except BadIntrospection as error:  # says nothing for the token; the next answer may be better
+            raise IssuerUnavailable from None
+        except BadIntrospection as error:
+            # This says nothing about the token, and the next answer may be better: remember nothing.
             self._complain(error)
             return InvalidToken(Reason.UNCLEAR)
         now = self._clock.now()
@@ -200,14 +214,15 @@ def _keep(table: dict[bytes, V], digest: bytes, value: V, most: int) -> None:
     table[digest] = value
 
 
-REVERIFY_S: Final = 300.0  # a remembered JWT is looked at again after this, so that withdrawn keys take effect
+# A remembered JWT is verified again after this time, so that withdrawn keys take effect.
+REVERIFY_S: Final = 300.0
 RETRY_AFTER_S: Final = 5
 _IN_URL: Final = "an access token belongs in the Authorization header"
 _OURS: Final = tuple(PREFIXES.values())
 
 
 class _Issuer:
-    """One authorization server and how its tokens are verified."""
+    """Authorization server of the configuration, with its keys or its introspection endpoint."""
 
     def __init__(
         self, plan: IssuerPlan, resource: str, fetcher: Fetcher, asking: Fetcher, limits: Verifications, clock: Clock
@@ -241,7 +256,8 @@ class AccessTokens:
 
     def __init__(self, issuers: tuple[IssuerPlan, ...], rules: tuple[AccessRule, ...], parts: AccessTokenParts) -> None:
         self._fetcher = Fetcher()
-        self._asking = Fetcher()  # of its own, so that no question about a token waits in front of a key
+        # A separate fetcher, so that requests for keys do not wait behind questions about tokens.
+        self._asking = Fetcher()
         self._verifications = Verifications()
         self._plans = issuers
         self._resource = parts.resource
@@ -331,16 +347,17 @@ class AccessTokens:
     # One token
 
     async def _verify(self, authorization: bytes, source: str) -> Principal | HttpRefusal:
+        """Verify a header: its form, its issuer, its claims, and then what its principal may do."""
         if not is_bearer(authorization):
             return self.without
-        token = maybe_bearer(authorization)
+        token = find_bearer(authorization)
         if token is None:
             return self._invalid(InvalidToken(Reason.MALFORMED))
         if token.startswith(_OURS):  # and not in our table, which is asked first
             return self._invalid(InvalidToken(Reason.UNKNOWN))
         try:
             outcome = await self._read(token, source)
-        except Unavailable:
+        except IssuerUnavailable:
             return _UNAVAILABLE
         if isinstance(outcome, InvalidToken):
             return self._invalid(outcome)
@@ -367,7 +384,7 @@ class AccessTokens:
             if issuer is None:
                 return InvalidToken(Reason.ISSUER)
             if issuer.keys is not None:
-                key = issuer.keys.maybe_key(jwt)
+                key = issuer.keys.find_key(jwt)
                 if key is None:
                     with self._verifications.waiting(source):
                         key = await issuer.keys.key_for(jwt)

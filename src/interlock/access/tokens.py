@@ -1,7 +1,12 @@
-"""The registry of tokens, in memory: which principal a bearer is, for which audience.
+"""The registry of tokens, which finds the principal of a bearer token, for one audience.
 
-The table is read once and kept in step with what this node issues and revokes. A bearer seen before costs one
-dictionary look-up, whether it is a token of ours or an access token that was verified; revoking forgets all of them.
+The table of tokens is read once, when the node starts. After that the registry follows every change: of this node, and
+of replicas (`take_change`). A token is valid for one audience only: the public endpoint (`client`), the operator
+endpoint (`operator`, `browser`), registration (`subserver`) or a room.
+
+The public endpoint asks for every request. An Authorization header that was seen before costs one dictionary look-up,
+whether it has a token of this node or an access token that was verified (`oauth`). The entry expires after a minute, so
+that the use of the token is noted; revoking a token removes all entries, because they do not say which token they used.
 """
 
 import base64
@@ -22,10 +27,9 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.store.ports import Change, StoreError
 from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom, TokenTable, find_audience, token_hash
 
-# The records of the audit log for tokens that are made and revoked: which, for whom, by whom; never the token.
-
 
 def token_line(event: Literal["issue", "revoke"], token: TokenRecord, by: str, now: float) -> bytes:
+    """Return the audit record of a token that was issued or revoked. It never contains the token."""
     outcome = "made" if event == "issue" else "revoked"
     details: dict[str, Any] = {
         "token_id": token.id,
@@ -37,18 +41,12 @@ def token_line(event: Literal["issue", "revoke"], token: TokenRecord, by: str, n
     if token.room is not None:
         room = token.room
         details |= {"room": room.topic, "participant": room.participant, "privilege": room.privilege}
-    return AuditRecord.event(
-        now,
-        by,
-        "operator",
-        f"tokens/{event}",
-        verdict=outcome,
-        **details,
-    )
+    return AuditRecord.event(now, by, "operator", f"tokens/{event}", verdict=outcome, **details)
 
 
 DAY_S = 86_400
-USE_NOTED_S: Final = 60.0  # how exactly it is known when a client's token was last used
+# The last use of a client's token is known to this precision.
+USE_NOTED_S: Final = 60.0
 WIDEST: Final[Mapping[TokenAudience, Scope]] = {
     "client": "write",
     "subserver": "admin",
@@ -56,13 +54,14 @@ WIDEST: Final[Mapping[TokenAudience, Scope]] = {
     "operator": "write",
     "browser": "write",
 }
-# The role of an operator is none of these: it decides, and is given upon a proof alone.
+# No token gives the role `operator`, which decides approvals. It needs a proof.
 SCOPE_ROLES: Final[Mapping[Scope, tuple[str, ...]]] = {
     "read": ("viewer",),
     "write": ("viewer", "admin"),
     "admin": ("viewer", "admin"),
 }
-KNOWN_MAX: Final = 10_000  # bearers and clients of authorization servers; as many as a node has sessions
+# Remembered headers, and clients of authorization servers. A node has as many sessions.
+KNOWN_MAX: Final = 10_000
 
 log = logging.getLogger("interlock.access")
 
@@ -71,8 +70,10 @@ V = TypeVar("V")
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    """A person at the operator endpoint."""
+
     principal: str
-    roles: frozenset[str]  # a token of scope read only looks
+    roles: frozenset[str]
 
 
 def credential_of(authorization: str, *, basic: bool) -> str:
@@ -95,15 +96,20 @@ def credential_of(authorization: str, *, basic: bool) -> str:
 
 
 class TokenRegistry:
+    """The tokens of a node, and the verified access tokens of authorization servers."""
+
     def __init__(self, table: TokenTable, clock: Clock, rules: tuple[AccessRule, ...], days: int) -> None:
         self._table = table
         self._clock = clock
         self._rules = rules
         self._days = days
         self._records: dict[str, TokenRecord] = {}
-        self._used: dict[str, float] = {}  # hash -> when, not yet written
+        # When tokens were last used, by hash. Written when the tokens are listed, and at the end.
+        self._used: dict[str, float] = {}
+        # The principal of a header, and until when the header is not verified again.
         self._known: dict[bytes, tuple[Principal, float]] = {}
-        self._vouched: dict[str, float] = {}  # principal of an authorization server -> when its last token ends
+        # When the last access token of a principal of an authorization server ends.
+        self._vouched: dict[str, float] = {}
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None:
         """Apply other [[access]] entries. The next request of each caller is looked up again."""
@@ -266,7 +272,7 @@ class TokenRegistry:
         now = self._clock.wall()
         revoked = await self._table.revoke(reference, now)
         self._known.clear()
-        # Not read again: what another replica revokes meanwhile would be taken back.
+        # The table is not read again, because that would undo what another replica revoked in the meantime.
         ids = {record_of_token.id for record_of_token in revoked}
         for hash, record in self._records.items():
             if record.id in ids:

@@ -23,7 +23,7 @@ from interlock.aql.protocol.errors import AqlFailure, Code, internal_error, too_
 from interlock.aql.protocol.families import Mode
 from interlock.aql.protocol.field_selection import Selection, known_fields, select, unmatched
 from interlock.aql.protocol.model import Category
-from interlock.aql.protocol.results import maybe_envelope_data, read_error, read_result
+from interlock.aql.protocol.results import find_envelope_data, read_error, read_result
 from interlock.core.calls.caller import Caller, ClientRequest
 from interlock.core.calls.check import Account
 from interlock.core.clock import rfc3339
@@ -181,7 +181,7 @@ class OperationSink:
         if read.passes:
             return OperationAnswer(message=message, status=status)
         if entry.upstream is not None and read.failure is None:
-            read = maybe_envelope_data(read.data) or read
+            read = find_envelope_data(read.data) or read
         # Select the requested fields of the data, and add warnings.
         data, warnings = read.data, self.warnings
         if self.selection is not None and read.failure is None and self.selection != "full":

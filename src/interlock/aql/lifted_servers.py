@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from interlock.aql.operation_index import LiftedOperations
 from interlock.aql.protocol.model import JSON_TYPES, AqlOperation, AqlParameter, Category, Returns, is_name, snake
-from interlock.aql.protocol.results import maybe_envelope_data, read_result
+from interlock.aql.protocol.results import find_envelope_data, read_result
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, view_key
@@ -147,7 +147,7 @@ class LiftedServers:
             return {}
         result = (decode_object(message) or {}).get("result")
         read = read_result(result, tool=route.qualified, operation="introspect") if result is not None else None
-        opened = maybe_envelope_data(read.data) if read is not None and read.failure is None else None
+        opened = find_envelope_data(read.data) if read is not None and read.failure is None else None
         if opened is None or opened.failure is not None:
             return {}
         data = decode_value(opened.data) if isinstance(opened.data, Raw) else opened.data

@@ -214,7 +214,7 @@ class LoopOperations:
     async def close(self) -> None:
         await self._work.finish()
 
-    def maybe_person_hold(self, caller: Caller, route: Route | None, held: HeldOperation) -> PersonHold | None:
+    def find_person_hold(self, caller: Caller, route: Route | None, held: HeldOperation) -> PersonHold | None:
         """Return the hold of a person who must confirm an operation, or None if the caller confirms it outside an
         execution.
         """

@@ -324,7 +324,7 @@ class OperationEntry:
             output=output if isinstance(output, Mapping) else None,
             is_read_only=capability is not None and not capability.mutable,
             is_destructive=destructive if isinstance(destructive, bool) else None,
-            is_irreversible=route.irreversible and not route.is_open and bool(route.said or route.is_classified),
+            is_irreversible=route.irreversible and not route.is_open and bool(route.stated or route.is_classified),
             rule=(self._rule.aql if self._rule is not None else None) or NO_RULE,
             has_fields=plan.field_selection,
             is_confirmed=plan.danger.enforce,

@@ -403,7 +403,7 @@ class AqlSurface:
             if entry.danger.level >= Danger.DESTRUCTIVE:
                 self._note_danger(caller, entry, "allowed" if entry.treatment != "confirm" else "left to the gate")
             return None
-        person = self.adapter.loop.maybe_person_hold(caller, entry.route, self._held(entry, arguments))
+        person = self.adapter.loop.find_person_hold(caller, entry.route, self._held(entry, arguments))
         if person is not None:
             self._note_danger(caller, entry, "confirmed by a person" if not person.is_asked_first else "denied, held")
             return person

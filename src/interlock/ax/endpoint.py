@@ -45,7 +45,7 @@ from interlock.ax.registrar import Registrar
 from interlock.config.plan import Plan
 from interlock.core.calls.call import internal
 from interlock.core.recorder import Refusals
-from interlock.fronts.connections import TrustedProxies, address_of, maybe_shown
+from interlock.fronts.connections import TrustedProxies, address_of, find_client_certificate
 from interlock.fronts.exchange import Head
 from interlock.fronts.http_protocol import UPGRADED, McpProtocol
 from interlock.fronts.public import PROXY_HEADERS
@@ -216,7 +216,7 @@ class AxEndpoint:
                 return _UNAUTHORISED
             return registrant_identity(user, rules, on_this_machine=True, tls=None)
         local, tls = (True, None) if uid is not None else self._find_origin(scope, head)
-        shown = maybe_shown(self._certificates, self._proxies, scope, head)
+        shown = find_client_certificate(self._certificates, self._proxies, scope, head)
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
                 return registrant_identity("local", rules, on_this_machine=local, tls=tls, certificate=shown)

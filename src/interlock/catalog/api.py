@@ -21,7 +21,7 @@ class ToolOperation(Struct, frozen=True, kw_only=True):
 
 
 class ToolSurface(Struct, frozen=True, kw_only=True):
-    """What the registry of names says of a tool."""
+    """The verdict of the registry of names about a tool."""
 
     name: Annotated[str, Meta(description="The surface name.")]
     verdict: Annotated[str, Meta(description="identical, compatible, input_only, undecided, mismatch, ...")]
@@ -66,7 +66,7 @@ class Tools(Struct, frozen=True, kw_only=True):
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """Who answers for a tool: the operator for what is configured, else the registrant."""
+    """The one who is responsible for a tool: the operator if it is configured, otherwise the registrant."""
 
     kind: Annotated[str, Meta(description="configuration, or the kind of link that registered.")]
     principal: Annotated[str | UnsetType, Meta(description="Of a registrant: whom its credential names.")] = UNSET
@@ -76,7 +76,7 @@ class Owner(Struct, frozen=True, kw_only=True):
 
 
 class CheckVerdict(Struct, frozen=True, kw_only=True):
-    """What one check of the guard would say to a call."""
+    """The answer that one check of the guard would give to a call."""
 
     number: Annotated[int, Meta(description="The place of the check in the guard's order.")] = field(name="rung")
     name: Annotated[str, Meta(description="The name of the check.")]
@@ -87,7 +87,7 @@ class CheckVerdict(Struct, frozen=True, kw_only=True):
 
 
 class ToolDetail(Tool, frozen=True, kw_only=True):
-    """A tool in full, and what a call of it by a given caller would meet."""
+    """A tool in full, with the checks of a call by a given caller."""
 
     definition: Annotated[dict[str, Any], Meta(description="As clients see it.")]
     route: Annotated[tuple[str, ...], Meta(description="The segments that lead to it, and its local name.")]
@@ -100,7 +100,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
 
 
 class ToolRoute(Struct, frozen=True, kw_only=True):
-    """Where a tool leads (MCP-AX 7.1)."""
+    """The server that a tool leads to (MCP-AX 7.1)."""
 
     downstream_session: Annotated[str, Meta(description="The session of its link, masked.")]
     downstream_name: Annotated[str, Meta(description="Its name there.")]
@@ -112,7 +112,7 @@ ToolRoutes = dict[str, ToolRoute]  # by qualified name
 
 
 class CallProgress(Struct, frozen=True, kw_only=True):
-    """How far a call is, as its server says it."""
+    """The progress of a call, as its server reports it."""
 
     progress: Annotated[float, Meta(description="How far.")]
     total: Annotated[float | None, Meta(description="Of how much; null: not known.")] = None

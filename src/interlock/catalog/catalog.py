@@ -1,8 +1,13 @@
-"""The live namespace, built from what the links offer.
+"""The live namespace, built from the items of all links.
 
-`Catalog.namespace` is an immutable snapshot, replaced whole when a server's offer changes. A caller's `View` of it is
-chosen by its ViewKey and made once per snapshot: which names exist for it, under which spelling, and the bytes of the
-lists. Order is that of the qualified names; nothing changes while no server does.
+`Catalog` receives the items of one link at a time (`link_items`) and publishes immutable snapshots: `Namespace` is
+replaced as a whole when the list of a server changes. Changes that arrive close together are published together
+(`incremental.PacedChanges`), because each one costs every client its cached list.
+
+A caller sees a `View` of the snapshot. Its ViewKey says what the caller may see: scope, server, hidden rooms, spelling
+of names. Equal keys share a view, which is built once for each snapshot: the names that exist, how they are spelled,
+and the bytes of the lists. Names are sorted, so that a list stays the same to the byte while no server changes. Parts
+of a view are taken over from the previous snapshot, so that a change costs only what changed.
 """
 
 from bisect import bisect_left, bisect_right
@@ -63,7 +68,7 @@ SCOPES: Final = ("read", "write", "admin")
 EVERYTHING: Final = ViewKey(dotted=True, scope="admin", who=None)
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     items: bytes  # the JSON array
     next_cursor: str | None
 
@@ -74,7 +79,7 @@ class View:
     def __init__(self, namespace: "Namespace", key: ViewKey, former: "View | None" = None) -> None:
         self._namespace = namespace
         self._key = key
-        self._pages: dict[tuple[str, Era, str], Page] = {}
+        self._pages: dict[tuple[str, Era, str], ListPage] = {}
         link_items = namespace.link_items
         if key.only is not None:
             link_items = tuple(items for items in link_items if items.link.segment == key.only)
@@ -241,7 +246,7 @@ class View:
 
     # Listing
 
-    def page(self, method: str, era: Era, after: str) -> Page:
+    def page(self, method: str, era: Era, after: str) -> ListPage:
         cached = self._pages.get((method, era, after))
         if cached is None:
             if len(self._pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
@@ -262,7 +267,7 @@ class View:
                 member = "uri" if method == RESOURCES_LIST else "uriTemplate"
                 shown = (self._show_place(place, member) for place in left[:PAGE_ITEMS])
                 last = left[PAGE_ITEMS - 1].shown if len(left) > PAGE_ITEMS else None
-            cached = self._pages[(method, era, after)] = Page(
+            cached = self._pages[(method, era, after)] = ListPage(
                 b"[%b]" % b",".join(shown), encode_cursor(last) if last is not None else None
             )
         return cached
@@ -394,7 +399,7 @@ def _bare(uri: str, segment: str) -> str:
 
 
 class Namespace:
-    """One snapshot."""
+    """An immutable snapshot of the items of all links, with the names that collide between them."""
 
     def __init__(
         self,
@@ -612,7 +617,7 @@ class Catalog:
             self.degrade(link)
 
     def place(self, items: LinkItems) -> None:
-        """Instead of the one that its segment has."""
+        """Replace the items of the link's segment, or add them in the order of the segments."""
         segment = items.link.segment
         old = self._link_items.get(segment)
         place = bisect_left(self._order, f"{segment}.")

@@ -118,7 +118,7 @@ class SettledNames(msgspec.Struct, frozen=True):
 
 
 def settle_names(offer: Offer, items: Items) -> SettledNames:
-    """Settle the names of a list, and find those that are invalid or occur twice."""
+    """Return the settled names of a list, and those that are invalid or occur twice."""
     # Drop repeated items that are equal to the byte. A repeated name with another definition is withheld below.
     seen: dict[str, Item] = {}
     named: list[tuple[str, Item]] = []
@@ -290,7 +290,7 @@ class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LinkItemsBuilder:
-    """Builds the items of one link from its listing."""
+    """Builder of the items of one link from its listing."""
 
     def __init__(
         self,
@@ -465,7 +465,7 @@ class _LinkItemsBuilder:
             below=below,
             onward=self._onward(below, local),
             capability=capability,
-            said=stated.capability,
+            stated=stated.capability,
             meta=_with_surface(self._notes(stated, judged, gated=gated), surface),
             hints=judged.hints,
             hops=stated.hops,

@@ -262,7 +262,7 @@ class CallOperations:
         stamp_modern(meta, capabilities=Raw(b"{}"), client=None, log_level=None)
         meta[PROGRESS_TOKEN] = Raw(id)
         params: dict[str, Any] = {"name": Raw(encode_value(name)), "arguments": arguments}
-        sink = _Progress()
+        sink = _ProgressSink()
         call = self.dispatch.call_tool(ClientRequest(caller, id, TOOLS_CALL, params, meta, sink))
         try:
             while not sink.is_over:
@@ -276,7 +276,7 @@ class CallOperations:
             call.cancel("the operator cancelled it")
 
 
-class _Progress:
+class _ProgressSink:
     """A sink that keeps only the newest progress and the answer, however much a server sends."""
 
     def __init__(self) -> None:

@@ -284,7 +284,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     source: Item | None = None  # of a tool: the item as it was listed, with what its server may not say
     onward: dict[str, Raw] | None = None  # route and cursor of a call that begins here; None for unmodified servers
     capability: Capability | None = None  # None for prompts
-    said: Raw | None = None  # the capability annotation as it came
+    stated: Raw | None = None  # the capability annotation as it came
     meta: dict[str, Any] = {}
     hints: dict[str, bool] = {}
     hops: int = 1
@@ -319,7 +319,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def digest(self) -> str:
         """Return the digest of the definition as declared (MCP-AX 11.3)."""
-        declared = as_declared(self.said, self.meta.get(DECLARED, {}))
+        declared = as_declared(self.stated, self.meta.get(DECLARED, {}))
         return tool_digest(self.item, downstream_name=self.original, declared=declared)
 
 
@@ -377,7 +377,7 @@ def changes(old: LinkItems | None, new: LinkItems) -> tuple[ChangedDefinition, .
     changed = []
     for after in new.tools if before else ():
         was = before.get(after.qualified)
-        if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
+        if was is None or (was.item == after.item and was.original == after.original and was.stated == after.stated):
             continue
         if was.digest != after.digest:
             changed.append(ChangedDefinition(name=after.qualified, before=was, after=after))

@@ -10,14 +10,14 @@ SecretKind = Literal["secret", "token", "client"]
 
 
 class Secret(Struct, frozen=True, kw_only=True):
-    """The name of something that is kept."""
+    """The name of something that is stored."""
 
     kind: Annotated[SecretKind, Meta(description="Set by a person, a token for a server, or a client registration.")]
     name: Annotated[str, Meta(description="Its name.")]
 
 
 class Secrets(Struct, frozen=True, kw_only=True):
-    """Everything that is kept."""
+    """The names of everything that is stored."""
 
     secrets: Annotated[tuple[Secret, ...], Meta(description="By kind and name.")]
 

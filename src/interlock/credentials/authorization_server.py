@@ -21,7 +21,7 @@ from interlock.credentials.protocol.oauth_client import (
     BadAnswer,
     BadRegistration,
     Client,
-    Token,
+    IssuedTokens,
     client_metadata,
     error_code_untrusted,
     find_method_to_register,
@@ -164,7 +164,7 @@ class AuthorizationServers:
 
     async def request(
         self, server: AuthorizationServer, client: Client, form: Mapping[str, str], assertion: str | None
-    ) -> Token:
+    ) -> IssuedTokens:
         """Request a token. Raise TokenRefused if the server says no, and Unobtainable if it gives no usable answer."""
         headers, body = token_request(form, client, assertion)
         try:

@@ -35,7 +35,7 @@ from interlock.store.sqlite.secrets import Secrets
 T = TypeVar("T")
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
+class TokenGrant(msgspec.Struct, frozen=True, kw_only=True):
     """A stored token for one server, of one user or of the node itself. Only its origin and its scopes are shown."""
 
     # The only server to which the token is ever sent.
@@ -66,19 +66,19 @@ class TokenStore:
         self._secrets = secrets
         self._clock = clock
 
-    async def find_grant(self, segment: str, principal: str, server: str) -> Grant | None:
+    async def find_grant(self, segment: str, principal: str, server: str) -> TokenGrant | None:
         """Return the stored token of a server. Return None if it was issued for another server, because the URL of a
         segment may have changed.
         """
         name = grant_name(segment, principal)
         data = await self._secrets.get("token", name, self._clock.wall())
-        grant = _read(data, Grant)
+        grant = _read(data, TokenGrant)
         if data is not None and (grant is None or grant.server != server):
             await self._secrets.remove("token", name)
             return None
         return grant
 
-    async def keep_grant(self, segment: str, principal: str, grant: Grant) -> None:
+    async def keep_grant(self, segment: str, principal: str, grant: TokenGrant) -> None:
         name = grant_name(segment, principal)
         await self._secrets.put("token", name, msgspec.json.encode(grant), self._clock.wall())
 
@@ -192,7 +192,7 @@ class Clients:
             await self.records.keep_client(client)
         return client
 
-    async def of_grant(self, plan: OAuthPlan, grant: Grant, server: AuthorizationServer) -> Client:
+    async def of_grant(self, plan: OAuthPlan, grant: TokenGrant, server: AuthorizationServer) -> Client:
         """Return the client that a token was issued to, which alone may renew it. Raise TokenRefused if it is gone."""
         if plan.client_id is not None:
             if plan.client_id != grant.client_id:

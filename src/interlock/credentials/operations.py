@@ -26,7 +26,7 @@ from interlock.credentials.api import (
 )
 from interlock.credentials.secret_references import Unobtainable, secret_line
 from interlock.credentials.service import BadSecretName, CredentialService, referenced_secrets
-from interlock.credentials.token import Page
+from interlock.credentials.token import ConsentPage
 from interlock.drivers.protocol.server_name import server_name
 from interlock.fronts.audience import Audience
 from interlock.links.connected_link import ServerLink
@@ -148,7 +148,7 @@ class ConsentOperations:
         )
 
     @handles(TAKE_OAUTH_RETURN)
-    async def take_return(self, parameters: list[tuple[str, str]]) -> Page:
+    async def take_return(self, parameters: list[tuple[str, str]]) -> ConsentPage:
         """Finish a consent with the parameters that a browser brought back. Return the page to show.
 
         The state in the parameters is the only credential.

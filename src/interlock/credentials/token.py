@@ -29,12 +29,12 @@ import msgspec
 from interlock.config.plan import Dial, OAuthPlan
 from interlock.core.clock import Clock
 from interlock.credentials.authorization_server import AuthorizationServers, TokenSource, printable, union
-from interlock.credentials.client_registration import Clients, Grant, TokenStore
+from interlock.credentials.client_registration import Clients, TokenGrant, TokenStore
 from interlock.credentials.protocol.oauth_client import (
     VERIFIER_BYTES,
     AuthorizationServer,
     Client,
-    Token,
+    IssuedTokens,
     authorization_url,
     code_form,
     credentials_form,
@@ -62,7 +62,7 @@ PENDING_MAX: Final = 10_000
 STATE_BYTES: Final = 32
 
 
-class Consent(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedConsent(msgspec.Struct, frozen=True, kw_only=True):
     """Consent that a person is asked for, with the URL of its page."""
 
     # Identifies the consent in messages and logs. The state is secret.
@@ -81,10 +81,10 @@ class PendingConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     client: Client
     verifier: str
     redirect_uri: str
-    consent: Consent
+    consent: RequestedConsent
 
 
-class Page(msgspec.Struct, frozen=True):
+class ConsentPage(msgspec.Struct, frozen=True):
     """Page for the person who returns from the authorization server."""
 
     status: int
@@ -92,12 +92,12 @@ class Page(msgspec.Struct, frozen=True):
     text: str
 
 
-_UNKNOWN: Final = Page(
+_UNKNOWN: Final = ConsentPage(
     400,
     "Nothing was done",
     "This page was used before, or has expired. Ask for a new one: interlock links restart SEGMENT",
 )
-_ELSEWHERE: Final = Page(
+_ELSEWHERE: Final = ConsentPage(
     400, "Nothing was done", "The answer did not come from the authorization server that was asked."
 )
 
@@ -113,7 +113,7 @@ class Consents:
 
     def ask(
         self, requester: "TokenHolder", source: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
-    ) -> Consent:
+    ) -> RequestedConsent:
         """Return the consent with the page to visit. Repeated identical requests get the same page. Raise
         Unobtainable.
         """
@@ -144,7 +144,7 @@ class Consents:
             resource=source.resource,
             scopes=scopes,
         )
-        consent = Consent(
+        consent = RequestedConsent(
             id=secrets.token_urlsafe(16), url=url, issuer=server.issuer, scopes=scopes, expires_at=now + CONSENT_S
         )
         self._hashes[requester] = _hash(state)
@@ -158,7 +158,7 @@ class Consents:
         )
         return consent
 
-    async def finish(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
+    async def finish(self, parameters: Sequence[tuple[str, str]]) -> tuple[ConsentPage, PendingConsent | None]:
         """Return the page to show, and the consent if there is a token now."""
         answer = read_callback_untrusted(parameters)
         pending = self._pending.get(_hash(answer.state)) if answer is not None else None
@@ -172,17 +172,17 @@ class Consents:
         if not is_from(answer, server.issuer, always_says=server.authorization_response_iss_parameter_supported):
             return _ELSEWHERE, None
         if answer.code is None:
-            return Page(
+            return ConsentPage(
                 400, "There is no token", f"{requester.title}: the authorization server says {answer.error}."
             ), None
         try:
             form = code_form(answer.code, pending.verifier, pending.redirect_uri, pending.source.resource)
             await requester.redeem(pending, form)
         except Unobtainable as error:
-            return Page(502, "There is no token", f"{requester.title}: {error}."), None
+            return ConsentPage(502, "There is no token", f"{requester.title}: {error}."), None
         except StoreError:
-            return Page(503, "There is no token", f"{requester.title}: the token cannot be stored."), None
-        return Page(200, "Done", f"{requester.title} can be used now. You may close this page."), pending
+            return ConsentPage(503, "There is no token", f"{requester.title}: the token cannot be stored."), None
+        return ConsentPage(200, "Done", f"{requester.title} can be used now. You may close this page."), pending
 
     def forget(self, requester: "TokenHolder") -> None:
         """Make the pending page of a holder invalid."""
@@ -259,7 +259,7 @@ class TokenHolder:
             else node_own._authority
         )
         self._challenge: Challenge = NO_CHALLENGE if node_own is None else node_own._challenge
-        self._grant: Grant | None = None
+        self._grant: TokenGrant | None = None
         self._source: TokenSource | None = None
         # The scopes of the next token.
         self._wanted: tuple[str, ...] = ()
@@ -411,7 +411,7 @@ class TokenHolder:
 
     # A person agrees
 
-    async def consent(self, *, by_operator: bool = False) -> Consent:
+    async def consent(self, *, by_operator: bool = False) -> RequestedConsent:
         """Return the consent to ask a person for. An operator who asks starts over: the authorization server is
         looked for again, and more scopes may be requested again. Raise Unobtainable or StoreError.
         """
@@ -437,7 +437,7 @@ class TokenHolder:
             client = await self._services.clients.find(self.segment, self._plan, source.server, self._authority)
             return self._services.consents.ask(self, source, client, redirect_uri, wanted or source.scopes)
 
-    async def _source_of(self, grant: Grant) -> TokenSource:
+    async def _source_of(self, grant: TokenGrant) -> TokenSource:
         return TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
 
     async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> None:
@@ -457,7 +457,7 @@ class TokenHolder:
         token = await self._request(source.server, client, credentials_form(self._wanted, source.resource))
         await self._keep(token, client.client_id, source.server.issuer, source.resource, self._wanted)
 
-    async def _refresh(self, grant: Grant) -> None:
+    async def _refresh(self, grant: TokenGrant) -> None:
         stored = await self._services.records.find_grant(self.segment, self.principal, self._server)
         if stored is None:
             raise TokenRefused("it was removed")
@@ -476,7 +476,7 @@ class TokenHolder:
             token = msgspec.structs.replace(token, refresh_token=grant.refresh_token)
         await self._keep(token, grant.client_id, grant.issuer, grant.resource, grant.scopes)
 
-    async def _request(self, server: AuthorizationServer, client: Client, form: dict[str, str]) -> Token:
+    async def _request(self, server: AuthorizationServer, client: Client, form: dict[str, str]) -> IssuedTokens:
         assertion = None
         if client.method == "private_key_jwt" and self._plan.private_key is not None:
             from interlock.credentials.client_assertion import client_assertion  # `cryptography`
@@ -492,9 +492,11 @@ class TokenHolder:
                 await self._services.records.drop_client(server.issuer)
             raise
 
-    async def _keep(self, token: Token, client_id: str, issuer: str, resource: str, scopes: tuple[str, ...]) -> None:
+    async def _keep(
+        self, token: IssuedTokens, client_id: str, issuer: str, resource: str, scopes: tuple[str, ...]
+    ) -> None:
         now = self._services.clock.wall()
-        grant = Grant(
+        grant = TokenGrant(
             server=self._server,
             resource=resource,
             issuer=issuer,
@@ -515,7 +517,7 @@ class TokenHolder:
         for on_line in self._on_line[:]:
             on_line()
 
-    def _adopt(self, grant: Grant, *, is_new: bool, lifetime_s: float | None = None) -> None:
+    def _adopt(self, grant: TokenGrant, *, is_new: bool, lifetime_s: float | None = None) -> None:
         self._grant, self._loaded, self._failures, self.waits_for_consent = grant, True, 0, False
         self.line = b"authorization: Bearer %b\r\n" % grant.access_token.encode("ascii")
         if is_new:
@@ -530,10 +532,10 @@ class TokenHolder:
 
     # Renewal
 
-    def _is_renewable(self, grant: Grant) -> bool:
+    def _is_renewable(self, grant: TokenGrant) -> bool:
         return grant.refresh_token is not None or self._plan.grant == "client_credentials"
 
-    def _is_expired(self, grant: Grant) -> bool:
+    def _is_expired(self, grant: TokenGrant) -> bool:
         """Return whether a token that can be renewed has expired. Any other token is used until the server refuses."""
         is_over = grant.expires_at is not None and self._services.clock.wall() >= grant.expires_at
         return is_over and self._is_renewable(grant)

@@ -38,7 +38,7 @@ from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
 from interlock.credentials.secret_references import Unobtainable
-from interlock.credentials.token import Consent
+from interlock.credentials.token import RequestedConsent
 from interlock.dispatch.arrivals import Arrivals, ArrivingCall
 from interlock.dispatch.availability import AvailabilityCheck, CallQueue, WaitingCall, forbid_resending
 from interlock.dispatch.calls_under_way import CallsUnderWay
@@ -576,7 +576,7 @@ class Dispatch:
             return
         if call.done:
             return
-        if isinstance(opened, Consent):
+        if isinstance(opened, RequestedConsent):
             self.under_way.ask_consent(call, link.name, opened.url, opened.id)
             return
         verdict = self.guard.admit(call, opened)

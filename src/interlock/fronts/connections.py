@@ -121,7 +121,7 @@ if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates
 
 
-def maybe_shown(
+def find_client_certificate(
     certificates: "Certificates | None", proxies: TrustedProxies, scope: MutableMapping[str, Any], head: Head
 ) -> ClientCertificate | Refusal | None:
     """Return the client's certificate, why it is refused, or None if the client presented none.

@@ -218,7 +218,7 @@ class PublicEndpoint:
     def _admit(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> None:
         post = decision.post
         if post is None:
-            post = self._maybe_post(exchange, decision, principal)
+            post = self._serve_unless_message(exchange, decision, principal)
             if post is None:
                 return
         exchange.streams_only = decision.streams_only
@@ -252,7 +252,9 @@ class PublicEndpoint:
         except Exception:
             _fail(exchange)
 
-    def _maybe_post(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> UrlTarget | None:
+    def _serve_unless_message(
+        self, exchange: Exchange, decision: HeadDecision, principal: Principal
+    ) -> UrlTarget | None:
         """Serve a request that is not an ordinary message to a configured endpoint.
 
         Returns the endpoint if the request turns out to be an ordinary message, or None if it has been served.
@@ -319,7 +321,7 @@ class PublicEndpoint:
             self._legacy.sessions.close(session, "closed by the client")
             exchange.reply(204)
             return
-        had = session.logs.maybe_after(session.id, exchange.head.headers.get(b"last-event-id", b""))
+        had = session.logs.find_after(session.id, exchange.head.headers.get(b"last-event-id", b""))
         if had is not None:
             exchange.keep = False  # the connection is for this stream alone, and may be given up with it
             exchange.extra += b"connection: close\r\n"

@@ -31,7 +31,7 @@ class StreamLogs:
         self._of_session.setdefault(session, set()).add(self._last)
         return log
 
-    def maybe_after(self, session: str, event_id: bytes) -> "tuple[StreamLog, int] | None":
+    def find_after(self, session: str, event_id: bytes) -> "tuple[StreamLog, int] | None":
         """Return the stream of a session that had this event, and how many of its events the client has, or None."""
         stream, _, index = event_id.partition(b"-")
         if not (stream.isdigit() and index.isdigit()) or max(len(stream), len(index)) > _NUMBER_DIGITS_MAX:

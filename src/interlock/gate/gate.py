@@ -333,7 +333,7 @@ class GateHold(msgspec.Struct, eq=False):
         is_definition = is_unclassified(route)
         client = call.meta.get(META_CLIENT, call.caller.client)
         snapshot = DefinitionSnapshot(
-            route.qualified, route.original, route.item, route.said, route.meta.get(DECLARED, {})
+            route.qualified, route.original, route.item, route.stated, route.meta.get(DECLARED, {})
         )
         return self.gate.inbox.draft(
             Kind.DEFINITION if is_definition else Kind.CALL,

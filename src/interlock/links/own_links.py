@@ -30,7 +30,7 @@ from interlock.config.plan import ServerPlan, Spawn
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
 from interlock.core.link_state import USABLE, LinkState
-from interlock.credentials.token import Consent, TokenHolder
+from interlock.credentials.token import RequestedConsent, TokenHolder
 from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.links.connector import SETTLED_S, ConnectorParts, Eras, LimitReached
 from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
@@ -101,7 +101,7 @@ class OwnKeeper(ServerKeeper):
     def use(self) -> None:
         self.used_at = self._connector_parts.clock.now()
 
-    async def open(self) -> ServerLink | Consent:
+    async def open(self) -> ServerLink | RequestedConsent:
         """Return the link once it can be used or has failed, or what its user has to consent to first.
 
         Raises Unobtainable, StoreError.
@@ -320,7 +320,7 @@ class OwnLinks:
         """Return the usable link of a principal, without marking it as used, or None."""
         return next((keeper.link for keeper in self._links_of(principal) if keeper.is_usable), None)
 
-    async def open(self, caller: Caller, declared: Raw | None = None) -> ServerLink | Consent:
+    async def open(self, caller: Caller, declared: Raw | None = None) -> ServerLink | RequestedConsent:
         """Open the client's link, however long it takes, and return it, or what its user has to consent to first.
 
         Raises Unobtainable, StoreError, LimitReached.

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from interlock.access.logins import maybe_browser
+from interlock.access.logins import find_browser
 from interlock.access.tokens import Operator, credential_of
 from interlock.ax.endpoint import AxEndpoint, UserApp, UserProtocol
 from interlock.core.tls import listener_options
@@ -221,4 +221,4 @@ class Endpoints:
         """Return the operator that a token identifies, or the session of a browser at a page."""
         header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
         who = self._tokens.operator(credential_of(header, basic=page))
-        return who or maybe_browser(self._tokens, request.headers.get("host", ""), request.cookies)
+        return who or find_browser(self._tokens, request.headers.get("host", ""), request.cookies)

@@ -23,7 +23,7 @@ from interlock.approvals.api import ENROL_PASSKEY, VISIT_INVITATION, EnrolPasske
 from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, PATH, PasskeyInvitation, invitation_view
 from interlock.credentials.api import TAKE_OAUTH_RETURN
-from interlock.credentials.token import Page
+from interlock.credentials.token import ConsentPage
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import KEY_HEADER, json_answer, refuse_unknown_parameters
@@ -84,7 +84,7 @@ _PAGE: Final = """<!doctype html>
 """
 
 
-FOREIGN: Final = Page(400, "Nothing was done", "Another page asked for this, not a person.")
+FOREIGN: Final = ConsentPage(400, "Nothing was done", "Another page asked for this, not a person.")
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:
@@ -98,7 +98,7 @@ def is_foreign(headers: Mapping[str, str]) -> bool:
         return True
 
 
-def callback_page(page: Page) -> Response:
+def callback_page(page: ConsentPage) -> Response:
     text = _PAGE.format(title=escape(page.title), text=escape(page.text))
     return HTMLResponse(text, page.status, headers=_HEADERS)
 

@@ -32,7 +32,7 @@ from interlock.approvals.trust.registrant import ClientCertificate
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock, rfc3339, rfc3339_ms
 from interlock.core.recorder import RefusalPlace, Refusals
-from interlock.fronts.connections import TrustedProxies, address_of, maybe_shown, source_of
+from interlock.fronts.connections import TrustedProxies, address_of, find_client_certificate, source_of
 from interlock.fronts.exchange import Head
 from interlock.fronts.http_protocol import UPGRADED
 from interlock.fronts.public import PROXY_HEADERS
@@ -174,7 +174,7 @@ class RoomsEndpoint:
             return issued.caller if is_same else _BAD_TICKET
         credential = head.credential
         if credential is None:
-            shown = maybe_shown(self._certificates, self._proxies, scope, head)
+            shown = find_client_certificate(self._certificates, self._proxies, scope, head)
             name = shown.principal if isinstance(shown, ClientCertificate) else None
             if isinstance(shown, ClientCertificate) and name is not None and self._rooms.is_listed(name):  # X-5.1-2
                 return RoomCaller(principal=name, certificate=shown)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.servers.minting import key, mint
 
-from interlock.access.key_sets import BACKOFF_S, FRESH_S, UNKNOWN_KEY_S, KeyRing, Unavailable
+from interlock.access.key_sets import BACKOFF_S, FRESH_S, UNKNOWN_KEY_S, IssuerUnavailable, KeyRing
 from interlock.access.key_sets import KEPT_S as KEYS_KEPT_S
 from interlock.access.oauth import ASKING_MAX, BELIEVED_S, KEPT_S, REFUSED_MAX, Introspector, Verifications
 from interlock.access.tokens import KNOWN_MAX, TokenRegistry
@@ -155,7 +155,7 @@ async def test_known_keys_serve_while_the_server_fails_but_not_for_ever(
     clock.time += KEYS_KEPT_S - 1
     assert await kid(ring, "a") == "a"
     clock.time += 1
-    with pytest.raises(Unavailable):
+    with pytest.raises(IssuerUnavailable):
         await kid(ring, "a")
 
 
@@ -166,7 +166,7 @@ async def test_a_server_that_fails_is_asked_at_growing_distances(
     distances, last = [], clock.time
     for _ in range(3_000):
         before = len(server.asked)
-        with pytest.raises(Unavailable):
+        with pytest.raises(IssuerUnavailable):
             await kid(ring, "a")
         if len(server.asked) > before:
             distances.append(clock.time - last)
@@ -257,7 +257,7 @@ async def test_a_server_that_cannot_be_asked_or_answers_oddly_refuses_nobody_for
     judge = Judge()
     asking = introspector(judge, clock)
     judge.answer = None
-    with pytest.raises(Unavailable):
+    with pytest.raises(IssuerUnavailable):
         await asking.claims("x", "here")
     for judge.answer in ([], {"active": "yes"}, {"active": True, "aud": 7}):
         assert await asking.claims("x", "here") == InvalidToken(Reason.UNCLEAR)
@@ -287,7 +287,7 @@ async def test_a_confirmed_token_stays_believed_while_its_server_cannot_be_asked
     assert await asking.claims("x", "here") == (first[0], 1)
     assert judge.asked == 3  # it was asked, each time
     clock.time += 1
-    with pytest.raises(Unavailable):
+    with pytest.raises(IssuerUnavailable):
         await asking.claims("x", "here")
     judge.answer = {"active": False}
     assert await asking.claims("x", "here") == InvalidToken(Reason.INACTIVE)

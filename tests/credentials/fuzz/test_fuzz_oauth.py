@@ -25,9 +25,9 @@ from interlock.credentials.protocol.resource import (
     BadIntrospection,
     BadMetadata,
     challenge,
+    find_bearer,
     is_protected,
     is_scope,
-    maybe_bearer,
     read_challenge_untrusted,
     read_introspection_untrusted,
     read_metadata_untrusted,
@@ -91,7 +91,7 @@ def test_any_three_parts_are_read_or_refused(parts: list[bytes]) -> None:
 
 @given(st.text(), st.binary())
 def test_any_header_and_any_text_in_an_answer_do_no_harm(text: str, header: bytes) -> None:
-    token = maybe_bearer(header)
+    token = find_bearer(header)
     assert token is None or request_body(token).isascii()
     is_protected(text)
     said = challenge("https://h", error="invalid_token", description=text, scope=text)

@@ -9,7 +9,7 @@ from interlock.credentials import token as token_module
 from interlock.credentials.authorization_server import TokenSource
 from interlock.credentials.protocol.oauth_client import AuthorizationServer, Client
 from interlock.credentials.secret_references import Unobtainable
-from interlock.credentials.token import CONSENT_S, Consent, Consents, Page, PendingConsent, TokenHolder
+from interlock.credentials.token import CONSENT_S, ConsentPage, Consents, PendingConsent, RequestedConsent, TokenHolder
 from interlock.store.ports import Unavailable
 
 ISSUER = "https://login.example.com"
@@ -62,16 +62,16 @@ def found(**changes: Any) -> TokenSource:
     return TokenSource(resource="https://mcp.example.com/mcp", server=AuthorizationServer(**(usual | changes)))
 
 
-def ask(desk: Consents, asker: Asker, *scopes: str, **changes: Any) -> Consent:
+def ask(desk: Consents, asker: Asker, *scopes: str, **changes: Any) -> RequestedConsent:
     client = Client(issuer=ISSUER, client_id="node")
     return desk.ask(cast(TokenHolder, asker), found(**changes), client, BACK, scopes)
 
 
-def state(consent: Consent) -> str:
+def state(consent: RequestedConsent) -> str:
     return dict(parse_qsl(urlsplit(consent.url).query))["state"]
 
 
-async def come_back(desk: Consents, consent: Consent, **more: str) -> Page:
+async def come_back(desk: Consents, consent: RequestedConsent, **more: str) -> ConsentPage:
     return (await desk.finish([("state", state(consent)), ("code", "c"), *more.items()]))[0]
 
 

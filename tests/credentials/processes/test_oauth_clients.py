@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from interlock.config.plan import OAuthPlan
-from interlock.credentials.client_registration import Clients, Grant, TokenStore
+from interlock.credentials.client_registration import Clients, TokenGrant, TokenStore
 from interlock.credentials.protocol.oauth_client import AuthorizationServer, Client
 from interlock.credentials.secret_references import SecretResolver, TokenRefused, Unobtainable
 from interlock.store.sqlite.secrets import Secrets
@@ -120,7 +120,7 @@ async def test_a_client_without_a_proof_that_is_taken_says_what_is_taken(room: R
 
 async def test_a_token_is_renewed_only_by_the_client_it_was_given_to(room: Room) -> None:
     server = AuthorizationServer(issuer=ISSUER, token_endpoint=ISSUER)
-    grant = Grant(server="s", resource="r", issuer=ISSUER, client_id="c1", access_token="t")
+    grant = TokenGrant(server="s", resource="r", issuer=ISSUER, client_id="c1", access_token="t")
     with pytest.raises(TokenRefused, match="is no longer registered"):
         await room.clients.of_grant(OAuthPlan(), grant, server)
     await room.find()
@@ -130,7 +130,7 @@ async def test_a_token_is_renewed_only_by_the_client_it_was_given_to(room: Room)
 
 
 async def test_a_grant_for_another_server_is_dropped_and_not_given(room: Room) -> None:
-    grant = Grant(server="https://one", resource="r", issuer=ISSUER, client_id="c", access_token="t")
+    grant = TokenGrant(server="https://one", resource="r", issuer=ISSUER, client_id="c", access_token="t")
     await room.records.keep_grant("crm", "", grant)
     await room.records.keep_grant("crm", "client:ada", grant)
     assert await room.records.find_grant("crm", "", "https://one") == grant

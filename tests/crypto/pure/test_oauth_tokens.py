@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.servers.minting import b64, confused, join, key, mint, unsigned
 
-from interlock.credentials.protocol.resource import TOKEN_BYTES_MAX, challenge, is_bearer, maybe_bearer
+from interlock.credentials.protocol.resource import TOKEN_BYTES_MAX, challenge, find_bearer, is_bearer
 from interlock.crypto.jose import (
     InvalidToken,
     Jwt,
@@ -198,7 +198,7 @@ def test_no_two_pairs_of_subject_and_client_share_a_name() -> None:
 @pytest.mark.parametrize("value", [b"Bearer abc", b"bearer abc", b"BEARER  abc ", b"Bearer abc=="])
 def test_a_bearer_is_found_in_the_header(value: bytes) -> None:
     assert is_bearer(value)
-    assert str(maybe_bearer(value)).startswith("abc")
+    assert str(find_bearer(value)).startswith("abc")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_bearer_is_found_in_the_header(value: bytes) -> None:
     ],
 )
 def test_what_can_be_no_bearer_is_none(value: bytes) -> None:
-    assert maybe_bearer(value) is None
+    assert find_bearer(value) is None
 
 
 def test_a_challenge_names_the_metadata_first_and_cannot_be_broken_out_of() -> None:

@@ -52,7 +52,7 @@ def test_a_session_that_ends_costs_no_look_at_the_streams_of_others() -> None:
     logs.forget("mine")
     logs.forget("mine")
     assert [log.events for log in mine] == [[], []] and len(others.events) == 1
-    assert logs.maybe_after("mine", b"1-1") is None and logs.maybe_after("other", b"3-1") is not None
+    assert logs.find_after("mine", b"1-1") is None and logs.find_after("other", b"3-1") is not None
 
 
 def test_what_several_connections_ask_for_is_kept_for_the_last_alone() -> None:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeVar
 
-from interlock.access.key_sets import Get, KeyRing, Unavailable
+from interlock.access.key_sets import Get, IssuerUnavailable, KeyRing
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
 from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock
@@ -136,11 +136,11 @@ class Anchors:
             for anchor in self.known()
             if anchor.source == "jwks" and picked(anchor) and anchor.name in self._rings
         ]
-        away = Unavailable in await asyncio.gather(*(_outcome(ring.fresh()) for ring in rings))
+        away = IssuerUnavailable in await asyncio.gather(*(_outcome(ring.fresh()) for ring in rings))
         verdict = judge(self.known())
         if not _is_unknown_key(verdict) or not rings:
             return verdict
-        away = Unavailable in await asyncio.gather(*(_outcome(ring.search()) for ring in rings)) or away
+        away = IssuerUnavailable in await asyncio.gather(*(_outcome(ring.search()) for ring in rings)) or away
         verdict = judge(self.known())
         if _is_unknown_key(verdict) and away:
             return Refusal(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})
@@ -171,8 +171,8 @@ class Anchors:
 async def _outcome(renewal: Awaitable[object]) -> object:
     try:
         return await renewal
-    except Unavailable:
-        return Unavailable
+    except IssuerUnavailable:
+        return IssuerUnavailable
 
 
 def _is_unknown_key(verdict: object) -> bool:

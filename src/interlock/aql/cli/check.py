@@ -161,7 +161,7 @@ async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) 
     asks = {"operation": "introspect", "params": {"query": "operations", "first": 1}}
     for tool in tools:  # what a client does that knows only the list
         answer = await client.request("tools/call", {"name": tool, "arguments": asks})
-        conformance = _maybe_conformance(answer)
+        conformance = _find_conformance(answer)
         if conformance is not None:
             reads, claimed = tool, LEVELS.get(conformance, 1)
             break
@@ -171,7 +171,7 @@ async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) 
     return checked, claimed
 
 
-def _maybe_conformance(answer: dict[str, Any]) -> str | None:
+def _find_conformance(answer: dict[str, Any]) -> str | None:
     try:
         return str(json.loads(answer["result"]["content"][0]["text"])["data"]["_protocol"]["conformance"])
     except (LookupError, TypeError, ValueError):

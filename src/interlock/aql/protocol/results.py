@@ -180,9 +180,9 @@ def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Aq
         if find_string((block := decode_object(raw) or {}).get("type")) == "text"
     ]
     first, text = (texts[0].strip() if texts else ""), "\n".join(texts).strip()
-    value = _maybe_decoded(result.structured if result.structured is not msgspec.UNSET else None)
+    value = _decode_if_valid(result.structured if result.structured is not msgspec.UNSET else None)
     if value is None and text[:1] == "{":
-        value = _maybe_decoded(Raw(text.encode("utf-8", "replace")))
+        value = _decode_if_valid(Raw(text.encode("utf-8", "replace")))
     if isinstance(value, Mapping):
         own = _envelope_failure(value)
         if own is not None:
@@ -204,7 +204,7 @@ def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Aq
     return internal_error(line, **details)
 
 
-def _maybe_decoded(raw: Raw | None) -> Any:
+def _decode_if_valid(raw: Raw | None) -> Any:
     if raw is None:
         return None
     try:
@@ -226,9 +226,9 @@ def _envelope_failure(value: Mapping[str, Any]) -> AqlFailure | None:
     return AqlFailure(code if code in CODES else Code.INTERNAL_ERROR.value, message or "the operation failed", members)
 
 
-def maybe_envelope_data(data: Any) -> Read | None:
+def find_envelope_data(data: Any) -> Read | None:
     """Return the data or failure in the answer of a tool that itself speaks MCP-AQL, or None for other answers."""
-    value = _maybe_decoded(data) if isinstance(data, Raw) else data
+    value = _decode_if_valid(data) if isinstance(data, Raw) else data
     if not isinstance(value, Mapping) or not isinstance(value.get("success"), bool):
         return None
     if value["success"] and "data" in value:
@@ -266,7 +266,7 @@ def _confirmation(meta: Raw | None, operation: str, danger: str) -> AqlFailure |
         reason = find_string(held.get("reason"))
         return permission_denied("confirmation_denied", **({"note": reason} if reason else {}))
     # A call that is held because it is irreversible is at least destructive.
-    capability = _maybe_decoded(held.get("capability"))
+    capability = _decode_if_valid(held.get("capability"))
     is_irreversible = isinstance(capability, Mapping) and capability.get("reversible") is False
     level = Danger.DESTRUCTIVE.word if is_irreversible and danger in _MILD else danger
     details: dict[str, Any] = {"operation": operation, "danger_level": level}
@@ -283,9 +283,9 @@ def _confirmation(meta: Raw | None, operation: str, danger: str) -> AqlFailure |
 def read_error(error: Raw | bytes, *, tool: str, operation: str) -> AqlFailure:
     """Return the failure for the JSON-RPC error that a call was answered with."""
     members = decode_object(error) or {}
-    code = _maybe_decoded(members.get("code"))
+    code = _decode_if_valid(members.get("code"))
     message = (find_string(members.get("message")) or "the call failed")[:MESSAGE_CHARS_MAX]
-    data = _maybe_decoded(members.get("data"))
+    data = _decode_if_valid(members.get("data"))
     data = data if isinstance(data, Mapping) else {}
     reason = data.get("reason")
     detail = reason if isinstance(reason, str) else message

@@ -281,7 +281,7 @@ def _block(block: Any) -> str:
 
 
 def _as_json(text: str) -> str | None:
-    """Text that is one JSON object or list, indented; servers often answer so."""
+    """Indent a text that is one JSON object or list, as servers often answer. Return None for any other text."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:

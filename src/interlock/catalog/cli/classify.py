@@ -57,14 +57,14 @@ def ask_classes(
             remark(bad.message)
             continue
         for written, tool_class in changed.items():
-            name = maybe_tool(written, tools)
+            name = find_tool_name(written, tools)
             if name is None:
                 remark(f"there is no tool {one_line(written)} whose class could be changed")
             elif may_be(tools[name], tool_class):
                 answers[name] = tool_class
 
 
-def maybe_tool(written: str, tools: Mapping[str, str]) -> str | None:
+def find_tool_name(written: str, tools: Mapping[str, str]) -> str | None:
     if written in tools:
         return written
     like = [name for name, original in tools.items() if original == written]
@@ -188,7 +188,7 @@ def _said(proposals: "Sequence[ClassProposal]", texts: list[str] | None) -> "lis
     tools = _originals(proposals)
     changed: dict[str, ToolClass] = {}
     for name, tool_class in classes.items():
-        tool = maybe_tool(name, tools)
+        tool = find_tool_name(name, tools)
         if tool is None:
             raise BadUsage("usage", f"{name} is no tool to classify", hint="interlock tools classify --json lists them")
         changed[tool] = tool_class

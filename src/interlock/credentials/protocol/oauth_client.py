@@ -250,7 +250,7 @@ _ERROR_CODE = re.compile(r"[a-zA-Z0-9_.-]{1,64}", re.ASCII)
 AssertionAlgorithm = Literal["ES256", "EdDSA", "RS256", "PS256"]
 
 
-class Token(msgspec.Struct, frozen=True, kw_only=True):
+class IssuedTokens(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that an authorization server issued."""
 
     access_token: str  # never shown
@@ -355,7 +355,9 @@ def code_form(code: str, verifier: str, redirect_uri: str, resource: str) -> dic
 
 
 def refresh_form(refresh_token: str, resource: str) -> dict[str, str]:
-    """RFC 6749 6: without a scope it is the one the token was given for."""
+    """Return the form that renews a token. Without a scope, the new token has the scope of the old one (RFC 6749
+    6).
+    """
     return {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": resource}  # AX-10.1-2
 
 
@@ -384,7 +386,9 @@ def token_request(form: Mapping[str, str], client: Client, assertion: str | None
 
 
 def assertion_to_sign(client: Client, alg: AssertionAlgorithm, jti: str, now: float) -> bytes:
-    """RFC 7523 3: the audience is the issuer itself, so that no other server can use the assertion."""
+    """Return the text that a client assertion signs. Its audience is the issuer, so that no other server can use the
+    assertion (RFC 7523 3).
+    """
     claims: dict[str, Any] = {
         "iss": client.client_id,
         "sub": client.client_id,
@@ -405,7 +409,7 @@ class _Granted(msgspec.Struct):
     scope: str | None = None
 
 
-def read_token_untrusted(data: bytes) -> Token:
+def read_token_untrusted(data: bytes) -> IssuedTokens:
     """Read the answer to a token request. Raise BadAnswer."""
     try:
         answer = msgspec.json.decode(data, type=_Granted)
@@ -422,7 +426,7 @@ def read_token_untrusted(data: bytes) -> Token:
         seconds = float(answer.expires_in or 0)
     except ValueError:
         seconds = 0.0
-    return Token(
+    return IssuedTokens(
         access_token=answer.access_token,
         refresh_token=answer.refresh_token or None,
         lifetime_s=min(seconds, LIFETIME_S_MAX) if seconds > 0 else None,

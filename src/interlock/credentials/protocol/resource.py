@@ -107,7 +107,7 @@ def resource_of(public_url: str) -> str:
 
 
 def metadata_url(resource: str) -> str:
-    """RFC 9728 3.1: the well-known part goes between the host and the path."""
+    """Return the URL of a resource's metadata. The well-known part is between the host and the path (RFC 9728 3.1)."""
     parts = urlsplit(resource)
     return urlunsplit(parts._replace(path=WELL_KNOWN + parts.path))
 
@@ -160,7 +160,7 @@ def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
 
 def is_protected(url: str) -> bool:
     """Return whether no attacker can change what is fetched there: it is https, or http within this machine."""
-    parts = _maybe_split(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
+    parts = _split_url(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
     host = (parts.hostname if parts is not None else None) or ""
     if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:
         return False
@@ -168,11 +168,11 @@ def is_protected(url: str) -> bool:
 
 
 def is_loopback_url(url: str) -> bool:
-    parts = _maybe_split(url)
+    parts = _split_url(url)
     return parts is not None and is_loopback(parts.hostname or "")
 
 
-def _maybe_split(url: str) -> SplitResult | None:
+def _split_url(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises when it is no port
@@ -193,7 +193,7 @@ def is_bearer(authorization: bytes) -> bool:
     return authorization.partition(b" ")[0].lower() == b"bearer"
 
 
-def maybe_bearer(authorization: bytes) -> str | None:
+def find_bearer(authorization: bytes) -> str | None:
     """Return the token of an Authorization header, or None if there is no valid one."""
     token = authorization.partition(b" ")[2]
     if not is_bearer(authorization) or len(token) > TOKEN_BYTES_MAX:
