@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.drivers.driver_texts import as_driver, driver, remote, told
 
-from interlock.drivers.protocol.secret_use import Detected, maybe_detector
+from interlock.drivers.protocol.secret_use import Detected, find_detector
 
 PROBE = {"method": "GET", "url": "https://a.example/ok", "expect_status": 200}
 
@@ -71,7 +71,7 @@ def test_anything_else_is_refused_with_its_place(auth: Any, pointer: str) -> Non
 def test_an_expired_login_is_known_by_what_is_written(detect: str, seen: Detected, is_expired: bool) -> None:
     value = as_driver(driver(auth={"expiry": {"detect": detect}})).value
     assert value is not None
-    detector = maybe_detector(value)
+    detector = find_detector(value)
     assert detector is not None
     assert detector.is_expired(seen) is is_expired
 
@@ -82,7 +82,7 @@ def test_an_expired_login_is_known_by_what_is_written(detect: str, seen: Detecte
 )
 def test_what_is_not_understood_detects_nothing(detect: str) -> None:
     value = as_driver(driver(auth={"expiry": {"detect": detect}})).value
-    assert value is None or maybe_detector(value) is None
+    assert value is None or find_detector(value) is None
 
 
 @pytest.mark.req("AIP-30.auth-1")

@@ -6,7 +6,7 @@ import pytest
 from tests.drivers.driver_texts import MISSING, as_driver, as_secrets, driver, secret
 
 from interlock.drivers.protocol.model import SecretEntry
-from interlock.drivers.protocol.secret_use import is_for_users_alone, maybe_granted_by
+from interlock.drivers.protocol.secret_use import find_grant, is_for_users_alone
 
 CALLERS = [
     {"role": "filesystem-mcp"},
@@ -44,7 +44,7 @@ def test_any_entry_that_fits_grants_it_and_no_other_does(
 ) -> None:
     asking = as_driver(driver()).value
     assert asking is not None
-    assert maybe_granted_by(described(access), asking, {"fs-read"}, is_own=is_own, user=user) == granted_by
+    assert find_grant(described(access), asking, {"fs-read"}, is_own=is_own, user=user) == granted_by
 
 
 @pytest.mark.req("AIP-security-8")

@@ -4,8 +4,8 @@ A changed driver is the same driver as long as its server, transport, MCP versio
 needs a new major version (AIP-identity-1 to -4). Only what the two files declare is compared. The compared properties
 are a `Manifest`, which is small enough to be stored; the registry decides where it is stored and for how long.
 
-`unmet` compares `requires` with a `HostMachine` that the caller describes, and `unverified_tags` finds a tag that the
-server's address contradicts. Nothing here asks the operating system.
+`unmet_requirements` compares `requires` with a `HostMachine` that the caller describes, and `unverified_tags` finds a
+tag that the server's address contradicts. Nothing here asks the operating system.
 """
 
 import re
@@ -77,9 +77,12 @@ def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple
     elif before.source != now.source:  # AIP-identity-2
         field = changed.server.keys[0]
         refuse(f"/server/{field}", f"server.{field}")
-    elif (majors := _pinned_majors(before, now)) is not None and majors[0] != majors[1]:  # AIP-identity-2
-        calendar = min(majors) >= CALENDAR_MAJOR_MIN
-        refuse("/server/package", "the major version of server.package", "warning" if calendar else "error")
+    else:
+        majors = [int(match[1]) for each in (before, now) if (match := _MAJOR.match(each.pinned or "")) is not None]
+        if len(majors) == 2 and majors[0] != majors[1]:  # AIP-identity-2
+            # A first number that is a year says nothing about compatibility.
+            severity: Severity = "warning" if min(majors) >= CALENDAR_MAJOR_MIN else "error"
+            refuse("/server/package", "the major version of server.package", severity)
     for binding in changed.implements:
         was = before.narrowing.get(_reference(binding.tool))
         if was is not None and was != binding.schema_narrowing:  # AIP-30.implements-4
@@ -89,14 +92,6 @@ def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple
 
 def _reference(tool: str) -> str:
     return "/".join(part for part in tool.split("/") if part not in {"", "."})
-
-
-def _pinned_majors(before: Manifest, now: Manifest) -> tuple[int, int] | None:
-    """Return the major versions that the two manifests pin, or None if one of them is not pinned."""
-    majors = [_MAJOR.match(each.pinned or "") for each in (before, now)]
-    if majors[0] is None or majors[1] is None:
-        return None
-    return int(majors[0][1]), int(majors[1][1])
 
 
 _DECODER = msgspec.json.Decoder(Manifest)
@@ -140,12 +135,8 @@ class HostMachine(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: float | None
 
 
-def unmet(driver: Driver, machine: HostMachine) -> tuple[FileProblem, ...]:
-    """Return the requirements that the machine does not meet (AIP-30.front-5)."""
-    return tuple(_unmet(driver, machine))
-
-
-def _unmet(driver: Driver, machine: HostMachine) -> Iterator[FileProblem]:
+def unmet_requirements(driver: Driver, machine: HostMachine) -> Iterator[FileProblem]:
+    """Yield the requirements that the machine does not meet (AIP-30.front-5)."""
     requires = driver.requires
     for key, wanted, have in (("os", requires.os, machine.os), ("arch", requires.arch, machine.arch)):
         if wanted and have not in wanted:  # AIP-30.front-5
@@ -172,18 +163,15 @@ def unverified_tags(driver: Driver) -> tuple[FileProblem, ...]:
     if is_near(host):  # AIP-security-12
         return ()
     index = driver.policy_tags.index(SELF_HOSTED)
-    return (
-        driver.places.problem(
-            f"/policy_tags/{index}",
-            UNVERIFIED,
-            f"{host} is a public host, so that this server is not {SELF_HOSTED}",
-            "remove the tag",
-        ),
-    )
+    message = f"{host} is a public host, so that this server is not {SELF_HOSTED}"
+    return (driver.places.problem(f"/policy_tags/{index}", UNVERIFIED, message, "remove the tag"),)
 
 
 def is_near(host: str) -> bool:
-    """Judged by the name alone: this machine, a private address, or a name that only a local network knows."""
+    """Return whether a host is this machine, has a private address, or a name that only a local network knows.
+
+    The name alone decides. It is not resolved.
+    """
     host = host.lower().rstrip(".")
     scope = maybe_scope(host)
     if scope is not None:

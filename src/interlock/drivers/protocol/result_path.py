@@ -1,8 +1,12 @@
-"""result_extract: the text of a path in, a `Path` or where it is wrong out; a Path applied to a value gives what it
-leads to, or a `Miss` (AIP-extract-1 to -3, -6).
+"""Paths of result_extract and patterns of result_parse, read and applied (AIP-extract-1 to -3, -6, -8).
 
-A path is `$` and any number of `.name`, `['any key']`, `["any key"]`, `[N]`, `[*]` and `[?(@.name=='text')]`. Every
-step goes one level down, so no path looks at any part of the value twice.
+A path is `$` and any number of `.name`, `['any key']`, `["any key"]`, `[N]`, `[*]` and `[?(@.name=='text')]`.
+`read_path` returns a `ResultPath`, or where the text is wrong; `ResultPath.find` returns the value that the path leads
+to, or a `Miss`. Every step goes one level down, so no path looks at any part of the value twice.
+
+A pattern comes from a driver, and the lines that it is applied to from a server. With `re`, the second could choose how
+long the first takes. `read_pattern` therefore compiles with RE2, whose time is linear in the text whatever the pattern,
+and which has no lookaround and no references to groups, because these cannot be linear.
 """
 
 import re
@@ -14,22 +18,17 @@ import msgspec
 from interlock.wire.jsontext.canonical import quoted
 from interlock.wire.schemas.validators import PATTERN_CHARS_MAX
 
-# The pattern of result_parse: compiled by RE2, whose time is linear in the text whatever the pattern (AIP-extract-8).
-#
-# Patterns come from a driver, the lines they run on from a server. `re` would let the second choose how long the first
-# takes; RE2 has no lookaround and no references to groups, which need that.
-
 PROGRAM_BYTES_MAX: Final = 1024 * 1024
 
 
 class RecordPattern(msgspec.Struct, frozen=True, kw_only=True):
+    """A compiled pattern that turns a line into a record of its named groups."""
+
     compiled: Any
     groups: tuple[str, ...]
 
     def record(self, line: str) -> dict[str, str] | None:
-        """Return the named groups of a line without those that did not take part, or None if the line does not
-        match.
-        """
+        """Return the named groups of a line that took part in the match, or None if the line does not match."""
         groups = self.compiled.fullmatch(line)
         if groups is None:
             return None
@@ -75,6 +74,8 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 class NameStep(msgspec.Struct, frozen=True):
+    """A member of an object: .name."""
+
     key: str
 
     def __str__(self) -> str:
@@ -82,6 +83,8 @@ class NameStep(msgspec.Struct, frozen=True):
 
 
 class IndexStep(msgspec.Struct, frozen=True):
+    """An element of an array: [N]."""
+
     number: int
 
     def __str__(self) -> str:
@@ -89,11 +92,15 @@ class IndexStep(msgspec.Struct, frozen=True):
 
 
 class EachStep(msgspec.Struct, frozen=True):
+    """Every element of an array: [*]."""
+
     def __str__(self) -> str:
         return "[*]"
 
 
 class WhereStep(msgspec.Struct, frozen=True):
+    """The elements of an array that have a text as a member: [?(@.name=='text')]."""
+
     member: str
     text: str
 
@@ -108,14 +115,14 @@ Step = NameStep | IndexStep | EachStep | WhereStep
 
 
 class PathFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A text outside the grammar: at which character (from 1), and why."""
+    """A place where a text is no path: the character, counted from 1, and the reason."""
 
     position: int
     reason: str
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True):
-    """The first step that leads nowhere, and what is there instead; no value is repeated, only the names of members."""
+    """The first step that leads nowhere, and what is there instead. Names of members are shown, values never."""
 
     step: Step
     there: str
@@ -125,6 +132,8 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultPath(msgspec.Struct, frozen=True, kw_only=True):
+    """A path into the result of a server."""
+
     steps: tuple[Step, ...] = ()
 
     @property
@@ -147,6 +156,7 @@ class ResultPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_path(text: str) -> ResultPath | PathFault:
+    """Read a path, or return where the text is wrong."""
     if len(text) > PATH_CHARS_MAX:
         return PathFault(position=PATH_CHARS_MAX + 1, reason=f"a path has at most {PATH_CHARS_MAX} characters")
     if not text.startswith("$"):  # AIP-extract-3
@@ -156,9 +166,8 @@ def read_path(text: str) -> ResultPath | PathFault:
     while at < len(text):
         step_match = _STEP.match(text, at)
         if step_match is None:  # AIP-extract-3
-            return PathFault(
-                position=at + 1, reason="here stands none of .name, ['key'], [N], [*], [?(@.name=='text')]"
-            )
+            reason = "here stands none of .name, ['key'], [N], [*], [?(@.name=='text')]"
+            return PathFault(position=at + 1, reason=reason)
         steps.append(_step(step_match))
         at = step_match.end()
     if len(steps) > STEPS_MAX:
@@ -199,18 +208,12 @@ def _select(value: Any, steps: tuple[Step, ...], at: int) -> Any:
                 if not _is_array(value):  # AIP-extract-2
                     return Miss(step=step, there=_describe(value))
                 elements = value if isinstance(step, EachStep) else [each for each in value if step.keeps(each)]
-                return _of_each(elements, steps, place + 1)
+                # AIP-extract-2: an element in which the rest of the path leads nowhere is left out. If it leads nowhere
+                # in all of them, the path is a miss.
+                results = [_select(each, steps, place + 1) for each in elements]
+                hits = [each for each in results if not isinstance(each, Miss)]  # AIP-extract-2: left out
+                return results[0] if results and not hits else hits  # AIP-extract-2, AIP-extract-6
     return value
-
-
-def _of_each(elements: Sequence[Any], steps: tuple[Step, ...], at: int) -> Any:
-    """Follow the rest of the path in every element and omit the elements where it leads nowhere.
-
-    Return the first Miss if it leads nowhere in all of them.
-    """
-    results = [_select(each, steps, at) for each in elements]
-    hits = [each for each in results if not isinstance(each, Miss)]  # AIP-extract-2: left out
-    return results[0] if results and not hits else hits  # AIP-extract-2, AIP-extract-6
 
 
 def _is_array(value: Any) -> bool:

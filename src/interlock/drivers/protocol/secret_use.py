@@ -1,7 +1,11 @@
 """The use of secrets by drivers: who may bind one, what to write to get one, expired logins, redaction of values.
 
-A stored value alone gives a driver nothing. It receives a secret if an inventory describes the secret and grants it to
-the driver (AIP-19.access-1). That is decided before any value is fetched.
+A stored value alone gives a driver nothing. A driver gets a secret if an inventory describes the secret and grants it
+to the driver (AIP-19.access-1). `find_grant` decides this by the inventory alone, before any value is fetched.
+`lines_to_describe` and `lines_to_grant` say what a person has to write for it; the check of a folder, the node and the
+store of secrets all print them.
+
+`Detector` is `expiry.detect` of a driver's auth: the sign of an expired login (AIP-30.auth-2).
 
 `Redactor` replaces the values of secrets in a server's output by `[secret:<slug>]` (AIP-19.plain-1). It looks for exact
 values of at least eight characters, as they are and as JSON writes them, and for each line of a value with several
@@ -16,14 +20,12 @@ import msgspec
 
 from interlock.drivers.protocol.model import Driver, SecretEntry
 
-# May a driver bind a secret? Judged by the inventory alone, before any value is fetched (AIP-19.access-1).
-
 OWN_INVENTORY: Final = "auth.ref"
 USER: Final = "userId"
 _KNOWN: Final = frozenset((USER, "role", "cap", "tool", "workflow"))
 
 
-def maybe_granted_by(
+def find_grant(
     secret: SecretEntry, driver: Driver, contracts: Collection[str], *, is_own: bool, user: str | None = None
 ) -> str | None:
     """Return the access entry that grants the secret to the driver, or None if no entry does.
@@ -51,18 +53,15 @@ def is_for_users_alone(secret: SecretEntry) -> bool:
     return kinds == {USER}  # AIP-security-8
 
 
-# Which lines let a driver have a secret that it names: said by check, by the node and where a secret is kept.
-#
-# A value in the store grants nothing: a driver is given what an inventory describes and grants (AIP-19.access-1).
-
 UNDECLARED: Final = "secret_undeclared"
 UNGRANTED: Final = "access_denied"
 
 
 def lines_to_describe(driver: Driver, name: str, slug: str) -> str:
+    """Return what to write so that an inventory describes a secret of the driver."""
     entry = f"- {{slug: {slug}, name: {name}, description: What it is for}}"
     advice = f"add `{entry}` below `secrets:` of SECRETS.md beside DRIVER.md"
-    return advice if _has_ref(driver) else f"{advice}, and {_line_of_ref(driver)}"
+    return f"{advice}, and {line}" if (line := _missing_ref_line(driver)) else advice
 
 
 def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) -> str:
@@ -71,29 +70,25 @@ def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) 
     `is_beside` says whether the entry is in the SECRETS.md beside DRIVER.md; None means unknown.
     """
     by_access = f"`access: {{bind: [{{tool: {driver.id}}}]}}` to its entry in SECRETS.md"
-    if has_access or _has_ref(driver) or is_beside is False:
+    ref_line = _missing_ref_line(driver)
+    if has_access or ref_line is None or is_beside is False:
         return f"add {by_access}"
     where = "" if is_beside else ", where the entry stands beside it"
-    return f"{_line_of_ref(driver)}{where}, or {by_access}"
+    return f"{ref_line}{where}, or {by_access}"
 
 
-def _has_ref(driver: Driver) -> bool:
-    return driver.auth is not None and driver.auth.ref is not None
-
-
-def _line_of_ref(driver: Driver) -> str:
+def _missing_ref_line(driver: Driver) -> str | None:
+    """Return how to add auth.ref to DRIVER.md, which grants all entries of the driver's inventory, or None."""
     if driver.auth is None:
         return "add `auth: {ref: ./SECRETS.md}` to DRIVER.md"
-    return "add `ref: ./SECRETS.md` below `auth:` of DRIVER.md"
+    return "add `ref: ./SECRETS.md` below `auth:` of DRIVER.md" if driver.auth.ref is None else None
 
-
-# `expiry.detect` of a driver's auth: by what an expired login is known (AIP-30.auth-2).
 
 _STATUS, _EXIT, _EXCEPTION, _HEADER = "http_status", "exit_code", "exception", "header"
 
 
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
-    """Failure of one exchange with the server. `exception` is the code of our own error."""
+    """A failed exchange with the server. `exception` is the code of our own error."""
 
     status: int = 0
     exit_code: int | None = None
@@ -102,6 +97,8 @@ class Detected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detector(msgspec.Struct, frozen=True, kw_only=True):
+    """The sign by which an expired login is recognised."""
+
     written: str
     kind: str
     wanted: str
@@ -122,27 +119,27 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
-def maybe_detector(driver: Driver) -> Detector | None:
+def find_detector(driver: Driver) -> Detector | None:
     """Return the driver's detector of expired logins, or None if it has none or an unknown one."""
     expiry = driver.auth.expiry if driver.auth is not None else None
-    return None if expiry is None else _read(expiry.detect)
-
-
-def _read(written: str) -> Detector | None:
-    kind, _, wanted = written.partition(":")
+    if expiry is None:
+        return None
+    kind, _, wanted = expiry.detect.partition(":")
     if kind in (_STATUS, _EXIT):
         is_valid = wanted.removeprefix("-").isdecimal() and wanted.isascii()
     elif kind == _HEADER:
         is_valid = all(part.strip() for part in wanted.split(":", 1)) and ":" in wanted
     else:
         is_valid = kind == _EXCEPTION and bool(wanted)
-    return Detector(written=written, kind=kind, wanted=wanted) if is_valid else None
+    return Detector(written=expiry.detect, kind=kind, wanted=wanted) if is_valid else None
 
 
 CHARS_MIN: Final = 8  # AIP-19.plain-1: shorter ones would be found everywhere
 
 
 class Redactor:
+    """A replacement of secret values in output. The values are looked for as bytes."""
+
     __slots__ = ("_needles",)
 
     def __init__(self, values: Mapping[str, str]) -> None:
@@ -153,9 +150,8 @@ class Redactor:
             for text in (value, *value.splitlines()):
                 if len(text.strip()) >= CHARS_MIN:  # AIP-19.plain-1
                     needles |= dict.fromkeys(_spellings(text.strip() if text != value else text), mark)
-        self._needles = sorted(
-            needles.items(), key=lambda each: -len(each[0])
-        )  # the longest first: one may hold another
+        # The longest first, because one may hold another.
+        self._needles = sorted(needles.items(), key=lambda each: -len(each[0]))
 
     def __bool__(self) -> bool:
         return bool(self._needles)
@@ -185,6 +181,7 @@ NOTHING: Final = Redactor({})
 
 
 def _spellings(text: str) -> tuple[bytes, ...]:
+    """Return the text as it is and in every way in which JSON writers escape it."""
     plain = json.dumps(text, ensure_ascii=False)[1:-1]
     ascii_alone = json.dumps(text)[1:-1]
     forms = (text, plain, ascii_alone, plain.replace("/", "\\/"), ascii_alone.replace("/", "\\/"))

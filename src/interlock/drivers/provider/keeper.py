@@ -27,7 +27,7 @@ from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token import TokenHolder
 from interlock.drivers.install.installation import Installed, InstallFailed
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.secret_use import Detected, maybe_detector
+from interlock.drivers.protocol.secret_use import Detected, find_detector
 from interlock.drivers.provider.vault import DriverRevealer, Vault
 from interlock.drivers.workspace.folder import BROKEN, WORDS
 from interlock.links.connected_link import ConnectedLink, ServerLink
@@ -100,7 +100,7 @@ class DriverLink(ServerLink):
         self._revealer = revealer
         self._who = who
         self._redacts_results = interlock.redact_results
-        self._detector = maybe_detector(provider.driver)
+        self._detector = find_detector(provider.driver)
 
     def on_message(self, data: bytes, origin: Pending | None) -> bool:
         redactor = self._revealer.redactor

@@ -26,9 +26,9 @@ from interlock.drivers.protocol.secret_use import (
     UNDECLARED,
     USER,
     Redactor,
+    find_grant,
     lines_to_describe,
     lines_to_grant,
-    maybe_granted_by,
 )
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connector import ConnectFailed
@@ -224,7 +224,7 @@ class DriverRevealer(SecretResolver):
             text = f"no inventory describes the secret {slug} ({UNDECLARED}): {lines_to_describe(driver, name, slug)}"
             return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=text)
         is_own = slug in self._own
-        granted_by = maybe_granted_by(entry, driver, self._contracts, is_own=is_own, user=self._who)
+        granted_by = find_grant(entry, driver, self._contracts, is_own=is_own, user=self._who)
         if granted_by is None:  # AIP-19.access-1
             self._record(DENIED, slug, None)
             per_user = entry.access is not None and any(grant.kind == USER for grant in entry.access.bind)

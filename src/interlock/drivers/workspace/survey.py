@@ -42,7 +42,13 @@ from interlock.drivers.protocol.files.inventory import (
 )
 from interlock.drivers.protocol.files.plaintext import USER_CONTEXT
 from interlock.drivers.protocol.files.server_block import SERVER_JSON
-from interlock.drivers.protocol.identity import UNMET, HostMachine, successor_problems, unmet, unverified_tags
+from interlock.drivers.protocol.identity import (
+    UNMET,
+    HostMachine,
+    successor_problems,
+    unmet_requirements,
+    unverified_tags,
+)
 from interlock.drivers.protocol.model import (
     Contract,
     Driver,
@@ -56,10 +62,10 @@ from interlock.drivers.protocol.secret_use import (
     UNDECLARED,
     UNGRANTED,
     USER,
+    find_grant,
     is_for_users_alone,
     lines_to_describe,
     lines_to_grant,
-    maybe_granted_by,
 )
 from interlock.drivers.workspace.declaration import Declaration, Declared, ParsedFolder, Remembered
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file, read_folder
@@ -126,7 +132,7 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
             if entry.access is not None and any(grant.kind == USER for grant in entry.access.bind):
                 continue
             is_own = entry.slug in declared.bound_secrets
-            if maybe_granted_by(entry, driver, contracts, is_own=is_own) is not None:
+            if find_grant(entry, driver, contracts, is_own=is_own) is not None:
                 continue
             slug, code = entry.slug, UNGRANTED
             message = f"no inventory grants the driver the secret {slug}, and the node does not start the server"
@@ -250,7 +256,7 @@ class Surveyor:
                     for _, message, hint in runner_faults(runner)
                 )
             problems += self._check_surroundings(driver, parsed)
-            problems += (*unverified_tags(driver), *unmet(driver, self._machine))
+            problems += (*unverified_tags(driver), *unmet_requirements(driver, self._machine))
             # AIP-identity-4: compared with what was last registered under the same id and major
             problems += successor_problems(remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev)
             opened = tuple(kind_of(driver.server).declared_paths(driver, parsed.path))

@@ -1,14 +1,22 @@
-"""The YAML between the two `---` lines of a DRIVER.md, TOOL.md or SECRETS.md: bytes in, plain data and its lines out.
+"""Frontmatter, the YAML between the two `---` lines of a DRIVER.md, TOOL.md or SECRETS.md: read and written.
 
-YAML 1.2 core schema: 2025-03-26 and `no` stay text (AIP-front-10). Keys are text and unique, tags other than the core
-ones are refused, an alias counts as much as what it stands for, and everything a file can make large has a limit.
-The body after the frontmatter is not read. Nothing is raised: whatever the bytes, data or a Problem comes out.
+`read_frontmatter` takes bytes and returns plain data with the line of every field. The YAML is the core schema of 1.2:
+2025-03-26 and `no` stay text (AIP-front-10). Keys are text and unique, tags other than the core ones are refused, an
+alias counts as much as the value that it repeats, and everything a file can make large has a limit. The body after the
+frontmatter is not read. Nothing is raised: for any bytes, the result is data or a problem.
+
+The library parses the text to events, and `_Builder` makes the data from them. This is where the limits, the duplicate
+keys, the lines and the types of values are decided, none of which the library would decide as AIP-30 does.
+
+`frontmatter_text` writes data. The text reads the same in YAML 1.1 and 1.2: everything that one of them takes for a
+date, a number or a boolean is quoted. The same data give the same text. Data that no frontmatter can hold (a NUL, half
+a character, too deep, too long) are not refused here: the caller reads back what it wrote.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -43,35 +51,37 @@ _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class Frontmatter(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a file, and where they are written."""
+
     data: dict[str, Any]
     places: Places
 
 
 class _Fault(Exception):
+    """Error for a text that is no frontmatter."""
+
     def __init__(self, line: int, message: str, hint: str) -> None:
         super().__init__(message)
         self.line = line
         self.message = message
         self.hint = hint
 
+    def reading(self, file: str) -> ParsedFile[Any]:
+        problem = FileProblem(file=file, line=self.line, code=CODE, message=self.message, hint=self.hint)
+        return ParsedFile(problems=(problem,))
+
 
 def read_frontmatter(data_untrusted: bytes, file: str) -> ParsedFile[Frontmatter]:
+    """Read the fields of a file. `file` is its name in messages."""
     try:
         text = _between_fences(data_untrusted)
         lines: dict[str, int] = {"": 1}
         data = _Builder(text, lines).document()
+        if not isinstance(data, dict):
+            message = f"the frontmatter {'is empty' if data is None else 'holds no fields'}"
+            raise _Fault(1, message, "write `key: value` lines")
     except _Fault as fault:
-        problem = FileProblem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint)
-        return ParsedFile(problems=(problem,))
-    if not isinstance(data, dict):
-        what = "is empty" if data is None else "holds no fields"
-        return ParsedFile(
-            problems=(
-                FileProblem(
-                    file=file, line=1, code=CODE, message=f"the frontmatter {what}", hint="write `key: value` lines"
-                ),
-            )
-        )
+        return fault.reading(file)
     return ParsedFile(value=Frontmatter(data=data, places=Places(file=file, lines=lines)))
 
 
@@ -80,17 +90,14 @@ def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> ParsedFil
     try:
         return ParsedFile(value=_Builder(_decode(data_untrusted), {}, values_max).document())
     except _Fault as fault:
-        return ParsedFile(
-            problems=(FileProblem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint),)
-        )
+        return fault.reading(file)
 
 
 def _between_fences(data: bytes) -> str:
     """Return the text between the fences. An empty line replaces the first fence, so that lines keep their numbers."""
     if len(data) > FILE_BYTES_MAX:
-        raise _Fault(
-            1, f"the file is larger than {FILE_BYTES_MAX // 1024} KiB", "keep the body short, link to the rest"
-        )
+        message = f"the file is larger than {FILE_BYTES_MAX // 1024} KiB"
+        raise _Fault(1, message, "keep the body short, link to the rest")
     data = data.removeprefix(BYTE_ORDER_MARK)
     content: list[bytes] = []
     size = 0
@@ -105,17 +112,15 @@ def _between_fences(data: bytes) -> str:
             return _decode(b"\n".join(content) + b"\n")
         size += len(line) + 1
         if size > FRONTMATTER_BYTES_MAX:  # AIP-front-10
-            raise _Fault(
-                number,
-                f"the frontmatter is larger than {FRONTMATTER_BYTES_MAX // 1024} KiB",
-                "move text to the body, after the closing ---",
-            )
+            message = f"the frontmatter is larger than {FRONTMATTER_BYTES_MAX // 1024} KiB"
+            raise _Fault(number, message, "move text to the body, after the closing ---")
         content.append(line)
     # AIP-front-10
     raise _Fault(max(len(content), 1), "the closing --- is missing", "end the frontmatter with a line of ---")
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
+    """Yield the lines one by one, so that a long body is not split before the closing fence is found."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start)
@@ -137,7 +142,7 @@ def _decode(data: bytes) -> str:
 
 
 class _Open(msgspec.Struct):
-    """A list or mapping whose end has not come."""
+    """A list or mapping whose end was not read yet."""
 
     value: list[Any] | dict[str, Any]
     pointer: str
@@ -147,6 +152,11 @@ class _Open(msgspec.Struct):
 
 
 class _Builder:
+    """The data of one document, built from the events of the YAML parser.
+
+    `_stack` holds the open lists and mappings, the innermost last. `lines` is filled with the line of every field.
+    """
+
     def __init__(self, text: str, lines: dict[str, int], values_max: int = VALUES_MAX) -> None:
         self._text = text
         self._values_max = values_max
@@ -162,7 +172,14 @@ class _Builder:
         from ruamel.yaml import YAML
         from ruamel.yaml.error import MarkedYAMLError
 
-        self._refuse_depth()
+        # The scanner's time grows with the square of the open brackets, and it reads ahead of its events. So the text
+        # is refused before it is scanned. Brackets within text count too: ordinary text does not leave many open.
+        depth = 0
+        for bracket in _BRACKET.finditer(self._text):
+            depth = depth + 1 if bracket[0] in "[{" else max(depth - 1, 0)
+            if depth > OPEN_MAX:
+                self._line = self._text.count("\n", 0, bracket.start()) + 1
+                raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
         try:
             for event in YAML(typ="safe", pure=True).parse(self._text):
                 self._take(event)
@@ -172,22 +189,10 @@ class _Builder:
             mark = error.problem_mark or error.context_mark
             line = self._line if mark is None else mark.line + 1
             raise _Fault(line, "this is not YAML", _advice(str(error.problem or ""))) from None
-        except Exception:  # whatever its parser trips over in a hostile file
+        except Exception:
+            # A hostile file can make the parser fail in any way.
             raise _Fault(self._line, "this is not YAML", _advice("")) from None
         return self._root
-
-    def _refuse_depth(self) -> None:
-        """Refuse text with too many open brackets before it is scanned.
-
-        The scanner's time grows with the square of the open brackets, and it reads ahead of its events. Brackets within
-        text count too, because ordinary text does not leave that many open.
-        """
-        depth = 0
-        for bracket in _BRACKET.finditer(self._text):
-            depth = depth + 1 if bracket[0] in "[{" else max(depth - 1, 0)
-            if depth > OPEN_MAX:
-                self._line = self._text.count("\n", 0, bracket.start()) + 1
-                raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
 
     def _take(self, event: Any) -> None:
         if event.start_mark is not None:
@@ -202,11 +207,22 @@ class _Builder:
             case "SequenceStartEvent":
                 self._begin(event, [], "seq")
             case "MappingEndEvent" | "SequenceEndEvent":
-                self._end()
+                done = self._stack.pop()
+                if done.anchor is not None:
+                    self._anchors[done.anchor] = (done.value, self._values - done.values_before)
+                self._place(done.value)
             case "ScalarEvent":
                 self._scalar(event)
             case "AliasEvent":
-                self._alias(event.anchor)
+                if self._expects_key():
+                    raise self._fault("a key is an alias", "write the key out")
+                target = self._anchors.get(event.anchor)
+                if target is None:
+                    raise self._fault("an alias names no value that is complete before it", "write the value out")
+                value, values = target
+                self._count(values)
+                self._lines.setdefault(self._pointer(), self._line)
+                self._place(value)
 
     def _begin(self, event: Any, empty: list[Any] | dict[str, Any], kind: str) -> None:
         if str(event.tag) not in {"None", "!", _CORE + kind}:
@@ -222,12 +238,6 @@ class _Builder:
         self._count(1)
         self._lines.setdefault(pointer, self._line)
 
-    def _end(self) -> None:
-        done = self._stack.pop()
-        if done.anchor is not None:
-            self._anchors[done.anchor] = (done.value, self._values - done.values_before)
-        self._place(done.value)
-
     def _scalar(self, event: Any) -> None:
         value = self._resolve(event)
         if self._expects_key():
@@ -239,17 +249,6 @@ class _Builder:
         self._count(1)
         if event.anchor is not None:
             self._anchors[event.anchor] = (value, 1)
-        self._lines.setdefault(self._pointer(), self._line)
-        self._place(value)
-
-    def _alias(self, anchor: str) -> None:
-        if self._expects_key():
-            raise self._fault("a key is an alias", "write the key out")
-        target = self._anchors.get(anchor)
-        if target is None:
-            raise self._fault("an alias names no value that is complete before it", "write the value out")
-        value, values = target
-        self._count(values)
         self._lines.setdefault(self._pointer(), self._line)
         self._place(value)
 
@@ -288,26 +287,22 @@ class _Builder:
     def _count(self, values: int) -> None:
         self._values += values
         if self._values > self._values_max:
-            raise self._fault(
-                f"the frontmatter holds more than {self._values_max} values, aliases expanded", "shorten it"
-            )
+            message = f"the frontmatter holds more than {self._values_max} values, aliases expanded"
+            raise self._fault(message, "shorten it")
 
     def _resolve(self, event: Any) -> Any:
+        """Return the value of a scalar by its tag, by its quotes, or else by the core schema of YAML 1.2."""
         text: str = event.value
         tag = str(event.tag)
         if _UNUSABLE.search(text):
             raise self._fault("a text holds a NUL or half a character", "remove it")
         if tag in {"!", _CORE + "str"} or (tag == "None" and event.style not in {None, ""}):
             return text
-        if tag == "None":
-            return self._core(text)
         value = self._core(text)
-        kinds: dict[str, tuple[type, ...]] = {
-            "int": (int,),
-            "float": (int, float),
-            "bool": (bool,),
-            "null": (type(None),),
-        }
+        if tag == "None":
+            return value
+        kinds: dict[str, tuple[type, ...]]
+        kinds = {"int": (int,), "float": (int, float), "bool": (bool,), "null": (type(None),)}
         kind = kinds.get(tag.removeprefix(_CORE)) if tag.startswith(_CORE) else None
         if kind is None:
             raise self._fault("a tag is not one of YAML's own", "remove the tag (the word after !)")
@@ -316,6 +311,7 @@ class _Builder:
         return value
 
     def _core(self, text: str) -> Any:
+        """Return the value of a plain scalar in the core schema of YAML 1.2."""
         if _NULL.fullmatch(text):
             return None
         if _BOOL.fullmatch(text):
@@ -359,13 +355,7 @@ def _advice(message: str) -> str:
     return next((advice for sign, advice in _ADVICE if sign in message), "check indentation, quotes and brackets")
 
 
-# Frontmatter written out: plain data in, the text of a DRIVER.md, TOOL.md or SECRETS.md out.
-#
-# What is written reads the same in YAML 1.1 and 1.2: everything that one of them takes for a date, a number or a
-# boolean stands in quotes (AIP-front-10). The same data give the same text. Data that no frontmatter can hold (a NUL,
-# half a character, too deep, too long) are the reader's to refuse: the caller reads back what it wrote.
-
-FLOW_CHARS_MAX: Final = 80  # a list of words longer than this stands on lines of its own
+FLOW_CHARS_MAX: Final = 80  # of a list on one line; the entries of a longer one get a line each
 INDENT: Final = "  "
 
 _PLAIN = re.compile(r"[A-Za-z_./^$][A-Za-z0-9_./@^$+-]*(?:[ ][A-Za-z0-9_./@^$+()-]+)*", re.ASCII)
@@ -385,37 +375,33 @@ def _mapping(data: Mapping[str, Any], indent: str) -> list[str]:
     return lines
 
 
-def _sequence(data: Sequence[Any], indent: str) -> list[str]:
-    lines: list[str] = []
-    for value in data:
-        if isinstance(value, Mapping) and value:
-            first, *rest = _mapping(value, indent + INDENT)
-            lines += [f"{indent}- {first.lstrip(' ')}", *rest]
-        else:
-            lines += _entry(f"{indent}-", value, indent)
-    return lines
-
-
 def _entry(head: str, value: Any, indent: str) -> list[str]:
+    """Return the lines of a value. `head` is what comes before it: a key with a colon, or a dash."""
     if len(indent) > DEPTH_MAX * len(INDENT):
-        return [f"{head} {_scalar(value)}"]  # no reader goes this deep, and neither does the writer
+        # No reader goes this deep, and neither does the writer.
+        return [f"{head} {_scalar(value)}"]
     if isinstance(value, Mapping) and value:
         return [head, *_mapping(value, indent + INDENT)]
     if isinstance(value, list | tuple) and value:
-        flow = _maybe_flow(value)
-        return [f"{head} {flow}"] if flow is not None else [head, *_sequence(value, indent + INDENT)]
-    if isinstance(value, str) and _is_literal(value):
-        mark = "|" if value.endswith("\n") else "|-"
+        if not any(isinstance(each, Mapping | list | tuple) and each for each in value):
+            flow = f"[{', '.join(map(_scalar, value))}]"
+            if len(flow) <= FLOW_CHARS_MAX:
+                return [f"{head} {flow}"]
+        lines = [head]
+        for each in value:
+            if isinstance(each, Mapping) and each:
+                first, *rest = _mapping(each, indent + INDENT * 2)
+                lines += [f"{indent}{INDENT}- {first.lstrip(' ')}", *rest]
+            else:
+                lines += _entry(f"{indent}{INDENT}-", each, indent + INDENT)
+        return lines
+    if isinstance(value, str) and "\n" in value:
         text = value.removesuffix("\n").split("\n")
-        return [f"{head} {mark}", *(f"{indent}{INDENT}{line}" if line else "" for line in text)]
+        # Only such a text can be written unchanged, line by line.
+        if text[0][:1] not in {"", " "} and text[-1].strip(" ") and all(each.isprintable() for each in text):
+            mark = "|" if value.endswith("\n") else "|-"
+            return [f"{head} {mark}", *(f"{indent}{INDENT}{line}" if line else "" for line in text)]
     return [f"{head} {_scalar(value)}"]
-
-
-def _maybe_flow(values: Sequence[Any]) -> str | None:
-    if any(isinstance(each, Mapping | list | tuple) and each for each in values):
-        return None
-    flow = f"[{', '.join(map(_scalar, values))}]"
-    return flow if len(flow) <= FLOW_CHARS_MAX else None
 
 
 def _scalar(value: Any) -> str:
@@ -427,17 +413,6 @@ def _scalar(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[]"
     return json.dumps(value)
-
-
-def _is_literal(text: str) -> bool:
-    """Return whether the text can be written unchanged, line by line."""
-    lines = text.removesuffix("\n").split("\n")
-    return (
-        "\n" in text
-        and lines[0][:1] not in {"", " "}
-        and lines[-1].strip(" ") != ""
-        and all(each.isprintable() for each in lines)
-    )
 
 
 def _escape(character: str) -> str:

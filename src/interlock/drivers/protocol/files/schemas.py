@@ -206,10 +206,6 @@ def _server_schema(
     }
 
 
-def _published_keys(server: type[ServerBlock]) -> dict[str, Any]:
-    return {"args": STRINGS, "env": STRING_MAP} if issubclass(server, LocalServer) else {}
-
-
 def _own_keys(server: type[ServerBlock]) -> dict[str, Any]:
     """Return the schemas of the optional keys. A key of another local kind, which is ignored, must have its type."""
     if not issubclass(server, LocalServer):
@@ -224,7 +220,10 @@ MCP_SCHEMA_PUBLISHED: Final[dict[str, Any]] = {
     "required": ["kind", "server", "transport"],
     "properties": {
         **_SHARED,
-        "server": _server_schema((each for each in SERVERS.values() if each.is_published), _published_keys),
+        "server": _server_schema(
+            (each for each in SERVERS.values() if each.is_published),
+            lambda server: {"args": STRINGS, "env": STRING_MAP} if issubclass(server, LocalServer) else {},
+        ),
         "implements": {
             "type": "array",
             "items": {
@@ -484,7 +483,7 @@ def check_schema(front: Frontmatter, schema: str, *, published: bool = False) ->
     problems: dict[str, FileProblem] = {}
     for error in _validator(schema, published).iter_errors(front.data):
         base = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
-        for pointer, message, hint in _findings(base, error.kind):
+        for pointer, message, hint in _describe_error(base, error.kind):
             problems.setdefault(pointer, front.places.problem(pointer, SCHEMA_INVALID, message, hint, schema=schema))
         if len(problems) >= PROBLEMS_MAX:
             break
@@ -492,6 +491,8 @@ def check_schema(front: Frontmatter, schema: str, *, published: bool = False) ->
 
 
 class JsonSchemaFault(msgspec.Struct, frozen=True, kw_only=True):
+    """The reason why something is no JSON Schema."""
+
     pointer: str  # in the schema; empty: all of it
     message: str
     hint: str
@@ -502,26 +503,22 @@ def fault_in_json_schema(schema: Any) -> JsonSchemaFault | None:
     import jsonschema_rs
 
     if not is_bounded(schema):
-        return JsonSchemaFault(
-            pointer="", message="it is too large, or refers to itself too often", hint="make it smaller"
-        )
+        message = "it is too large, or refers to itself too often"
+        return JsonSchemaFault(pointer="", message=message, hint="make it smaller")
     try:
         jsonschema_rs.Draft202012Validator(schema, offline=True)
     except jsonschema_rs.ValidationError as error:
         if error.kind.name == "$ref":
             return JsonSchemaFault(pointer="", message="a $ref leads nowhere, or out of the file", hint=_NOT_FETCHED)
         pointer = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
-        return JsonSchemaFault(pointer=pointer, **_schema_fault_said(error))
+        if error.instance_path and error.instance_path[-1] == "type" and error.kind.name == "anyOf":
+            message = "it names a type that 2020-12 does not know"
+            return JsonSchemaFault(pointer=pointer, message=message, hint=f"write one of {_TYPES}")
+        _, _, hint = _describe_error("", error.kind)[0]
+        return JsonSchemaFault(pointer=pointer, message="it is not as JSON Schema 2020-12 has it", hint=hint)
     except (ValueError, jsonschema_rs.ReferencingError):
         return JsonSchemaFault(pointer="", message="it does not compile", hint=_NOT_FETCHED)
     return None
-
-
-def _schema_fault_said(error: Any) -> dict[str, str]:
-    if error.instance_path and error.instance_path[-1] == "type" and error.kind.name == "anyOf":
-        return {"message": "it names a type that 2020-12 does not know", "hint": f"write one of {_TYPES}"}
-    _, _, hint = _findings("", error.kind)[0]
-    return {"message": "it is not as JSON Schema 2020-12 has it", "hint": hint}
 
 
 @functools.cache
@@ -533,26 +530,22 @@ def _validator(name: str, published: bool) -> Any:
     return jsonschema_rs.Draft202012Validator(schema, offline=True)
 
 
-def _findings(base: str, kind: Any) -> list[tuple[str, str, str]]:
-    """Pointer, what is wrong, what to do."""
+def _describe_error(base: str, kind: Any) -> list[tuple[str, str, str]]:
+    """Return the pointer, what is wrong and what to do, for each field that one error of the validator is about."""
     value = kind.value
     match kind.name:
         case "required":
             return [(f"{base}/{pointer_step(value)}", f"{value} is missing", f"add {value}")]
         case "additionalProperties":
-            return [
-                (
-                    f"{base}/{pointer_step(key)}",
-                    f"the key {quoted(key)} is not known here",
-                    "remove it, or correct its spelling",
-                )
-                for key in value
-            ]
+            hint = "remove it, or correct its spelling"
+            return [(f"{base}/{pointer_step(key)}", f"the key {quoted(key)} is not known here", hint) for key in value]
         case "type":
             wanted = " or ".join(_A_OR_AN.get(each, f"a {each}") for each in kind.types)
             return [(base, f"this is not {wanted}", f"write {wanted}")]
         case "enum":
-            return [(base, "this is not one of the values known here", f"write one of {_join_names(kind.options)}")]
+            return [
+                (base, "this is not one of the values known here", f"write one of {', '.join(map(str, kind.options))}")
+            ]
         case "const":
             return [(base, "this is not the value expected here", f"write {kind.expected_value}")]
         case "pattern":
@@ -568,7 +561,3 @@ def _findings(base: str, kind: Any) -> list[tuple[str, str, str]]:
         case "uniqueItems":
             return [(base, "an entry is written twice", "keep one of the two")]
     return [(base, "this is not as the schema has it", "compare it with the documentation of this field")]
-
-
-def _join_names(options: Any) -> str:
-    return ", ".join(str(each) for each in options)

@@ -1,10 +1,12 @@
-"""Versions: is this one inside that npm range, and which MCP version does a driver mean.
+"""Versions: whether one is in an npm range, and which MCP version a driver means.
 
-Ranges read as node-semver reads them (AIP-30.implements-3), pre-releases included: one is inside a range only where
-the range names a pre-release of the same three numbers.
+Ranges are read as node-semver reads them (AIP-30.implements-3). A range is alternatives separated by ||. Each is
+converted to bounds (`_RangeBound`), all of which must hold: ^1.2.3 is >=1.2.3 and <2.0.0-0. A pre-release is in a range
+only if a bound names a pre-release of the same three numbers.
 """
 
 import functools
+import operator
 import re
 from typing import Final, Literal, NamedTuple
 
@@ -33,6 +35,8 @@ _LOWEST: PreRelease = ((0, 0, ""),)  # -0
 
 
 class SemanticVersion(NamedTuple):
+    """A version as semver orders it."""
+
     numbers: Numbers
     pre: PreRelease = ()
 
@@ -42,24 +46,17 @@ class SemanticVersion(NamedTuple):
 
 
 class _RangeBound(NamedTuple):
-    operator: Literal["<", "<=", ">", ">=", "="]
+    """A limit of a range."""
+
+    comparator: Literal["<", "<=", ">", ">=", "="]
     version: SemanticVersion
 
     def holds(self, version: SemanticVersion) -> bool:
-        ours, bound = version.order, self.version.order
-        match self.operator:
-            case "<":
-                return ours < bound
-            case "<=":
-                return ours <= bound
-            case ">":
-                return ours > bound
-            case ">=":
-                return ours >= bound
-            case "=":
-                return ours == bound
+        holds: bool = _COMPARE[self.comparator](version.order, self.version.order)
+        return holds
 
 
+_COMPARE: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 _NOTHING = _RangeBound("<", SemanticVersion((0, 0, 0), _LOWEST))
 
 
@@ -84,19 +81,26 @@ def is_range(text: str) -> bool:
 
 
 def satisfies(version: str, range_text: str) -> bool | None:
-    """Return whether a version is in a range, or None if the range is invalid. A text that is no version is in no
-    range.
+    """Return whether a version is in a range, or None if the range is invalid.
+
+    A text that is no version is in no range.
     """
     alternatives = _alternatives(range_text)
     if alternatives is None:
         return None
     parsed = parse_version(version)
-    return parsed is not None and any(_inside(parsed, bounds) for bounds in alternatives)
+    return parsed is not None and any(
+        all(bound.holds(parsed) for bound in bounds)
+        # AIP-30.implements-3: pre-releases
+        and (not parsed.pre or any(_allows_pre_release(bound, parsed) for bound in bounds))
+        for bounds in alternatives
+    )
 
 
 def protocol_version(written: str) -> str | None:
-    """Return the supported MCP version that `written` names, or the only one of a month YYYY-MM (AIP-proto-2), or
-    None.
+    """Return the supported MCP version that `written` names, or None (AIP-proto-2).
+
+    A month, YYYY-MM, names the version of that month if there is only one.
     """
     if written in PROTOCOL_VERSIONS:
         return written
@@ -105,13 +109,8 @@ def protocol_version(written: str) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _inside(version: SemanticVersion, bounds: tuple[_RangeBound, ...]) -> bool:
-    if not all(bound.holds(version) for bound in bounds):
-        return False
-    if not version.pre:
-        return True
-    # AIP-30.implements-3: pre-releases
-    return any(bound.version.pre and bound.version.numbers == version.numbers for bound in bounds if bound != _NOTHING)
+def _allows_pre_release(bound: _RangeBound, version: SemanticVersion) -> bool:
+    return bound != _NOTHING and bool(bound.version.pre) and bound.version.numbers == version.numbers
 
 
 @functools.lru_cache(maxsize=1024)
@@ -155,36 +154,31 @@ def _between(low: str, high: str) -> tuple[_RangeBound, ...] | None:
     return tuple(bounds)
 
 
-def _range_bounds(operator: str, partial: re.Match[str]) -> list[_RangeBound]:
+def _range_bounds(comparator: str, partial: re.Match[str]) -> list[_RangeBound]:
+    """Return the bounds of one comparator, such as ^1.2 or >=1.x. `partial` is the version behind it."""
     written = _numbers(partial)
     if not written:
-        return [_NOTHING] if operator in {"<", ">"} else []
+        return [_NOTHING] if comparator in {"<", ">"} else []
     numbers = _pad(written)
-    whole = len(written) == 3
-    pre = _pre(partial["pre"]) if whole else ()
-    low = _RangeBound(">=", SemanticVersion(numbers, pre))
-    match operator:
+    is_whole = len(written) == 3
+    version = SemanticVersion(numbers, _pre(partial["pre"]) if is_whole else ())
+    low = _RangeBound(">=", version)
+    match comparator:
         case "^":
             fixed = next((place for place in range(len(written)) if written[place]), len(written) - 1)
             return [low, _below_next(written[: fixed + 1])]
         case "~" | "~>":
             return [low, _below_next(written[:2])]
-        case "" | "=" if not whole:
-            return [low, _below_next(written)]
         case "" | "=":
-            return [_RangeBound("=", SemanticVersion(numbers, pre))]
-        case ">" if not whole:
+            return [_RangeBound("=", version)] if is_whole else [low, _below_next(written)]
+        case ">" if not is_whole:
             return [_RangeBound(">=", SemanticVersion(_next(written)))]
-        case "<=" if not whole:
+        case "<=" if not is_whole:
             return [_below_next(written)]
-        case "<" if not whole:
+        case "<" if not is_whole:
             return [_RangeBound("<", SemanticVersion(numbers, _LOWEST))]
-        case ">":
-            return [_RangeBound(">", SemanticVersion(numbers, pre))]
-        case "<":
-            return [_RangeBound("<", SemanticVersion(numbers, pre))]
-        case "<=":
-            return [_RangeBound("<=", SemanticVersion(numbers, pre))]
+        case ">" | "<" | "<=":
+            return [_RangeBound(comparator, version)]
     return [low]
 
 
