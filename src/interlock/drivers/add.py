@@ -54,8 +54,8 @@ from interlock.drivers.workspace.scan import (
     DRIVERS,
     FoundFolder,
     Root,
+    find_driver_folder,
     mark_of,
-    maybe_folder,
     scan_workspace,
 )
 from interlock.drivers.workspace.survey import Surveyor, this_machine
@@ -208,7 +208,7 @@ class ServerAdder:
 
         Raises NotAdded.
         """
-        folder = maybe_folder(self.plan.workspace, request.reference, DRAFT_FILE)
+        folder = find_driver_folder(self.plan.workspace, request.reference, DRAFT_FILE)
         wanted = self.read_draft(folder) if folder is not None else self._read_reference(request)
         return msgspec.structs.replace(wanted, tools=request.tools, classes=request.classes, replaces=request.replaces)
 

@@ -32,7 +32,7 @@ STRING_MAP: Final[dict[str, Any]] = {"type": "object", "additionalProperties": {
 
 
 class BlockContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What surrounds a server block that is read."""
+    """The surroundings of a server block that is read."""
 
     transport: str
     findings: FileFindings

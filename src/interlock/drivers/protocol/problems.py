@@ -1,4 +1,17 @@
-"""Problems in the files of a driver: what is wrong, where it is written and what to do about it."""
+"""Problems in the files of a driver, and failures of calls through drivers, as values.
+
+`FileProblem` says what is wrong in a file, where it is written and what to do about it. The checks of one file add
+their problems to a `FileFindings`, and the reader returns them with the value in a `ParsedFile`.
+
+`DriverRefusal` is the failure of a call (AIP-30 errors, SURFACE 4). Its code shows whose fault it is:
+
+- input_*, ref_invalid and resource_uri_denied: the caller's
+- contract_mismatch, output_parse_failed and upstream_error: the server's
+- auth_*, access_denied, policy_violation, region_mismatch, egress_denied, no_route, pinned_provider_unavailable and
+  tool_unavailable: the operator has to settle them
+- rate_limited: none, the call may be tried again
+- internal: ours
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -6,13 +19,6 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from interlock.wire.refusal import Refusal
-
-# How a call through a driver fails (AIP-30 errors, SURFACE 4), as a value.
-#
-# Whose fault it is: input_*, ref_invalid, resource_uri_denied - the caller's; contract_mismatch, output_parse_failed,
-# upstream_error - the server's; auth_*, access_denied, policy_violation, region_mismatch, egress_denied, no_route,
-# pinned_provider_unavailable, tool_unavailable - the operator's to settle; rate_limited - no fault, it may be tried
-# again; internal - ours.
 
 
 class DriverRefusal(Refusal, frozen=True, kw_only=True):
@@ -54,7 +60,7 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
-    """One file as read: its value unless there is an error, and everything to be said about it, errors first."""
+    """A file as it was read: its value unless there is an error, and all problems, errors first."""
 
     value: Value | None = None
     problems: tuple[FileProblem, ...] = ()
@@ -83,7 +89,7 @@ class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Line numbers of the fields of one file, for faults that are noticed after reading."""
+    """Line numbers of the fields of a file, for faults that are noticed after reading."""
 
     file: str
     lines: Mapping[str, int] = {}  # JSON pointer -> line, counted from 1

@@ -27,7 +27,8 @@ HEALTH_COUNTS: Final = 2  # times its every, AIP-30.resolve-2
 GLOBAL: Final = "global"
 SELF_HOSTED: Final = "self-hosted"
 
-# What all candidates were removed for is the call's error where it tells the caller more than no_route does.
+# If all candidates were removed for the same one of these reasons, it is the error of the call, because it tells the
+# caller more than no_route does.
 _TELLING: Final = ("input_unsupported", "auth_required", "policy_violation", "region_mismatch")
 _MESSAGES: Final = {
     "auth_required": "the server behind this tool needs a login or a secret first",
@@ -66,7 +67,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelectionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One call that needs a driver."""
+    """A call that needs a driver."""
 
     contract: Contract
     inputs: Collection[str]  # the names of the inputs this call uses

@@ -1,4 +1,13 @@
-"""What one driver's files declare, and what the whole workspace declares: values, made by `survey`."""
+"""Drivers of a workspace as the survey declares them, and what the node remembers of them.
+
+`ParsedFolder` is one folder as it was read, `Declared` one driver with everything that it binds, and `Declaration` all
+drivers of the workspace. `survey` makes these values.
+
+The trust store says which folders were accepted and in what state, what was last registered under an id and major
+version, and which hosts an operator allowed. It is kept outside the workspace (AIP-security-13), so that nothing in the
+workspace can grant itself anything. `Memory` reads and writes it. `Remembered` is its content as a value, for the
+survey. The decisions and their audit records are made elsewhere, before anything is written here.
+"""
 
 import hashlib
 import logging
@@ -18,11 +27,6 @@ from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.workspace.scan import Root
 from interlock.store.ports import Entry, KeyValue
 
-# The trust store: which folders were accepted and in what state, what was last registered, what is allowed.
-#
-# Kept outside the workspace (AIP-security-13), so that nothing in it can grant itself anything. `Remembered` is a value
-# for the scan of the folders; `Memory` writes, and is told beforehand what was decided by whom.
-
 log = logging.getLogger("interlock.drivers")
 
 TRUST: Final = "driver-trust"
@@ -34,25 +38,29 @@ T = TypeVar("T")
 
 
 class Trusted(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder as somebody accepted it. `texts`: what is shown beside what it has become."""
+    """A folder as a person accepted it. `texts` are kept to show the differences to a later state."""
 
     folder: str
     key: str
     digest: str
-    files: Mapping[str, str]  # all that trust covers
+    files: Mapping[str, str]  # the digest of everything that trust covers, by name
     texts: Mapping[str, str]
     tags: tuple[str, ...]  # those that count (AIP-security-12)
-    summary: dict[str, Any] = {}  # as it was shown
+    summary: dict[str, Any] = {}  # what the person saw
     by: str
     at: float
 
 
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
+    """The hosts that an operator allowed to a driver."""
+
     id: str
     hosts: tuple[str, ...]
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the trust store."""
+
     trusted: Mapping[str, Trusted] = {}  # by folder
     manifests: Mapping[str, Manifest] = {}  # by id@major
     allowed: Mapping[str, tuple[str, ...]] = {}  # hosts, by id
@@ -68,13 +76,15 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory:
+    """The trust store of a node."""
+
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
         self._clock = clock
         self._trusted: dict[str, Trusted] = {}
         self._manifests: dict[str, Manifest] = {}
         self._allowed: dict[str, tuple[str, ...]] = {}
-        self.revision = 0  # another whenever something else is remembered
+        self.revision = 0  # changes with every write, so that the survey is repeated
 
     async def open(self) -> None:
         """Read all records from the store. Raises StoreError."""
@@ -138,7 +148,7 @@ def _read(entry: Entry, shape: type[T]) -> T | None:
     try:
         return msgspec.json.decode(entry.value, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Nothing is granted by what cannot be read.
+        # A record that cannot be read grants nothing.
         log.error("what is remembered of a driver (%s) cannot be read and does not count", shape.__name__)
         return None
 
@@ -160,21 +170,22 @@ class ParsedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """One driver with everything it binds. `state` is None where nothing keeps it from being started once trusted."""
+    """A driver with everything that it binds. `state` is None if it can be started as soon as it is trusted."""
 
-    key: str  # id@major; the folder where the file does not tell
+    key: str  # id@major; the path of the folder if the file cannot be read
     root: Root
     folder: Path
     state: DriverState | None
     problems: tuple[FileProblem, ...] = ()
     driver: Driver | None = None
     contracts: Mapping[int, Contract] = {}  # by the index of the binding
-    secrets: Mapping[str, SecretEntry] = {}  # by the NAME the driver uses; one that no inventory has is left out
+    secrets: Mapping[str, SecretEntry] = {}  # by the NAME that the driver uses, if an inventory has it
     own_secrets: SecretInventory | None = None
     files: Mapping[str, str] = {}  # the digests of every file of the folder, and of contracts elsewhere
-    resolved: Mapping[str, str] = {}  # what its files name outside: `secrets://NAME` -> entry, `links://PATH` -> path
-    real_paths: Mapping[Path, Path] = {}  # of what it opens to its server
-    digest: str = ""  # of what trust covers
+    # What names in its files mean outside of them: `secrets://NAME` an entry, `links://PATH` a path.
+    resolved: Mapping[str, str] = {}
+    real_paths: Mapping[Path, Path] = {}  # targets of the paths that it opens to its server
+    digest: str = ""  # of everything that trust covers
     trusted: bool = False
 
     @property
@@ -214,10 +225,12 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """The drivers of a workspace."""
+
     drivers: tuple[Declared, ...] = ()
-    secrets: tuple[SecretEntry, ...] = ()  # one inventory of all (AIP-19.file-3)
-    problems: tuple[FileProblem, ...] = ()  # of no one driver
-    others: tuple[Path, ...] = ()  # files elsewhere that were looked for, found or not
+    secrets: tuple[SecretEntry, ...] = ()  # all inventories merged (AIP-19.file-3)
+    problems: tuple[FileProblem, ...] = ()  # that belong to no driver
+    others: tuple[Path, ...] = ()  # files outside the folders that were looked for, existing or not
 
     @property
     def opened(self) -> tuple[Path, ...]:

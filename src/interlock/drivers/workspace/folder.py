@@ -210,7 +210,7 @@ class WorkspaceUnusable(Exception):
 
 
 class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import wrote and from which sources, as import.json keeps it."""
+    """The record of an import in import.json: its sources, and what it wrote."""
 
     sources: tuple[str, ...]
     base: Mapping[str, Any]

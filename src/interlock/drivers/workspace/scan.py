@@ -1,7 +1,10 @@
-"""The scan for driver files: where they may lie, which folders hold one, what shows a change. Blocking; opens nothing.
+"""The scan for driver files: which folders hold one, and whether anything in them changed. Blocking; opens no file.
 
-Cheap enough for every second, and the only module about drivers that a node without any needs. Links are seen and not
-followed; what a person can make large is looked at within limits.
+The scan is repeated every second, so it only lists folders and asks for the status of files. A folder's mark is a
+digest of the status of everything in it: a folder with the same mark need not be read again. Links are listed and not
+followed, and what a person can make large is scanned within limits.
+
+This is the only module about drivers that a node without any driver needs.
 """
 
 import hashlib
@@ -33,16 +36,16 @@ Stat = tuple[int, int, int, int, int]
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """One place of drivers. Of equal rank are places in which an id may stand only once (AIP-file-1)."""
+    """A folder that holds drivers. In all roots of one rank together, an id may occur only once (AIP-file-1)."""
 
     kind: RootKind
     rank: int
     path: Path
-    below_tools: bool = False  # at any depth, beside a TOOL.md
+    below_tools: bool = False  # a driver may be at any depth, beside a TOOL.md
 
 
 class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with a DRIVER.md. `mark` differs when anything in it does; None: it is a link, and not looked into."""
+    """A folder with a DRIVER.md. `mark` changes with anything in the folder; it is None for a link."""
 
     root: Root
     path: Path
@@ -50,10 +53,12 @@ class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a workspace that matter to its drivers, with their status."""
+
     folders: tuple[FoundFolder, ...] = ()
     contracts: tuple[tuple[Path, Stat | None], ...] = ()  # every TOOL.md below .tools
     inventories: tuple[tuple[Path, Stat | None], ...] = ()  # every SECRETS.md of the workspace itself
-    others: tuple[tuple[Path, Stat | None], ...] = ()  # what was asked for besides
+    others: tuple[tuple[Path, Stat | None], ...] = ()  # further files that were asked for
     real_paths: tuple[tuple[Path, str], ...] = ()  # of paths that drivers open to their servers
     drafts: tuple[Path, ...] = ()
     problems: tuple[FileProblem, ...] = ()
@@ -92,12 +97,14 @@ def scan_workspace(
         if not root.path.is_dir():
             continue
         if root.kind == "workspace" and not inside(root.path, plan.workspace):
-            problems.append(_escape(root.path, "it is a link out of the workspace, and not followed"))
+            message = "it is a link out of the workspace, and not followed"
+            hint = "name the folder in drivers.paths instead"
+            problems.append(FileProblem(file=str(root.path), code="path_escape", message=message, hint=hint))
             continue
         if root.below_tools:
             folders += _beside_tools(root, contracts, problems)
         else:
-            folders += _in_root(root, drafts, problems)
+            folders += _driver_folders(root, drafts, problems)
     if staged is not None:
         folders = [staged, *(folder for folder in folders if folder.path.name != staged.path.name)]
     if not folders:
@@ -105,8 +112,8 @@ def scan_workspace(
     return ScanResult(
         folders=tuple(folders),
         contracts=tuple(contracts),
-        inventories=tuple((path, maybe_stat(path)) for path in _inventories(plan.workspace / SECRETS)),
-        others=tuple((path, maybe_stat(path)) for path in sorted(set(others))),
+        inventories=tuple((path, find_status(path)) for path in _inventories(plan.workspace / SECRETS)),
+        others=tuple((path, find_status(path)) for path in sorted(set(others))),
         real_paths=tuple((path, os.path.realpath(path)) for path in sorted(set(opened))),
         drafts=tuple(drafts),
         problems=tuple(problems),
@@ -123,7 +130,7 @@ def is_text(name: str) -> bool:
     return name.isprintable()
 
 
-def maybe_folder(workspace: Path, called: str | None, *files: str) -> Path | None:
+def find_driver_folder(workspace: Path, called: str | None, *files: str) -> Path | None:
     """Return the folder of a driver in the workspace, or None if there is none or the name is ambiguous.
 
     `called`: the driver's id or the name of its server. `files`: the folder must contain at least one of these.
@@ -134,7 +141,7 @@ def maybe_folder(workspace: Path, called: str | None, *files: str) -> Path | Non
     return exact[0] if exact else named[0] if len(named) == 1 else None
 
 
-def maybe_stat(path: Path) -> Stat | None:
+def find_status(path: Path) -> Stat | None:
     try:
         status = os.stat(path)  # noqa: PTH116  (the same, without more Paths every second)
     except (OSError, ValueError):
@@ -179,15 +186,20 @@ def mark_of(folder: Path) -> bytes:
 
 
 def _stat(status: os.stat_result) -> Stat:
-    # With the time of the last change of any kind: that of the content can be set back.
+    # With the time of the last change of the status: the time of the content can be set back.
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode
 
 
-def _in_root(root: Root, drafts: list[Path], problems: list[FileProblem]) -> Iterator[FoundFolder]:
+def _driver_folders(root: Root, drafts: list[Path], problems: list[FileProblem]) -> Iterator[FoundFolder]:
     for name, is_link in _folders(root.path, problems):
         folder = root.path / name
-        names = _names(folder)
-        if DRIVER_FILE in names:  # not driver.md, also where the file system takes both for the same
+        try:
+            # The names are listed, because a file system may take driver.md for the same file.
+            with os.scandir(folder) as entries:
+                names = {entry.name for entry in entries if entry.name in (DRIVER_FILE, DRAFT_FILE)}
+        except OSError:
+            continue
+        if DRIVER_FILE in names:
             yield FoundFolder(root=root, path=folder, mark=None if is_link else mark_of(folder))
         elif DRAFT_FILE in names:
             drafts.append(folder)
@@ -209,14 +221,6 @@ def _folders(path: Path, problems: list[FileProblem]) -> list[tuple[str, bool]]:
         message = f"there are more than {FOLDERS_MAX} folders here, and the rest is not looked at"
         problems.append(FileProblem(file=str(path), code="too_many_drivers", message=message, hint=hint))
     return folders[:FOLDERS_MAX]
-
-
-def _names(folder: Path) -> frozenset[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return frozenset(entry.name for entry in entries if entry.name in (DRIVER_FILE, DRAFT_FILE))
-    except OSError:
-        return frozenset()
 
 
 def _beside_tools(
@@ -245,15 +249,10 @@ def _beside_tools(
 
 
 def _inventories(secrets: Path) -> Iterator[Path]:
-    """AIP-19.file-3: .secrets/SECRETS.md and .secrets/<service>/SECRETS.md."""
+    """Yield .secrets/SECRETS.md and .secrets/<service>/SECRETS.md, those that exist (AIP-19.file-3)."""
     if not secrets.is_dir():
         return
     for folder in (secrets, *(secrets / name for name, is_link in _folders(secrets, []) if not is_link)):
         path = folder / SECRETS_FILE
         if path.is_file():
             yield path
-
-
-def _escape(path: Path, message: str) -> FileProblem:
-    hint = "name the folder in drivers.paths instead"
-    return FileProblem(file=str(path), code="path_escape", message=message, hint=hint)

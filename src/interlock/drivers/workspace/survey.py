@@ -69,7 +69,7 @@ from interlock.drivers.protocol.secret_use import (
 )
 from interlock.drivers.workspace.declaration import Declaration, Declared, ParsedFolder, Remembered
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file, read_folder
-from interlock.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, inside, maybe_stat
+from interlock.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, find_status, inside
 from interlock.process.sandbox.sandbox import link_roots
 from interlock.wire.jsontext.canonical import quoted
 
@@ -407,7 +407,7 @@ class ContractLookup:
 
     def _find_file(self, path: Path) -> ContractFile | None:
         """Return the contract in a file, or None if there is no such file."""
-        status = maybe_stat(path)
+        status = find_status(path)
         if status is None:
             return None
         before = self._readings.get(path)

@@ -259,9 +259,9 @@ def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str,
     from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
     from interlock.drivers.protocol.files.inventory import SECRETS_FILE, read_secrets
     from interlock.drivers.workspace.folder import read_imported_folder
-    from interlock.drivers.workspace.scan import DRAFT_FILE, maybe_folder
+    from interlock.drivers.workspace.scan import DRAFT_FILE, find_driver_folder
 
-    path = maybe_folder(invocation.loaded.plan.workspace, identifier, DRIVER_FILE, DRAFT_FILE)
+    path = find_driver_folder(invocation.loaded.plan.workspace, identifier, DRIVER_FILE, DRAFT_FILE)
     if path is None:
         raise Refused("not_found", f"there is no driver {identifier}", hint="interlock drivers list shows them")
     folder = read_imported_folder(path)

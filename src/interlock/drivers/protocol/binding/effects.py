@@ -152,7 +152,7 @@ class OfferedContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
-    """All contracts that can be listed, and why the others cannot."""
+    """The contracts that can be listed, and why the others cannot."""
 
     offered: tuple[OfferedContract, ...]  # sorted by qualified name
     problems: tuple[FileProblem, ...]

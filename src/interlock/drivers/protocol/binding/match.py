@@ -188,7 +188,7 @@ def match(
     problems = [*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract)]
     if any(each.severity == "error" for each in problems):
         return tuple(problems)
-    comparison = _Comparison(driver, binding, contract, tool, entry or HookEntry(), problems)
+    comparison = _ToolComparison(driver, binding, contract, tool, entry or HookEntry(), problems)
     return comparison.bind(strict=strict) or tuple(problems)
 
 
@@ -197,7 +197,7 @@ def digest_of(tool: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparison:
+class _ToolComparison:
     """The comparison of a contract with a listed tool. It adds what it finds to `problems`."""
 
     driver: Driver

@@ -59,7 +59,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
-    """All registered kinds by name, and why others are not registered."""
+    """The registered kinds by name, and why others are not registered."""
 
     kinds: Mapping[str, ResourceKind] = {}
     problems: tuple[FileProblem, ...] = ()

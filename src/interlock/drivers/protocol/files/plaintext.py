@@ -106,12 +106,16 @@ def holds_token(text: str) -> bool:
     rest = without_secrets(text)
     if _TOKENS.search(rest) or _PASSWORD_FIELD.search(rest):
         return True
-    # In the text as written, so that a placeholder in the place of the password is seen as one.
+    # The text as written is searched, so that a placeholder in the place of the password is recognised.
     return any(not SECRET.fullmatch(userinfo[1]) for userinfo in _USERINFO.finditer(text))
 
 
 def names_secret(name: str) -> bool:
-    """GITHUB_TOKEN, X-API-Key, --api-key, PGPASSWORD, KEY_2; not MAX_TOKENS, TOKEN_URL, PUBLIC_KEY, COMPASS."""
+    """Return whether the last word of a name means a secret.
+
+    This holds for GITHUB_TOKEN, X-API-Key, --api-key, PGPASSWORD and KEY_2, and not for MAX_TOKENS, TOKEN_URL,
+    PUBLIC_KEY and COMPASS.
+    """
     words = _name_words(name)
     if not words or not (words[-1] in _SECRET_LAST or _ends(words[-1], _SECRET_ENDS)):
         return False
@@ -182,24 +186,23 @@ def looks_random(text: str) -> bool:
     """
     return any(
         sum(len(part) for part in re.split("[-_]", piece) if _is_mixed(part)) >= _MIXED_CHARS_MIN
-        and _bits_per_character(piece) >= _BITS_MIN
+        # The entropy of the characters, which is low for a repeated word.
+        and -sum(share * math.log2(share) for each in set(piece) if (share := piece.count(each) / len(piece)))
+        >= _BITS_MIN
         for piece in _PIECE.findall(text)
     )
 
 
 def _is_mixed(part: str) -> bool:
+    """Return whether a part has letters and digits, or changes between capital and small letters as no word does."""
     if any(each.isdigit() for each in part):
         return any(each.isalpha() for each in part)
     changes = sum(character.isupper() != following.isupper() for character, following in itertools.pairwise(part))
     return changes > _CASE_CHANGES_MIN * len(part)
 
 
-def _bits_per_character(text: str) -> float:
-    shares = [text.count(each) / len(text) for each in set(text)]
-    return -sum(share * math.log2(share) for share in shares)
-
-
 def _speaks_of_secrets(name: str) -> bool:
+    """Return whether any word of a name is about secrets, unless its last word makes it a plain setting."""
     words = _name_words(name)
     if not _SPEAKING.isdisjoint(words) or any(pair in _SPEAKING_PAIRS for pair in itertools.pairwise(words)):
         return True
@@ -216,7 +219,8 @@ def plaintext_arguments(args: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
     for index, text in enumerate(args):
         name = flag
         if flag and not text.startswith("-") and is_plaintext(flag, text):
-            secret = True  # whole, also where it has = or : in it
+            # The whole argument is the value, even if it contains = or a colon.
+            secret = True
         elif assigned := _ASSIGNED.fullmatch(text):
             name = assigned["name"].lstrip("-")
             secret = is_plaintext(name, assigned["value"]) or holds_token(text)
