@@ -18,17 +18,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.resources import files as resource_files
 from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
 
 from interlock.ax.protocol.capability import ToolClass
-from interlock.config.plan import Plan, SandboxPlan, Spawn
+from interlock.config.plan import Plan, Spawn
 from interlock.drivers.api import AddedDriver, AddedTool, DriverSummary
 from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
+from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.authoring import (
     SUGGESTED,
     ComposedDriver,
@@ -38,14 +40,13 @@ from interlock.drivers.protocol.authoring import (
     propose,
 )
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
-from interlock.drivers.protocol.files.driver import DRIVER_FILE
+from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
 from interlock.drivers.protocol.files.versions import parse_version
-from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.protocol.kinds import SERVERS, LocalServer
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import FileProblem
-from interlock.drivers.shipped import with_shipped
 from interlock.drivers.trial import Say, TrialResult, TrialRunner, advice
 from interlock.drivers.workspace.declaration import Declared, Memory
 from interlock.drivers.workspace.folder import read_imported_folder
@@ -296,11 +297,22 @@ class ServerAdder:
             declared = msgspec.structs.replace(declared, driver=without_contracts, contracts={})
             trial = await self._runner.stand(declared, self._say)
         if not trial.is_up:
-            raise _not_up_error(trial, request.data)
+            packages = [each for entry in request.data.get("install", ()) for each in entry.get("with", ())]
+            hint = advice(trial, request.data["server"], packages)
+            if trial.installed is None:
+                message = f"the server could not be installed: {trial.reason}"
+                raise NotAdded(trial.code or "install_failed", message, hint)
+            words = f"; its last words: {' | '.join(trial.last_words)}" if trial.last_words else ""
+            message = f"the server did not come up: {trial.reason}{words}"
+            raise NotAdded(trial.code or "unavailable", message, hint)
         if not trial.tools:
             raise NotAdded("no_tools", "the server has no tools", "there is nothing to make contracts of")
         contracts = known_contracts(self.plan, request.id)
-        tools = _choose_contracts(request, trial.tools)
+        tools = request.tools
+        if tools is None and request.hints:  # of an import: the tools that the source lets the server have
+            only, without = request.hints.get("only_tools"), request.hints.get("without_tools", ())
+            names = (str(tool.get("name")) for tool in trial.tools)
+            tools = dict.fromkeys(name for name in names if (not only or name in only) and name not in without)
         proposed = propose(trial.tools, request.id, wanted=tools, known=contracts, classes=request.classes)
         problems = [each for each in proposed if isinstance(each, FileProblem)]
         if problems:
@@ -354,14 +366,21 @@ class ServerAdder:
             problems = tuple(dict.fromkeys((*declared.problems, *trial.problems)))
             sandbox = describe_sandbox(self.plan, declared, trial)
             if written or (target / DRAFT_FILE).exists():
-                _move(folder, target)
+                _move_into_place(folder, target)
+
+        def relocated(problem: FileProblem) -> FileProblem:
+            """Return a problem of the staged folder with the path that the file has now."""
+            if not problem.file.startswith(f"{folder}{os.sep}"):
+                return problem
+            return msgspec.structs.replace(problem, file=str(target / Path(problem.file).relative_to(folder)))
+
         return AddedServer(
             folder=target,
             key=declared.key,
             files=tuple(written),
             trial=trial,
             sandbox=sandbox,
-            problems=tuple(_relocate(problem, folder, target) for problem in problems),
+            problems=tuple(relocated(problem) for problem in problems),
             composed=composed,
             proposals=proposals,
         )
@@ -397,15 +416,6 @@ def decide_classes(
             proposal = msgspec.structs.replace(proposal, by="person", question=None)
         decided.append(proposal)
     return tuple(decided)
-
-
-def _choose_contracts(request: DriverRequest, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, str | None] | None:
-    """Return the tools to bind with the ids of their contracts, or None for all of them."""
-    if request.tools is not None or not request.hints:
-        return request.tools
-    only, without = request.hints.get("only_tools"), request.hints.get("without_tools", ())
-    names = (str(tool.get("name")) for tool in tools)
-    return dict.fromkeys(name for name in names if (not only or name in only) and name not in without)
 
 
 def _find_new_paths(texts: Sequence[str]) -> dict[str, str]:
@@ -461,12 +471,10 @@ def describe_sandbox(plan: Plan, declared: Declared, trial: TrialResult) -> dict
     sandbox = reach.sandbox if isinstance(reach, Spawn) else None
     if sandbox is None:
         return {"kind": "container", "egress": list(driver.network.egress) if driver.network is not None else []}
-    return {"kind": "bubblewrap", **_describe_access(sandbox, reach.command if isinstance(reach, Spawn) else ())}
-
-
-def _describe_access(sandbox: SandboxPlan, command: Sequence[str]) -> dict[str, Any]:
+    command = reach.command if isinstance(reach, Spawn) else ()
     implied = [each for each in command[1:] if sandbox.from_arguments and each.startswith("/") and Path(each).is_dir()]
     return {
+        "kind": "bubblewrap",
         "read": list(map(str, sandbox.read)),
         "write": [*map(str, sandbox.write), *implied],
         "home": str(sandbox.home),
@@ -517,7 +525,7 @@ def _differing_files(target: Path, files: Mapping[str, str]) -> list[str]:
     return [name for name in files if not is_there(name)]
 
 
-def _move(folder: Path, target: Path) -> None:
+def _move_into_place(folder: Path, target: Path) -> None:
     """Move the staged folder into place. An old folder is put aside first, and comes back if the move fails."""
     target.parent.mkdir(exist_ok=True)
     if not target.parent.resolve().is_relative_to(target.parent.parent.resolve()):
@@ -533,11 +541,91 @@ def _move(folder: Path, target: Path) -> None:
         raise
 
 
-def _relocate(problem: FileProblem, folder: Path, target: Path) -> FileProblem:
-    """Return a problem of the staged folder with the path that the file has now."""
-    if not problem.file.startswith(f"{folder}{os.sep}"):
-        return problem
-    return msgspec.structs.replace(problem, file=str(target / Path(problem.file).relative_to(folder)))
+# Shipped drivers
+
+TEMPLATE_FOLDER: Final = "/workspace"
+
+
+class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver that was completed from a shipped driver.
+
+    `data`: the completed frontmatter. `what`: the added parts in words, empty if nothing was missing.
+    """
+
+    data: Mapping[str, Any]
+    shipped: str
+    what: tuple[str, ...]
+
+
+def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | None:
+    """Complete `data` from the shipped driver of its package, or return None if there is none.
+
+    A shipped driver is a template: `/workspace` in it stands for a folder of the person. A file of that folder becomes
+    one of the server's private home, which its sandbox may always write; the folder itself is never guessed. Values
+    that the person wrote (install, sandbox.exec, hosts in network.egress) stay as they are.
+    """
+    requested, shipped = _find_shipped(data)
+    if requested is None or shipped is None:
+        return None
+    server_asked, server_shipped = requested.server, shipped.server
+    if not isinstance(server_asked, LocalServer) or not isinstance(server_shipped, LocalServer):
+        return None
+    home = node_data.absolute() / HOMES / requested.id
+    server, completed = dict(data["server"]), dict(data)
+    what: list[str] = []
+    missing = (name for name in server_shipped.env if name not in server_asked.env)
+    env = {name: _move_to_home(home, server_shipped.env[name]) for name in missing}
+    if env:
+        server["env"] = {**server.get("env", {}), **env}
+        what += env
+    if server_shipped.args and not server_asked.args and TEMPLATE_FOLDER not in server_shipped.args:
+        server["args"] = [_move_to_home(home, each) for each in server_shipped.args]
+        what.append(" ".join(server["args"]))
+    completed["server"] = server
+    beside = [each for entry in shipped.install for each in entry.options.get("with", ())]
+    if beside and "install" not in data:
+        completed["install"] = [{"method": "pip", "package": server["package"], "with": beside}]
+        what.append(f"--with {' '.join(beside)}")
+    programs = shipped.sandbox.exec if shipped.sandbox is not None else None
+    if programs is not None and "exec" not in data.get("sandbox", {}):
+        completed["sandbox"] = {
+            **data.get("sandbox", {}),
+            "exec": {"allow": programs.allow, "spawn": list(programs.spawn)},
+        }
+        what.append(f"it may start {', '.join(programs.spawn)}")
+    hosts = shipped.network.egress if shipped.network is not None else ()
+    if hosts and not data.get("network", {}).get("egress"):
+        completed["network"] = {**data.get("network", {}), "egress": list(hosts)}
+        what.append(f"it may reach {', '.join('any host' if host == '*' else host for host in hosts)}")
+    return ShippedTemplate(data=completed, shipped=shipped.id, what=tuple(what))
+
+
+def known_hosts(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the hosts that the shipped driver of this package needs; empty if there is no shipped driver."""
+    _, shipped = _find_shipped(data)
+    return tuple(shipped.network.egress) if shipped is not None and shipped.network is not None else ()
+
+
+def _find_shipped(data: Mapping[str, Any]) -> tuple[Driver | None, Driver | None]:
+    """Return the driver that the frontmatter describes, and the shipped driver of the same package."""
+
+    def package_of(driver: Driver) -> tuple[str, str] | None:
+        name = kind_of(driver.server).package_name(driver.server)
+        return None if name is None else (driver.server.kind, name)
+
+    requested = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), DRIVER_FILE).value
+    if requested is None or package_of(requested) is None:
+        return requested, None
+    for folder in sorted((resource_files("interlock") / "shipped" / "drivers").iterdir(), key=lambda each: each.name):
+        file = folder / DRIVER_FILE
+        shipped = read_driver(file.read_bytes(), DRIVER_FILE).value if file.is_file() else None
+        if shipped is not None and package_of(shipped) == package_of(requested):
+            return requested, shipped
+    return requested, None
+
+
+def _move_to_home(home: Path, text: str) -> str:
+    return str(home / text.removeprefix(f"{TEMPLATE_FOLDER}/")) if text.startswith(f"{TEMPLATE_FOLDER}/") else text
 
 
 # Errors
@@ -553,12 +641,3 @@ def _usable_driver(declared: Declared) -> Driver:
         "nothing was written",
         declared.problems,
     )
-
-
-def _not_up_error(trial: TrialResult, data: Mapping[str, Any]) -> NotAdded:
-    packages = [each for entry in data.get("install", ()) for each in entry.get("with", ())]
-    hint = advice(trial, data["server"], packages)
-    if trial.installed is None:
-        return NotAdded(trial.code or "install_failed", f"the server could not be installed: {trial.reason}", hint)
-    words = f"; its last words: {' | '.join(trial.last_words)}" if trial.last_words else ""
-    return NotAdded(trial.code or "unavailable", f"the server did not come up: {trial.reason}{words}", hint)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from interlock.drivers.shipped import ShippedTemplate, with_shipped
+from interlock.drivers.add import ShippedTemplate, with_shipped
 
 DATA = Path("/srv/node")
 MEMORY = "@modelcontextprotocol/server-memory"

@@ -13,7 +13,7 @@ from tests.drivers import fake_docker
 from tests.drivers.installs import Place, declared, program
 
 from interlock.config.plan import DriversPlan
-from interlock.drivers.install.installation import difference
+from interlock.drivers.install.installation import differences
 from interlock.drivers.kinds.docker import remove_leftover_containers, with_another_port
 from interlock.drivers.protocol.model import Driver
 from interlock.process.child import Child
@@ -249,7 +249,7 @@ async def test_the_digest_of_the_first_pull_is_run_until_somebody_decides_otherw
     assert lasting(restored.command) == lasting(first.command)
     assert client.calls("pull")[-1]["argv"] == ["pull", "--quiet", f"acme/server@{FIRST}"]
     newer = await place.done(wanted)
-    assert difference(first.lock, newer.lock) == (f"integrity {FIRST} -> {SECOND}",)
+    assert differences(first.lock, newer.lock) == (f"integrity {FIRST} -> {SECOND}",)
 
 
 @pytest.mark.req("AIP-server-5")

@@ -17,7 +17,7 @@ from interlock.config.plan import DriversPlan
 from interlock.drivers.install.installation import (
     Locked,
     Locks,
-    difference,
+    differences,
     packages_of,
     remove_packages,
     request_digest,
@@ -79,11 +79,11 @@ async def test_a_restart_runs_the_recorded_npm_package_also_when_a_newer_one_is_
     newer = await place.done(wanted)
     assert output(newer.command) == "@scope/tool 1.1.0"
     assert output(first.command) == "@scope/tool 1.0.0"  # beside it, until somebody decides
-    assert difference(first.lock, newer.lock) == (
+    assert differences(first.lock, newer.lock) == (
         "version 1.0.0 -> 1.1.0",
         f"integrity {first.lock.integrity} -> {newer.lock.integrity}",
     )
-    assert difference(first.lock, first.lock) == ()
+    assert differences(first.lock, first.lock) == ()
 
     registry.packages.clear()
     registry.tarballs.clear()
@@ -135,7 +135,7 @@ async def test_a_restart_runs_the_recorded_python_package_also_when_a_newer_one_
     assert output((await place.done(wanted, first.lock)).command) == "tool 1.0.0"
     newer = await place.done(wanted)
     assert output(newer.command) == "tool 2.0.0"
-    assert difference(first.lock, newer.lock)[0] == "version 1.0.0 -> 2.0.0"
+    assert differences(first.lock, newer.lock)[0] == "version 1.0.0 -> 2.0.0"
     shutil.rmtree(shelf.folder)
     assert output((await place.done(wanted, first.lock)).command) == "tool 1.0.0"
 

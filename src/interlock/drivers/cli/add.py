@@ -157,7 +157,7 @@ def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = Fal
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
     from interlock.cli.client.offline import run_stored
     from interlock.drivers.add import NotAdded
-    from interlock.drivers.cli.add_report import show_added
+    from interlock.drivers.cli.driver_lines import show_added
 
     adder = open_adder(invocation)
 
@@ -222,7 +222,7 @@ def _ask_about_tools(
 ) -> "tuple[ToolProposal, ...]":
     """Return the proposals as the person decides. Without a person, what only a name suggests stays open."""
     from interlock.drivers.add import decide_classes
-    from interlock.drivers.cli.add_report import proposal_lines, show_proposals
+    from interlock.drivers.cli.driver_lines import proposal_lines, show_proposals
 
     out = invocation.out
     for proposal in proposals:

@@ -1,9 +1,13 @@
-"""Drivers as people see them: a table of all, and one with everything that decides whether it is trusted."""
+"""Drivers as people see them: a table of all, everything about one, and what `interlock add` proposes and did."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.text import Text
 
+from interlock.ax.protocol.names import normalise
+from interlock.catalog.cli.classify import reason
 from interlock.cli.terminal.drawing import in_columns, labelled_lines
 from interlock.cli.terminal.text import count, local_time, one_line, printable
 from interlock.drivers.api import (
@@ -15,10 +19,14 @@ from interlock.drivers.api import (
     Problem,
     ServedContract,
 )
+from interlock.drivers.protocol.authoring import SUGGESTED
 from interlock.drivers.protocol.server_name import exposed_segment, server_name
 
 if TYPE_CHECKING:
     from interlock.cli.terminal.output import Output
+    from interlock.drivers.add import AddedServer
+    from interlock.drivers.protocol.authoring import ToolProposal
+    from interlock.drivers.protocol.problems import FileProblem
 
 _STYLES = {
     "ready": "green",
@@ -108,7 +116,7 @@ def draw_examples(out: "Output", run: DriverExamples) -> None:
 
 def draw_list(out: "Output", listed: Drivers) -> None:
     for problem in listed.problems:
-        out.remark(f"{problem.severity}: {_line(problem)}")
+        out.remark(f"{problem.severity}: {_problem_text(problem)}")
     if not listed.drivers and not listed.drafts:
         out.remark("no drivers; a folder .drivers/ID with a DRIVER.md declares one")
         return
@@ -148,7 +156,7 @@ def draw(out: "Output", driver: DriverDetail) -> None:
     if driver.description:
         lines += labelled_lines("is", one_line(driver.description), width)
     if driver.server:
-        lines += _server(driver, width)
+        lines += _server_lines(driver, width)
     lines += labelled_lines("folder", f"{one_line(driver.folder)}, {count(len(driver.files), 'file')}", width)
     if driver.accepted is not None:
         acceptance = f"by {one_line(driver.accepted.by)}, {local_time(driver.accepted.at)}"
@@ -158,13 +166,14 @@ def draw(out: "Output", driver: DriverDetail) -> None:
     if driver.changed:
         lines += labelled_lines("changed", one_line(", ".join(driver.changed)), width, style="yellow")
     for problem in driver.problems:
-        lines += labelled_lines(problem.severity, _line(problem), width, style=_SEVERITY.get(problem.severity, ""))
+        style = _SEVERITY.get(problem.severity, "")
+        lines += labelled_lines(problem.severity, _problem_text(problem), width, style=style)
     out.draw(*lines)
     for line in driver.difference:
         out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
 
 
-def _server(driver: DriverDetail, width: int) -> list[Text]:
+def _server_lines(driver: DriverDetail, width: int) -> list[Text]:
     """Return the lines about the driver's server: how it is started, and what it may access."""
     server = driver.server
     command = [str(server[key]) for key in ("path", "package", "image", "url") if key in server]
@@ -180,10 +189,11 @@ def _server(driver: DriverDetail, width: int) -> list[Text]:
             lines += labelled_lines(key, one_line(written), width)
     if driver.install:
         lines += labelled_lines("install", one_line(", ".join(driver.install)), width)
-    lines += labelled_lines("sandbox", _sandbox(driver), width, style="" if driver.sandboxed else "red")
+    lines += labelled_lines("sandbox", _sandbox_text(driver), width, style="" if driver.sandboxed else "red")
     if "driver.py" in driver.files:
         lines += labelled_lines("hooks", "driver.py is run, in a sandbox of its own without network", width)
-    lines += labelled_lines("network", one_line(", ".join(driver.egress)) or _no_network(driver), width)
+    no_host = "the host of its address" if driver.server_kind == "remote" else "none"
+    lines += labelled_lines("network", one_line(", ".join(driver.egress)) or no_host, width)
     if driver.secrets:
         secrets = (
             f"{name} = {slug}" if slug else f"{name} (described nowhere)" for name, slug in driver.secrets.items()
@@ -211,7 +221,7 @@ def _server(driver: DriverDetail, width: int) -> list[Text]:
     return lines
 
 
-def _sandbox(driver: DriverDetail) -> str:
+def _sandbox_text(driver: DriverDetail) -> str:
     if not driver.sandboxed:
         return "off, by drivers.sandbox of the configuration"
     if driver.server_kind == "remote":
@@ -230,11 +240,86 @@ def _sandbox(driver: DriverDetail) -> str:
     return one_line("; ".join(permissions)) or "its own files and the paths among its arguments"
 
 
-def _no_network(driver: DriverDetail) -> str:
-    return "the host of its address" if driver.server_kind == "remote" else "none"
-
-
-def _line(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
     field = f"{problem.field}: " if problem.field else ""
     return one_line(f"{place}: {field}{problem.message}; {problem.hint} [{problem.code}]")
+
+
+def show_proposals(out: "Output", proposals: "Sequence[ToolProposal]") -> None:
+    from rich.text import Text
+
+    from interlock.cli.terminal.drawing import in_columns
+
+    rows = [[Text(head, style="dim") for head in ("TOOL", "CONTRACT", "CLASS", "BECAUSE")]]
+    for each in proposals:
+        contract = each.contract_id if each.is_new else f"{each.contract_id} (is there)"
+        cells = (
+            Text(one_line(each.tool_name), style="bold"),
+            Text(contract),
+            Text(each.tool_class),
+            Text(reason(each.by, each.question), style="yellow" if each.question else ""),
+        )
+        rows.append(list(cells))
+    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 1: 16, 0: 16}))
+
+
+def proposal_lines(proposals: "Sequence[ToolProposal]") -> list[str]:
+    """Return one line per proposal for stderr, to use when stdout is JSON."""
+    return [f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}" for each in proposals]
+
+
+def show_added(out: "Output", added: "AddedServer", *, state: DriverSummary | None) -> None:
+    composed, proposals = added.composed, added.proposals
+    driver = composed.driver.driver
+    if out.as_json:
+        out.json(msgspec.to_builtins(added.describe(state)))
+        return
+    show_proposals(out, proposals)
+    out.line()
+    out.line(f"wrote {added.folder} ({count(len(added.files), 'file')})" if added.files else f"{added.folder} stands")
+    by_code: dict[tuple[str, str], list[FileProblem]] = {}  # one line per kind of problem
+    for problem in added.problems:
+        by_code.setdefault((problem.severity, problem.code), []).append(problem)
+    for (severity, _), several in by_code.items():
+        more = f" (and {len(several) - 1} more of this kind)" if len(several) > 1 else ""
+        out.line(f"{severity}: {one_line(str(several[0]))}{more}")
+    for review in composed.reviews:
+        out.line(f"review: {one_line(review)}")
+    for line in _sandbox_lines(added.sandbox):
+        out.line(line)
+    open_ = [each for each in proposals if each.by in SUGGESTED and each.question is None]
+    if open_:
+        remark = f"{count(len(open_), 'tool')} without a class: the first call of each waits for your decision"
+        out.advice(f"open: {remark} (interlock approvals)")
+    if state is None:
+        out.advice(f"not trusted yet: interlock drivers trust {driver.segment}")
+    elif not state.trusted:
+        steps = f"start the node with interlock serve, then interlock drivers trust {driver.segment}"
+        out.advice(f"{driver.segment} is written, and waits for an approver's signature: {steps}")
+    elif state.state == "stopped":
+        out.advice(f"{driver.segment} is trusted and starts with the node: interlock serve")
+    else:
+        out.line(f"{driver.segment} is trusted, and the node has it: {state.state}")
+    fresh = next((each.tool_name for each in proposals if each.is_new), None)
+    if state is not None and state.trusted and fresh is not None:
+        out.advice(f"try: interlock tools show {driver.segment}.{normalise(fresh)}")
+
+
+def _sandbox_lines(sandbox: "Mapping[str, Any]") -> list[str]:
+    """Return the lines about what a server can access, from `describe_sandbox`."""
+    match sandbox.get("kind"):
+        case None:
+            return []
+        case "none" | "off":
+            return [f"sandbox: none; {sandbox['reason']}"]
+        case "container":
+            return [f"sandbox: its container; it reaches {', '.join(sandbox['egress']) or 'no host'}"]
+    home = f"its own home {sandbox['home']}"
+    lines = [f"sandbox: writes {', '.join([*sandbox['write'], home])}"]
+    if sandbox["read"]:
+        lines.append(f"         reads {', '.join(sandbox['read'])}")
+    lines.append(f"         reaches {', '.join(sandbox['egress']) or 'no host'}")
+    if sandbox["programs"]:
+        lines.append(f"         starts {', '.join(sandbox['programs'])}")
+    return lines

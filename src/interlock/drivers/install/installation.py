@@ -362,7 +362,7 @@ async def remove_packages(packages: Path, driver: Driver) -> None:
     await asyncio.to_thread(shutil.rmtree, packages_of(packages, driver), ignore_errors=True)
 
 
-def difference(before: Locked, after: Locked) -> tuple[str, ...]:
+def differences(before: Locked, after: Locked) -> tuple[str, ...]:
     """Describe in words what an update would change; an empty result means the same bytes."""
     changes = []
     if before.version != after.version:  # AIP-30.install-3

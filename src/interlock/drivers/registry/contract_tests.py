@@ -1,7 +1,7 @@
 """Contract tests: calls the examples of a driver's contracts through it (AIP-14.rules-3).
 
-Each is a call like anybody's: through the guard, with its gate and its record, only that no other driver may answer.
-An example of a contract that changes something is left alone unless the operator wants it.
+Each is a call like that of any client: it passes the guard with its gate, and leaves its audit rows. Only the driver
+that is tested may answer. An example of a contract that changes something is skipped unless the operator wants it.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ from interlock.wire.jsontext.canonical import pointer_step
 JsonObject = dict[str, Any]
 
 START_S: Final = 60.0  # for a server that has to be started first, besides the contract's own time
-DIFFERENCES_MAX: Final = 20  # told of one example
+DIFFERENCES_MAX: Final = 20  # reported for one example
 SHOWN_CHARS_MAX: Final = 200  # of a value in a difference
 _ids = itertools.count(1)
 
 
 class _Answer:
-    """A Sink that keeps the one answer."""
+    """Receiver of the messages to a client (Sink) that keeps only the answer."""
 
     def __init__(self) -> None:
         self.message: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -54,14 +54,13 @@ class _Answer:
             self.message.cancel()
 
 
-class ExampleVerdict(msgspec.Struct, frozen=True):
-    """Outcome of an example: passed, failed, held or skipped, with the differences or the reason."""
-
-    outcome: str
-    difference: tuple[str, ...] = ()
+# Outcome of an example (passed, failed, held or skipped), with the differences or the reason.
+Outcome = tuple[str, tuple[str, ...]]
 
 
 class ExampleRunner:
+    """Runs the examples of the contracts of one driver."""
+
     def __init__(self, modern: ModernFront, dispatch: Dispatch, catalog: Catalog, contracts: Contracts) -> None:
         self._modern = modern
         self._dispatch = dispatch
@@ -72,24 +71,26 @@ class ExampleRunner:
         outcomes: list[ExampleOutcome] = []
         for contract in declared.contracts.values():
             for example in contract.examples:
+                outcome: str
+                reasons: tuple[str, ...]
                 if contract.mutates and not allow_mutation:  # AIP-14.rules-3
-                    verdict = ExampleVerdict("skipped", ("it changes something",))
+                    outcome, reasons = "skipped", ("it changes something",)
                 else:
-                    verdict = await self._one(declared.key, contract, example, by)
+                    outcome, reasons = await self._run_example(declared.key, contract, example, by)
                 outcomes.append(
                     ExampleOutcome(
                         contract=contract.id,
                         example=example.name,
                         driver=declared.key,
-                        outcome=verdict.outcome,
-                        difference=verdict.difference,
+                        outcome=outcome,
+                        difference=reasons,
                     )
                 )
         is_ok = all(each.outcome in ("passed", "skipped") for each in outcomes)
         return DriverExamples(id=declared.id, key=declared.key, ok=is_ok, examples=tuple(outcomes))
 
-    async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> ExampleVerdict:
-        name = self._listed_name(contract)
+    async def _run_example(self, key: str, contract: Contract, example: ContractExample, by: str) -> Outcome:
+        name = self._find_listed_name(contract)
         if name is None:
             return _failure(f"the contract is not offered: interlock drivers show {server_name(key)} says why")
         principal = Principal(by if by == "local" else f"operator:{by.removeprefix('operator:')}", "admin")
@@ -111,9 +112,9 @@ class ExampleRunner:
             if not answer.message.cancelled():
                 return _failure("no answer in time")
             return _failure("the call was ended")
-        return _verdict(message, example)
+        return _judge(message, example)
 
-    def _listed_name(self, contract: Contract) -> str | None:
+    def _find_listed_name(self, contract: Contract) -> str | None:
         """Return the qualified name under which the contract is listed here, or None if it is not listed."""
         named = qualified_name(contract)
         if not isinstance(named, tuple):
@@ -126,29 +127,29 @@ class ExampleRunner:
         return None
 
 
-def _verdict(message: JsonObject, example: ContractExample) -> ExampleVerdict:
+def _judge(message: JsonObject, example: ContractExample) -> Outcome:
     error, result = message.get("error"), message.get("result")
     if isinstance(error, dict):
         data = error.get("data") or {}
         if data.get("reason") == "confirmation_required" or error.get("message") == "confirmation_required":
-            return ExampleVerdict("held", ("it waits for a decision: interlock approvals",))
+            return "held", ("it waits for a decision: interlock approvals",)
         return _failure(f"{error.get('message')}: {data.get('reason', '')}".rstrip(": "))
     if not isinstance(result, dict):
         return _failure("the answer cannot be read")
     if result.get("resultType") == "input_required":
-        return ExampleVerdict("held", ("it asks something first",))
+        return "held", ("it asks something first",)
     if result.get("isError"):
         code = ((result.get("_meta") or {}).get(ERROR_KEY) or {}).get("code", "")
         texts = [block.get("text", "") for block in result.get("content", ()) if isinstance(block, dict)]
         return _failure(texts[0] if texts else code or "the tool reports an error")
     if example.output is msgspec.UNSET:  # AIP-14.rules-3: only whether it is valid
-        return ExampleVerdict("passed")
+        return "passed", ()
     mismatches = tuple(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
-    return ExampleVerdict("failed" if mismatches else "passed", mismatches)  # AIP-14.rules-3
+    return "failed" if mismatches else "passed", mismatches  # AIP-14.rules-3
 
 
-def _failure(why: str) -> ExampleVerdict:
-    return ExampleVerdict("failed", (why,))
+def _failure(why: str) -> Outcome:
+    return "failed", (why,)
 
 
 def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:

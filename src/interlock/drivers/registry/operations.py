@@ -1,14 +1,17 @@
 """Operations on drivers for an operator: views, and the few decisions.
 
-A decision names what was shown (the digest of the folder); if the folder is another by now, nothing is decided. It is
-on record before it counts. The same service answers in a running node and, with a registry that starts nothing, in a
-command while no node runs.
+A decision names what was shown (the digest of the folder); if the folder has changed since, nothing is decided. A
+decision is in the audit log before it counts. The same service answers in a running node and, with a registry that
+starts nothing, in a command while no node runs; what needs running servers is refused there.
+
+A name may be the name of a driver's server, its id, its id with the major version, or its folder, in this order: the
+first kind of name that fits any driver decides.
 """
 
 import asyncio
 import difflib
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +34,6 @@ from interlock.drivers.api import (
     DriverUpdate,
     RejectedDriver,
     RemovedDriver,
-    RunningServer,
     ServedContract,
     SwitchedDriver,
     UnreadableDriver,
@@ -42,12 +44,10 @@ from interlock.drivers.install.installation import remove_packages
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.binding.effects import qualified_name
 from interlock.drivers.protocol.files.driver import is_egress
-from interlock.drivers.protocol.model import Contract, Driver, SecretEntry
-from interlock.drivers.protocol.model import ToolBinding as DriverBinding
+from interlock.drivers.protocol.model import Contract, Driver
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.registry.registry import Registry
-from interlock.drivers.registry.trust_requests import folder_view
 from interlock.drivers.workspace.declaration import HOSTS_MAX, Declared, Trusted, changed_keys
 from interlock.drivers.workspace.folder import read_folder
 from interlock.drivers.workspace.scan import DRIVER_FILE, FoundFolder, mark_of
@@ -60,17 +60,11 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 
-# Views of a driver in plain values: what an operator is shown of it, and what has changed since it was accepted.
-
 DIFFERENCE_LINES_MAX: Final = 2_000
 
 
 def problem_view(problem: FileProblem) -> ProblemView:
     return ProblemView(**msgspec.structs.asdict(problem))
-
-
-def server_kind(driver: Driver) -> str:
-    return driver.server.kind
 
 
 def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
@@ -79,52 +73,52 @@ def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
     The environment is included as written: it decides what a program does, and has placeholders instead of secrets.
     These are fields of `DriverDetail`, and are stored with a trusted driver.
     """
+    # Real paths, including those that the state of a login or arguments open.
+    fs: dict[str, list[str]] = {}
+    for each in kind_of(driver.server).declared_paths(driver, declared.folder):
+        fs.setdefault(each.use, []).append(str(declared.real_paths.get(each.path, each.real)))
+    sandbox: JsonObject = msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else {}
+    bindings = []
+    for binding in driver.implements:
+        contract = declared.contracts.get(binding.index)
+        bindings.append(
+            Binding(
+                tool_name=binding.tool_name,
+                contract=binding.tool if contract is None else contract.id,
+                version=None if contract is None else contract.version,
+                file=None if contract is None else contract.places.file,
+            )
+        )
+    secrets: dict[str, str | None] = {}  # each with its slug and its backend, which may be a file or a variable
+    for name in dict.fromkeys((*driver.secret_names, *declared.secrets)):
+        secret = declared.secrets.get(name)
+        backend = f" from {secret.backend}" if secret is not None and secret.backend is not None else ""
+        secrets[name] = None if secret is None else f"{secret.slug}{backend}"
+    packages = ("package", "url", "path", "image")
     return {
         "description": driver.description,
         "server": msgspec.to_builtins(driver.server),
-        "sandbox": _sandbox(declared, driver),
+        "sandbox": ({**sandbox, "fs": fs} if fs else sandbox) or None,
         "egress": list(driver.network.egress) if driver.network is not None else [],
-        "install": [" ".join((each.method, *_what(each.options))) for each in driver.install],
-        "secrets": {
-            name: _place(declared.secrets[name]) if name in declared.secrets else None
-            for name in dict.fromkeys((*driver.secret_names, *declared.secrets))
-        },
+        "install": [
+            " ".join((each.method, *(str(each.options[key]) for key in packages if key in each.options)))
+            for each in driver.install
+        ],
+        "secrets": secrets,
         "policy_tags": list(driver.policy_tags),
         "region": list(driver.region),
         "protocol_version": driver.protocol_version or "latest",
         "extension_keys": list(driver.extension_keys),
         "expose": driver.interlock.expose,
         "isolation": driver.interlock.isolation,
-        "bindings": [_binding(binding, declared.contracts.get(binding.index)) for binding in driver.implements],
+        "bindings": bindings,
     }
 
 
-def _sandbox(declared: Declared, driver: Driver) -> JsonObject | None:
-    """Return the sandbox block with real paths, including paths that a login's state or arguments open."""
-    block: JsonObject = msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else {}
-    fs: dict[str, list[str]] = {}
-    for each in kind_of(driver.server).declared_paths(driver, declared.folder):
-        fs.setdefault(each.use, []).append(str(declared.real_paths.get(each.path, each.real)))
-    return ({**block, "fs": fs} if fs else block) or None
-
-
-def _binding(binding: DriverBinding, contract: Contract | None) -> Binding:
-    if contract is None:
-        return Binding(tool_name=binding.tool_name, contract=binding.tool, version=None, file=None)
-    file = contract.places.file
-    return Binding(tool_name=binding.tool_name, contract=contract.id, version=contract.version, file=file)
-
-
 def summary(entry: Declared) -> JsonObject:
-    """Return what the digest of a driver covers, and what it means."""
+    """Return what a person accepts with a driver: its facts and the files that its digest covers."""
     facts = declared_facts(entry, entry.driver) if entry.driver is not None else {}
     return {DRIVER: entry.key, "folder": str(entry.folder), **facts, "files": entry.covered}
-
-
-def accepted_view(trusted: Trusted | None) -> Acceptance | None:
-    if trusted is None:
-        return None
-    return Acceptance(digest=trusted.digest, by=trusted.by, at=rfc3339(trusted.at), policy_tags=trusted.tags)
 
 
 def texts_of(declared: Declared) -> dict[str, str]:
@@ -145,57 +139,39 @@ def texts_of(declared: Declared) -> dict[str, str]:
     return texts
 
 
-def difference(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    left = DIFFERENCE_LINES_MAX
+def difference(
+    before: Mapping[str, str], now: Mapping[str, str], labels: tuple[str, str], lines_max: int
+) -> Iterator[str]:
+    """Yield the unified diffs of texts by name. `labels` are for the two states, such as "accepted" and "now"."""
+    left = lines_max
     for name in sorted({**before, **now}):
-        old, new = before.get(name, ""), now.get(name, "")
-        if old == new:
-            continue
-        for line in difflib.unified_diff(
-            old.splitlines(), new.splitlines(), f"{name} (accepted)", f"{name} (now)", lineterm="", n=2
-        ):
+        old, new = before.get(name, "").splitlines(), now.get(name, "").splitlines()
+        first, second = (f"{name} ({label})" for label in labels)
+        for line in difflib.unified_diff(old, new, first, second, lineterm="", n=2):
             if not left:
-                yield f"... more than {DIFFERENCE_LINES_MAX} lines"
+                yield f"... more than {lines_max} lines"
                 return
             left -= 1
             yield line
 
 
-def _what(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an entry of install installs."""
-    return (str(options[key]) for key in ("package", "url", "path", "image") if key in options)
-
-
-def _place(secret: SecretEntry) -> str:
-    """Return the slug of a secret and its backend, which may be a file or a variable unrelated to the driver."""
-    return secret.slug if secret.backend is None else f"{secret.slug} from {secret.backend}"
-
-
-def unserved_contract(contract: Contract, name: str | None) -> ServedContract:
-    """Return the view of a contract that no driver serves now.
-
-    It has the form of a served contract (`CompiledContract.explained`).
+def folder_view(summary: JsonObject, texts: Mapping[str, str], names: Collection[str]) -> JsonObject:
+    """Return the view of a folder, with the named files split into lines so that a comparison shows where they
+    differ.
     """
-    return ServedContract(
-        contract=contract.id,
-        version=contract.version,
-        name=name or contract.id,
-        file=contract.places.file,
-        pinned=None,
-        decided_by="",
-        ranked=(),
-        rejected=(),
-        error="no_route",
-    )
+    return {**summary, "text": {name: texts[name].splitlines() for name in sorted(names) if name in texts}}
 
 
 Record = Callable[[bytes], Awaitable[None]]  # on disk when it returns; raises StoreError
 
 PACKAGES: Final = "packages"  # in the data folder
+NEEDS_NODE: Final = "no node is running; start one with `interlock serve`"
 OWN_FILES: Final = ("DRIVER.md", "driver.py", "server.json", "SECRETS.md")  # of a driver beside a contract
 
 
 class DriverService:
+    """The operations on drivers of one workspace."""
+
     def __init__(
         self,
         registry: Registry,
@@ -229,7 +205,7 @@ class DriverService:
         `name`: a driver's server name, id, id@major or folder, or a contract. Raises NotFound, Refused.
         """
         await self.registry.current()
-        served = self._maybe_contract(name)
+        served = self._find_contract(name)
         if served is not None:
             return served
         entry = self._find(name)
@@ -238,16 +214,25 @@ class DriverService:
         now = await asyncio.to_thread(texts_of, entry) if is_changed else {}
         make = UnreadableDriver if entry.driver is None else DriverDetail
         declared = {} if entry.driver is None else declared_facts(entry, entry.driver)
+        acceptance = None
+        changed: list[str] = []
+        if accepted is not None:
+            changed = sorted(changed_keys(entry.covered, accepted.files))
+            at = rfc3339(accepted.at)
+            acceptance = Acceptance(digest=accepted.digest, by=accepted.by, at=at, policy_tags=accepted.tags)
+        provider = self.registry.providers.get(entry.key)
         return make(
             **asdict(self._summary(entry)),
             **declared,
             digest=entry.digest,
-            accepted=accepted_view(accepted),
-            changed=tuple(sorted(changed_keys(entry.covered, accepted.files))) if accepted is not None else (),
-            difference=tuple(difference(accepted.texts, now)) if accepted is not None and is_changed else (),
+            accepted=acceptance,
+            changed=tuple(changed),
+            difference=tuple(difference(accepted.texts, now, ("accepted", "now"), DIFFERENCE_LINES_MAX))
+            if accepted is not None and is_changed
+            else (),
             files=tuple(sorted(entry.files)),
             problems=tuple(problem_view(each) for each in self._problems(entry)),
-            running=self._server(entry),
+            running=None if provider is None else provider.running(),
         )
 
     async def add(self, adder: ServerAdder, request: DriverRequest, by: str, *, accept: bool) -> AddedDriver:
@@ -257,7 +242,7 @@ class DriverService:
         """
         # A trial installs a package and starts processes, so an operator's requests run one after the other.
         async with self._adding:
-            await self._record(self._line("add", request.key, by, {}))
+            await self._record(self._audit_row("add", request.key, by, {}))
             try:
                 async with adder:
                     tried = await adder.try_out(request)
@@ -270,20 +255,20 @@ class DriverService:
     async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
         """Trust a driver. `digest`: that of the folder that was reviewed. Raises NotFound, Refused, StoreError."""
         await self.registry.refresh()
-        declared = self._trustable(name, digest)
+        declared = self._find_trustable(name, digest)
         more = {
             "digest": declared.digest,
             "policy_tags": list(declared.driver.policy_tags if declared.driver is not None else ()),
             "unsandboxed": self._is_unsandboxed(declared),
         }
-        await self._record(self._line("trust", declared.key, by, more))
+        await self._record(self._audit_row("trust", declared.key, by, more))
         return await self._trust(declared, by)
 
     async def accept(self, key: str, digest: str, by: str) -> DriverSummary:
-        """Trust a driver where the decision is on record already. Raises NotFound, Refused, StoreError."""
-        return await self._trust(self._trustable(key, digest), by)
+        """Trust a driver whose trust is already in the audit log. Raises NotFound, Refused, StoreError."""
+        return await self._trust(self._find_trustable(key, digest), by)
 
-    def _trustable(self, name: str, digest: str) -> Declared:
+    def _find_trustable(self, name: str, digest: str) -> Declared:
         declared = self._find(name)
         if declared.driver is None or declared.state is DriverState.REJECTED:
             raise Refused("rejected", f"{declared.segment} cannot be used: {declared.reason}", {"driver": declared.key})
@@ -342,7 +327,7 @@ class DriverService:
             raise Refused(
                 "too_many_hosts", f"{declared.segment} has {HOSTS_MAX} hosts; allow * or a wider suffix instead"
             )
-        await self._record(self._line("revoke" if revoke else "allow", declared.key, by, {"host": host}))
+        await self._record(self._audit_row("revoke" if revoke else "allow", declared.key, by, {"host": host}))
         await self.registry.memory.allow(declared.id, after)
         await self.registry.refresh()
         return AllowedHosts(id=declared.id, allowed=after)
@@ -357,14 +342,16 @@ class DriverService:
         try:
             declared = self._find(name)
         except NotFound:
-            if forget and (gone := self._forgettable(name)):
-                await self._record(self._line("forget", name, by, {}))
+            manifests = self.registry.memory.all.manifests
+            gone = tuple(key for key in manifests if name in (key, key.partition("@")[0]))
+            if forget and gone:
+                await self._record(self._audit_row("forget", name, by, {}))
                 for key in gone:
                     await self.registry.memory.forget(key)
                 return RemovedDriver(removed=None, forgotten=gone)
             raise
-        await self._record(self._line("remove", declared.key, by, {"digest": declared.digest, "forget": forget}))
-        removed = await asyncio.to_thread(_delete, declared)
+        await self._record(self._audit_row("remove", declared.key, by, {"digest": declared.digest, "forget": forget}))
+        removed = await asyncio.to_thread(_delete_folder, declared)
         await self.registry.memory.distrust(str(declared.folder))
         forgotten: tuple[str, ...] = ()
         if forget:
@@ -372,7 +359,7 @@ class DriverService:
             forgotten = (declared.key,) if await self.registry.memory.forget(declared.key) else ()
         await self.registry.refresh()
         if forget and declared.driver is not None:
-            await self.registry.wait_until_stopped()  # what runs is not taken from under it
+            await self.registry.wait_until_stopped()  # a running server keeps its package
             await remove_packages(self.registry.plan.data / PACKAGES, declared.driver)
         return RemovedDriver(removed=removed, forgotten=forgotten)
 
@@ -380,7 +367,7 @@ class DriverService:
         """Run the examples of its contracts through this driver. Raises NotFound, Refused."""
         declared = await self._running_driver(name)
         if self._examples is None:
-            raise _not_here()
+            raise Refused("not_running", NEEDS_NODE)
         return await self._examples.run(declared, by, allow_mutation=allow_mutation)
 
     async def update(self, name: str, by: str, candidate: str | None) -> DriverUpdate | SwitchedDriver:
@@ -390,10 +377,10 @@ class DriverService:
         """
         declared = await self._running_driver(name)
         if self._updates is None:
-            raise _not_here()
+            raise Refused("not_running", NEEDS_NODE)
         if candidate is None:
             return await self._updates.look(declared)
-        await self._record(self._line("update", declared.key, by, {"candidate": candidate}))
+        await self._record(self._audit_row("update", declared.key, by, {"candidate": candidate}))
         return await self._updates.switch(declared, candidate)
 
     async def _running_driver(self, name: str) -> Declared:
@@ -405,7 +392,7 @@ class DriverService:
             raise Refused("not_running", message, {"driver": declared.key})
         return declared
 
-    def _maybe_contract(self, name: str) -> ServedContract | None:
+    def _find_contract(self, name: str) -> ServedContract | None:
         """Return the contract called `name`, or None if a driver has that name or there is no such contract."""
         if any(
             name in (declared.key, declared.id, declared.folder.name, declared.segment)
@@ -422,20 +409,28 @@ class DriverService:
         if served is None:
             if not bound:
                 return None
-            served = unserved_contract(bound[0][1], _qualified_name(bound[0][1]))
+            contract = bound[0][1]
+            served = ServedContract(
+                contract=contract.id,
+                version=contract.version,
+                name=_qualified_name(contract) or contract.id,
+                file=contract.places.file,
+                pinned=None,
+                decided_by="",
+                ranked=(),
+                rejected=(),
+                error="no_route",
+            )
         considered = {each.driver for each in served.ranked} | {each.driver for each in served.rejected}
         rejected = [*served.rejected]
-        for declared, _ in bound:  # those that are not even asked
+        for declared, _ in bound:  # drivers that the resolver does not consider
             if declared.key not in considered:
                 state, reason = self.registry.state_of(declared)
                 rejected.append(RejectedDriver(driver=declared.key, phase=2, code=state, reason=reason or state))
         return msgspec.structs.replace(served, rejected=tuple(rejected))
 
-    def _forgettable(self, name: str) -> tuple[str, ...]:
-        manifests = self.registry.memory.all.manifests
-        return tuple(key for key in manifests if name in (key, key.partition("@")[0]))
-
     def _find(self, name: str) -> Declared:
+        """Return the driver of this name. Raises NotFound, or Refused if several drivers have it."""
         drivers = self.registry.declaration.drivers
         called = [(declared.key, declared.id, declared.folder.name, declared.segment) for declared in drivers]
         for way in range(4):
@@ -462,24 +457,20 @@ class DriverService:
             state=state,
             reason=reason,
             trusted=declared.trusted,
-            server_kind=server_kind(driver) if driver is not None else None,
+            server_kind=driver.server.kind if driver is not None else None,
             transport=driver.transport if driver is not None else None,
             sandboxed=not self._is_unsandboxed(declared),
             contracts=tuple(contract.id for contract in declared.contracts.values()),
             root=declared.root.kind,
             folder=str(declared.folder),
-            found=tuple(problem_view(each) for each in self._findings(declared)),
+            found=tuple(problem_view(each) for each in self._server_problems(declared)),
             warnings=sum(each.severity == "warning" for each in self._problems(declared)),
         )
 
-    def _server(self, declared: Declared) -> RunningServer | None:
-        provider = self.registry.providers.get(declared.key)
-        return None if provider is None else provider.running()
-
     def _problems(self, declared: Declared) -> tuple[FileProblem, ...]:
-        return tuple(dict.fromkeys((*declared.problems, *self._findings(declared))))
+        return tuple(dict.fromkeys((*declared.problems, *self._server_problems(declared))))
 
-    def _findings(self, declared: Declared) -> tuple[FileProblem, ...]:
+    def _server_problems(self, declared: Declared) -> tuple[FileProblem, ...]:
         """Return problems that only the running server shows, and collisions with what other drivers offer."""
         provider = self.registry.providers.get(declared.key)
         if provider is None:
@@ -495,8 +486,8 @@ class DriverService:
     def _is_unsandboxed(self, declared: Declared) -> bool:
         return self.registry.plan.drivers.sandbox.get(declared.id) == "off"
 
-    def _line(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
-        """Return the row for the audit log."""
+    def _audit_row(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
+        """Return the row of a decision for the audit log."""
         return msgspec.json.encode(
             {
                 "at": rfc3339(self._clock.wall()),
@@ -520,11 +511,7 @@ def refused(error: NotAdded) -> Refused:
     return Refused(error.code, error.message, {**details, "hint": error.hint} if error.hint else details)
 
 
-def _not_here() -> Refused:
-    return Refused("not_running", "this takes a node that runs: interlock serve")
-
-
-def _delete(declared: Declared) -> str:
+def _delete_folder(declared: Declared) -> str:
     """Delete the folder of a driver and return its path.
 
     Targets of links stay, and so does a contract that the driver lies beside.

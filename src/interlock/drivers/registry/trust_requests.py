@@ -1,11 +1,11 @@
-"""Trust requests: in the inbox a person accepts an untrusted folder as it is shown, with a proof (SURFACE 7).
+"""Trust requests: a person accepts an untrusted folder in the inbox, as it is shown there, with a proof (SURFACE 7).
 
-Once for each state of a folder. What was asked about and is gone, trusted otherwise or changed meanwhile is void. What
-is signed is the digest of the files, and the files with their digests are what is shown.
+There is one request for each state of a folder. A request becomes void when its folder is gone, trusted in another way
+or changed. The proof covers the digest of the files, and the files with their digests are what is shown.
 """
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
@@ -33,6 +33,8 @@ _CHANGED: Final = "the files of this driver changed since they were accepted"
 
 
 class TrustRequests:
+    """The requests in the inbox for drivers that are not trusted."""
+
     def __init__(self, inbox: Inbox, service: "DriverService", declared: AsyncFeed[Declaration]) -> None:
         self._inbox = inbox
         self._service = service
@@ -54,16 +56,15 @@ class TrustRequests:
         try:
             await self._inbox.void_where("superseded: the driver is another by now, or trusted, or gone", settled)
             for approval in self._inbox.listed((Status.APPROVED,), Kind.DEFINITION):
-                if approval.source is Source.DRIVERS and not self._inbox.is_elsewhere(
-                    approval.id
-                ):  # the node stopped before it was taken up
+                # The node stopped before it applied the decision.
+                if approval.source is Source.DRIVERS and not self._inbox.is_elsewhere(approval.id):
                     await self.settle(approval)
             waiting = sum(declared.source is Source.DRIVERS for declared in self._inbox.waiting(Kind.DEFINITION))
             for (tool, digest), declared in open_.items():
                 if waiting < WAITING_MAX and self._inbox.find_definition(tool, digest) is None:
                     try:
                         await self._raise(tool, declared)
-                    except Refused as error:  # it changes at this moment: asked about when it is looked at next
+                    except Refused as error:  # it is changing: the next scan asks about it
                         log.info("driver %s cannot be put into the inbox: %s", declared.segment, error)
                         continue
                     waiting += 1
@@ -123,10 +124,3 @@ class TrustRequests:
 
 def _tool(declared: Declared) -> str:
     return f"{PREFIX}{declared.key}"
-
-
-def folder_view(summary: dict[str, Any], texts: dict[str, str], names: set[str]) -> dict[str, Any]:
-    """Return the view of a folder, with the named files split into lines so that a comparison shows where they
-    differ.
-    """
-    return {**summary, "text": {name: texts[name].splitlines() for name in sorted(names) if name in texts}}

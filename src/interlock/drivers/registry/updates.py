@@ -1,19 +1,20 @@
 """Updates: a newer release of a driver's server is checked before it is used (AIP-30.install-3).
 
-It is installed beside the one that runs, started once in the driver's sandbox and asked for its tools; what differs is
-told. Only what was looked at can be switched to: its record then replaces the old one, and the server is started anew.
+The newest release is installed beside the one that runs, started once in the driver's sandbox and asked for its tools
+(`look`), and the differences are reported. Only a release that was looked at can be switched to (`switch`): its record
+then replaces the old one, and the server is restarted.
 """
 
-import difflib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from interlock.config.plan import Plan
 from interlock.drivers.api import DriverUpdate, SwitchedDriver
-from interlock.drivers.install.installation import Locked, Locks, difference
+from interlock.drivers.install.installation import Locked, Locks, differences
+from interlock.drivers.registry.operations import difference
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.trial import TrialResult, TrialRunner
 from interlock.drivers.workspace.declaration import Declared
@@ -25,10 +26,12 @@ JsonObject = dict[str, Any]
 
 LINES_MAX: Final = 1_000
 CANDIDATES_MAX: Final = 100
-_ELSEWHERE: Final = frozenset(("present", "vendored"))  # nothing that we install, and so nothing to renew
+_ELSEWHERE: Final = frozenset(("present", "vendored"))  # not installed by the node, so there is nothing to update
 
 
 class UpdateService:
+    """Looks at newer releases, and remembers those that can be switched to."""
+
     def __init__(self, registry: Registry, locks: Locks) -> None:
         self._registry = registry
         self._locks = locks
@@ -39,8 +42,11 @@ class UpdateService:
         StoreError.
         """
         plan = self._registry.plan
-        before = await self._lock(declared.key)
-        new = await _stood(plan, declared, anew=True)
+        try:
+            before = await self._locks.get(declared.key)
+        except Damaged:
+            before = None  # an update repairs a damaged record
+        new = await _try_out(plan, declared, anew=True)
         if new.installed is None or not new.is_up:
             why = new.reason or new.state.value
             raise Refused(
@@ -53,14 +59,21 @@ class UpdateService:
             raise Refused(
                 "nothing_to_update", f"{declared.segment} is not installed from anywhere", {"driver": declared.key}
             )
-        changes = () if before is None else difference(before, after)
+        changes = () if before is None else differences(before, after)
         is_other = before is None or bool(changes)
         candidate = hashlib.sha256(msgspec.json.encode(after)).hexdigest() if is_other else None
         if candidate is not None:
             if len(self._candidates) >= CANDIDATES_MAX:
                 self._candidates.clear()
             self._candidates[declared.key, candidate] = after
-        old = await self._tools(plan, declared)
+        provider = self._registry.providers.get(declared.key)
+        listing = provider.listing if provider is not None else None
+        tools: list[Any]
+        if listing is not None:
+            tools = [decode_value(raw) for raw in listing.tools.raws]
+        else:  # the server of the release in use has not listed its tools yet
+            tools = list((await _try_out(plan, declared, anew=False)).tools)
+        old = {str(tool.get("name")): tool for tool in tools if isinstance(tool, dict)}
         now = {str(tool.get("name")): tool for tool in new.tools}
         return DriverUpdate(
             id=declared.id,
@@ -73,7 +86,7 @@ class UpdateService:
             added=tuple(sorted(now.keys() - old.keys())),
             removed=tuple(sorted(old.keys() - now.keys())),
             changed=tuple(sorted(name for name in old.keys() & now.keys() if old[name] != now[name])),
-            difference=tuple(_difference(old, now)),
+            difference=tuple(difference(_format(old), _format(now), ("in use", "newest"), LINES_MAX)),
             candidate=candidate,
         )
 
@@ -88,41 +101,14 @@ class UpdateService:
         await self._registry.renew(declared.key)
         return SwitchedDriver(id=declared.id, key=declared.key, to=lock.version)
 
-    async def _lock(self, key: str) -> Locked | None:
-        try:
-            return await self._locks.get(key)
-        except Damaged:
-            return None  # an update is how one gets past it
 
-    async def _tools(self, plan: Plan, declared: Declared) -> dict[str, JsonObject]:
-        """Return the tools of the release in use by name; the server is started once if it has not listed them."""
-        provider = self._registry.providers.get(declared.key)
-        listing = provider.listing if provider is not None else None
-        if listing is not None:
-            tools = [decode_value(raw) for raw in listing.tools.raws]
-        else:
-            tools = list((await _stood(plan, declared, anew=False)).tools)
-        return {str(tool.get("name")): tool for tool in tools if isinstance(tool, dict)}
-
-
-async def _stood(plan: Plan, declared: Declared, *, anew: bool) -> TrialResult:
+async def _try_out(plan: Plan, declared: Declared, *, anew: bool) -> TrialResult:
     async with TrialRunner(plan, anew=anew) as bench:
         return await bench.stand(declared, lambda _: None)
 
 
-def _difference(old: Mapping[str, JsonObject], now: Mapping[str, JsonObject]) -> Iterator[str]:
-    left = LINES_MAX
-    for name in sorted({**old, **now}):
-        before, after = _lines(old.get(name)), _lines(now.get(name))
-        if before == after:
-            continue
-        for line in difflib.unified_diff(before, after, f"{name} (in use)", f"{name} (newest)", lineterm="", n=2):
-            if not left:
-                yield f"... more than {LINES_MAX} lines"
-                return
-            left -= 1
-            yield line
-
-
-def _lines(tool: JsonObject | None) -> list[str]:
-    return [] if tool is None else msgspec.json.format(msgspec.json.encode(tool, order="sorted")).decode().splitlines()
+def _format(tools: Mapping[str, JsonObject]) -> dict[str, str]:
+    """Return the definitions of tools as formatted JSON."""
+    return {
+        name: msgspec.json.format(msgspec.json.encode(tool, order="sorted")).decode() for name, tool in tools.items()
+    }

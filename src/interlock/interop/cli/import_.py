@@ -276,7 +276,7 @@ def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]"
     from msgspec.structs import replace
 
     from interlock.drivers.add import decide_classes
-    from interlock.drivers.cli.add_report import show_proposals
+    from interlock.drivers.cli.driver_lines import show_proposals
 
     rows = {
         f"{exposed_segment(id)}.{each.tool_name}": (id, position)
@@ -370,7 +370,7 @@ def is_dialogue(invocation: Invocation) -> bool:
 
 def _ask_about_hosts(invocation: Invocation, batch: "ImportBatch") -> "ImportBatch":
     """Ask which hosts each server may reach, because a client's file does not say (AIP-import-11)."""
-    from interlock.drivers.shipped import known_hosts
+    from interlock.drivers.add import known_hosts
     from interlock.interop.protocol.drafts import ImportBatch, Planned, asks_for_hosts, with_hosts
 
     planned = []
@@ -399,7 +399,7 @@ def _ask_about_hosts(invocation: Invocation, batch: "ImportBatch") -> "ImportBat
 
 def _suggest_hosts(invocation: Invocation, batch: "ImportBatch") -> None:
     """Print the hosts that servers are known to need, if there is no person to ask."""
-    from interlock.drivers.shipped import known_hosts
+    from interlock.drivers.add import known_hosts
     from interlock.interop.protocol.drafts import asks_for_hosts
 
     for each in batch.planned:
