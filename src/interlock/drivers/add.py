@@ -180,7 +180,7 @@ class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerAdder:
-    """Adds servers to the workspace of a plan. Trials run only inside `async with`."""
+    """An adder of servers to the workspace of a plan. Trials run only inside `async with`."""
 
     def __init__(self, plan: Plan, say: Say, *, environment: Mapping[str, str], allows_commands: bool = True) -> None:
         """Prepare to add servers to the workspace of `plan`.
@@ -237,7 +237,7 @@ class ServerAdder:
                 request.args,
                 env=env,
                 passed=[name for name, value in request.env.items() if value is None],
-                asked=() if is_remote else request.secrets,
+                secret_variables=() if is_remote else request.secrets,
                 headers=headers,
                 egress=request.egress,
             )
@@ -295,7 +295,7 @@ class ServerAdder:
             declared = await self._read_declaration(folder)
             without_contracts = msgspec.structs.replace(_usable_driver(declared), implements=())
             declared = msgspec.structs.replace(declared, driver=without_contracts, contracts={})
-            trial = await self._runner.stand(declared, self._say)
+            trial = await self._runner.run_once(declared, self._say)
         if not trial.is_up:
             packages = [each for entry in request.data.get("install", ()) for each in entry.get("with", ())]
             hint = advice(trial, request.data["server"], packages)
@@ -355,7 +355,7 @@ class ServerAdder:
             declared = await self._read_declaration(folder)
             _usable_driver(declared)
             self._say("registering it")
-            trial = await self._runner.stand(declared, lambda _: None)
+            trial = await self._runner.run_once(declared, lambda _: None)
             if trial.state is not DriverState.READY:
                 raise NotAdded(
                     trial.code or "not_registered",

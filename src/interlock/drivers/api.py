@@ -10,7 +10,7 @@ from interlock.operator.operation import CHANGED, NOT_FOUND, ErrorCase, FlagPara
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """What is wrong with a file, and what to do."""
+    """A problem in a file, and what to do about it."""
 
     file: Annotated[str, Meta(description="Which file.")]
     line: Annotated[int | None, Meta(description="Where in it.")] = None
@@ -75,7 +75,7 @@ class Binding(Struct, frozen=True, kw_only=True):
 
 
 class Acceptance(Struct, frozen=True, kw_only=True):
-    """When a person accepted the files, and which state of them."""
+    """The acceptance of a driver by a person: when, and of which files."""
 
     digest: Annotated[str, Meta(description="The digest of the folder then.")]
     by: Annotated[str, Meta(description="Who accepted it.")]
@@ -84,7 +84,7 @@ class Acceptance(Struct, frozen=True, kw_only=True):
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
-    """What the server of a driver is now, beside what its file says."""
+    """The server of a driver as it runs now, in addition to what the file says."""
 
     protocol_version: Annotated[str | None, Meta(description="The version of MCP that is spoken.")]
     transport: Annotated[str | None, Meta(description="The transport in use.")]
@@ -166,7 +166,7 @@ class ServedContract(Struct, frozen=True, kw_only=True):
 
 
 class ExampleOutcome(Struct, frozen=True, kw_only=True):
-    """How one example of a contract went."""
+    """The outcome of one example of a contract."""
 
     contract: Annotated[str, Meta(description="Of which contract.")]
     example: Annotated[str, Meta(description="Its name.")]
@@ -176,7 +176,7 @@ class ExampleOutcome(Struct, frozen=True, kw_only=True):
 
 
 class DriverExamples(Struct, frozen=True, kw_only=True):
-    """How the examples of a driver's contracts went."""
+    """The outcomes of the examples of a driver's contracts."""
 
     id: Annotated[str, Meta(description="Its id.")]
     key: Annotated[str, Meta(description="ID@MAJOR.")]

@@ -1,6 +1,8 @@
 """The servers that a domain names in DNS: found, judged, tried and not trusted (REG-7.1-4, REG-N-6).
 
-A try is one MCP request to the address, without credentials and without redirects. It calls no tool and keeps nothing.
+`discover` reads the TXT records and gives each server a state. Records with a wrong signature are not used. A server at
+a private address is only tried if the caller allows that host. A try is one MCP request to the address, without
+credentials and without redirects. It calls no tool and keeps nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,8 +12,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.names.protocol.dns_discovery import ServerRecord, read_records_untrusted
-from interlock.net.dns_lookup import DnssecState, TxtAnswer, look_up_txt
-from interlock.net.fetch import FetchedAnswer, Fetcher, FetchFailed, is_near
+from interlock.net.dns_lookup import DnssecState, look_up_txt
+from interlock.net.fetch import Fetcher, FetchFailed, is_near
 from interlock.net.protocol.address_scope import Scope
 from interlock.wire.jsonrpc.codec import decode_object
 
@@ -35,6 +37,8 @@ SHOWN_CHARS_MAX: Final = 80
 
 
 class FoundServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that a record names, and whether it can be used."""
+
     dialect: str
     url: str | None
     fields: dict[str, str]
@@ -47,7 +51,9 @@ class FoundServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
-    name: str  # that was asked for
+    """The servers that the records at a name announce."""
+
+    name: str
     dnssec: DnssecState
     resolver: str
     servers: tuple[FoundServer, ...]
@@ -62,58 +68,47 @@ async def discover(
     Raises DnsFailed.
     """
     answer = await look_up_txt(name, resolvers)
-    if answer.dnssec == "bogus":
-        return _found(name, answer, [_not_believed(each) for each in read_records_untrusted(answer.records)])
+    servers: list[FoundServer] = []
+    state: State
     fetcher = Fetcher(within=Scope.MACHINE if private_hosts is None else Scope.PUBLIC)
     near = Fetcher(within=Scope.MACHINE)
     try:
-        servers = []
         for record in read_records_untrusted(answer.records):
-            is_near = private_hosts is None or urlsplit(record.url or "").hostname in private_hosts
-            servers.append(await _judged(record, near if is_near else fetcher, may_be_near=is_near, tries=tries))
-        return _found(name, answer, servers)
+            if answer.dnssec == "bogus":
+                state, detail = "unusable", "its signature is wrong"
+            else:
+                is_near = private_hosts is None or urlsplit(record.url or "").hostname in private_hosts
+                state, detail = await _judge(record, near if is_near else fetcher, may_be_near=is_near, tries=tries)
+            server = FoundServer(
+                dialect=record.dialect, url=record.url, fields=dict(record.fields), state=state, detail=detail
+            )
+            servers.append(server)
     finally:
         await fetcher.close()
         await near.close()
-
-
-def _found(name: str, answer: TxtAnswer, servers: list[FoundServer]) -> Discovery:
     return Discovery(name=name, dnssec=answer.dnssec, resolver=answer.resolver, servers=tuple(servers))
 
 
-def _not_believed(record: ServerRecord) -> FoundServer:
-    return _server(record, "unusable", "its signature is wrong")
-
-
-async def _judged(record: ServerRecord, fetcher: Fetcher, *, may_be_near: bool, tries: bool) -> FoundServer:
+async def _judge(record: ServerRecord, fetcher: Fetcher, *, may_be_near: bool, tries: bool) -> tuple[State, str]:
+    """Return the state of a server and a detail for people. `tries`: also send it a request."""
     if record.problem or record.url is None:
-        return _server(record, "unusable", record.problem)
+        return "unusable", record.problem
     if not may_be_near and await is_near(record.url):
-        return _server(record, "private", "it leads to a private address, or to this machine")
+        return "private", "it leads to a private address, or to this machine"
     if not tries:
-        return _server(record, "untried")
+        return "untried", ""
     try:
-        answered = await fetcher.exchange(record.url, _HEADERS, _GREETING)
+        reply = await fetcher.exchange(record.url, _HEADERS, _GREETING)
     except FetchFailed as failed:
-        if _STREAM in str(failed):
-            return _server(record, "answers", "with an event stream")
-        return _server(record, "fails", str(failed))
-    return _server(record, *_judged_answer(answered))
-
-
-def _judged_answer(answered: FetchedAnswer) -> tuple[State, str]:
-    if answered.status in (401, 403):
-        return "credential", f"it asks for a credential: HTTP status {answered.status}"
-    if answered.status != 200:
-        return "fails", f"HTTP status {answered.status}"
-    message = decode_object(answered.body) or {}
+        return ("answers", "with an event stream") if _STREAM in str(failed) else ("fails", str(failed))
+    if reply.status in (401, 403):
+        return "credential", f"it asks for a credential: HTTP status {reply.status}"
+    if reply.status != 200:
+        return "fails", f"HTTP status {reply.status}"
+    message = decode_object(reply.body) or {}
     result = decode_object(message.get("result", b"")) or {}
     info = decode_object(result.get("serverInfo", b"")) or {}
     words = [bytes(info[key]).decode("utf-8", "replace").strip('"') for key in ("name", "version") if key in info]
     if "protocolVersion" not in result:
         return "fails", "what it answers is not MCP"
     return "answers", " ".join(words)[:SHOWN_CHARS_MAX]
-
-
-def _server(record: ServerRecord, state: State, detail: str = "") -> FoundServer:
-    return FoundServer(dialect=record.dialect, url=record.url, fields=dict(record.fields), state=state, detail=detail)

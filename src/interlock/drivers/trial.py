@@ -1,8 +1,12 @@
 """A trial of a driver outside any node: installed, started once in its sandbox, its tools listed and compared, stopped.
 
-A trial runs the same provider that a node runs, so that it finds what a node will find. It calls no tool and opens no
-endpoint, and nothing of it is left running when it ends. The store is the node's own,
-which takes several writers: what was installed is on record for the node that runs it later.
+A trial runs the same provider that a node runs, so that it finds what a node will find. It calls no tool, opens no
+endpoint, and leaves nothing running. It uses the node's store, which takes several writers, so the node that later runs
+the driver finds the record of what was installed.
+
+`advice` says what a person can do about a failed trial. Installers and servers say only in their own words why they
+failed, so it looks for known words. A failure that is not recognised gets the general advice, never that of another
+failure.
 """
 
 import asyncio
@@ -64,12 +68,12 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialRunner:
-    """Runs trials of drivers; used with `async with`. What their servers say goes to no client."""
+    """A runner of trials, used with `async with`. Messages of the servers go to no client."""
 
-    def __init__(self, plan: Plan, *, anew: bool = False) -> None:
-        """Prepare to try servers out. `anew`: install the newest release whatever is on record, and record nothing."""
+    def __init__(self, plan: Plan, *, newest: bool = False) -> None:
+        """Prepare to try servers out. `newest`: ignore the record of the installed release, and record nothing."""
         self.plan = plan
-        self._anew = anew
+        self._newest = newest
         self.clock = Clock()
         self.store = build_store("sqlite", plan.data)
         self._credentials = CredentialService(plan.data, self.clock, plan.node.name, Addresses(plan.node))
@@ -112,7 +116,7 @@ class TrialRunner:
                 private=private_paths(plan),
             ),
         )
-        # Whatever was found earlier, it is looked at now.
+        # A trial checks now, whatever an earlier check found.
         eager = msgspec.structs.replace(plan, drivers=msgspec.structs.replace(plan.drivers, registration="eager"))
         self._make = ProviderFactory(
             kv=self.store.kv,
@@ -123,23 +127,27 @@ class TrialRunner:
             credentials=self._credentials,
             connector_parts=connector_parts,
             plan=lambda: eager,
-            anew=self._anew,
+            newest=self._newest,
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def stand(self, declared: Declared, say: Say) -> TrialResult:
+    async def run_once(self, declared: Declared, say: Say) -> TrialResult:
         """Start the server of a driver once and return the result. `say` gets each step of installing and starting."""
         driver = declared.driver
-        assert driver is not None  # noqa: S101  (only a driver that was read is stood up)
+        assert driver is not None  # noqa: S101  (only a driver that was read is tried)
         once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))
         steps: list[str] = []
         self._denied.clear()
 
         def on_step(state: DriverState, reason: str | None) -> None:
-            text = _step(state, reason)
+            text = None
+            if state is DriverState.INSTALLING:
+                text = reason or "installing it"
+            elif state is DriverState.CHECKING:
+                text = "starting it, and asking for its tools"
             if text is not None and steps[-1:] != [text]:
                 steps.append(text)
                 say(text)
@@ -149,16 +157,18 @@ class TrialRunner:
         try:
             await provider.settled.wait()
             keeper = self._keepers.get(driver.key)
+            raws = provider.listing.tools.raws if provider.listing is not None else ()
+            lines = keeper.stderr.tail(8 * LAST_WORDS) if keeper is not None else []
             return TrialResult(
                 state=provider.state,
                 code=provider.code,
                 reason=provider.reason,
                 problems=provider.problems,
-                tools=_decode_items(provider.listing.tools.raws) if provider.listing is not None else (),
+                tools=tuple(tool for raw in raws if isinstance(tool := decode_value(raw), dict)),
                 facts=keeper.link.facts if keeper is not None else None,
                 transport=keeper.link.transport if keeper is not None else "",
                 installed=provider.installed,
-                last_words=_words(keeper) if keeper is not None else (),
+                last_words=words_of([line.text for line in lines])[-LAST_WORDS:],
                 denied=tuple(dict.fromkeys(self._denied)),
             )
         finally:
@@ -176,28 +186,6 @@ class _TrialEvents(LinkEvents):
     def on_question(self, link: ConnectedLink, asking: QuestionOrigin) -> Refusal | None:
         return Refusal(METHOD_NOT_FOUND, "no client can be asked during a trial run")
 
-
-def _step(state: DriverState, reason: str | None) -> str | None:
-    match state:
-        case DriverState.INSTALLING:
-            return reason or "installing it"
-        case DriverState.CHECKING:
-            return "starting it, and asking for its tools"
-    return None
-
-
-def _words(keeper: Keeper) -> tuple[str, ...]:
-    return words_of([line.text for line in keeper.stderr.tail(8 * LAST_WORDS)])[-LAST_WORDS:]
-
-
-def _decode_items(raws: tuple[bytes, ...]) -> tuple[dict[str, Any], ...]:
-    return tuple(item for raw in raws if isinstance(item := decode_value(raw), dict))
-
-
-# Advice for a server that did not come up when it was added: what the person does next, by what failed.
-#
-# Installers and servers say why in their own words only, so the words are what is looked at. What is not recognised
-# gets the general advice, never that of another failure.
 
 NOTHING: Final = "nothing was written"
 
@@ -225,24 +213,24 @@ _READ_ONLY: Final = re.compile(
 )
 
 
-def advice(stood: TrialResult, server: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
+def advice(trial: TrialResult, server: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
     """Return what to do about a failed start.
 
     `server`: the server block of the driver. `beside`: packages that were installed with it.
     """
-    if stood.installed is None:
-        return f"{_of_install(stood.reason or '', str(server.get('kind')))}; {NOTHING}"
-    if stood.denied:
-        place = stood.denied[0]
+    if trial.installed is None:
+        return f"{_advise_on_install(trial.reason or '', str(server.get('kind')))}; {NOTHING}"
+    if trial.denied:
+        place = trial.denied[0]
         return f"it tried to reach {place}, which its sandbox does not allow: --egress {place} allows it"
-    if stood.state is DriverState.UNAUTHED:
+    if trial.state is DriverState.UNAUTHED:
         return "--secret NAME, or --header 'Authorization=Bearer …', gives it a credential; it is kept in the store"
     if server.get("kind") in SERVERS and SERVERS[server["kind"]].confinement == "elsewhere":
         return f"check the address, and that an MCP server answers there; {NOTHING}"
-    return f"{_of_start(' | '.join(stood.last_words), server, beside)}; {NOTHING}"
+    return f"{_advise_on_start(' | '.join(trial.last_words), server, beside)}; {NOTHING}"
 
 
-def _of_install(reason: str, kind: str) -> str:
+def _advise_on_install(reason: str, kind: str) -> str:
     registry = SERVERS[kind].registry_name if kind in SERVERS else None
     if registry is None or _NO_PROGRAM.search(reason):
         return "there is no such program here: install it, or write its path"
@@ -255,7 +243,7 @@ def _of_install(reason: str, kind: str) -> str:
     return "the installer's words say what it lacks"
 
 
-def _of_start(words: str, server: Mapping[str, Any], beside: Sequence[str]) -> str:
+def _advise_on_start(words: str, server: Mapping[str, Any], beside: Sequence[str]) -> str:
     for each in server.get("args", ()):
         if each.startswith("/") and each in words and not Path(each).exists():
             return f"{each} is not there: check the path"

@@ -261,7 +261,7 @@ Decide = Callable[[Mapping[str, Proposals]], Mapping[str, Proposals]]  # by the 
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a draft when its server was asked for its tools."""
+    """Result of asking the server of a draft for its tools."""
 
     id: str
     state: Literal["ready", "declined", "failed"]

@@ -25,7 +25,7 @@ Keep = Callable[[str, str], Literal["new", "same", "differs"]]
 
 
 class NotAdopted(Exception):
-    """Nothing was written. The message says why."""
+    """Error for a driver whose files were not changed. The message says why."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -33,11 +33,15 @@ class NotAdopted(Exception):
 
 
 class AdoptedSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that was moved to the store, without its value."""
+
     place: str
     slug: str
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an adoption. `left` are the places of secrets that a person has to move."""
+
     driver: str
     folder: str
     adopted: tuple[AdoptedSecret, ...]

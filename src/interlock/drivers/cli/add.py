@@ -118,7 +118,7 @@ def add(
         reference=command_or_reference,
         args=absolute_args,
         identifier=as_id,
-        tools=_tools(tools),
+        tools=_parse_tools(tools),
         classes=classes_of(classes or []),
         env={name: None if value is None else absolute_value(value) for name, value in variables.items()},
         secrets=tuple(secret or ()),
@@ -187,7 +187,7 @@ def open_adder(invocation: Invocation) -> "ServerAdder":
 
 @contextmanager
 def quiet_log(invocation: Invocation) -> Iterator[None]:
-    """Silence the log during a trial: the command itself reports what matters."""
+    """Suspend the log during a trial: the command itself reports what matters."""
     log = logging.getLogger("interlock")
     level = log.level
     if not invocation.debug:
@@ -246,7 +246,7 @@ def _ask_about_tools(
     return decide_classes(proposals, classes, accept=True)
 
 
-def _tools(text: str | None) -> dict[str, str | None] | None:
+def _parse_tools(text: str | None) -> dict[str, str | None] | None:
     if text is None:
         return None
     contracts: dict[str, str | None] = {}

@@ -1,7 +1,7 @@
 """interlock check of driver files: every driver of the workspace, or one file or folder that is named.
 
-Nothing is installed, started or asked of the network. Of the data folder only the registry of names is read: what was
-registered of a driver is compared with by --against alone.
+Nothing is installed or started, and no network is used. Of the data folder only the registry of names is read. What was
+registered of a driver plays no part; only --against compares with an older version.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,12 +25,14 @@ from interlock.drivers.workspace.declaration import Declaration, Declared, Remem
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import FoundFolder as Folder
 from interlock.drivers.workspace.scan import Root, mark_of, scan_workspace
-from interlock.drivers.workspace.survey import Surveyor, this_machine, ungranted_secrets
+from interlock.drivers.workspace.survey import Surveyor, UngrantedSecret, this_machine, ungranted_secrets
 from interlock.names.protocol.entry import RegistryEntry
 from interlock.wire.refusal import Refused
 
 
 class CheckedFolders(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a check: the number of drivers, and their problems."""
+
     drivers: int
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
@@ -44,8 +46,14 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
     also check as a host without our extensions would.
     """
     if named is not None and Path(named).name in (TOOL_FILE, SECRETS_FILE):
-        return _result(0, _one_file(Path(named).absolute()))
-    only = _folder(named) if named is not None else None
+        return _report(0, _check_file(Path(named).absolute()))
+    only: Path | None = None
+    if named is not None:
+        path = Path(named).absolute()
+        only = path.parent if path.name == DRIVER_FILE else path
+        if not (only / DRIVER_FILE).is_file():
+            hint = "name a driver's folder, or a .md file of one"
+            raise BadUsage("usage", f"there is no {DRIVER_FILE} in {only}", hint=hint)
     sight = scan_workspace(plan)
     if only is not None and only not in {folder.path for folder in sight.folders}:
         root = Root(kind="configured", rank=len(plan.drivers.paths) + 2, path=only.parent)
@@ -54,22 +62,28 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
         )
     declaration = Surveyor(plan, this_machine(plan.data)).survey(sight, Remembered())
     drivers = [declared for declared in declaration.drivers if only is None or declared.folder == only]
-    problems = [problem for declared in drivers for problem in _raised_problems(declared, declaration)]
+    # The node only waits for a missing grant, but in a check a server that would never start is a mistake in its files.
+    fatal = {each.problem for declared in drivers for each in _find_ungranted(declared, declaration)}
+    problems = [
+        msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
+        for declared in drivers
+        for problem in declared.problems
+    ]
     problems += declaration.problems if only is None else ()
     contracts = dict.fromkeys(
         declared.folder / file for declared in drivers for file in declared.files if file.endswith(TOOL_FILE)
     )
     contracts |= dict.fromkeys(path for path, _ in sight.contracts) if only is None else {}
     for path in contracts:  # also those that no driver binds
-        problems += _one_file(path)
+        problems += _check_file(path)
     entries = StoredNames(plan, plan.data).entries() if drivers else {}
     for declared in drivers:
         problems += _deprecated_names(declared, entries)
         if upstream:
             problems += _refused_elsewhere(declared, problems)
         if against is not None and declared.driver is not None:
-            problems += changes_of_identity(manifest_of(_older(Path(against))), declared.driver)
-    return _result(len(drivers), dict.fromkeys(problems))
+            problems += changes_of_identity(manifest_of(_read_older(Path(against))), declared.driver)
+    return _report(len(drivers), dict.fromkeys(problems))
 
 
 def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
@@ -78,25 +92,10 @@ def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
     problems = (
         each.problem
         for declared in declaration.drivers
-        for each in ungranted_secrets(declared)
+        for each in _find_ungranted(declared, declaration)
         if slug in (each.slug, f"{declared.id}/{each.slug}")
-        and not _is_described_elsewhere(each.slug, declared, declaration)
     )
     return tuple(_as_shown(problems, "warning"))
-
-
-def _raised_problems(declared: Declared, declaration: Declaration) -> Iterator[Found]:
-    """Yield the problems of a driver, with missing grants of secrets as errors.
-
-    The node only waits for a grant, but in a check a server that would never start is a mistake in its files.
-    """
-    fatal = {
-        each.problem
-        for each in ungranted_secrets(declared)
-        if not _is_described_elsewhere(each.slug, declared, declaration)
-    }
-    for problem in declared.problems:
-        yield msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
 
 
 def _deprecated_names(declared: Declared, entries: Mapping[str, RegistryEntry]) -> Iterator[Found]:
@@ -131,34 +130,28 @@ def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Fo
             yield msgspec.structs.replace(each, severity="warning", message=message, hint=hint)
 
 
-def _is_described_elsewhere(slug: str, declared: Declared, declaration: Declaration) -> bool:
-    """Check whether only another driver's inventory describes the secret.
+def _find_ungranted(declared: Declared, declaration: Declaration) -> Iterator[UngrantedSecret]:
+    """Return the secrets of a driver that no inventory grants.
 
-    That inventory counts once the other driver is trusted, which a check of files cannot determine.
+    Secrets that only another driver's inventory describes are left out. That inventory counts once the other driver is
+    trusted, which a check of files cannot determine.
     """
-    others = (each.own_secrets for each in declaration.drivers if each.folder != declared.folder)
-    return slug not in {each.slug for each in declared.secrets.values()} and any(
-        entry.slug == slug for own in others if own is not None for entry in own.entries
-    )
+    own = {entry.slug for entry in declared.secrets.values()}
+    others = {
+        entry.slug
+        for each in declaration.drivers
+        if each.folder != declared.folder and each.own_secrets is not None
+        for entry in each.own_secrets.entries
+    }
+    return (each for each in ungranted_secrets(declared) if each.slug in own or each.slug not in others)
 
 
-def _folder(named: str) -> Path:
-    path = Path(named).absolute()
-    if path.name == DRIVER_FILE:
-        path = path.parent
-    if not (path / DRIVER_FILE).is_file():
-        raise BadUsage(
-            "usage", f"there is no {DRIVER_FILE} in {path}", hint="name a driver's folder, or a .md file of one"
-        )
-    return path
-
-
-def _one_file(path: Path) -> Iterable[Found]:
+def _check_file(path: Path) -> Iterable[Found]:
     data = _bytes(path)
     return (read_contract if path.name == TOOL_FILE else read_secrets)(data, str(path)).problems
 
 
-def _older(path: Path) -> Driver:
+def _read_older(path: Path) -> Driver:
     folder = path if path.is_dir() else path.parent
     file = folder / DRIVER_FILE if path.is_dir() else path
     beside = folder / SERVER_JSON
@@ -176,7 +169,7 @@ def _bytes(path: Path) -> bytes:
         raise Refused("file_unreadable", f"{path}: {fault}") from None
 
 
-def _result(drivers: int, problems: Iterable[Found]) -> CheckedFolders:
+def _report(drivers: int, problems: Iterable[Found]) -> CheckedFolders:
     shown = {severity: tuple(_as_shown(problems, severity)) for severity in ("error", "warning", "note")}
     return CheckedFolders(drivers=drivers, errors=shown["error"], warnings=shown["warning"], notes=shown["note"])
 

@@ -172,7 +172,7 @@ _UNUSABLE: Final = frozenset(
 
 
 class ServingDecision(msgspec.Struct, frozen=True):
-    """Which drivers serve a call, best first, with what the audit log says of them."""
+    """The drivers that serve a call, best first, with what the audit log says of them."""
 
     resolution: DriverResolution
     providers: tuple[DriverProvider, ...]  # of the ranked drivers

@@ -102,7 +102,7 @@ def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozense
 
 
 class _ExposureBuilder:
-    """Collects the items of one driver. Items that its server lacks become warnings, never errors."""
+    """A builder of the items of one driver. Items that its server lacks become warnings, never errors."""
 
     def __init__(self, provider: DriverProvider, kinds: Mapping[str, ResourceKind], taken: frozenset[str]) -> None:
         self._provider = provider

@@ -1,9 +1,17 @@
-"""Installs what a driver's server and install blocks name, apart from starting it, and says how to run it.
+"""Installs what a driver's server and install blocks name, and checks its version. Nothing is on the path of a call.
 
 In: a driver, the folder it was read from, where packages are kept and, if it was installed before, its lock. Out:
-`Installed`, or `InstallFailed` with every method tried. With a lock that still fits, exactly what it names is run,
-installed again from it if it is gone; without one the methods are tried in order (AIP-30.install-1). Nothing here is
-on the path of a call.
+`Installed`, or `InstallFailed` with every method that was tried.
+
+With a lock that still fits, exactly what it names is run, and installed again if it is gone. Without one the methods of
+the driver are tried in order (AIP-30.install-1). A method takes one entry of install[] (or the one that server.kind
+implies) and brings something to run (`MethodResult`), or raises MethodFailed. Everything is written below the driver's
+own folder of packages.
+
+The version check asks whether what was installed is in the range that the driver was written for (AIP-30.version-1,
+-2). If its command names the very package of an npm or PyPI server, the version is that of the package and nothing is
+started: such servers have no --version, and take it for a directory or begin to serve. The pattern comes from outside,
+and a search with it cannot be interrupted; so a process of its own searches, which is ended at the time limit.
 """
 
 import asyncio
@@ -48,11 +56,6 @@ from interlock.process.run import ChildStartFailed, Ran, run
 from interlock.process.sandbox.host_paths import SandboxFailed
 from interlock.process.stderr import terminal_safe
 
-# The methods of an install block, one by one: each brings something to run from, or says why not.
-#
-# In: one entry of install[] (or the one that server.kind implies) and the driver. Out: `MethodResult`, with what a
-# server of any kind needs, or MethodFailed. Everything lands below the driver's own folder of packages.
-
 DOCKER_SCHEME: Final = "docker://"
 SYSTEM: Final = {  # AIP-30.install-1: shown as instructions, and counted as failed
     "brew": "brew install",
@@ -65,6 +68,9 @@ SYSTEM: Final = {  # AIP-30.install-1: shown as instructions, and counted as fai
     "go": "go install",
 }
 COMPLETE: Final = "interlock-complete"
+_UNVERIFIED: Final = (
+    "without verify_sha256 is not run; add the hash, or let the operator set drivers.allow_unverified_install"
+)
 
 
 _EXPECTED: Final = (
@@ -99,14 +105,19 @@ class Methods:
                 case "download" if str(options["url"]).startswith(DOCKER_SCHEME):
                     # AIP-30.install-2
                     note = Note(code="docker_url", message="a docker:// address is pulled as an image; write docker")
-                    brought = await self._image(str(options["url"]).removeprefix(DOCKER_SCHEME))
-                    return msgspec.structs.replace(brought, notes=(note,))
+                    result = await self._image(str(options["url"]).removeprefix(DOCKER_SCHEME))
+                    return msgspec.structs.replace(result, notes=(note,))
                 case "download":
-                    return await self._download(options, _maybe_hash(options))
+                    return await self._download(options, _find_hash(options))
                 case "curl":
-                    return await self._script(options, _maybe_hash(options))
+                    return await self._script(options, _find_hash(options))
                 case "vendored":
-                    return self._use_vendored(str(options["path"]))
+                    path, installation = str(options["path"]), self._installation
+                    program = resolve_inside(path, folder=installation.folder, workspace=installation.workspace)
+                    if not program.exists():
+                        raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")
+                    lock = Locked(asked=installation.digest, method="vendored")
+                    return MethodResult(lock=lock, programs=(program,), folder=program)
         except _EXPECTED as error:
             raise _method_failed(error) from error
         except KeyError as error:
@@ -175,15 +186,9 @@ class Methods:
         )
         return MethodResult(lock=lock, image=image)
 
-    def _declined_failure(self, what: str) -> MethodFailed:
-        return MethodFailed(
-            f"{what} without verify_sha256 is not run; add the hash, "
-            "or let the operator set drivers.allow_unverified_install"
-        )
-
     async def _download(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
         if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
-            raise self._declined_failure("a download")
+            raise MethodFailed(f"a download {_UNVERIFIED}")
         name = Path(str(options["extract_bin"])).name
         if not name or name in {".", ".."}:
             raise MethodFailed("extract_bin names no program; write its path inside the archive")
@@ -202,10 +207,12 @@ class Methods:
         return MethodResult(lock=self._file_lock("download", digest), programs=(program,))
 
     async def _script(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
-        """Run a shell installer, with a home of its own and nothing of the node's environment but the PATH. In a
-        sandbox it writes there alone, and reaches where it came from and what the driver may reach."""
+        """Run a shell installer with a home of its own, and of the node's environment only the PATH.
+
+        In a sandbox it writes in that home alone, and reaches the host it came from and the hosts of the driver.
+        """
         if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
-            raise self._declined_failure("a shell installer")
+            raise MethodFailed(f"a shell installer {_UNVERIFIED}")
         fetched = self._root / "curl" / f".{hashlib.sha256(str(options['url']).encode()).hexdigest()[:16]}"
         if sha256 is None or not (self._root / "curl" / sha256 / COMPLETE).is_file():
             self._installation.progress("downloading the installer")
@@ -247,16 +254,8 @@ class Methods:
             integrity=f"sha256:{sha256}",
         )
 
-    def _use_vendored(self, path: str) -> MethodResult:
-        program = resolve_inside(path, folder=self._installation.folder, workspace=self._installation.workspace)
-        if not program.exists():
-            raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")
-        return MethodResult(
-            lock=Locked(asked=self._installation.digest, method="vendored"), programs=(program,), folder=program
-        )
 
-
-def _maybe_hash(options: Mapping[str, Any]) -> str | None:
+def _find_hash(options: Mapping[str, Any]) -> str | None:
     """Return the SHA-256 to verify, which the reader has checked to be 64 hexadecimal digits, or None if there is
     none.
     """
@@ -264,14 +263,7 @@ def _maybe_hash(options: Mapping[str, Any]) -> str | None:
     return None if written is None else str(written)
 
 
-# The version check: is what was installed inside the range the driver was written for (AIP-30.version-1, -2)?
-#
-# In: a driver and what was installed for it. Out: the version, or why it does not fit. Where the command names the very
-# package of an npm or PyPI server, the version is that of the package and nothing is started: such servers have no
-# --version, and take it for a directory or begin to serve. The pattern is a stranger's, and a search with it cannot be
-# interrupted, so a process of its own does it and is ended with the time limit.
-
-SEARCHED_BYTES_MAX: Final = 16 * 1024  # a version stands near the start of what is printed
+SEARCHED_BYTES_MAX: Final = 16 * 1024  # a version is near the start of what is printed
 _SEARCH: Final = (
     "import re, sys\n"
     "found = re.search(sys.argv[1], sys.argv[2])\n"
@@ -280,18 +272,22 @@ _SEARCH: Final = (
 
 
 class VersionFits(msgspec.Struct, frozen=True, kw_only=True):
+    """A version in the range of the driver."""
+
     version: str
     note: Note | None = None
 
 
 class VersionMismatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A version outside of the range, or none at all."""
+
     reason: str
 
 
 async def check_version(
     driver: Driver, installed: Installed, running: CommandRunner
 ) -> VersionFits | VersionMismatch | None:
-    """Check the installed version. None: the driver has no version_check."""
+    """Check the installed version. Return None if the driver has no version_check."""
     check = driver.version_check
     if check is None:
         return None
@@ -340,11 +336,11 @@ async def install_checked(
 ) -> Installed | InstallFailed:
     """Install, check, and after a mismatch install once more, without the lock (AIP-30.version-1).
 
-    `installer(anew)` calls `install`, with no lock when `anew`. `running_of`: where the command runs.
+    `installer(without_lock)` calls `install`. `running_of`: where the command runs.
     """
     attempts: list[Attempt] = []
-    for anew in (False, True):
-        installed = await installer(anew)
+    for without_lock in (False, True):
+        installed = await installer(without_lock)
         if isinstance(installed, InstallFailed):
             return msgspec.structs.replace(installed, attempts=(*attempts, *installed.attempts))
         verdict = await check_version(driver, installed, running_of(installed))
@@ -373,8 +369,8 @@ async def _install_locked(installation: Installation, lock: Locked) -> Installed
     recorded = (lock.integrity or "").removeprefix("sha256:")
     fitting.sort(key=lambda options: options.get("verify_sha256") not in {recorded, None})
     try:
-        brought = await methods.repeat(lock, fitting[0] if fitting else {})
-        installed = await _complete(installation, brought)
+        result = await methods.repeat(lock, fitting[0] if fitting else {})
+        installed = await _complete(installation, result)
     except MethodFailed as error:
         reason = f"what was recorded cannot be run: {error}; run `interlock drivers update {driver.segment}`"
         attempt = Attempt(method=lock.method, reason=reason, output=error.output)
@@ -412,11 +408,11 @@ def _methods_of(driver: Driver) -> tuple[Install, ...]:
     return driver.install or kind_of(driver.server).implied_methods(driver.server)  # AIP-30.install-1
 
 
-async def _complete(installation: Installation, brought: MethodResult) -> Installed:
+async def _complete(installation: Installation, result: MethodResult) -> Installed:
     """Return the command of this kind of server from what a method brought. Raises MethodFailed."""
     server = installation.driver.server
     try:
-        return await kind_of(server).complete(server, installation, brought)
+        return await kind_of(server).complete(server, installation, result)
     except (PackageUnavailable, ContainerRefused) as error:
         raise MethodFailed(str(error), error.output, getattr(error, "code", INSTALL_FAILED)) from error
     except OSError as error:

@@ -1,7 +1,13 @@
-"""The installation of a driver's server: what is asked for, what a method brought, and what came out.
+"""The installation of a driver's server: its parts, its record, and the commands that a driver file names.
 
-The outcome is a command with a record of exactly what it runs (`Locked`), or every method tried with the reason why it
-failed. The record is stored under id@major, so that a restart runs the same bytes (AIP-30.install-3).
+- `Installation` is a request to install, `Installed` or `InstallFailed` its outcome. The outcome is a command with an
+  exact record of what it runs (`Locked`), or every method that was tried with the reason why it failed. The record is
+  stored under id@major (`Locks`), so that a restart runs the same bytes (AIP-30.install-3).
+- `Engine` is the client of docker or podman: it pulls, finds and removes on behalf of the node. How a container is run
+  is in `drivers.kinds.docker`.
+- `run_command` runs version_check.cmd, health_check.cmd and auth.refresh.cmd: one line of words, never through a shell,
+  inside the sandbox of the driver's server if it has one. A command that takes too long is ended with everything it
+  started.
 """
 
 import asyncio
@@ -31,10 +37,6 @@ from interlock.process.sandbox.sandbox import SandboxedCommand
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import Damaged, KeyValue
 
-# The client of a container engine, docker or podman: it pulls, finds and removes on behalf of the node.
-#
-# How a container is run is in `interlock.drivers.kinds.docker`.
-
 ENGINES: Final = ("docker", "podman")  # in this order, the first on the PATH
 PULL_LIMIT_S: Final = 600.0
 ANSWER_LIMIT_S: Final = 30.0
@@ -49,7 +51,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class ContainerRefused(Exception):
-    """The driver cannot be run as a container; `code` and the message say why and what to do."""
+    """Error for a driver that cannot be run as a container; `code` and the message say why and what to do."""
 
     def __init__(self, code: str, message: str, output: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -58,6 +60,8 @@ class ContainerRefused(Exception):
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """An image on this machine."""
+
     reference: str  # name@sha256:…, or the id of an image that was built here
     digest: str
 
@@ -79,7 +83,11 @@ class Engine:
         progress(f"pulling {image}")
         ran = await self._run(PULL_LIMIT_S, "pull", "--quiet", image)
         pulled = await self.find(image)
-        if pulled is None or (ran.returncode != 0 and not _is_local(pulled)):
+        # Docker lists no repository for an image that was built here; podman calls the repository localhost.
+        is_local = pulled is not None and (
+            pulled.reference == pulled.digest or pulled.reference.startswith("localhost/")
+        )
+        if pulled is None or (ran.returncode != 0 and not is_local):
             raise ContainerRefused(
                 "install_failed", f"{image} cannot be pulled: the engine's client {ran.reason}{ran.gist}", ran.output
             )
@@ -132,15 +140,8 @@ class _Inspected(msgspec.Struct, frozen=True, kw_only=True, rename={"id": "Id", 
     repo_digests: list[str] = []
 
 
-def _is_local(image: Image) -> bool:
-    """Check whether an image was built on this machine.
-
-    Docker lists no repository for such an image; Podman names the repository localhost.
-    """
-    return image.reference == image.digest or image.reference.startswith("localhost/")
-
-
 def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> Engine:
+    """Return the first engine on the PATH. Raises ContainerRefused."""
     for name in ENGINES:
         program = shutil.which(name, path=environment.get("PATH", os.defpath))
         if program is not None:
@@ -148,17 +149,12 @@ def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> 
     raise ContainerRefused("install_failed", "neither docker nor podman is on the PATH; install one of them")
 
 
-# Runs the commands a driver file names: version_check.cmd and health_check.cmd. Never through a shell.
-#
-# In: one line of words, and where the driver's programs run: inside its sandbox, or outside where it has none. Out: how
-# it ended and what it printed. A command that takes too long is ended with everything it started.
-
 CommandRunner = Callable[[tuple[str, ...]], Awaitable[Ran]]  # raises ChildStartFailed, SandboxFailed
 Caged = Callable[[SandboxPlan], CommandRunner]  # in a sandbox of the caller's choice
 
 
 class CommandFailed(Exception):
-    """A command could not be run, or not to its end; the message completes "the command ..."."""
+    """Error for a command that did not run to its end; the message completes "the command ..."."""
 
 
 def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
@@ -231,7 +227,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     It is stored under id@major. A restart runs exactly this, never something newer.
     """
 
-    asked: str  # what server and install said: when the file asks for something else, the lock counts no more
+    asked: str  # a digest of server and install: the lock counts only while the file asks for the same
     method: Method
     package: str = ""  # the name alone
     version: str | None = None
@@ -240,7 +236,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One method that was tried; `reason` None: it succeeded."""
+    """A method that was tried. `reason` is None if it succeeded."""
 
     method: str
     reason: str | None = None
@@ -248,14 +244,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be shown with the driver that keeps nothing from working."""
+    """A remark that is shown with the driver and keeps nothing from working."""
 
     code: str
     message: str
 
 
 class Installed(msgspec.Struct, frozen=True, kw_only=True):
-    """`command` stands before server.args; nothing of it is a secret. A remote server has none."""
+    """An installed server. `command` comes before server.args and holds no secret; a remote server has none."""
 
     command: tuple[str, ...]
     version: str | None
@@ -269,6 +265,8 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstallFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """An installation in which every method failed."""
+
     code: str
     attempts: tuple[Attempt, ...] = ()
 
@@ -279,6 +277,8 @@ class InstallFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MethodFailed(Exception):
+    """Error for a method that installed nothing. `output`: the last lines of an installer."""
+
     def __init__(self, reason: str, output: tuple[str, ...] = (), code: str = INSTALL_FAILED) -> None:
         super().__init__(reason)
         self.output = output
@@ -286,17 +286,19 @@ class MethodFailed(Exception):
 
 
 class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one method, from which the kind of server makes its command."""
+
     lock: Locked
-    pins: Pins | None = None  # packages: what to run,
-    beside: tuple[str, ...] = ()  # what has to hold of others, for a runner that asks again, and
-    folder: Path | None = None  # where it is; None with npx, which keeps it itself
+    pins: Pins | None = None  # of a package: exactly what to run
+    beside: tuple[str, ...] = ()  # packages that a runner has to install beside it
+    folder: Path | None = None  # where the package is; None with npx, which keeps it itself
     programs: tuple[Path, ...] = ()  # files and folders that hold programs
     image: Image | None = None
     notes: tuple[Note, ...] = ()
 
 
 class Installation:
-    """One request to install a driver's server, with everything that installing needs."""
+    """A request to install a driver's server, with everything that installing needs."""
 
     def __init__(
         self,
@@ -377,6 +379,8 @@ def differences(before: Locked, after: Locked) -> tuple[str, ...]:
 
 
 class Locks:
+    """The records of installations, by id@major."""
+
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
         self._clock = clock

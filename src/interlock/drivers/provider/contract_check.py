@@ -1,4 +1,12 @@
-"""The contract check: compares a server's lists with the contracts its driver binds, and says which bindings hold."""
+"""The contract check: compares a server's lists with the contracts its driver binds, and says which bindings hold.
+
+`check` is pure apart from the time it takes, which the schemas of the server decide; so the provider calls it in a
+thread. A server that lacks a bound tool, or whose tool does not fit, makes the driver rejected, or partial if the
+operator chose drivers.on_mismatch = "drop_binding".
+
+`Snapshots` store the inputs and the result of a driver's last check, so that a lazy start needs no process. They hold
+digests alone: no definition of a server is ever served from here (MCP-AX 13.1).
+"""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -12,16 +20,12 @@ from interlock.core.clock import Clock
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed
 from interlock.drivers.protocol.binding.match import Bound, HookEntry, match
-from interlock.drivers.protocol.model import Contract, Driver, ToolBinding
+from interlock.drivers.protocol.model import Contract, Driver
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Listing
 from interlock.store.ports import KeyValue, StoreError
 from interlock.wire.jsonrpc.codec import decode_value
-
-# Snapshots: the inputs and result of each driver's last check, stored so that a lazy start needs no process.
-#
-# Digests alone are kept: no definition of a server is ever served from here (MCP-AX 13.1).
 
 log = logging.getLogger("interlock.drivers")
 
@@ -29,6 +33,8 @@ BUCKET: Final = "driver_snapshots"
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a check, with a digest of its inputs."""
+
     about: str  # the driver's folder, its contracts and what was installed
     protocol: str
     tools: dict[str, str]  # contract id -> digest of the tool's definition
@@ -75,7 +81,9 @@ CHANGED: Final = "definition_changed"
 OnMismatch = Literal["reject", "drop_binding"]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ContractVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a check: the state that follows from it, the bindings that hold, and all problems, errors first."""
+
     state: DriverState
     bound: Mapping[str, Bound]  # by the contract's id
     problems: tuple[FileProblem, ...] = ()
@@ -96,7 +104,7 @@ def check(
     on_mismatch: OnMismatch,
     earlier: Mapping[str, Bound],
     entry: HookEntry | None = None,
-) -> Verdict:
+) -> ContractVerdict:
     """Compare what a server lists with the contracts that its driver binds.
 
     `contracts`: by the index of the binding. `earlier`: what was bound before; a definition that changed since and
@@ -109,7 +117,16 @@ def check(
         contract = contracts[binding.index]
         raw = raws.get(binding.tool_name)
         if raw is None:  # AIP-tools-1
-            problems.append(_missing_tool(driver, binding, raws))
+            similar = nearest(binding.tool_name, raws)
+            names = ", ".join(sorted(raws)[:20]) or "none"
+            problems.append(
+                driver.places.problem(
+                    f"{binding.pointer}/metadata/mcp/tool_name",
+                    MISSING,
+                    f"the server lists no tool {binding.tool_name}",
+                    f"did you mean {similar}?" if similar is not None else f"it lists {names}",
+                )
+            )
             continue
         outcome = match(driver, binding, contract, decode_value(raw), entry=entry)
         if isinstance(outcome, tuple):  # AIP-tools-2 and -3
@@ -119,13 +136,21 @@ def check(
         problems.extend(outcome.warnings)
         before = earlier.get(contract.id)
         if before is not None and before.tool_digest != outcome.tool_digest:
-            problems.append(_changed_tool(driver, binding))
+            problems.append(
+                driver.places.problem(
+                    f"{binding.pointer}/metadata/mcp/tool_name",
+                    CHANGED,
+                    f"the server's definition of {binding.tool_name} has changed and still fits its contract",
+                    "nothing needs to be done",
+                    severity="note",
+                )
+            )
     problems.sort(key=lambda problem: ("error", "warning", "note").index(problem.severity))
     if all(problem.severity != "error" for problem in problems):
-        return Verdict(state=DriverState.READY, bound=bound, problems=tuple(problems))
+        return ContractVerdict(state=DriverState.READY, bound=bound, problems=tuple(problems))
     if on_mismatch == "drop_binding" and bound:  # AIP-tools-9
-        return Verdict(state=DriverState.PARTIAL, bound=bound, problems=tuple(problems))
-    return Verdict(state=DriverState.REJECTED, bound={}, problems=tuple(problems))  # AIP-tools-3, AIP-tools-9
+        return ContractVerdict(state=DriverState.PARTIAL, bound=bound, problems=tuple(problems))
+    return ContractVerdict(state=DriverState.REJECTED, bound={}, problems=tuple(problems))  # AIP-tools-3, AIP-tools-9
 
 
 def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[FileProblem, ...]:
@@ -153,24 +178,3 @@ def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tup
             )
         )
     return tuple(problems)
-
-
-def _missing_tool(driver: Driver, binding: ToolBinding, tools: Mapping[str, bytes]) -> FileProblem:
-    meant = nearest(binding.tool_name, tools)
-    near = f"did you mean {meant}?" if meant is not None else f"it lists {', '.join(sorted(tools)[:20]) or 'none'}"
-    return driver.places.problem(
-        f"{binding.pointer}/metadata/mcp/tool_name",
-        MISSING,
-        f"the server lists no tool {binding.tool_name}",
-        near,
-    )
-
-
-def _changed_tool(driver: Driver, binding: ToolBinding) -> FileProblem:
-    return driver.places.problem(
-        f"{binding.pointer}/metadata/mcp/tool_name",
-        CHANGED,
-        f"the server's definition of {binding.tool_name} has changed and still fits its contract",
-        "nothing needs to be done",
-        severity="note",
-    )

@@ -49,14 +49,15 @@ class ProviderFactory:
         credentials: CredentialService,
         connector_parts: ConnectorParts,
         plan: Callable[[], Plan],
-        anew: bool = False,
+        newest: bool = False,
     ) -> None:
         """Prepare to create providers.
 
-        `plan` is read each time a provider is created. `anew`: ignore what is on record, and record nothing.
+        `plan` is read each time a provider is created. `newest`: ignore the record of what is installed, and record
+        nothing.
         """
         self._plan = plan
-        self._anew = anew
+        self._newest = newest
         self._locks = Locks(kv, clock)
         self._connector_parts = connector_parts
         first, sandboxes = plan(), connector_parts.sandboxes
@@ -99,7 +100,7 @@ class ProviderFactory:
         """
         plan, connector_parts = self._plan(), self._connector_parts
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
-        lock = None if self._anew else await self._locks.get(driver.key)
+        lock = None if self._newest else await self._locks.get(driver.key)
 
         async def installer(anew: bool) -> Installed | InstallFailed:
             installation = Installation(
@@ -122,6 +123,6 @@ class ProviderFactory:
             return runner_for(compiled, connector_parts, folder)
 
         outcome = await install_checked(driver, installer, runner_of)
-        if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:
+        if isinstance(outcome, Installed) and outcome.lock != lock and not self._newest:
             await self._locks.put(driver.key, outcome.lock)
         return outcome

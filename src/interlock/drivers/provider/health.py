@@ -216,7 +216,7 @@ class HealthSchedule:
                 return None
 
     async def _ping(self, link: ServerLink, check: HealthCheck) -> str | None:
-        """Ping the server and return why that failed, or None if it answered.
+        """Send a ping to the server and return why that failed, or None if it answered.
 
         MCP 2026-07-28 has no ping, so a modern server gets a discover request instead.
         """

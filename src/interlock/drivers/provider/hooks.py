@@ -59,7 +59,7 @@ class HookFailed(Exception):
 
 
 class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process of one driver.py needs."""
+    """The folder and the limits of the process of one driver.py."""
 
     name: str  # the driver's, with its major version
     folder: Path
@@ -190,7 +190,7 @@ class HookProcess:
 
 
 class _HookRun:
-    """One run of the process; receives its lines."""
+    """A run of the process, which receives its lines."""
 
     def __init__(
         self, sandbox: Sandbox | None, argv: tuple[str, ...], stderr: StderrRing, connector_parts: ConnectorParts

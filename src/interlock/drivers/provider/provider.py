@@ -35,7 +35,14 @@ from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
-from interlock.drivers.provider.contract_check import Snapshot, Snapshots, Verdict, about, check, greeting_warnings
+from interlock.drivers.provider.contract_check import (
+    ContractVerdict,
+    Snapshot,
+    Snapshots,
+    about,
+    check,
+    greeting_warnings,
+)
 from interlock.drivers.provider.health import HealthSchedule, LoginRefresh
 from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookPlan, HookProcess, load_hooks
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
@@ -81,7 +88,7 @@ class DeclaredEras:
 
 
 class DriverProvider:
-    """Runs the server of one trusted driver. The attributes up to `settled` are read by contracts and operations."""
+    """The provider of one trusted driver. Contracts and operations read its attributes up to `settled`."""
 
     def __init__(
         self,
@@ -147,7 +154,7 @@ class DriverProvider:
         self._logins = Logins(environment.kv, environment.vault, driver, slugs)
         self._login_tasks = BackgroundTasks()
         self._snapshots = Snapshots(environment.kv, environment.connector_parts.clock, driver.key)
-        self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and the result of its check
+        self._checked: tuple[bytes, ContractVerdict] | None = None  # the digest of a list, and the result of its check
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once the server is installed
@@ -328,7 +335,7 @@ class DriverProvider:
             # This process gets no calls: it was started for its lists to be checked (AIP-tenant-1).
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
-    async def _check(self, listing: Listing) -> Verdict:
+    async def _check(self, listing: Listing) -> ContractVerdict:
         """Check a listing against the contracts.
 
         The same list is checked only once, whichever process sends it. The check runs in a thread, because the server
@@ -345,7 +352,7 @@ class DriverProvider:
         self._checked = digest, verdict
         return verdict
 
-    def _apply_verdict(self, verdict: Verdict, listing: Listing, link: Link) -> None:
+    def _apply_verdict(self, verdict: ContractVerdict, listing: Listing, link: Link) -> None:
         """Take over the result of a check, with the warnings about greeting, installation and hooks."""
         places = self.driver.places
         greeting = () if link.facts is None else greeting_warnings(self.driver, link.facts, link.transport)
@@ -563,7 +570,7 @@ class DriverProvider:
         """
         return None if self.driver.interlock.isolation == "driver" else caller.principal.name
 
-    def _refusal(self, verdict: Verdict | None = None) -> DriverRefusal:
+    def _refusal(self, verdict: ContractVerdict | None = None) -> DriverRefusal:
         reason = self.reason if verdict is None else verdict.reason
         cause = {"driver": self.driver.key, "code": self.code, "reason": reason}
         if verdict is None and self.state is not DriverState.REJECTED:

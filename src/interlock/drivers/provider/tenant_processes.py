@@ -14,7 +14,7 @@ from typing import Final
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.drivers.driver_state import DriverState
-from interlock.drivers.provider.contract_check import Verdict
+from interlock.drivers.provider.contract_check import ContractVerdict
 from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.links.connected_link import ServerLink
 from interlock.links.connector import SETTLED_S, LimitReached, ProcessLimit
@@ -25,14 +25,14 @@ LOOK_AGAIN_S: Final = 1.0  # for a place that processes of other servers leave: 
 
 
 class Instance:
-    """One process of a driver's server, or one connection to it. `who`: its tenant or user; None: all callers."""
+    """A process of a driver's server, or a connection to it. `who`: its tenant or user; None: all callers."""
 
     def __init__(self, who: str | None, keeper: DriverKeeper, now: float) -> None:
         self.who = who
         self.keeper = keeper
         self.leases = 0
         self.used_at = now
-        self.verdict: Verdict | None = None  # on what its server listed last
+        self.verdict: ContractVerdict | None = None  # on what its server listed last
         self.watch: asyncio.TimerHandle | None = None
         # While the process is about to be ended or restarted, there are two events: no lease is left, and it is over.
         self.leases_ended: asyncio.Event | None = None

@@ -1,8 +1,12 @@
-"""The secrets of one driver's server: which it may have, what they are, and that it had them.
+"""The secrets and logins of one driver's server.
 
-Each start or dial is a run. Before it, every secret the driver names is looked up in its inventory, access is judged
-before anything is fetched, and each reveal or denial leaves a row in the audit log, without the value (AIP-19.audit-1).
-Values are kept for the run alone: to be put into the process, and to be found again in what it says.
+Each start or dial of a server is a run. Before it, `DriverRevealer.begin` looks up every secret that the driver names
+in its inventory. Access is judged before anything is fetched, and each reveal or denial leaves a row in the audit log,
+without the value (AIP-19.audit-1). A value comes from the node's own store, or from the backend that SECRETS.md names:
+env://, file:// or keyring://. Values are kept for the run alone: to be put into the process, and to be found again in
+what the server says (`redactor`).
+
+`Logins` remembers which logins have expired, so that a restarted node does not try them again.
 """
 
 import asyncio
@@ -35,8 +39,6 @@ from interlock.links.connector import ConnectFailed
 from interlock.store.ports import KeyValue, StoreError
 from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, Secrets
 
-# Backends of secrets: the node's own store, or what `backend` in SECRETS.md names. A value is fetched for one use.
-
 log = logging.getLogger("interlock.drivers")
 
 ENVIRONMENT: Final = "env://"
@@ -45,7 +47,7 @@ KEYRING: Final = "keyring://"
 
 
 class BackendFailed(Exception):
-    """A backend cannot be asked; the message says what to do, and holds no value."""
+    """Error for a backend that cannot be asked. The message says what to do, and holds no value."""
 
 
 async def fetch(
@@ -106,7 +108,7 @@ def _path_of(descriptor: int, otherwise: Path) -> Path:
 
 
 def _is_inside(path: Path, places: Iterable[Path]) -> bool:
-    """Compared by what the places are, whatever else they are called."""
+    """Return whether the path is in one of the places, compared by file identity rather than by name."""
     around = {_identity(each) for each in (path, *path.parents)}
     return any(_identity(each) in around for each in places)
 
@@ -164,6 +166,8 @@ class MissingSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretsMissing(Unobtainable):
+    """Error for a run that lacks secrets."""
+
     def __init__(self, lacks: tuple[MissingSecret, ...]) -> None:
         super().__init__("; ".join(lack.text for lack in lacks))
         self.lacks = lacks
@@ -271,8 +275,6 @@ class DriverRevealer(SecretResolver):
             )
         )
 
-
-# The text for a missing credential: what a driver in the state `unauthed` waits for, and what to do.
 
 _NEEDS: Final = "the server behind this tool needs a credential first"
 

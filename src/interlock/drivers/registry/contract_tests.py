@@ -43,7 +43,7 @@ class _Answer:
         self.message: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def emit(self, message: bytes) -> None:
-        """Progress and logs are dropped: a test has no client."""
+        """Drop progress and logs: a test has no client."""
 
     def answer(self, message: bytes, status: int = 200) -> None:
         if not self.message.done():
@@ -59,7 +59,7 @@ Outcome = tuple[str, tuple[str, ...]]
 
 
 class ExampleRunner:
-    """Runs the examples of the contracts of one driver."""
+    """A runner of the examples of contracts."""
 
     def __init__(self, modern: ModernFront, dispatch: Dispatch, catalog: Catalog, contracts: Contracts) -> None:
         self._modern = modern

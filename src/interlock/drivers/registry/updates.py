@@ -46,7 +46,7 @@ class UpdateService:
             before = await self._locks.get(declared.key)
         except Damaged:
             before = None  # an update repairs a damaged record
-        new = await _try_out(plan, declared, anew=True)
+        new = await _try_out(plan, declared, newest=True)
         if new.installed is None or not new.is_up:
             why = new.reason or new.state.value
             raise Refused(
@@ -72,7 +72,7 @@ class UpdateService:
         if listing is not None:
             tools = [decode_value(raw) for raw in listing.tools.raws]
         else:  # the server of the release in use has not listed its tools yet
-            tools = list((await _try_out(plan, declared, anew=False)).tools)
+            tools = list((await _try_out(plan, declared, newest=False)).tools)
         old = {str(tool.get("name")): tool for tool in tools if isinstance(tool, dict)}
         now = {str(tool.get("name")): tool for tool in new.tools}
         return DriverUpdate(
@@ -102,9 +102,9 @@ class UpdateService:
         return SwitchedDriver(id=declared.id, key=declared.key, to=lock.version)
 
 
-async def _try_out(plan: Plan, declared: Declared, *, anew: bool) -> TrialResult:
-    async with TrialRunner(plan, anew=anew) as bench:
-        return await bench.stand(declared, lambda _: None)
+async def _try_out(plan: Plan, declared: Declared, *, newest: bool) -> TrialResult:
+    async with TrialRunner(plan, newest=newest) as runner:
+        return await runner.run_once(declared, lambda _: None)
 
 
 def _format(tools: Mapping[str, JsonObject]) -> dict[str, str]:

@@ -43,7 +43,7 @@ HARMLESS: Final = frozenset({"--name", "--pull", "-l", "--label"})  # say nothin
 
 
 class ClassifiedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command line starts.
+    """Package, image or program that a command line starts.
 
     `server` is the block without env. `env` are variables that the command line sets, `passed` those that it passes on.
     """
@@ -504,21 +504,21 @@ def entry_of(
     *,
     env: Mapping[str, str] | None = None,
     passed: Sequence[str] = (),
-    asked: Sequence[str] = (),
+    secret_variables: Sequence[str] = (),
     headers: Mapping[str, str] | None = None,
     egress: Sequence[str] = (),
 ) -> ServerEntry:
     """Return the entry for a reference, or for the command in `args` if `reference` is None.
 
-    `passed` are variables of the environment. `asked` are variables whose values are stored as secrets. Raise
-    UnknownReference.
+    `passed` are variables of the environment. `secret_variables` are variables whose values are stored as secrets.
+    Raise UnknownReference.
     """
     name, how = _read_reference(reference, tuple(args))
     return ServerEntry(
         name=name,
         env=dict(env or {}),
         env_passed=tuple(passed),
-        env_unset=tuple(asked),
+        env_unset=tuple(secret_variables),
         headers=dict(headers or {}),
         egress=tuple(egress),
         **how,

@@ -17,7 +17,7 @@ ENTRIES_MAX: Final = 1000  # servers of one file
 
 
 class ImportNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a person should know about one server: what was left out, and why."""
+    """A note for a person about one server: what was left out, and why."""
 
     code: str
     text: str

@@ -94,7 +94,7 @@ _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
 
 class JsonObjectText:
-    """One object in a text of JSON with comments, which has been read before: its members, and a changed text of it."""
+    """An object in a text of JSON with comments, which has been read before."""
 
     def __init__(self, data: bytes, start: int) -> None:
         self._data = data  # as it is written
