@@ -302,6 +302,11 @@ class CallsUnderWay:
         return with_latency(result, int((self._clock.now() - since) * 1000))
 
     def finish(self, call: Call, outcome: Outcome) -> None:
+        """Free what the call took up, and count and record how it ended. Called once for every call.
+
+        A refusal is recorded as a verdict. A call that waits for a person has not failed, and neither has one whose
+        client cancelled it or whose tool reported an error.
+        """
         self.calls.discard(call)
         if call.dialogue is not None:
             self.parking.ended(call)

@@ -173,9 +173,10 @@ class Dispatch:
         if caller.seen is not namespace:
             caller.seen, caller.view = namespace, namespace.view(caller.key)
         view: View = caller.view
+        # The table is keyed by the name as clients usually write it in JSON, so the name need not be decoded.
         try:
             route = view.tools[bytes(params["name"])]
-        except KeyError:  # spelled otherwise, or unknown
+        except KeyError:  # escaped in another way, or unknown
             name = find_string(params.get("name"))
             listed = view.find_tool(name) if name is not None else None
             if listed is None:
@@ -470,7 +471,10 @@ class Dispatch:
     # Sending
 
     def send(self, call: Call, link: Link) -> Call:
-        """Send a call over its link, at once where the guard admits it, else as soon as it may be sent."""
+        """Send a call over its link: at once if the guard admits it, otherwise as soon as it may be sent.
+
+        The plain call takes the first branch of each condition: no link of its own, admitted, nothing to wait for.
+        """
         if link.own is not None or call.caller.channel is not None:
             own_links = link.own if link.own is not None else link.own_of_legacy
             if own_links is not None:

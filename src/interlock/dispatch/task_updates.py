@@ -340,6 +340,7 @@ class TaskNews(TaskEvents):
         return _OfTask(self, task, call.caller, call.sink), named
 
     def hold(self, task: Task, link: AnswerReceiver, request: Request, asking: Background) -> None:
+        """Keep a question until the client asks for the task's result. Refuse it if too many questions wait."""
         wanted = {
             of: [entry for entry in held if of.link.questions.is_open(entry[0].id, entry[1])]
             for of, held in self._held.items()
@@ -354,6 +355,7 @@ class TaskNews(TaskEvents):
             held.append((request, asking))
 
     def on_result_asked(self, call: TaskAsking) -> None:
+        """Ask a client that has come back for its task's result the questions that waited for it."""
         link = call.task.link
         for request, asking in self._held.pop(call.task, ()):
             if link.questions.is_open(request.id, asking):

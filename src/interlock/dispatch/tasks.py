@@ -138,10 +138,10 @@ class Tasks:
         if existing is not None and existing.principal == principal and existing.era is caller.era:
             existing.route, existing.caller, existing.connection = route, caller, link.connection
             existing.made_at = self._clock.now()
-            return existing  # to a client that has the one id, the other would tell nothing
+            return existing  # the client already has an id for this task
         if not self.has_room(principal):
             return None
-        if existing is not None:  # a server that forgot what it has made: the old id must not show the new task
+        if existing is not None:  # the server reused an id: our id for the old task must not show the new one
             self._retire(existing)
         self._made += 1
         task_id = f"{route.link.segment}.{self._run}{secrets.token_urlsafe(18)}"

@@ -11,8 +11,8 @@ from interlock.operator.operation import NOT_FOUND, IntegerParameter, Operation
 class Server(Struct, frozen=True, kw_only=True):
     """The name and version that a server states."""
 
-    name: Annotated[str, Meta(description="Its name.")]
-    version: Annotated[str, Meta(description="Its version.")]
+    name: Annotated[str, Meta(description="The name.")]
+    version: Annotated[str, Meta(description="The version.")]
 
 
 class Withheld(Struct, frozen=True, kw_only=True):
@@ -44,53 +44,63 @@ class Below(Struct, frozen=True, kw_only=True):
 class Registration(Struct, frozen=True, kw_only=True):
     """The registration of a link that registered by itself (MCP-AX 6)."""
 
-    subserver_id: Annotated[str, Meta(description="Who registered, by its own id.")]
-    principal: Annotated[str, Meta(description="Whom its credential names.")]
-    authority: Annotated[str | None, Meta(description="The domain it speaks for: dns:example.com.")]
+    subserver_id: Annotated[str, Meta(description="The id of the subserver.")]
+    principal: Annotated[str, Meta(description="The principal that its credential names.")]
+    authority: Annotated[str | None, Meta(description="The domain that it speaks for, such as dns:example.com.")]
     verified: Annotated[bool, Meta(description="Whether it has proved that.")]
-    auth_scope: Annotated[str, Meta(description="What it may offer: read, write or admin.")]
+    auth_scope: Annotated[str, Meta(description="The widest scope of tools that it may offer: read, write or admin.")]
     transport_class: Annotated[str, Meta(description="The transport class it declares.")]
     version: Annotated[str | None, Meta(description="The version of MCP-AX it speaks, if it says so.")]
-    heartbeat_interval_ms: Annotated[int, Meta(description="How often it says that it lives; 0: the link tells.")]
+    heartbeat_interval_ms: Annotated[
+        int, Meta(description="The interval of its heartbeats; 0: none, its link shows whether it is there.")
+    ]
     registered_at: Annotated[str, Meta(description="When it registered.")]
     session: Annotated[str, Meta(description="Its session, masked.")]
-    liveness: Annotated[str | None, Meta(description="How its heartbeat stands.")]
+    liveness: Annotated[str | None, Meta(description="Whether its heartbeats arrive: live, suspect or lost.")]
     aggregators: Annotated[int, Meta(description="Aggregators below it.")]
     secure_by: Annotated[str | None, Meta(description="Why a link without TLS counts as secure.")]
-    unwanted_notifications: Annotated[int, Meta(description="Notifications it sent that it may not send.")]
-    dropped_notifications: Annotated[int, Meta(description="Notifications of it that were dropped.")]
+    unwanted_notifications: Annotated[
+        int, Meta(description="Notifications that it sent although it registered without them.")
+    ]
+    dropped_notifications: Annotated[
+        int, Meta(description="Notifications of it that were dropped because of their rate.")
+    ]
 
 
 class DeniedHost(Struct, frozen=True, kw_only=True):
     """A host that a sandboxed server wanted to reach and may not."""
 
     place: Annotated[str, Meta(description="The host, with its port where that is known.")]
-    why: Annotated[str, Meta(description="Why it may not.")]
-    remedy: Annotated[str, Meta(description="How an operator permits it.")]
+    why: Annotated[str, Meta(description="Why the server may not reach it.")]
+    remedy: Annotated[str, Meta(description="How an operator can permit it.")]
 
 
 class HeldToken(Struct, frozen=True, kw_only=True):
     """The token towards a server, without its secret."""
 
-    expires_at: Annotated[str | None, Meta(description="When it ends; null: not known.")]
+    expires_at: Annotated[str | None, Meta(description="When it expires; null: not known.")]
 
 
 class OwnLink(Struct, frozen=True, kw_only=True):
     """A process or connection beside the shared one: of a principal or session, or of clients that can do the same."""
 
     segment: Annotated[str, Meta(description="Its server's segment, with a suffix.")]
-    principal: Annotated[str, Meta(description="Whose it is; empty: of all clients that can do the same.")]
+    principal: Annotated[
+        str, Meta(description="The principal that uses it; empty: all clients with the same capabilities.")
+    ]
     per: Annotated[
         str,
-        Meta(description="session: of one session of theirs; principal: of all they do; capabilities: of several."),
+        Meta(
+            description="session: of one session; principal: of all sessions of a principal; capabilities: of several clients."
+        ),
     ]
-    state: Annotated[str, Meta(description="As of a link.")]
-    reason: Annotated[str | None, Meta(description="Why it stands like this.")]
-    since: Annotated[str, Meta(description="Since when.")]
+    state: Annotated[str, Meta(description="The state, as for a link.")]
+    reason: Annotated[str | None, Meta(description="Why it is in this state.")]
+    since: Annotated[str, Meta(description="When this state began.")]
     pid: Annotated[int | None, Meta(description="Its process, if this node started it.")]
-    in_flight: Annotated[int, Meta(description="Calls that are on their way.")]
+    in_flight: Annotated[int, Meta(description="Calls under way.")]
     calls: Annotated[int, Meta(description="Calls so far.")]
-    idle_s: Annotated[int, Meta(description="Seconds without a call under way, since one last began.")]
+    idle_s: Annotated[int, Meta(description="Seconds since the last call began, if none is under way.")]
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -100,22 +110,22 @@ class Device(Struct, frozen=True, kw_only=True):
     port: Annotated[str | None, Meta(description="Its port, address, channel or broker, as described.")] = None
     sent: Annotated[int, Meta(description="Messages to it, heartbeats and repetitions included.")]
     received: Annotated[int, Meta(description="Messages from it.")]
-    retries: Annotated[int, Meta(description="Calls that were sent once more.")]
-    discarded: Annotated[dict[str, int], Meta(description="What came and was dropped, by reason.")]
-    unplugged: Annotated[int, Meta(description="How often it was there and went.")]
-    waiting: Annotated[int, Meta(description="Calls that wait for their turn.")]
-    seen: Annotated[str | None, Meta(description="When it last gave a sign of life.")]
+    retries: Annotated[int, Meta(description="Calls that were sent again.")]
+    discarded: Annotated[dict[str, int], Meta(description="Messages that were dropped, by reason.")]
+    unplugged: Annotated[int, Meta(description="How often it disappeared.")]
+    waiting: Annotated[int, Meta(description="Calls that wait until the device is free.")]
+    seen: Annotated[str | None, Meta(description="When its last message arrived.")]
     missing: Annotated[tuple[str, ...], Meta(description="Described tools that it does not announce.")]
 
 
 class Frame(Struct, frozen=True, kw_only=True):
     """A message between the node and a device."""
 
-    number: Annotated[int, Meta(description="It rises by one with each message.")]
-    at: Annotated[str, Meta(description="When.")]
-    is_sent: Annotated[bool, Meta(description="Whether the node said it.")]
-    hex: Annotated[str, Meta(description="Its bytes, of a long one the first.")]
-    text: Annotated[str, Meta(description="What it says, in the names of the description.")]
+    number: Annotated[int, Meta(description="The number of the message; each message has the next one.")]
+    at: Annotated[str, Meta(description="When it was sent or received.")]
+    is_sent: Annotated[bool, Meta(description="Whether the node sent it.")]
+    hex: Annotated[str, Meta(description="Its bytes; of a long message the first ones.")]
+    text: Annotated[str, Meta(description="Its meaning, in the names of the device description.")]
     discarded: Annotated[str | None, Meta(description="Why it was dropped; null: it was not.")]
 
 
@@ -124,13 +134,13 @@ class Frames(Struct, frozen=True, kw_only=True):
 
     segment: Annotated[str, Meta(description="The device.")]
     last: Annotated[int, Meta(description="The number of the newest message.")]
-    frames: Annotated[tuple[Frame, ...], Meta(description="Those after the number that was given.")]
+    frames: Annotated[tuple[Frame, ...], Meta(description="The messages after the given number.")]
 
 
 class Link(Struct, frozen=True, kw_only=True):
     """A link and its state. A child that has not registered yet has only the fields without a default."""
 
-    segment: Annotated[str, Meta(description="Its place in the namespace, by which people call it.")]
+    segment: Annotated[str, Meta(description="The name of the link, which is its place in the namespace.")]
     driver: Annotated[str | None, Meta(description="Of a driver's server: the driver, ID@MAJOR.")] = None
     kind: Annotated[
         str,
@@ -140,46 +150,52 @@ class Link(Struct, frozen=True, kw_only=True):
     era: Annotated[str | None, Meta(description="legacy or modern; null before the first contact.")] = None
     protocol_version: Annotated[str | None, Meta(description="The version of MCP that is spoken.")] = None
     state: Annotated[str, Meta(description="ready, connecting, slow, asleep, degraded, unauthorised, failed, stopped.")]
-    reason: Annotated[str | None, Meta(description="Why it stands like this.")]
-    since: Annotated[str, Meta(description="Since when.")]
-    server: Annotated[Server | None, Meta(description="What the server says of itself.")] = None
+    reason: Annotated[str | None, Meta(description="Why it is in this state.")]
+    since: Annotated[str, Meta(description="When this state began.")]
+    server: Annotated[Server | None, Meta(description="The name and version that the server states.")] = None
     tools: Annotated[int, Meta(description="Tools that are listed.")] = 0
     contracts: Annotated[int | None, Meta(description="Contracts that a driver serves; null for other links.")] = None
     prompts: Annotated[int, Meta(description="Prompts that are listed.")] = 0
     resources: Annotated[int, Meta(description="Resources that are listed.")] = 0
-    withheld: Annotated[tuple[Withheld, ...], Meta(description="What is offered and not listed.")] = ()
+    withheld: Annotated[
+        tuple[Withheld, ...], Meta(description="Tools and prompts that are offered and not listed.")
+    ] = ()
     not_listed_because: Annotated[
         dict[str, int] | None,
-        Meta(description="Of a node below: why it offers tools to others and not here, and how many; null: not said."),
+        Meta(description="Of a node below: how many tools it does not offer to this node, by reason; null: not known."),
     ] = None
-    noted: Annotated[
-        tuple[NotedName, ...], Meta(description="What the registry of names says of tools that are listed.")
-    ] = ()
-    in_flight: Annotated[int, Meta(description="Calls of clients that are on their way.")] = 0
+    noted: Annotated[tuple[NotedName, ...], Meta(description="Remarks of the registry of names on listed tools.")] = ()
+    in_flight: Annotated[int, Meta(description="Calls of clients under way.")] = 0
     parked: Annotated[int, Meta(description="Calls that wait for their clients.")] = 0
     calls: Annotated[int, Meta(description="Calls so far.")] = 0
-    errors: Annotated[int, Meta(description="Those that failed.")] = 0
+    errors: Annotated[int, Meta(description="Calls that failed.")] = 0
     restarts: Annotated[int, Meta(description="How often it was started or dialled again.")] = 0
     stray: Annotated[int, Meta(description="Answers that no request waited for.")] = 0
-    stdout_noise: Annotated[int, Meta(description="Lines it sent that are no message.")] = 0
-    unsent: Annotated[int, Meta(description="Our answers, cancellations and notices that did not arrive.")] = 0
+    stdout_noise: Annotated[int, Meta(description="Messages of the server that are not JSON-RPC.")] = 0
+    unsent: Annotated[
+        int, Meta(description="Answers, cancellations and notifications of the node that did not arrive.")
+    ] = 0
     pid: Annotated[int | None, Meta(description="Its process, if this node started it.")] = None
     sandbox: Annotated[bool | None, Meta(description="Whether it runs in a sandbox; null: not started here.")] = None
     denied: Annotated[tuple[DeniedHost, ...], Meta(description="Hosts that its sandbox kept it from.")] = ()
-    stderr_lines: Annotated[int, Meta(description="Lines it wrote to stderr.")] = 0
-    last_words: Annotated[str | None, Meta(description="The last line on its stderr, where it is gone.")] = None
+    stderr_lines: Annotated[int, Meta(description="Lines that it wrote to stderr.")] = 0
+    last_words: Annotated[str | None, Meta(description="The last line on its stderr, if it is gone.")] = None
     hops: Annotated[int, Meta(description="Hops to its farthest tool.")] = 1
-    below: Annotated[tuple[Below, ...], Meta(description="What is below it, if it is an aggregator.")] = ()
-    budget: Annotated[dict[str, Spent] | None, Meta(description="What it may use, by the name of the limit.")] = None
+    below: Annotated[tuple[Below, ...], Meta(description="The segments below it, if it is an aggregator.")] = ()
+    budget: Annotated[dict[str, Spent] | None, Meta(description="Its budget, by the name of the limit.")] = None
     registration: Annotated[Registration | UnsetType, Meta(description="Only of a link that registered by itself.")] = (
         UNSET
     )
     latency_ms: Annotated[float | None, Meta(description="The median of its last calls.")] = None
     token: Annotated[HeldToken | None, Meta(description="The token the node has for it.")] = None
     consent: Annotated[bool, Meta(description="Whether it waits for a person to agree to a token.")] = False
-    own: Annotated[tuple[OwnLink, ...], Meta(description="What principals and sessions have of their own.")] = ()
-    device: Annotated[Device | None, Meta(description="Of a device: what is counted.")] = None
-    own_because: Annotated[str | None, Meta(description="Why they do, where the node decided it.")] = None
+    own: Annotated[
+        tuple[OwnLink, ...], Meta(description="Links of principals and sessions beside the shared one.")
+    ] = ()
+    device: Annotated[Device | None, Meta(description="The counters, if it is a device.")] = None
+    own_because: Annotated[
+        str | None, Meta(description="Why clients have links of their own, if the node decided it.")
+    ] = None
     users: Annotated[int | None, Meta(description="Users with a connection of their own; null: all share one.")] = None
 
 
@@ -203,16 +219,16 @@ class LogLine(Struct, frozen=True, kw_only=True):
 class LinkLog(Struct, frozen=True, kw_only=True):
     """The newest lines that the program of a link wrote to stderr."""
 
-    segment: Annotated[str, Meta(description="Of which link.")]
+    segment: Annotated[str, Meta(description="The link.")]
     lines: Annotated[tuple[LogLine, ...], Meta(description="Oldest first.")]
 
 
 class RestartedLink(Struct, frozen=True, kw_only=True):
     """A link whose old connection or process is gone."""
 
-    segment: Annotated[str, Meta(description="Which link.")]
-    state: Annotated[str, Meta(description="How it stands now.")]
-    reason: Annotated[str | None, Meta(description="Why it stands like this.")] = None
+    segment: Annotated[str, Meta(description="The link.")]
+    state: Annotated[str, Meta(description="Its state now.")]
+    reason: Annotated[str | None, Meta(description="Why it is in this state.")] = None
     disconnected: Annotated[
         bool | UnsetType,
         Meta(description="Only of a subserver that dialled in: whether it was connected. It returns by itself."),
@@ -222,7 +238,7 @@ class RestartedLink(Struct, frozen=True, kw_only=True):
 class ReleasedSegment(Struct, frozen=True, kw_only=True):
     """A segment that has no owner any more."""
 
-    segment: Annotated[str, Meta(description="Which segment.")]
+    segment: Annotated[str, Meta(description="The segment.")]
     held: Annotated[bool, Meta(description="Whether a subserver is still connected at it.")]
 
 
@@ -243,7 +259,7 @@ LIST_LINKS: Final = Operation(
     noun="links",
     method="GET",
     path="/admin/links",
-    summary="Every link, and how it stands.",
+    summary="Every link with its state.",
     output=Links,
 )
 GET_LINK: Final = Operation(
@@ -260,7 +276,7 @@ GET_FRAMES: Final = Operation(
     noun="links",
     method="GET",
     path="/admin/links/{segment}/frames",
-    summary="What the node and a device said to each other, from the first time this is asked.",
+    summary="Messages between the node and a device, recorded from the first request on.",
     role="admin",
     output=Frames,
     query=(AFTER,),

@@ -306,6 +306,10 @@ class ConnectedLink(Link):
         self.session = session
 
     def on_message(self, data: bytes, origin: Pending | None) -> bool:
+        """Handle a message of the server. Return whether it was the answer to `origin`.
+
+        Almost every message is a response to a call in flight, so that is the first case and costs one dict lookup.
+        """
         try:
             message = decode_untrusted(data)
         except CodecError as error:
@@ -331,6 +335,7 @@ class ConnectedLink(Link):
         return False
 
     def _on_batch(self, data: bytes, origin: Pending | None) -> bool:
+        """Handle the messages of a batch, which only servers of BATCH_VERSION may send."""
         try:
             messages = split_batch_untrusted(data)
         except CodecError as error:

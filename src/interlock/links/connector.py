@@ -221,6 +221,7 @@ class Connector:
         if link.unset:
             names = " and ".join(link.unset)
             raise ConnectFailed(f"it needs the environment variable {names}: set it, then start the node again")
+        server = (link.shared or link).segment  # all links to a server remember its era together
         # Some servers exit when they are greeted in an era they do not speak, others exit for other reasons. A server
         # that exits is greeted the same way twice before the other era goes first.
         remembered: Era | None
@@ -230,7 +231,7 @@ class Connector:
             case [*_, last]:
                 remembered = last
             case _:
-                remembered = self._connector_parts.eras.get(link.segment)
+                remembered = self._connector_parts.eras.get(server)
         try:
             await self._connector_parts.revealer.begin()
             if isinstance(reach, Spawn):
@@ -255,7 +256,7 @@ class Connector:
         # A server that also exited when it was greeted in the older era exited for another reason: that it answered now
         # does not tell which era it speaks.
         if facts.era is Era.MODERN or Era.LEGACY not in self._ended_in:
-            self._connector_parts.eras.put(link.segment, facts.era)
+            self._connector_parts.eras.put(server, facts.era)
         self._ended_in.clear()
         self._welcome(facts)
 

@@ -245,6 +245,11 @@ class Keeper(PassedOnEvents):
     # Life
 
     async def _live(self) -> None:
+        """Connect the link, and connect it again after each loss, until the keeper stops.
+
+        An attempt that fails early counts towards the backoff. A connection that lasted STEADY_S or served a call
+        starts the backoff from its first step again.
+        """
         while not self._stopping:
             if self._falls_asleep:
                 await self._sleep()
@@ -357,6 +362,11 @@ class Keeper(PassedOnEvents):
         self._set_listed_state()
 
     async def _relist(self, kind: str) -> None:
+        """Read one kind of list again, and once more if it changed meanwhile.
+
+        Between two readings there is a rest, so that a server that announces changes all the time costs little. Clients
+        are notified after the reading, so that they find the new list.
+        """
         loop = asyncio.get_running_loop()
         while kind in self._unread:
             await asyncio.sleep(self._rests_until[kind] - loop.time())

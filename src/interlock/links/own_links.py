@@ -1,20 +1,22 @@
-"""The links to one server beside the shared one: made with a call, bounded, ended when idle.
+"""The links to one server beside the shared one: opened for a call, limited in number, ended when idle.
 
-Theory of operation. The shared link greets the server, and the catalog shows what it lists. A call of a client that is
-to have its own goes over a link of that client, which begins with its first call, shares nothing with another's, and
-ends with its session, after the idle time, or to make room. Its segment is that of the server with a suffix, so that
-whatever belongs to one link (subscriptions, tasks, the log level) belongs to it alone.
+Theory of operation. The shared link greets the server, and the catalog shows the lists that it reads. A client that
+must not share it gets a link of its own, which opens with the client's first call, shares nothing with other links, and
+ends with the client's session, after the idle time, or to make room for another. The segment of such a link is that of
+the server with a suffix, so that subscriptions, tasks and the log level belong to one link alone.
 
-A legacy server that asks its clients is told exactly what they can do, once, when it is greeted. So clients that need
-no link of their own there share one with those that declare the same; the shared link declares everything.
+The key of a link says who uses it (`_find_key`):
 
-Whose link it is: the session's (`share = "session"`), or the principal's. A 2026-07-28 client has no session, so its
-principal's, with what its request declares where that counts. Where such a server asks its clients, calls of one
-principal without a session each get a link on which no other call is under way, as long as there is room: only then is
-it plain whom a question is for. A call whose client has been asked is not under way in this sense.
+    a session        `share = "session"`, for a client that has one
+    a principal      `share = "principal"`, and users of a server that knows people (`auth = { per = "user" }`)
+    (principal, capabilities, number)  a 2026-07-28 client, which has no session. If the server asks its clients, each
+                     of its calls gets a link on which no other call is under way, as long as there is room: only then
+                     is it clear for which call a question is. A call whose client is being asked does not count.
+    (None, capabilities, 0)            clients that cannot be asked: those that declare the same share a link, because a
+                     legacy server learns only once, in the greeting, what its clients can do
 
-A server that knows people (`auth = { per = "user" }`) has the same links, each with its user's token. A user without a
-token is shown the page where they can agree.
+With a user's token (`token_of`), a link is for calls only: what the server sends beside them is dropped, and a user
+without a token is sent to the page where they can agree to one.
 """
 
 import asyncio
@@ -32,7 +34,7 @@ from interlock.core.calls.caller import Caller
 from interlock.core.link_state import USABLE, LinkState
 from interlock.credentials.token import RequestedConsent, TokenHolder
 from interlock.links.connected_link import ConnectedLink, ServerLink
-from interlock.links.connector import SETTLED_S, ConnectorParts, Eras, LimitReached
+from interlock.links.connector import SETTLED_S, ConnectorParts, LimitReached
 from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
 from interlock.links.keeper import SAME_REST_S, WAKE_LEAST_S, Keeper
 from interlock.links.link import Link, LinkEvents
@@ -45,7 +47,7 @@ from interlock.mcp.methods import EXTENSION, Era
 from interlock.wire.jsonrpc.codec import Notification, decode_object, encode_value
 
 OPEN_S: Final = 15.0  # how long a call waits for its link
-TELL_S: Final = 0.05  # several changes are told as one
+TELL_S: Final = 0.05  # changes within this time are announced as one
 
 
 class OwnKeeper(ServerKeeper):
@@ -75,8 +77,8 @@ class OwnKeeper(ServerKeeper):
         self.fell = asyncio.Event()
         self.opening = 0  # calls that wait for it to come up
         self.settled.set()  # no list waits for it
-        self._telling: dict[str, asyncio.TimerHandle] = {}  # kinds of lists that its owner is told of in a moment
-        self._told_at: dict[str, float] = {}
+        self._telling: dict[str, asyncio.TimerHandle] = {}  # kinds of lists whose change is about to be announced
+        self._told_at: dict[str, float] = {}  # when a change of each kind was announced last
 
     @property
     def is_serving(self) -> bool:
@@ -136,7 +138,7 @@ class OwnKeeper(ServerKeeper):
         if link.standing.state not in USABLE and link.standing.state is not LinkState.CONNECTING:
             self.fell.set()
 
-    # With a user's token it is for calls: what the server says beside them is dropped
+    # A link with a user's token is for calls only: messages beside them are dropped
 
     def on_changed(self, link: ConnectedLink, kind: str) -> None:
         """Tell the owner of the link that a list changed, after a moment and at most once a second.
@@ -410,8 +412,9 @@ class OwnLinks:
         unknown.
         """
         is_in_own_era = isinstance(key, Caller) and self._shared.modern  # if it speaks that too
-        eras = _UnknownEra() if is_in_own_era else _ErasOf(self._connector_parts.eras, self._plan.segment)
-        parts = msgspec.structs.replace(self._connector_parts, eras=eras)
+        parts = self._connector_parts
+        if is_in_own_era:
+            parts = msgspec.structs.replace(parts, eras=_UnknownEra())
         offered: Mapping[str, Any]
         if not isinstance(key, Caller):
             if not key[1]:
@@ -482,20 +485,6 @@ _ROOTS: Final = Raw(encode_value(LEGACY_CAPABILITIES["roots"]))  # where a link 
 
 def _declared(offered: Mapping[str, Raw]) -> bytes:
     return encode_value(common_capabilities(LEGACY_CAPABILITIES, offered))
-
-
-class _ErasOf:
-    """The era that a server spoke last, for all its links."""
-
-    def __init__(self, eras: Eras, segment: str) -> None:
-        self._eras = eras
-        self._segment = segment
-
-    def get(self, server: str) -> Era | None:
-        return self._eras.get(self._segment)
-
-    def put(self, server: str, era: Era) -> None:
-        self._eras.put(self._segment, era)
 
 
 class _UnknownEra:

@@ -316,6 +316,11 @@ class _Exchange(PacedDelivery, eq=False):
             self.handle.abort()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Handle an answer that is not a stream: a message, a mere acknowledgement, or an HTTP refusal.
+
+        What a refusal means decides whether the call may be sent again (`FailedRequests`): 401 and 403 concern the
+        credential, 404 the session; in each case the server did not look at the request.
+        """
         owner, origin = self.pipe.owner, self.origin
         if status == 200 and not self.listening:
             if isinstance(origin, Inquiry):
@@ -333,7 +338,7 @@ class _Exchange(PacedDelivery, eq=False):
             if origin is not None and self._is_awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"HTTP {status} instead of an answer"))
             return
-        if self.last_id is not None:  # of a stream that was taken up again: its request was looked at long ago
+        if self.last_id is not None:  # the answer to a resumed stream, whose request the server has had long ago
             if status in (401, 403):
                 owner.on_undelivered(None, unauthorised(status, headers))
             self._fail(Undelivered(Trouble.LOST, f"its stream could not be taken up again (HTTP {status})", status))
@@ -341,7 +346,7 @@ class _Exchange(PacedDelivery, eq=False):
         if status in (401, 403):
             owner.on_undelivered(origin, unauthorised(status, headers))
             return
-        if status == 404 and self.pipe.has_session:  # whatever its body says: the request was not looked at
+        if status == 404 and self.pipe.has_session:  # whatever the body says: the server did not look at the request
             owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
             return
         # Some servers send a JSON-RPC error with an HTTP error status.
@@ -395,6 +400,7 @@ class _Exchange(PacedDelivery, eq=False):
         self._fail(_undelivered(failure, self.pipe.max_bytes))
 
     def _again(self, otherwise: Undelivered) -> None:
+        """Resume a stream that ended, if somebody waits and the server allows it; else fail with `otherwise`."""
         if self.aborted or self.pipe.closed:
             return
         wanted = self.listening or (self.last_id is not None and self._is_awaited())

@@ -140,6 +140,7 @@ class RegisteredLink(ConnectedLink):
         self._gate_timer: asyncio.TimerHandle | None = None
 
     def send(self, admitted: Admitted[Call]) -> None:
+        """Send a call with its route. The cached `_meta` is used if client and route are the same as before."""
         call = admitted.command
         onward = call.onward
         if onward is not None:
@@ -239,6 +240,7 @@ class RegisteredLink(ConnectedLink):
         self.notifications.deliver(Notification(notice.method, notice.params), None)
 
     def _let_through(self, released: Release) -> None:
+        """Deliver what the gate released: to calls, to clients of plain MCP, or up the tree with its origin."""
         for event in released:
             if isinstance(event, Overflow):
                 since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
@@ -419,6 +421,7 @@ class RegisteredKeeper(ServerKeeper):
         self._detach_link()
 
     async def _live(self) -> None:
+        """Connect and list once. A subserver that cannot be greeted stays registered, without tools."""
         try:
             await self._connect()
             self._usable.set()

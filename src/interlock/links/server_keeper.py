@@ -232,7 +232,7 @@ class Renewal:
         self._clock = clock
         self._doubt = doubt
         self._task: asyncio.Task[None] | None = None
-        self._held: dict[Call, None] = {}  # not sent again yet, and not told why not
+        self._held: dict[Call, None] = {}  # neither sent again nor refused yet
 
     @property
     def under_way(self) -> bool:
@@ -264,6 +264,7 @@ class Renewal:
             self._give_up()
 
     async def _settle_all(self, what: Undelivered) -> None:
+        """Renew the credential for each kind of refusal, until no call was refused meanwhile."""
         waiting: dict[Undelivered, list[Call]] = {what: []}
         while waiting:
             refused, self._link.failed.refused = self._link.failed.refused, []
@@ -275,6 +276,7 @@ class Renewal:
             waiting = {why: [] for _, why in self._link.failed.refused}
 
     async def _settle(self, what: Undelivered, calls: list[Call]) -> None:
+        """Obtain another credential, then send the refused calls once more, or refuse them."""
         sent_at = max((call.started for call in calls), default=self._clock.now())
         challenge = read_challenge_untrusted(what.challenges)
         denied = await self._holder.refused(what.status, challenge, sent_at=sent_at)
@@ -291,6 +293,7 @@ class Renewal:
             self._doubt()
 
     async def _tell(self, call: Call, denied: Denied) -> None:
+        """Refuse a call, or send its user to the page where they can agree to a token."""
         if denied.consent and self._holder.principal:
             try:
                 consent = await self._holder.consent()

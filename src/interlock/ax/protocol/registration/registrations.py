@@ -592,12 +592,14 @@ class Registrations:
         return seat
 
     def _lose(self, seat: _Seat, reason: LossReason) -> Lost:
+        """End the session of a seat whose liveness is LOST by now. The seat stays until its grace is over."""
         self._drop_below(seat)
         del self._by_session[seat.session.session_id]
         self._schedule(seat)
         return Lost(session=seat.session, reason=reason, since=seat.liveness.since)
 
     def _leave(self, seat: _Seat, reason: EndReason, now: float, *, retaken: bool = False) -> list[Event]:
+        """End a session and free its seat. `retaken`: a new session takes over the names, so they do not vanish."""
         events: list[Event] = [] if retaken else [Vanished(segment=seat.segment)]  # AX-6.3-5
         if seat.liveness.has_session:
             self._drop_below(seat)
@@ -615,6 +617,9 @@ class Registrations:
         return self.policy.grace_s if self.policy.degraded else 0.0  # AX-13.2-1, AX-13.2-4
 
     def _schedule(self, seat: _Seat) -> None:
+        """Enter the next deadline of a seat. A deadline that moved leaves an outdated entry, which is skipped when it
+        is due; when too many have collected, the heap is built again.
+        """
         if seat.liveness.due is None:
             return
         heapq.heappush(self._deadlines, (seat.liveness.due, next(self._serial), seat))
@@ -639,6 +644,7 @@ class Registrations:
                 self._below[subtree_id] -= 1
 
     def _subtree_change(self) -> tuple[SubtreeChanged, ...]:
+        """Return the change of the ids below us since the last call. The order of ids does not matter."""
         if not self._below_touched:
             return ()
         self._below_touched = False
