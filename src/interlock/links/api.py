@@ -91,7 +91,7 @@ class OwnLink(Struct, frozen=True, kw_only=True):
     per: Annotated[
         str,
         Meta(
-            description="session: of one session; principal: of all sessions of a principal; capabilities: of several clients."
+            description="session: of one session; principal: of all sessions of one; capabilities: of several clients."
         ),
     ]
     state: Annotated[str, Meta(description="The state, as for a link.")]
