@@ -9,8 +9,6 @@ carries it out (X-4.2-1).
 
 import asyncio
 import logging
-import os
-import signal
 import ssl
 import sys
 from collections.abc import Mapping
@@ -105,8 +103,6 @@ class Participant(OfferedTools):
             self._place, self._offer, history=history, after=after, answers_while_restricted=restricted_replies
         )
         self._keeping: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
 
     # Life
 
@@ -145,16 +141,8 @@ class Participant(OfferedTools):
 
     def run(self) -> None:
         """Serve the tools until the program is asked to end. A node that does not run yet is waited for."""
-
-        async def serve_until_signal() -> None:
-            loop = asyncio.get_running_loop()
-            if os.name != "nt":
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    loop.add_signal_handler(number, self.stop)
-            await self.serve()
-
         try:
-            asyncio.run(serve_until_signal())
+            asyncio.run(self._serve_until_signal(self.serve))
         except RoomRefused as refused:
             log.error("room %s: %s", self.topic, refused)
             sys.exit(1)
@@ -181,16 +169,6 @@ class Participant(OfferedTools):
             stopped.cancel()
             await self.close()
             self._loop = self._stopping = None
-
-    def stop(self) -> None:
-        """Let running calls finish, leave, and end. May be called from any thread."""
-        loop, stopping = self._loop, self._stopping
-        if loop is None or stopping is None:
-            return
-        try:
-            loop.call_soon_threadsafe(stopping.set)
-        except RuntimeError:
-            pass  # it has ended meanwhile
 
     # Who is here
 

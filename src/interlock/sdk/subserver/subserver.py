@@ -15,13 +15,12 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import ssl
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -156,9 +155,7 @@ class Subserver(OfferedTools):
         self._instructions = instructions
         self._max_bytes = max_message_bytes
         super().__init__()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._uplink: LeafUplink | None = None
-        self._stopping: asyncio.Event | None = None
         self.registered = threading.Event()  # set once, with the first registration
 
     def _on_offered(self) -> None:
@@ -188,17 +185,10 @@ class Subserver(OfferedTools):
         """Serve until SIGTERM or SIGINT. `stdio`: the aggregator started this program and speaks through its pipes."""
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-
-        async def serve_until_signal() -> None:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self.stop)
-            try:
-                await self.serve(stdio=stdio)
-            except RegistrationRefused:  # the log has said why
-                sys.exit(1)
-
-        asyncio.run(serve_until_signal())
+        try:
+            asyncio.run(self._serve_until_signal(lambda: self.serve(stdio=stdio)))
+        except RegistrationRefused:  # the log has said why
+            sys.exit(1)
 
     async def serve(self, *, stdio: bool = False) -> None:
         """Do what `run` does, for a program that has an event loop. Cancelling it, or `stop`, ends it."""
@@ -245,12 +235,6 @@ class Subserver(OfferedTools):
             ending.cancel()
             running.cancel()
             self._uplink = self._loop = self._stopping = None
-
-    def stop(self) -> None:
-        """Let running calls finish, deregister, and end. May be called from any thread."""
-        stopping = self._stopping
-        if stopping is not None:
-            self._on_loop(stopping.set)
 
     def _register(self) -> Register:
         """Return the registration message, without the proof of authority, which is for one parent."""
@@ -301,16 +285,6 @@ class Subserver(OfferedTools):
     def _tools_changed(self) -> None:
         if self._uplink is not None and self._uplink.server is not None:
             self._uplink.server.tools_changed()
-
-    def _on_loop(self, act: Callable[[], None]) -> None:
-        """Run a function on the event loop of `serve`, from any thread. Do nothing if it does not run."""
-        loop = self._loop
-        if loop is None:
-            return
-        try:
-            loop.call_soon_threadsafe(act)
-        except RuntimeError:
-            pass  # it has ended meanwhile
 
 
 def _check_parent(parent: Parent) -> Parent:

@@ -13,8 +13,10 @@ import contextvars
 import copy
 import functools
 import inspect
+import os
+import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, TypeVar, get_type_hints, overload
 
 import msgspec
@@ -265,10 +267,38 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class OfferedTools:
-    """The base of Subserver and Participant: the decorator `tool`, and the tools that it collected."""
+    """The base of Subserver and Participant: the decorator `tool`, the tools that it collected, and their end.
+
+    `serve` of the subclass sets the loop on which it runs and the event that ends it, and resets both afterwards.
+    """
 
     def __init__(self) -> None:
         self._tools: dict[str, FunctionTool] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    def stop(self) -> None:
+        """Let running calls finish, leave, and end. May be called from any thread."""
+        stopping = self._stopping
+        if stopping is not None:
+            self._on_loop(stopping.set)
+
+    def _on_loop(self, act: Callable[[], None]) -> None:
+        """Run a function on the event loop of `serve`, from any thread. Do nothing if `serve` does not run."""
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            loop.call_soon_threadsafe(act)
+        except RuntimeError:
+            pass  # it has ended meanwhile
+
+    async def _serve_until_signal(self, serve: Callable[[], Awaitable[None]]) -> None:
+        """Serve, and stop at SIGTERM or SIGINT."""
+        if os.name != "nt":
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        await serve()
 
     def _on_offered(self) -> None:
         """Handle one more offered tool."""

@@ -21,7 +21,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import msgspec
 from nats.aio.msg import Msg
@@ -37,7 +37,7 @@ from interlock.store.nats.jetstream import (
     text_of,
     token,
 )
-from interlock.store.nats.reader import Reader
+from interlock.store.nats.reader import Reader, StreamIterator
 from interlock.store.ports import Change, Conflict, Damaged, Entry, StoreError, StoreRefused, Unavailable, expiry
 
 T = TypeVar("T")
@@ -433,7 +433,7 @@ class Watches:
                 watch.end(failure)
 
 
-class NatsWatch:
+class NatsWatch(StreamIterator):
     """The changes of one bucket, in order of revision, as an async iterator."""
 
     def __init__(
@@ -443,14 +443,12 @@ class NatsWatch:
         after: int,
         forget: Callable[["NatsWatch"], None],
     ) -> None:
+        super().__init__()
         self._connection = jetstream.connection
         self._kv = kv
         self._after = after
         self._forget = forget
         self._waiting: dict[str, Stored] = {}  # by subject, in order of sequence
-        self._changed = asyncio.Event()
-        self._is_closed = False
-        self._failure: StoreRefused | None = None
 
     def take(self, message: Stored) -> None:
         """Add a change. It replaces an older one of the same key that was not yielded yet."""
@@ -466,32 +464,19 @@ class NatsWatch:
         if waiting is not None and waiting.sequence <= upto:
             del self._waiting[subject]
 
-    def end(self, failure: StoreRefused | None) -> None:
-        self._failure = failure
-        self._is_closed = True
-        self._changed.set()
-
     def close(self) -> None:
         self._forget(self)
-        self.end(None)
-
-    def __aiter__(self) -> Self:
-        return self
+        self.end()
 
     async def __anext__(self) -> Change:
         while True:
             while not self._waiting:
-                if self._failure is not None:
-                    raise self._failure
-                if self._is_closed:
-                    raise StopAsyncIteration
-                self._changed.clear()
-                await self._changed.wait()
+                await self.wait_for_change()
             subject, message = next(iter(self._waiting.items()))
             try:
                 change = await self._kv.change_of(message)
             except Unavailable:  # a value in parts, of which the rest is to be fetched
-                if self._is_closed:
+                if self.is_closed:
                     raise StopAsyncIteration from None
                 await self._connection.until_reachable()
                 continue

@@ -5,16 +5,15 @@ is the surface name that all of them are about, if that is one. An append names 
 replicas that decided on the same state, one is told Conflict and decides again.
 """
 
-import asyncio
 from collections.abc import Sequence
-from typing import Self
 
 import msgspec
+from nats.aio.msg import Msg
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
 from interlock.store.nats.connection import Connection, Headers
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Names, Stored, WrongSequence, token
-from interlock.store.nats.reader import Reader
+from interlock.store.nats.reader import Reader, StreamIterator
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Conflict, Damaged, NamedRecord, StoreRefused
 
@@ -167,13 +166,12 @@ def _records(run: _NamesRun) -> list[tuple[ChainedRecord, str]]:
     return [(ChainedRecord(run.first + number, row.data, row.hash), row.name) for number, row in enumerate(run.rows)]
 
 
-class NamesWatch:
+class NamesWatch(StreamIterator):
     """A signal that there may be new records, as an async iterator. Several records may cause one signal."""
 
     def __init__(self, connection: Connection, jetstream: JetStream, stream: str, subject: str, after: int) -> None:
-        self._changed = asyncio.Event()
-        self._is_closed = False
-        self._failure: StoreRefused | None = None
+        super().__init__()
+        self._has_news = False
 
         async def confirm() -> None:
             await jetstream.confirm(stream)
@@ -183,27 +181,21 @@ class NamesWatch:
             stream,
             subject,
             after,
-            lambda message, sequence: self._changed.set(),
+            self._take,
             prepare=confirm,
-            on_end=self._on_end,
+            on_end=self.end,
         )
         self._reader.start()
 
-    def __aiter__(self) -> Self:
-        return self
-
     async def __anext__(self) -> None:
-        await self._changed.wait()
-        if self._failure is not None:
-            raise self._failure
-        if self._is_closed:
-            raise StopAsyncIteration
-        self._changed.clear()
+        while not self._has_news:
+            await self.wait_for_change()
+        self._has_news = False
 
     def close(self) -> None:
         self._reader.stop()
-        self._on_end(None)
+        self.end()
 
-    def _on_end(self, failure: StoreRefused | None) -> None:
-        self._failure, self._is_closed = failure, True
+    def _take(self, message: Msg, sequence: int) -> None:
+        self._has_news = True
         self._changed.set()

@@ -15,6 +15,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Self
 
 import msgspec
 from nats.aio.msg import Msg
@@ -226,3 +227,30 @@ def _numbers(message: Msg) -> tuple[int, int]:
 
 def _description(message: Msg) -> str:
     return str((message.headers or {}).get("Description", ""))
+
+
+class StreamIterator:
+    """The base of async iterators over a stream: they wait for a change, for the end, or for a failure."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._failure: StoreRefused | None = None
+        self._changed = asyncio.Event()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def end(self, failure: StoreRefused | None = None) -> None:
+        """End the iteration, with an exception if there is one. What waits is still yielded."""
+        self._failure = failure
+        self.is_closed = True
+        self._changed.set()
+
+    async def wait_for_change(self) -> None:
+        """Wait until something arrives. Raise the failure, or StopAsyncIteration after the end."""
+        if self._failure is not None:
+            raise self._failure
+        if self.is_closed:
+            raise StopAsyncIteration
+        self._changed.clear()
+        await self._changed.wait()

@@ -8,14 +8,14 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from nats.aio.msg import Msg
 
 from interlock.store.nats.connection import Connection, settle_with_message
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Names, NoStream
 from interlock.store.nats.key_value import NatsKeyValue, NatsWatch, Watches
-from interlock.store.nats.reader import Reader
+from interlock.store.nats.reader import Reader, StreamIterator
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Record, StoreRefused
 
@@ -122,7 +122,7 @@ class NatsStreams:
                 )
 
 
-class NatsFollowing:
+class NatsFollowing(StreamIterator):
     """The records of one stream as they are appended, as an async iterator.
 
     At most FOLLOWED_MAX records wait for the iterator. Then no more are requested from the server.
@@ -131,14 +131,12 @@ class NatsFollowing:
     def __init__(
         self, jetstream: JetStream, names: Names, stream: str, after: int, ensure: Callable[[], Awaitable[None]]
     ) -> None:
+        super().__init__()
         self._jetstream = jetstream
         self._name = names.stream(stream)
         self._ensure = ensure
         self._waiting: deque[Record] = deque()
-        self._changed = asyncio.Event()
         self._taken = asyncio.Event()
-        self.is_closed = False
-        self._failure: StoreRefused | None = None
         self._reader = Reader(
             jetstream.connection,
             self._name,
@@ -146,29 +144,20 @@ class NatsFollowing:
             max(after, 0),
             self._take,
             prepare=self._prepare,
-            on_end=self._on_end,
+            on_end=self.end,
             wait_for_taker=self._wait_for_taker,
         )
         self._reader.start()
 
-    def __aiter__(self) -> Self:
-        return self
-
     async def __anext__(self) -> Record:
         while not self._waiting:
-            if self._failure is not None:
-                raise self._failure
-            if self.is_closed:
-                raise StopAsyncIteration
-            self._changed.clear()
-            await self._changed.wait()
+            await self.wait_for_change()
         self._taken.set()
         return self._waiting.popleft()
 
     def close(self) -> None:
-        self.is_closed = True
         self._reader.stop()
-        self._changed.set()
+        self.end()
 
     async def _prepare(self) -> None:
         await self._ensure()
@@ -181,11 +170,6 @@ class NatsFollowing:
 
     def _take(self, message: Msg, sequence: int) -> None:
         self._waiting.append(Record(sequence, message.data))
-        self._changed.set()
-
-    def _on_end(self, failure: StoreRefused | None) -> None:
-        self._failure = failure
-        self.is_closed = True
         self._changed.set()
 
 
