@@ -227,12 +227,12 @@ async def test_a_secret_that_cannot_be_read_for_a_moment_does_not_end_the_trying
 async def test_a_watcher_that_is_slow_hears_the_last_of_each_key(nats_server: NatsServer, node: str) -> None:
     async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
         watch = one.replication.watch("b")
-        told = one.replication.watch("b")
+        current_watch = one.replication.watch("b")
         for number in range(50):
             for key in ("x", "y"):
                 await other.kv.put("b", key, str(number).encode(), NOW)
         async with asyncio.timeout(BOUND_S):
-            async for change in told:
+            async for change in current_watch:
                 if change.key == "y" and change.entry is not None and change.entry.value == b"49":
                     break
             assert [(await anext(watch)).entry.value for _ in range(2)] == [b"49", b"49"]  # type: ignore[union-attr]
@@ -315,7 +315,7 @@ async def test_closing_the_store_ends_watching_and_following(nats_server: NatsSe
     watch, following = store.replication.watch("b"), store.replication.follow("s", 0)
 
     async def all_of(some: AsyncIterator[object]) -> list[object]:
-        return [one async for one in some]
+        return [entry async for entry in some]
 
     async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(all_of(watch))
@@ -449,11 +449,11 @@ async def test_a_reader_of_a_large_value_that_is_replaced_meanwhile_begins_again
 ) -> None:
     async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
         await other.kv.put("b", "k", b"a" * 2_000_000, NOW)
-        found = await one.kv._find("b", "k")
-        assert found.entry is not None
+        result = await one.kv._find("b", "k")
+        assert result.entry is not None
         await other.kv.put("b", "k", b"b" * 2_000_000, NOW)
         with pytest.raises(_Replaced):
-            await one.kv._join_parts(found.entry, found)
+            await one.kv._join_parts(result.entry, result)
 
 
 async def test_what_is_too_large_is_refused_by_name(nats_server: NatsServer, node: str) -> None:
@@ -517,9 +517,9 @@ async def test_a_stream_that_somebody_deleted_is_not_made_anew_behind_our_back(
             with pytest.raises(Damaged, match=r"was deleted on the NATS server\. Restore it from a backup"):
                 await call
         async with asyncio.timeout(BOUND_S):
-            for told in (following, watch):
+            for entry in (following, watch):
                 with pytest.raises(Damaged, match="was deleted on the NATS server"):
-                    await anext(told)
+                    await anext(entry)
 
 
 async def test_a_replica_does_not_go_on_with_streams_that_another_made_anew(nats_server: NatsServer, node: str) -> None:
@@ -532,6 +532,10 @@ async def test_a_replica_does_not_go_on_with_streams_that_another_made_anew(nats
             async with asyncio.timeout(BOUND_S):
                 with pytest.raises(Damaged, match="was deleted on the NATS server"):
                     await anext(watch)
+            keeper = store._connection._keeper
+            assert keeper is not None
+            await asyncio.wait((keeper,), timeout=BOUND_S)  # it does not connect again
+            assert keeper.done()
             for call in (store.kv.put("b", "old", b"", NOW), store.kv.get("b", "new", NOW), store.streams.last("s")):
                 with pytest.raises(Damaged, match="was deleted on the NATS server"):
                     await call

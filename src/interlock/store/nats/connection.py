@@ -91,7 +91,7 @@ class Connection:
     @property
     def is_reachable(self) -> bool:
         client = self._client
-        return client is not None and client.is_connected
+        return self._failure is None and client is not None and client.is_connected
 
     @property
     def payload_max(self) -> int:
@@ -230,7 +230,7 @@ class Connection:
     def _live(self) -> Client:
         """Return the connected client. Raise Unavailable or StoreRefused."""
         client = self._client
-        if client is None or not client.is_connected:
+        if client is None or not self.is_reachable:
             raise self._unavailable()
         return client
 
@@ -252,6 +252,8 @@ class Connection:
             if self._dropped is not None:
                 client, self._dropped = self._dropped, None
                 await _close(client)
+            if self._failure is not None:
+                return
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  (spreads replicas, hides nothing)
             wait_s = min(2 * wait_s, RETRY_MAX_S)
             try:
