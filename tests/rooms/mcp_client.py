@@ -20,14 +20,14 @@ class Client:
         self.wire = Wire(node, path, client_token(node, name))
 
     async def tools(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         cursor: dict[str, Any] = {}
         while True:
             answer = await asyncio.to_thread(self.wire.modern, "tools/list", cursor, capabilities=KNOWS_AX)
             result = answer.message["result"]
-            found |= {tool["name"]: tool for tool in result["tools"] if tool["name"].startswith("rooms.")}
+            members |= {tool["name"]: tool for tool in result["tools"] if tool["name"].startswith("rooms.")}
             if "nextCursor" not in result:
-                return found
+                return members
             cursor = {"cursor": result["nextCursor"]}
 
     async def until(self, check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -29,13 +29,13 @@ class Serving:
 
     async def _serve(self) -> None:
         while True:
-            asked = await self._next()
-            if asked["kind"] != "mcp" or asked.get("to") != [self.id] or "id" not in asked["payload"]:
+            reply = await self._next()
+            if reply["kind"] != "mcp" or reply.get("to") != [self.id] or "id" not in reply["payload"]:
                 continue
-            if "method" not in asked["payload"]:
+            if "method" not in reply["payload"]:
                 continue
-            self.requests.append(asked)
-            for payload, members in self._answers(asked):
+            self.requests.append(reply)
+            for payload, members in self._answers(reply):
                 await self.bare.send("mcp", payload, **members)
 
     async def _next(self) -> dict[str, Any]:
@@ -51,12 +51,12 @@ class Serving:
             result = GREETING
         elif payload["method"] == "tools/call":
             if self.answer is not None:
-                return [(one.pop("payload"), plain | one) for one in self.answer(asked)]
+                return [(entry.pop("payload"), plain | entry) for entry in self.answer(asked)]
             result = {"content": [{"type": "text", "text": str(payload["params"].get("arguments"))}], "isError": False}
         return [({"jsonrpc": "2.0", "id": payload["id"], "result": result}, plain)]
 
     def was_called(self) -> bool:
-        return any(one["payload"]["method"] == "tools/call" for one in self.requests)
+        return any(request["payload"]["method"] == "tools/call" for request in self.requests)
 
     def stop(self) -> None:
         self._serving.cancel()
@@ -67,15 +67,15 @@ async def serving(
     node: RunningNode, id: str, topic: str = "garden", tools: list[dict[str, Any]] | None = None
 ) -> AsyncIterator[Serving]:
     room = {"topic": topic, "participant": id, "privilege": "full"}
-    made = node.admin("/admin/tokens", "POST", {"name": f"t-{uuid.uuid4().hex}", "for": "room", "room": room})
-    one = Serving(await Bare.join(node, topic, str(made["token"])), id)
+    reply = node.admin("/admin/tokens", "POST", {"name": f"t-{uuid.uuid4().hex}", "for": "room", "room": room})
+    current_serving = Serving(await Bare.join(node, topic, str(reply["token"])), id)
     if tools is not None:
-        one.tools = tools
+        current_serving.tools = tools
     try:
-        yield one
+        yield current_serving
     finally:
-        one.stop()
-        await one.bare.leave()
+        current_serving.stop()
+        await current_serving.bare.leave()
 
 
 async def happened(check: Callable[[], bool]) -> None:

@@ -24,34 +24,34 @@ class Bare:
 
     @classmethod
     async def join(cls, node: RunningNode, topic: str, token: str | None, **query: str) -> Self:
-        asked = "".join(f"&{name}={value}" for name, value in query.items())
+        text = "".join(f"&{name}={value}" for name, value in query.items())
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        url = f"ws://{node.host}:{node.port}/v0/ws?topic={topic}{asked}"
+        url = f"ws://{node.host}:{node.port}/v0/ws?topic={topic}{text}"
         return cls(await connect(url, additional_headers=headers, max_size=None, max_queue=None, compression=None))
 
     async def next(self) -> dict[str, Any]:
         async with asyncio.timeout(HEARS_S):
             text = await self.socket.recv()
-        said: dict[str, Any] = json.loads(text)
-        self.heard.append(said)
-        return said
+        body: dict[str, Any] = json.loads(text)
+        self.heard.append(body)
+        return body
 
     async def until(self, **wanted: Any) -> dict[str, Any]:
         """The next envelope with these members; `event` is looked for in the payload."""
         while True:
-            said = await self.next()
+            envelope = await self.next()
             if all(
-                (said["payload"].get("event") if name == "event" else said.get(name)) == value
+                (envelope["payload"].get("event") if name == "event" else envelope.get(name)) == value
                 for name, value in wanted.items()
             ):
-                return said
+                return envelope
 
     async def until_either(self, id: str) -> dict[str, Any]:
         """The envelope of that id, or what is said of it."""
         while True:
-            said = await self.next()
-            if id in (said.get("id"), said.get("correlation_id")):
-                return said
+            envelope = await self.next()
+            if id in (envelope.get("id"), envelope.get("correlation_id")):
+                return envelope
 
     async def send(self, kind: str, payload: Any, **members: Any) -> str:
         envelope = {"protocol": "mcpx/v0.1", "id": str(uuid.uuid4()), "kind": kind, "payload": payload} | members
@@ -76,8 +76,8 @@ class Bare:
 
 def token(node: RunningNode, participant: str, topic: str = "garden", privilege: str = "restricted") -> str:
     room = {"topic": topic, "participant": participant, "privilege": privilege}
-    made = node.admin("/admin/tokens", "POST", {"name": participant, "for": "room", "room": room})
-    return str(made["token"])
+    reply = node.admin("/admin/tokens", "POST", {"name": participant, "for": "room", "room": room})
+    return str(reply["token"])
 
 
 CALL = {"jsonrpc": "2.0", "id": 42, "method": "tools/call", "params": {"name": "dangerous_operation", "arguments": {}}}
@@ -90,11 +90,11 @@ async def joined(node: RunningNode, *who: tuple[str, str], topic: str = "garden"
         there = []
         for name, privilege in who:
             secret = token(node, name, topic, privilege)
-            one = await Bare.join(node, topic, secret, **query)
-            one.secret, one.name = secret, name
-            stack.push_async_callback(one.leave)
-            there.append(one)
-            assert (await one.next())["payload"]["event"] == "welcome"
+            participant = await Bare.join(node, topic, secret, **query)
+            participant.secret, participant.name = secret, name
+            stack.push_async_callback(participant.leave)
+            there.append(participant)
+            assert (await participant.next())["payload"]["event"] == "welcome"
             for earlier in there[:-1]:
                 await earlier.until(kind="presence", event="join")
         yield there
@@ -111,6 +111,6 @@ def ask(node: RunningNode, path: str, bearer: str | None, method: str = "GET", b
     headers = {"content-type": "application/json"} | ({} if bearer is None else {"authorization": f"Bearer {bearer}"})
     connection.request(method, path, None if body is None else json.dumps(body), headers)
     answer = connection.getresponse()
-    told = json.loads(answer.read())
+    current_body = json.loads(answer.read())
     connection.close()
-    return answer.status, told
+    return answer.status, current_body

@@ -84,7 +84,7 @@ class PublishedClient:
         payload = envelope["payload"]
         if envelope["kind"] == "system" and payload.get("type") == "welcome":
             self.participant_id = payload["participant_id"]
-            self.peers = {one["id"]: one for one in payload["participants"]}
+            self.peers = {participant["id"]: participant for participant in payload["participants"]}
             assert isinstance(payload["history"], list)
             self._welcomed.set_result(None)
         elif envelope.get("to") and self.participant_id not in envelope["to"]:
@@ -124,5 +124,5 @@ class PublishedClient:
         }
         self.calls.append(request["method"])
         answer = {"jsonrpc": "2.0", "id": request["id"], "result": results[request["method"]]}
-        said = self._envelope(answer, to=[envelope["from"]], correlation_id=envelope["id"])
-        await self._send(said)
+        reply = self._envelope(answer, to=[envelope["from"]], correlation_id=envelope["id"])
+        await self._send(reply)

@@ -64,20 +64,20 @@ class Library:
         raw = text.encode() if isinstance(text, str) else text
         name = f"mcp_aql_{tool}" if tool else "mcp_aql"
         envelope, is_error = await self.service.answer(name, raw, make_context)
-        found: dict[str, Any] = json.loads(envelope)
-        check_answer(found, _maybe_json(raw))
-        return found, is_error
+        body: dict[str, Any] = json.loads(envelope)
+        check_answer(body, _maybe_json(raw))
+        return body, is_error
 
     def ask(self, tool: str, operation: str | None = None, **members: Any) -> dict[str, Any]:
         return asyncio.run(self.call(tool, operation, **members))
 
     def details(self, operation: str) -> dict[str, Any]:
-        found = self.ask("read", "introspect", params={"query": "operations", "name": operation})
-        details: dict[str, Any] = found["data"]["operation"]
+        reply = self.ask("read", "introspect", params={"query": "operations", "name": operation})
+        details: dict[str, Any] = reply["data"]["operation"]
         return details
 
     def parameters(self, operation: str) -> dict[str, dict[str, Any]]:
-        return {one["name"]: one for one in self.details(operation)["parameters"]}
+        return {parameter["name"]: parameter for parameter in self.details(operation)["parameters"]}
 
     def _load(self, resource_id: str) -> Document:
         self.calls.append("load")
@@ -118,7 +118,7 @@ class Library:
         ) -> Listing[Document]:
             """The documents."""
             by = "resource_id" if sort is None else sort.field
-            return page.of(library.documents.values(), key=lambda one: getattr(one, by), sort=sort)
+            return page.of(library.documents.values(), key=lambda entry: getattr(entry, by), sort=sort)
 
         @adapter.update(load=lambda resource_id: library._load(resource_id))
         async def update_note(resource_id: str, input: Document) -> Document:

@@ -48,17 +48,17 @@ class Listener(Ear):
             self.heard_in.append(len(self._turns))
 
 
-async def test_others_have_their_turn_while_many_are_told(tmp_path: Path) -> None:
+async def test_other_tasks_run_while_an_envelope_is_delivered_to_many(tmp_path: Path) -> None:
     async with garden_at(tmp_path, Hands()) as garden:
         turns: list[int] = []
         listeners = [join(garden, Listener(turns), number) for number in range(5 * ALONE_PER_TURN)]
         await garden.publish("zero", HUMAN, "chat", payload=b'{"text":"who has come is told"}')
-        for one in listeners:
-            one.heard_in.clear()
+        for listener in listeners:
+            listener.heard_in.clear()
         counting = asyncio.create_task(count_turns(turns))
         await garden.publish("one", HUMAN, "chat", payload=b'{"text":"hello"}')
         counting.cancel()
-        heard_in = [turn for one in listeners for turn in one.heard_in]
+        heard_in = [turn for current_listener in listeners for turn in current_listener.heard_in]
         assert len(heard_in) == len(listeners)
         assert max(heard_in.count(turn) for turn in heard_in) <= ALONE_PER_TURN
         assert heard_in == sorted(heard_in)
@@ -77,7 +77,7 @@ def join(garden: Garden, listener: Listener, number: int) -> Listener:
 
 
 @pytest.mark.req("X-5.2-6")
-async def test_what_history_told_is_not_told_again_where_the_envelope_was_still_on_its_way(tmp_path: Path) -> None:
+async def test_an_envelope_that_came_with_the_history_is_not_delivered_again(tmp_path: Path) -> None:
     async with garden_at(tmp_path, Hands()) as garden:
         await garden.publish("one", HUMAN, "chat", payload=b'{"text":"hello"}')
         pipe, options = Pipe(), ConnectionOptions(protocol="mcpx/v0.1", after="0")
@@ -85,14 +85,16 @@ async def test_what_history_told_is_not_told_again_where_the_envelope_was_still_
         late = ParticipantConnection(admission, garden.clock)
         late.begin(pipe)  # type: ignore[arg-type]
         async with asyncio.timeout(5):
-            while not any(said["payload"].get("event") == "history" for said in pipe.sent):  # noqa: ASYNC110
+            while not any(message["payload"].get("event") == "history" for message in pipe.sent):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0)
         envelope = await garden.room.timeline.find_envelope("one")
         assert envelope is not None
         for sequence in (1, 2):
             late.deliver(Delivery(envelope, b'{"id":"one","kind":"chat","payload":{}}', 99, sequence))
-        assert [said["kind"] for said in pipe.sent].count("chat") == 1  # the second: the first came with the history
+        assert [message["kind"] for message in pipe.sent].count(
+            "chat"
+        ) == 1  # the second: the first came with the history
         late.on_closed(1000, "")
 
 
@@ -113,7 +115,7 @@ class Stuck(Pipe):
 
 @pytest.mark.req("X-5.2-6")
 @pytest.mark.parametrize(("bytes_each", "passes"), [(50, 1000), (1_048_500, 10)])
-async def test_who_reads_nothing_is_closed_at_a_thousand_envelopes_or_eight_mebibytes(
+async def test_a_peer_that_reads_nothing_is_closed_at_a_thousand_envelopes_or_eight_mebibytes(
     tmp_path: Path, bytes_each: int, passes: int
 ) -> None:
     async with garden_at(tmp_path, Hands()) as garden:

@@ -59,25 +59,25 @@ async def test_a_ticket_is_good_for_thirty_seconds() -> None:
 
     endpoint._join = settled  # type: ignore[method-assign, assignment]
     for late, passes in ((0.0, True), (30.0, True), (30.1, False)):
-        made = await endpoint._issue_ticket({"headers": []}, "pair", caller)
-        assert isinstance(made, dict)
+        result = await endpoint._issue_ticket({"headers": []}, "pair", caller)
+        assert isinstance(result, dict)
         clock.pass_(late)
-        redeemed = await endpoint._admit(socket, {"ticket": made["ticket"], "topic": "pair"})
+        redeemed = await endpoint._admit(socket, {"ticket": result["ticket"], "topic": "pair"})
         assert (redeemed is caller) is passes
 
 
 @pytest.mark.req("X-2.2-3", "X-5.1-4", "X-5.1-6")
 async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_in(tmp_path: Path) -> None:
     clock = Hands()
-    made: list[RoomRegistry] = []
+    instances: list[RoomRegistry] = []
 
     def make(desk: Any) -> None:
         replicas = Replicas(desk.store, clock)
         proposals = ProposalTracker(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
-        made.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
+        instances.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
 
     async with desk_at(tmp_path, clock, made=make):
-        (rooms,) = made
+        (rooms,) = instances
         await rooms.open()
         unused: Any = None
         endpoint = RoomsEndpoint(PLAN, unused, rooms, unused, None, clock)
@@ -144,15 +144,15 @@ class Present:
 async def test_a_timed_promotion_always_ends(tmp_path: Path, granted_s: float) -> None:
     """Also if its time is over before it is stored, or passes between two readings of the clock."""
     clock = TickingClock()
-    made: list[RoomRegistry] = []
+    instances: list[RoomRegistry] = []
 
     def make(desk: Any) -> None:
         replicas = Replicas(desk.store, clock)
         proposals = ProposalTracker(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
-        made.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
+        instances.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
 
     async with desk_at(tmp_path, clock, made=make):
-        (rooms,) = made
+        (rooms,) = instances
         await rooms.open()
         room, present = rooms.by_topic["pair"], Present()
         room.join(present, Participant(id="ada", privilege=Privilege.RESTRICTED), "room:ada", "test")
@@ -166,5 +166,5 @@ async def test_a_timed_promotion_always_ends(tmp_path: Path, granted_s: float) -
 
 @pytest.mark.req("X-8-3")
 def test_a_grant_that_was_kept_before_rooms_were_migrated_lets_no_stranger_in() -> None:
-    kept = msgspec.json.decode(b'{"privilege":"full","by":"operator:ada","at":1.0}', type=PrivilegeGrant)
-    assert (kept.admits, kept.is_removal, kept.until) == (False, False, None)
+    body = msgspec.json.decode(b'{"privilege":"full","by":"operator:ada","at":1.0}', type=PrivilegeGrant)
+    assert (body.admits, body.is_removal, body.until) == (False, False, None)

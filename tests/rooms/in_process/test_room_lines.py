@@ -16,8 +16,8 @@ def heard(kind: str, payload: bytes, sender: str = "eve") -> Heard:
 
 
 def line(kind: str, payload: bytes, sender: str = "eve") -> str:
-    found = find_line(heard(kind, payload, sender), "me")
-    return "" if found is None else found.plain
+    result = find_line(heard(kind, payload, sender), "me")
+    return "" if result is None else result.plain
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_any_payload_is_a_line_without_control_characters(kind: str, payload: by
 @pytest.mark.parametrize("more", ["", ',"format":"plain"', ',"format":"markdown"'])
 def test_what_is_said_is_shown_as_it_was_written_in_every_format(more: str) -> None:
     text = "<img src=http://x/y.png> **bold** [red]x[/red] ![a](http://x/y.png)"
-    found = find_line(heard("chat", f'{{"text":"{text}"{more}}}'.encode()), "me")
-    assert found is not None and found.plain == f" eve → me {text}"
-    assert not [span for span in found.spans if span.end > len(" eve → me ")]  # no style of what was said
+    result = find_line(heard("chat", f'{{"text":"{text}"{more}}}'.encode()), "me")
+    assert result is not None and result.plain == f" eve → me {text}"
+    assert not [span for span in result.spans if span.end > len(" eve → me ")]  # no style of what was said
 
 
 def test_what_is_said_cannot_move_the_cursor_or_turn_the_line() -> None:

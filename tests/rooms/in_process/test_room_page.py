@@ -48,7 +48,7 @@ def test_the_documented_codes_are_those_that_are_refused_with() -> None:
 
 @pytest.mark.req("X-4-14")
 @pytest.mark.parametrize("code", sorted(documented()))
-def test_each_of_them_is_explained(code: str) -> None:
+def test_each_code_is_explained(code: str) -> None:
     assert codes_for(code)
 
 

@@ -37,7 +37,7 @@ async def test_a_record_counts_and_outlives_the_node(tmp_path: Path) -> None:
         assert one.methods["tools/call"].approved == 1
 
 
-async def test_what_participants_make_up_takes_no_more_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_of_participants_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(participant_records, "RECORDS_MAX", 3)
     async with desk_at(tmp_path) as desk:
         records = ParticipantRecords(desk.store.kv, desk.clock)

@@ -48,48 +48,48 @@ class Garden:
         )
         audit = RoomAudit(desk.recorder, desk.clock)
         history = History(desk.store, "garden")
-        kept = RoomSettings(proposal_ttl_s=60, **settings)
+        room_settings = RoomSettings(proposal_ttl_s=60, **settings)
         self.records = records = ParticipantRecords(desk.store.kv, desk.clock)
         parts = SharedRoomParts(
             clock=desk.clock, audit=audit, records=records, tracker=self.proposals, feeds=RoomFeeds()
         )
-        self.room = Room("garden", kept, history, lambda _: None, parts)
+        self.room = Room("garden", room_settings, history, lambda _: None, parts)
 
     async def publish(self, id: str, who: Participant = AGENT, kind: str = "mcp/proposal", **members: Any) -> None:
         done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
-        said = {"payload": PAYLOAD, "to": ("robot",), **members}
-        refused = self.room.receive(Envelope(id=id, kind=kind, **said), who, f"room:{who.id}", done.set_result)
+        message = {"payload": PAYLOAD, "to": ("robot",), **members}
+        refused = self.room.receive(Envelope(id=id, kind=kind, **message), who, f"room:{who.id}", done.set_result)
         assert refused is None and await done is None
 
     async def approval(self, id: str, *statuses: Status) -> Approval:
         async with asyncio.timeout(5):
             while True:
-                found = self.proposals.index.find("garden", id)
-                if found is not None and found.status in (statuses or (Status.PENDING,)):
-                    return found
+                record = self.proposals.index.find("garden", id)
+                if record is not None and record.status in (statuses or (Status.PENDING,)):
+                    return record
                 await asyncio.sleep(0.005)
 
     async def told(self, *wanted: tuple[str, str]) -> None:
         """These events, and no others, are in the history: what happened, and of which proposal."""
         async with asyncio.timeout(5):
             while True:
-                found = [
+                records = [
                     (said["payload"]["event"], said["correlation_id"])
                     for record in await self.room.timeline.history.read(0, await self.room.timeline.history.last())
                     if (said := msgspec.json.decode(record.data))["kind"] == "system"
                 ]
-                if found == list(wanted):
+                if records == list(wanted):
                     return
-                assert len(found) <= len(wanted), found
+                assert len(records) <= len(wanted), records
                 await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
 async def garden_at(folder: Path, clock: Hands, *, sweeps: bool = False, **settings: Any) -> AsyncIterator[Garden]:
     """`sweeps`: what has lapsed is written down before the rooms open, as it may be in a node."""
-    made: list[Garden] = []
-    async with desk_at(folder, clock, made=lambda desk: made.append(Garden(desk, **settings))) as desk:
-        (garden,) = made
+    instances: list[Garden] = []
+    async with desk_at(folder, clock, made=lambda desk: instances.append(Garden(desk, **settings))) as desk:
+        (garden,) = instances
         if sweeps:
             await desk.inbox.sweep()
         garden.proposals.load()
@@ -124,11 +124,11 @@ async def test_a_proposal_expires_once_and_is_not_approved_afterwards(tmp_path: 
         async with asyncio.timeout(5):
             outcomes: list[str] = []
             while "late_fulfilment" not in outcomes:
-                outcomes = [one["outcome"] for one in await garden.desk.records()]
+                outcomes = [record["outcome"] for record in await garden.desk.records()]
 
 
 @pytest.mark.req("X-10.2-1", "X-7.3-4", "X-N-6")
-async def test_what_waited_when_the_node_ended_waits_when_it_is_back(tmp_path: Path) -> None:
+async def test_pending_proposals_survive_a_restart(tmp_path: Path) -> None:
     clock = Hands()
     async with garden_at(tmp_path, clock, tracker=False) as garden:
         await garden.publish("p0")  # stored, and the node dies before it is in the inbox
@@ -157,7 +157,7 @@ async def test_what_waited_when_the_node_ended_waits_when_it_is_back(tmp_path: P
 
 
 @pytest.mark.req("X-4.2.1-5")
-async def test_a_request_for_what_was_done_already_is_on_record_as_a_duplicate(tmp_path: Path) -> None:
+async def test_a_second_fulfilment_is_recorded_as_a_duplicate(tmp_path: Path) -> None:
     async with garden_at(tmp_path, Hands()) as garden:
         await garden.publish("p1")
         await garden.approval("p1")
@@ -166,10 +166,12 @@ async def test_a_request_for_what_was_done_already_is_on_record_as_a_duplicate(t
         await garden.approval("p1", Status.USED)
         await garden.publish("second", HUMAN, "mcp", correlation_id="p1", payload=request)
         async with asyncio.timeout(5):
-            found: list[Any] = []
-            while not found:
-                found = [one for one in await garden.desk.records() if one["outcome"] == "duplicate_fulfilment"]
-        assert [(one["envelope"], one["who"]) for one in found] == [("second", "room:human")]
+            entries: list[Any] = []
+            while not entries:
+                entries = [
+                    record for record in await garden.desk.records() if record["outcome"] == "duplicate_fulfilment"
+                ]
+        assert [(entry["envelope"], entry["who"]) for entry in entries] == [("second", "room:human")]
 
 
 async def test_a_target_that_does_not_answer_leaves_the_outcome_unknown(
@@ -254,7 +256,7 @@ async def test_a_decision_waits_for_a_proposal_that_another_replica_tracks(tmp_p
         assert await asyncio.wait_for(finding, 5) == approval
 
 
-async def test_who_stops_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_cancelled_wait_leaves_no_watcher(tmp_path: Path) -> None:
     async with garden_at(tmp_path, Hands()) as garden:
         await garden.publish("p1")
         await garden.approval("p1")

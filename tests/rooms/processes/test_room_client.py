@@ -157,21 +157,21 @@ async def test_a_connection_that_is_half_open_ends_and_who_is_there_is_told(node
     bearer = token(node, "half", "watched")
     half = await asyncio.to_thread(connect_without_reading, node, bearer, "watched")
     assert (await there.until(kind="presence", event="join"))["payload"]["participant"]["id"] == "half"
-    told: set[str] = set()
-    while (said := await there.until(kind="presence"))["payload"]["event"] == "heartbeat":
-        told.add(said["payload"]["participant"]["id"])  # pings go on meanwhile, and `half` answers none
-    assert said["payload"] == {"event": "leave", "participant": {"id": "half", "privilege": "restricted"}}
-    assert told == {"there", "half"}
+    reply: set[str] = set()
+    while (envelope := await there.until(kind="presence"))["payload"]["event"] == "heartbeat":
+        reply.add(envelope["payload"]["participant"]["id"])  # pings go on meanwhile, and `half` answers none
+    assert envelope["payload"] == {"event": "leave", "participant": {"id": "half", "privilege": "restricted"}}
+    assert reply == {"there", "half"}
     half.settimeout(SOON_S)
-    kept = b"".join(iter(lambda: half.recv(65536), b""))  # until the gateway has closed it
-    assert b"\x88" in kept and (1011).to_bytes(2, "big") in kept[kept.rindex(b"\x88") :]
+    last_bytes = b"".join(iter(lambda: half.recv(65536), b""))  # until the gateway has closed it
+    assert b"\x88" in last_bytes and (1011).to_bytes(2, "big") in last_bytes[last_bytes.rindex(b"\x88") :]
     half.close()
     assert (sockets.PING_EVERY_S, sockets.PONG_WITHIN_S) == (30.0, 30.0)  # where nothing sets them otherwise
     quiet = await Bare.join(node, "garden", token(node, "quiet"))
     await asyncio.sleep(1.2)  # the time of a heartbeat, of which there is none by default
     await quiet.say("done")
     await quiet.until(kind="chat")
-    assert not [one for one in quiet.heard if one["payload"].get("event") == "heartbeat"]
+    assert not [envelope for envelope in quiet.heard if envelope["payload"].get("event") == "heartbeat"]
     await quiet.leave()
     await there.leave()
 
@@ -228,7 +228,7 @@ async def test_the_command_joins_from_a_terminal_and_its_token_ends_with_the_vis
         assert await process.wait() == 0
     asyncio.get_running_loop().remove_reader(ours)
     os.close(ours)
-    assert f"join-{name}" not in [one["name"] for one in node.admin("/admin/tokens")["tokens"]]
+    assert f"join-{name}" not in [current_token["name"] for current_token in node.admin("/admin/tokens")["tokens"]]
     await there.leave()
 
 

@@ -44,10 +44,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 def history(node: RunningNode) -> str:
     """As it is written: it holds numbers that are too long for Python."""
     bearer = token(node, "reader", privilege="full")
-    asked = urllib.request.Request(
+    reply = urllib.request.Request(
         f"{node.url}/v0/topics/garden/history?limit=500", headers={"authorization": f"Bearer {bearer}"}
     )
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    with urllib.request.urlopen(reply, timeout=10) as answer:
         text: str = answer.read().decode()
     assert '"history":[{' in text
     return text
@@ -124,8 +124,8 @@ async def test_an_envelope_of_another_protocol_is_refused_with_those_that_there_
 async def test_a_violation_is_answered_under_the_id_that_it_had(node: RunningNode, written: str, answered: str) -> None:
     async with joined(node, *names("restricted", "full")) as (agent, human):
         id = uuid.uuid4().hex
-        said = f'"id":{written},' if written else ""
-        payload = f'{{"jsonrpc":"2.0",{said}"method":"tools/call"}}'
+        message = f'"id":{written},' if written else ""
+        payload = f'{{"jsonrpc":"2.0",{message}"method":"tools/call"}}'
         await agent.socket.send(f'{{"protocol":"mcpx/v0.1","id":"{id}","kind":"mcp","payload":{payload}}}')
         while '"error"' not in (text := str(await agent.socket.recv())):
             pass
@@ -156,11 +156,11 @@ async def test_the_same_envelope_of_the_restricted_is_refused_by_post(node: Runn
             assert id not in history(node)
         end = await witness.say("end")
         await witness.until(id=end)
-        assert not [one for one in witness.heard if one["kind"] == "mcp"]
+        assert not [envelope for envelope in witness.heard if envelope["kind"] == "mcp"]
 
 
 @pytest.mark.req("X-3.2-1")
-def test_only_what_was_judged_is_published() -> None:
+def test_only_checked_envelopes_are_published() -> None:
     """Stored envelopes come from `Room.receive`, which judges them, or from the gateway's own `announce`."""
     source = inspect.getsourcefile(Room)
     assert source is not None
@@ -173,11 +173,11 @@ def test_only_what_was_judged_is_published() -> None:
 
 
 def _calling(room: ast.Module, what: str) -> set[str]:
-    functions = [one for one in ast.walk(room) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [entry for entry in ast.walk(room) if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {
-        one.name
-        for one in functions
-        for call in ast.walk(one)
+        function.name
+        for function in functions
+        for call in ast.walk(function)
         if isinstance(call, ast.Call) and ast.unparse(call.func) == what
     }
 
@@ -207,7 +207,9 @@ async def test_a_kind_that_is_not_known_reaches_nobody(node: RunningNode, privil
             assert (refused["correlation_id"], refused["payload"]["code"]) == (id, "unknown_kind")
             assert id not in history(node)
         await witness.until(id=await one.say("end"))
-        assert [said["kind"] for said in witness.heard if said["kind"] not in ("system", "presence")] == ["chat"] * 2
+        assert [envelope["kind"] for envelope in witness.heard if envelope["kind"] not in ("system", "presence")] == [
+            "chat"
+        ] * 2
 
 
 @pytest.mark.req("X-4-7", "X-4-10", "X-4-12", "X-4.2-3")
@@ -224,15 +226,15 @@ async def test_no_recipients_are_all_of_them_and_what_the_room_does_not_know_is_
                 head = f'"protocol":"mcpx/v0.1","id":"{id}",{to}"kind":"{kind}"'
                 await there[0].socket.send(f'{{{head},{more},"payload":{payload}}}')
                 texts = set()
-                for one in there:
-                    while id not in (text := str(await one.socket.recv())):
+                for participant in there:
+                    while id not in (text := str(await participant.socket.recv())):
                         pass
                     texts.add(text)
                 (text,) = texts
                 assert f'"payload":{payload}' in text and '"privilege":"full"' in text and '"later":[1, 2]' in text
-                told = json.loads(text)
-                assert ("to" in told) is forwarded and told.get("to", []) == []
-                assert told["correlation_id"] == "never-was"
+                body = json.loads(text)
+                assert ("to" in body) is forwarded and body.get("to", []) == []
+                assert body["correlation_id"] == "never-was"
                 assert text in history(node)
         # It gives nothing to one who is restricted.
         id = await there[1].send("mcp", CALL, privilege="full", later=[1, 2])
@@ -256,12 +258,12 @@ async def test_one_who_polls_and_one_at_a_socket_hear_the_same_in_one_order(node
             path = f"/v0/topics/garden/history?after={after}&wait_s=10"
             status, told = await asyncio.to_thread(ask, node, path, secret)
             assert status == 200 and told["history"]  # it waits for what is new
-            polled += [kept["envelope"]["id"] for kept in told["history"]]
+            polled += [entry["envelope"]["id"] for entry in told["history"]]
             after = polled[-1]
         await talking
         for each in (one, other):
             await each.until(id=polled[-1])
-            assert [said["id"] for said in each.heard if said["kind"] == "chat"] == polled
+            assert [envelope["id"] for envelope in each.heard if envelope["kind"] == "chat"] == polled
 
 
 @pytest.mark.req("X-5.1-5")
@@ -283,8 +285,8 @@ async def test_who_sent_an_envelope_may_be_said_and_is_filled_in_where_it_is_not
     (name, _), (other, _) = who = names("full", "full")
     async with joined(node, *who) as (one, witness):
         for members in ({"from": name}, {}):
-            said = await one.say("hello", **members)
-            heard = await witness.until(id=said)
+            envelope_id = await one.say("hello", **members)
+            heard = await witness.until(id=envelope_id)
             assert heard["from"] == name
             assert datetime.fromisoformat(heard["ts"]).tzinfo is not None
         dated = await one.say("hello", ts="2026-11-18T00:00:00.125Z")
@@ -310,12 +312,12 @@ async def test_what_passed_what_did_not_and_who_came_are_on_record(node: Running
 
     def rows() -> list[Any]:
         records = node.admin("/admin/audit?limit=1000")["records"]
-        found = [one.get("record", one) for one in records]
-        return found if any(one.get("envelope") == passed for one in found) else []
+        current_records = [record.get("record", record) for record in records]
+        return current_records if any(entry.get("envelope") == passed for entry in current_records) else []
 
     records = await asyncio.to_thread(wait_for, rows)
     digest = hashlib.sha256(json.dumps(CALL).encode()).hexdigest()
-    of = {one.get("envelope"): one for one in records if one.get("envelope")}
+    of = {record.get("envelope"): record for record in records if record.get("envelope")}
     for id, name, method, outcome in (
         (refused, agent_id, "rooms/refuse", "privilege_violation"),
         (passed, human_id, "rooms/publish", "ok"),
@@ -324,10 +326,10 @@ async def test_what_passed_what_did_not_and_who_came_are_on_record(node: Running
         assert (row["method"], row["verdict"], row["outcome"]) == (method, outcome, outcome)
         assert (row["who"], row["participant"], row["room"]) == (f"room:{name}", name, "garden")
         assert row["args_sha256"] == digest
-    methods = [one["method"] for one in records if agent_id in json.dumps(one)]
+    methods = [record["method"] for record in records if agent_id in json.dumps(record)]
     assert {"rooms/join", "rooms/refuse", "rooms/promote"} <= set(methods)
-    joins = [one for one in records if one["method"] == "rooms/join" and one.get("participant") == agent_id]
-    assert [one["source"] for one in joins] == ["token"]  # what settled its privilege
+    joins = [record for record in records if record["method"] == "rooms/join" and record.get("participant") == agent_id]
+    assert [join["source"] for join in joins] == ["token"]  # what settled its privilege
 
 
 @pytest.mark.req("X-5.2-1", "X-5.2-2")
@@ -375,6 +377,6 @@ async def test_nothing_that_is_copied_from_another_gives_its_privilege(node: Run
         assert heard["from"] == human_id
         end = await human.say(json.dumps(CALL))  # one who is full repeats its text: that runs nothing
         assert (await agent.until(id=end))["kind"] == "chat"
-        assert [one["id"] for one in human.heard if one["kind"] == "mcp"] in ([], [shown])
+        assert [envelope["id"] for envelope in human.heard if envelope["kind"] == "mcp"] in ([], [shown])
         shown_there = node.admin("/admin/rooms/garden/connections")["connections"]
-        assert {one["participantId"]: one["privilege"] for one in shown_there}[agent_id] == "restricted"
+        assert {entry["participantId"]: entry["privilege"] for entry in shown_there}[agent_id] == "restricted"

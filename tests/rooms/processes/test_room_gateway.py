@@ -78,14 +78,14 @@ async def test_a_newcomer_is_welcomed_first_and_announced_to_the_others(node: Ru
     assert welcome["payload"]["protocol"] == "mcpx/v0.1"
     assert welcome["payload"]["history"] == {"enabled": True, "limit": 100}
     second = await Bare.join(node, "garden", token(node, human, privilege="full"))
-    there = {one["id"]: one for one in (await second.next())["payload"]["participants"]}
+    there = {participant["id"]: participant for participant in (await second.next())["payload"]["participants"]}
     assert there[agent] == {"id": agent, "privilege": "restricted"} and human not in there
     join = await first.until(kind="presence", event="join")
     assert join["payload"] == {"event": "join", "participant": {"id": human, "privilege": "full"}}
     assert join["from"] == "system:gateway"
     await first.say("hello")
     assert (await second.until(kind="chat"))["payload"] == {"text": "hello"}
-    joins = [one["payload"]["participant"]["id"] for one in second.heard if one["kind"] == "presence"]
+    joins = [envelope["payload"]["participant"]["id"] for envelope in second.heard if envelope["kind"] == "presence"]
     assert human not in joins
     second.socket.transport.abort()  # a crash is a leave too
     while True:
@@ -102,15 +102,15 @@ async def test_what_is_accepted_reaches_everyone_as_it_was_sent(node: RunningNod
         payload = '{"jsonrpc":"2.0","id":42,"method":"invented","params":{"b":1.0,"a":1e3,"n":12345678901234567890123}}'
         head = f'"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","to":["nobody-here"],"kind":"mcp"'
         await a.socket.send(f'{{{head},"payload":{payload}}}')
-        heard = [await one.until(kind="mcp") for one in (a, b, c)]
+        heard = [await current_participant.until(kind="mcp") for current_participant in (a, b, c)]
         assert heard[0] == heard[1] == heard[2]
         assert heard[0]["ts"].endswith("Z") and heard[0]["from"].startswith("full-")
         absent = await a.until(event="recipient_absent")
         assert absent["payload"]["absent"] == ["nobody-here"] and absent["correlation_id"] == heard[0]["id"]
         for sender, kind in ((a, "mcp/proposal"), (b, "mcp/proposal")):
             id = await sender.send(kind, {"method": "tools/call", "params": {"name": "x"}})
-            for one in (a, b, c):
-                assert (await one.until(id=id))["payload"] == {"method": "tools/call", "params": {"name": "x"}}
+            for participant in (a, b, c):
+                assert (await participant.until(id=id))["payload"] == {"method": "tools/call", "params": {"name": "x"}}
 
 
 @pytest.mark.req("X-3.1-4", "X-3.2-2", "X-4.4.2-1", "X-4.4.2-2", "X-4.4.2-3", "X-4.4.2-4", "X-7.1-1", "X-4-10")
@@ -137,12 +137,12 @@ async def test_no_mcp_envelope_of_the_restricted_is_published(node: RunningNode)
                     },
                 },
             }
-        said = await agent.say("still here")
-        await human.until(id=said)
-        assert not [one for one in human.heard if one["kind"] == "mcp"]
+        envelope_id = await agent.say("still here")
+        await human.until(id=envelope_id)
+        assert not [envelope for envelope in human.heard if envelope["kind"] == "mcp"]
     bearer = token(node, "reader", privilege="full")
     _, told = ask(node, "/v0/topics/garden/history?limit=20", bearer)
-    assert id not in [one["envelope"]["id"] for one in told["history"]]
+    assert id not in [entry["envelope"]["id"] for entry in told["history"]]
 
 
 @pytest.mark.req("X-4-6", "X-4-14", "X-3.2-5", "X-4-4", "X-4-10")
@@ -180,7 +180,7 @@ async def test_each_fault_has_one_named_answer_and_the_connection_lives(node: Ru
         assert (await a.until(event="error"))["payload"]["details"] == {"identical": False}
         end = await a.say("end")
         await b.until(id=end)
-        assert [one["id"] for one in b.heard if one["kind"] == "chat"] == [first, end]
+        assert [envelope["id"] for envelope in b.heard if envelope["kind"] == "chat"] == [first, end]
 
 
 @pytest.mark.req("X-4-13")
@@ -213,7 +213,7 @@ async def test_twenty_invalid_messages_in_a_minute_end_the_connection(node: Runn
 
 
 @pytest.mark.req("X-5.2-1", "X-5.2-2", "X-5.1-1", "X-2.2-3", "X-5.2-4")
-async def test_who_may_not_come_in_is_told_so_before_the_upgrade(node: RunningNode) -> None:
+async def test_a_caller_that_may_not_join_is_refused_before_the_upgrade(node: RunningNode) -> None:
     good = token(node, "somebody")
 
     async def refusal(path: str, bearer: str | None, **headers: str) -> tuple[int, str]:
@@ -259,9 +259,9 @@ async def test_an_admin_promotes_demotes_and_removes_a_live_participant(node: Ru
     (agent_id, _), (human_id, _) = who = names("restricted", "full")
     async with joined(node, *who) as (agent, human):
         (shown,) = [
-            one
-            for one in node.admin("/admin/rooms/garden/connections")["connections"]
-            if one["participantId"] == agent_id
+            connection
+            for connection in node.admin("/admin/rooms/garden/connections")["connections"]
+            if connection["participantId"] == agent_id
         ]
         assert {"connectionId", "participantId", "privilege", "connectedAt"} <= shown.keys()
         assert (shown["privilege"], shown["source"], shown["topic"]) == ("restricted", "token", "garden")
@@ -270,8 +270,8 @@ async def test_an_admin_promotes_demotes_and_removes_a_live_participant(node: Ru
         assert done.keys() == {"participantId", "oldPrivilege", "newPrivilege", "promotedBy", "promotedAt"}
         assert (done["oldPrivilege"], done["newPrivilege"]) == ("restricted", "full")
         assert (done["participantId"], done["promotedBy"]) == (agent_id, "local") and is_utc(done["promotedAt"])
-        for one in (agent, human):
-            changed = (await one.until(event="privilege_changed"))["payload"]
+        for participant in (agent, human):
+            changed = (await participant.until(event="privilege_changed"))["payload"]
             assert changed["participant"] == {"id": agent_id, "privilege": "full"}
             assert (changed["oldPrivilege"], changed["newPrivilege"], changed["by"]) == ("restricted", "full", "local")
         call = await agent.send("mcp", CALL, to=[human_id])
@@ -288,7 +288,7 @@ async def test_an_admin_promotes_demotes_and_removes_a_live_participant(node: Ru
         assert done["by"] == "local" and is_utc(done["at"])
         assert await agent.closed() == 4403
         connections = node.admin("/admin/rooms/garden/connections")["connections"]
-        assert agent_id not in [one["participantId"] for one in connections]
+        assert agent_id not in [connection["participantId"] for connection in connections]
     # Who was removed stays out until an admin decides on it; a demotion beats a token that says full.
     secret = token(node, agent_id, privilege="full")
     with pytest.raises(InvalidStatus) as refused:
@@ -305,26 +305,26 @@ async def test_a_newer_connection_replaces_the_older_without_a_leave(node: Runni
     (name, _), (other, _) = names("restricted", "full")
     bearer = token(node, name)
     async with joined(node, (other, "full")) as (watching,):
-        one = await Bare.join(node, "garden", bearer)
+        participant = await Bare.join(node, "garden", bearer)
         await watching.until(kind="presence")
         for _ in range(5):
             newer = await Bare.join(node, "garden", bearer)
             await newer.next()
-            assert await one.closed() == 4409
-            one = newer
+            assert await participant.closed() == 4409
+            participant = newer
         with pytest.raises(InvalidStatus) as refused:
             await Bare.join(node, "garden", bearer)
         assert refused.value.response.status_code == 409
         await asyncio.sleep(0.3)  # longer than a leave would wait
-        said = await one.say("still here")
-        await watching.until(id=said)
-        told = [heard["payload"] for heard in watching.heard if heard["kind"] == "presence"]
-        assert [each["event"] for each in told if each["participant"]["id"] == name] == ["join"]
+        envelope_id = await participant.say("still here")
+        await watching.until(id=envelope_id)
+        envelopes = [heard["payload"] for heard in watching.heard if heard["kind"] == "presence"]
+        assert [each["event"] for each in envelopes if each["participant"]["id"] == name] == ["join"]
         present = ask(node, "/v0/topics/garden/participants", bearer)[1]["participants"]
         assert [each["id"] for each in present].count(name) == 1
         heard = await watching.say("to the one that stayed")
-        await one.until(id=heard)
-        await one.leave()
+        await participant.until(id=heard)
+        await participant.leave()
 
 
 @pytest.mark.req("X-4.4.1-6", "X-N-4", "X-5.2-7")
@@ -334,7 +334,7 @@ async def test_history_is_wrapped_and_meets_live_traffic_without_gap_or_overlap(
             await a.send("mcp", {"n": number})
         for _ in range(30):
             await a.until(kind="mcp")
-        tenth = next(one["id"] for one in a.heard if one["payload"].get("n") == 10)
+        tenth = next(envelope["id"] for envelope in a.heard if envelope["payload"].get("n") == 10)
 
         async def send_on() -> None:
             for number in range(30, 130):
@@ -345,20 +345,20 @@ async def test_history_is_wrapped_and_meets_live_traffic_without_gap_or_overlap(
         assert (await back.next())["payload"]["event"] == "welcome"
         seen: list[int] = []
         while not seen or seen[-1] != 129:
-            said = await back.next()
-            if said["payload"].get("event") == "history":
-                assert said["kind"] == "system"
-                seen += [one["payload"]["n"] for one in said["payload"]["envelopes"]]
-            elif said["kind"] == "mcp":
-                seen.append(said["payload"]["n"])
+            envelope = await back.next()
+            if envelope["payload"].get("event") == "history":
+                assert envelope["kind"] == "system"
+                seen += [current_envelope["payload"]["n"] for current_envelope in envelope["payload"]["envelopes"]]
+            elif envelope["kind"] == "mcp":
+                seen.append(envelope["payload"]["n"])
         await sending
         assert seen == list(range(11, 130))
         await back.leave()
         late = await Bare.join(node, "garden", token(node, "late"), history="3")
         assert (await late.next())["payload"]["event"] == "welcome"
-        told = (await late.next())["payload"]
-        assert (told["event"], told["more"]) == ("history", False)
-        assert [one["payload"]["n"] for one in told["envelopes"]] == [127, 128, 129]
+        payload = (await late.next())["payload"]
+        assert (payload["event"], payload["more"]) == ("history", False)
+        assert [envelope["payload"]["n"] for envelope in payload["envelopes"]] == [127, 128, 129]
         await late.leave()
         with pytest.raises(InvalidStatus) as too_many:
             await Bare.join(node, "garden", token(node, "late"), history="1001")
@@ -368,11 +368,11 @@ async def test_history_is_wrapped_and_meets_live_traffic_without_gap_or_overlap(
         await lost.until(event="history_gap")
         await lost.leave()
     bearer = token(node, "poller")
-    status, told = ask(node, f"/v0/topics/garden/history?after={tenth}&limit=5", bearer)
-    assert status == 200 and [one["envelope"]["payload"]["n"] for one in told["history"]] == [11, 12, 13, 14, 15]
-    assert told["more"] is True and told["history"][0]["received_at"].endswith("Z")
-    status, told = ask(node, f"/v0/topics/garden/history?before={tenth}&limit=2", bearer)
-    assert [one["envelope"]["payload"]["n"] for one in told["history"]] == [9, 8]
+    status, payload = ask(node, f"/v0/topics/garden/history?after={tenth}&limit=5", bearer)
+    assert status == 200 and [entry["envelope"]["payload"]["n"] for entry in payload["history"]] == [11, 12, 13, 14, 15]
+    assert payload["more"] is True and payload["history"][0]["received_at"].endswith("Z")
+    status, payload = ask(node, f"/v0/topics/garden/history?before={tenth}&limit=2", bearer)
+    assert [entry["envelope"]["payload"]["n"] for entry in payload["history"]] == [9, 8]
     assert ask(node, "/v0/topics/garden/history?limit=1001", bearer)[0] == 400
     assert ask(node, "/v0/topics/garden/history", None)[0] == 403  # `local` is no member of it
     assert ask(node, "/v0/topics/small/history", bearer) == (
@@ -415,7 +415,7 @@ async def test_over_http_the_same_is_enforced(node: RunningNode) -> None:
         status, told = ask(node, "/v0/topics", bearer)
         assert told == {"topics": ["garden"]}
         status, told = ask(node, "/v0/topics/garden/participants", bearer)
-        assert "full" in [one["privilege"] for one in told["participants"]]
+        assert "full" in [participant["privilege"] for participant in told["participants"]]
         assert ask(node, "/v0/nothing", bearer)[0] == 404
         for what in ("/v0/topics", "/v0/topics/garden/history", "/v0/topics/garden/rate-limit"):
             assert unnamed(node, what) == (401, "Bearer")
@@ -468,8 +468,10 @@ async def test_the_eleventh_proposal_in_a_minute_is_refused(node: RunningNode) -
         assert 0 < refused["payload"]["details"]["retry_after_ms"] <= 60_000
         id = await human.send("mcp/proposal", {"method": "x"})
         assert (await human.until(id=id))["kind"] == "mcp/proposal"
-        assert sum(one["kind"] == "mcp/proposal" for one in human.heard) == 11
-        assert last not in [one["id"] for one in human.heard] and last not in json.dumps(node.admin("/approvals"))
+        assert sum(envelope["kind"] == "mcp/proposal" for envelope in human.heard) == 11
+        assert last not in [envelope["id"] for envelope in human.heard] and last not in json.dumps(
+            node.admin("/approvals")
+        )
     async with joined(node, who[0]) as (agent,):  # it holds over a reconnect
         again = await agent.send("mcp/proposal", {"method": "x"})
         assert (await agent.until_either(again))["payload"]["code"] == "rate_limited"
@@ -480,15 +482,15 @@ async def test_a_room_may_let_the_restricted_answer_and_tell_of_violations(node:
     who = names("restricted", "full")
     agent_id = who[0][0]
     async with joined(node, *who, topic="answering") as (agent, human):
-        asked = await human.send("mcp", CALL, to=[agent_id])
-        await agent.until(id=asked)
+        sent_id = await human.send("mcp", CALL, to=[agent_id])
+        await agent.until(id=sent_id)
         answer = await agent.send(
-            "mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=asked, to=[agent_id, who[1][0]]
+            "mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=sent_id, to=[agent_id, who[1][0]]
         )
         assert (await human.until(id=answer))["payload"]["result"] == {}
         # Neither a second answer nor an answer to one's own answer passes.
         refused_ids = []
-        for again in (asked, answer):
+        for again in (sent_id, answer):
             id = await agent.send(
                 "mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=again, to=[agent_id]
             )
@@ -499,16 +501,18 @@ async def test_a_room_may_let_the_restricted_answer_and_tell_of_violations(node:
         assert notice["participant"] == agent_id and notice["kind"] == "mcp" and "payload" not in notice
         assert notice.keys() == {"event", "participant", "envelope", "kind"} and notice["envelope"] == refused_ids[0]
         await human.until(id=await human.say("end"))
-        events = [one["payload"].get("event") for one in human.heard]
+        events = [envelope["payload"].get("event") for envelope in human.heard]
         assert events.count("privilege_violation") == 1 and NOTICE_EVERY_S == 10  # of the two
-        assert not {*refused_ids} & {one["id"] for one in human.heard}
+        assert not {*refused_ids} & {envelope["id"] for envelope in human.heard}
     async with joined(node, *who) as (agent, human):
         await agent.send("mcp", CALL)
         await agent.until(kind="mcp", **{"from": "system:gateway"})
-        asked = await human.send("mcp", CALL, to=[agent_id])
+        sent_id = await human.send("mcp", CALL, to=[agent_id])
         mute = await human.until(event="recipient_cannot_answer")
-        assert (mute["correlation_id"], mute["payload"]["participants"]) == (asked, [agent_id])
-        assert "privilege_violation" not in [one["payload"].get("event") for one in human.heard]  # the default
+        assert (mute["correlation_id"], mute["payload"]["participants"]) == (sent_id, [agent_id])
+        assert "privilege_violation" not in [
+            envelope["payload"].get("event") for envelope in human.heard
+        ]  # the default
 
 
 @pytest.mark.req("X-6.1-1", "X-N-3", "X-3.1-8", "X-2.2-3")
@@ -520,7 +524,7 @@ async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
         with pytest.raises(InvalidStatus) as refused:
             await Bare.join(node, "small", token(node, "second", "small"))
         assert json.loads(refused.value.response.body)["error"] == "room_full"
-    made = {
+    instance = {
         name: node.admin("/admin/tokens", "POST", {"name": name, "for": "client"})["token"]
         for name in ("planner", "alice", "mallory")
     }
@@ -529,19 +533,22 @@ async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
         ("members", "alice", "full"),
         ("open", "mallory", "full"),
     ):
-        one = await Bare.join(node, topic, made[name])
-        assert (await one.next())["payload"]["participant"] == {"id": f"client:{name}", "privilege": wanted}
-        await one.leave()
+        current_participant = await Bare.join(node, topic, instance[name])
+        assert (await current_participant.next())["payload"]["participant"] == {
+            "id": f"client:{name}",
+            "privilege": wanted,
+        }
+        await current_participant.leave()
     node.admin("/admin/participants/client:mallory/demote?topic=open", "POST", {})
-    one = await Bare.join(node, "open", made["mallory"])
-    assert (await one.next())["payload"]["participant"]["privilege"] == "restricted"
-    await one.leave()
+    current_participant = await Bare.join(node, "open", instance["mallory"])
+    assert (await current_participant.next())["payload"]["participant"]["privilege"] == "restricted"
+    await current_participant.leave()
     with pytest.raises(InvalidStatus) as refused:
         await Bare.join(node, "open", "ilr_unknown")
     assert refused.value.response.status_code == 401
     assert unnamed(node, "/v0/topics/open/history") == (401, "Bearer")
     with pytest.raises(InvalidStatus) as refused:
-        await Bare.join(node, "members", made["mallory"])
+        await Bare.join(node, "members", instance["mallory"])
     assert refused.value.response.status_code == 403
     here = await Bare.join(node, "members", None)
     assert (await here.next())["payload"]["participant"] == {"id": "local", "privilege": "full"}
@@ -552,7 +559,7 @@ async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
 
 
 @pytest.mark.req("X-5.2-5")
-async def test_what_comes_with_the_handshake_is_judged_after_the_welcome(node: RunningNode) -> None:
+async def test_envelopes_sent_with_the_handshake_are_checked_after_the_welcome(node: RunningNode) -> None:
     early = {"protocol": "mcpx/v0.1", "id": "early", "kind": "mcp", "payload": CALL}
     text = json.dumps(early).encode()
     frame = bytes((0x81, 0x80 | 126)) + len(text).to_bytes(2, "big") + b"\0\0\0\0" + text
@@ -578,15 +585,17 @@ async def test_the_command_line_shows_rooms_and_changes_them(node: RunningNode) 
     assert again.returncode == 1 and "already" in again.stderr
     listed = node.cli("rooms", "list").stdout
     assert "garden" in listed and "workshop" in listed
-    made = node.cli(
+    output = node.cli(
         *("access", "token", "--for", "room", "--topic", "workshop", "--participant", "planner", "--name", "planner")
     )
     (issued,) = [
-        one for one in node.admin("/admin/tokens")["tokens"] if one["name"] == "planner" and one["door"] == "room"
+        current_token
+        for current_token in node.admin("/admin/tokens")["tokens"]
+        if current_token["name"] == "planner" and current_token["door"] == "room"
     ]
     lasts = datetime.fromisoformat(issued["expires_at"]) - datetime.now(UTC)
     assert 29.9 < lasts.total_seconds() / 86_400 <= 30
-    secret = made.stdout.strip()
+    secret = output.stdout.strip()
     assert secret not in json.dumps(issued) + node.cli("access", "list", "--json").stdout
     for path in node.data.rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes()
@@ -619,15 +628,22 @@ async def test_a_connection_may_ask_for_less_and_another_room_hears_nothing(node
         for id in (own, to_b, to_quiet, broadcast):
             await b.until(id=id)
         await quiet.until(id=broadcast)
-        assert [one["id"] for one in quiet.heard if one["kind"] in ("mcp", "chat")] == [to_quiet, broadcast]
+        assert [envelope["id"] for envelope in quiet.heard if envelope["kind"] in ("mcp", "chat")] == [
+            to_quiet,
+            broadcast,
+        ]
         end = await elsewhere.say("here")
         await elsewhere.until(id=end)
-        said = [one["id"] for one in elsewhere.heard if one["kind"] in ("mcp", "chat") and one["from"] != "interlock"]
-        assert said == [end]
+        envelopes = [
+            envelope["id"]
+            for envelope in elsewhere.heard
+            if envelope["kind"] in ("mcp", "chat") and envelope["from"] != "interlock"
+        ]
+        assert envelopes == [end]
         await quiet.leave()
 
 
-async def test_a_body_that_takes_its_time_is_judged_by_what_its_sender_may_do_then(node: RunningNode) -> None:
+async def test_a_slow_body_is_checked_with_the_rights_at_its_end(node: RunningNode) -> None:
     ((name, _),) = names("full")
     bearer = token(node, name, privilege="full")
     async with joined(node, (name, "full")):
@@ -650,9 +666,9 @@ async def test_a_body_that_takes_its_time_is_judged_by_what_its_sender_may_do_th
 async def test_what_a_participant_asks_itself_frees_it_from_no_rate(node: RunningNode) -> None:
     ((name, _),) = names("full")
     async with joined(node, (name, "full")) as (a,):
-        asked = await a.send("mcp", CALL, to=[name])
+        sent_id = await a.send("mcp", CALL, to=[name])
         for _ in range(61):
-            await a.say("again", correlation_id=asked)
+            await a.say("again", correlation_id=sent_id)
         assert (await a.until(event="error"))["payload"]["code"] == "rate_limited"
 
 
@@ -663,8 +679,12 @@ async def test_a_flood_of_refusals_is_not_written_down_line_by_line(node: Runnin
             await a.send("mcp", CALL)
         for _ in range(150):
             await a.until(kind="mcp")
-    told = node.admin("/admin/audit?limit=1000")
-    lines = [one for one in told["records"] if name in json.dumps(one) and "privilege_violation" in json.dumps(one)]
+    reply = node.admin("/admin/audit?limit=1000")
+    lines = [
+        record
+        for record in reply["records"]
+        if name in json.dumps(record) and "privilege_violation" in json.dumps(record)
+    ]
     assert 0 < len(lines) <= 60
 
 
@@ -673,17 +693,17 @@ async def test_history_before_a_time_ends_there(node: RunningNode) -> None:
     secret = token(node, "historian", "late", "full")
 
     def read(**query: str) -> list[Any]:
-        asked = "&".join(f"{name}={value}" for name, value in query.items())
-        status, told = ask(node, f"/v0/topics/late/history?{asked}", secret)
+        text = "&".join(f"{name}={value}" for name, value in query.items())
+        status, told = ask(node, f"/v0/topics/late/history?{text}", secret)
         assert status == 200, told
-        return [one["envelope"]["payload"]["text"] for one in told["history"]]
+        return [entry["envelope"]["payload"]["text"] for entry in told["history"]]
 
     for number in range(7):
         body = {"kind": "chat", "id": f"late-{number}", "payload": {"text": str(number)}}
         assert ask(node, "/v0/topics/late/messages", secret, "POST", body)[0] == 202
         await asyncio.sleep(0.002)  # times have milliseconds
-    kept = ask(node, "/v0/topics/late/history", secret)[1]["history"]
-    times = {one["envelope"]["id"]: one["received_at"] for one in kept}
+    history = ask(node, "/v0/topics/late/history", secret)[1]["history"]
+    times = {entry["envelope"]["id"]: entry["received_at"] for entry in history}
     assert read(before=times["late-4"], limit="2") == ["3", "2"]
     assert read(before=times["late-4"].replace("Z", "%2B00:00")) == ["3", "2", "1", "0"]
     assert read(before=times["late-0"]) == [] and read(before="2020-01-01T00:00:00Z") == []
@@ -693,23 +713,23 @@ async def test_history_before_a_time_ends_there(node: RunningNode) -> None:
 
 
 @pytest.mark.req("X-4.4.1-2", "X-4.4.1-3")
-async def test_what_a_participant_says_of_itself_is_shown_to_the_others(node: RunningNode) -> None:
+async def test_name_and_kind_of_a_participant_are_shown_to_the_others(node: RunningNode) -> None:
     ((robot, _),) = names("full")
     async with joined(node, *names("restricted")) as (witness,):
         secret = token(node, robot, privilege="full")
-        one = await Bare.join(node, "garden", secret, name="Rob%20Ott", kind="robot", mcp="2025-11-25")
+        participant = await Bare.join(node, "garden", secret, name="Rob%20Ott", kind="robot", mcp="2025-11-25")
         shown = {"id": robot, "privilege": "full", "name": "Rob Ott", "kind": "robot", "mcp": {"version": "2025-11-25"}}
-        assert (await one.next())["payload"]["participant"] == shown
+        assert (await participant.next())["payload"]["participant"] == shown
         assert (await witness.until(kind="presence", event="join"))["payload"]["participant"] == shown
         async with joined(node, *names("full")) as (newcomer,):
             assert newcomer.heard[0]["payload"]["participants"].count(shown) == 1
         assert shown in ask(node, "/v0/topics/garden/participants", secret)[1]["participants"]
-        await one.leave()
+        await participant.leave()
         while (left := (await witness.until(kind="presence", event="leave"))["payload"]["participant"])["id"] != robot:
             pass  # those of earlier tests leave too
         assert left == shown
-        told = [said["payload"] for said in witness.heard if said["kind"] == "presence"]
-        assert [said["event"] for said in told if said["participant"]["id"] == robot] == ["join", "leave"]
+        envelopes = [envelope["payload"] for envelope in witness.heard if envelope["kind"] == "presence"]
+        assert [entry["event"] for entry in envelopes if entry["participant"]["id"] == robot] == ["join", "leave"]
         for wrong in ({"name": "a%00b"}, {"name": "x" * 65}, {"kind": "ghost"}, {"mcp": "latest"}):
             with pytest.raises(InvalidStatus) as refused:
                 await Bare.join(node, "garden", secret, **wrong)

@@ -40,11 +40,11 @@ def issuers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningN
 async def privilege(node: RunningNode, secret: str, **query: str) -> str:
     """What the welcome says, or the status that there is none."""
     try:
-        one = await Bare.join(node, "garden", secret, **query)
+        current_participant = await Bare.join(node, "garden", secret, **query)
     except InvalidStatus as refused:
         return str(refused.response.status_code)
-    participant: dict[str, Any] = (await one.next())["payload"]["participant"]
-    await one.leave()
+    participant: dict[str, Any] = (await current_participant.next())["payload"]["participant"]
+    await current_participant.leave()
     return str(participant["privilege"])
 
 
@@ -57,8 +57,8 @@ async def test_issuer_and_subject_are_full_and_nobody_who_looks_like_them(
     assert await privilege(node, corp.token(sub="bob", client_id="desk")) == "restricted"
     assert await privilege(node, guests.token(sub="alice", client_id="desk")) == "restricted"  # another issuer's
     assert await privilege(node, corp.token(sub="bob", client_id="desk"), name="alice") == "restricted"
-    said = {"sub": "bob", "name": "alice", "preferred_username": "alice", "email": "alice@corp", "privilege": "full"}
-    assert await privilege(node, corp.token(client_id="desk", **said)) == "restricted"
+    message = {"sub": "bob", "name": "alice", "preferred_username": "alice", "email": "alice@corp", "privilege": "full"}
+    assert await privilege(node, corp.token(client_id="desk", **message)) == "restricted"
     claims = {"aud": corp.resource, "sub": "alice", "client_id": "desk", "scope": "read write"}
     for refused in (
         corp.do("unsigned", claims=claims),
@@ -128,14 +128,14 @@ async def test_a_client_certificate_is_full_where_the_room_names_it(tmp_path: Pa
 
         async def welcomed(shown: Certificate | None, topic: str = "garden") -> Any:
             try:
-                one = await come(node, house, shown, topic)
+                result = await come(node, house, shown, topic)
             except InvalidStatus as refused:
                 return refused.response.status_code
             except (ssl.SSLError, ConnectionError, InvalidMessage):
                 return "no connection"
-            told = (await one.next())["payload"]["participant"]
-            await one.leave()
-            return told["id"], told["privilege"]
+            participant = (await result.next())["payload"]["participant"]
+            await result.leave()
+            return participant["id"], participant["privilege"]
 
         edge = "certificate:edge01.example.com"
         assert await welcomed(house.good) == (edge, "full")

@@ -54,15 +54,15 @@ AQL = "/mcp/aql-single"
 
 @pytest.fixture
 def client(node: RunningNode) -> Iterator[MakeClient]:
-    made: list[Client] = []
+    instances: list[Client] = []
 
     def make(*named: str) -> Client:
-        made.append(Client(node, *named))
-        return made[-1]
+        instances.append(Client(node, *named))
+        return instances[-1]
 
     yield make
-    for one in made:
-        one.wire.close()
+    for entry in instances:
+        entry.wire.close()
 
 
 def new_id() -> str:
@@ -80,9 +80,9 @@ def availability(tool: dict[str, Any]) -> str | None:
 
 def result(asked: dict[str, Any], text: str, **members: Any) -> dict[str, Any]:
     """An answer of a participant, as it should be but for `members`."""
-    said = {"content": [{"type": "text", "text": text}], "isError": False}
+    message = {"content": [{"type": "text", "text": text}], "isError": False}
     id = members.pop("rpc_id", asked["payload"]["id"])
-    return {"payload": {"jsonrpc": "2.0", "id": id, "result": said}} | members
+    return {"payload": {"jsonrpc": "2.0", "id": id, "result": message}} | members
 
 
 @pytest.mark.req("X-10.1-3", "X-1-2", "X-4.1.1-1", "X-4-8")
@@ -98,12 +98,12 @@ async def test_a_participants_tools_are_called_as_its_caller_in_the_room(node: R
         assert text_of(answer) == "{'word': 'hello'}"
         assert node.admin(f"/admin/links/rooms.garden.{id}")["kind"] == "participant"
     greeted, asked_tools, called = one.requests
-    assert [one["from"] for one in one.requests] == ["interlock", "interlock", "client:alice"]
+    assert [request["from"] for request in one.requests] == ["interlock", "interlock", "client:alice"]
     assert greeted["payload"]["params"]["protocolVersion"] == "2025-11-25"
     assert asked_tools["payload"]["method"] == "tools/list"
     assert called["payload"]["params"] == {"name": "echo", "arguments": {"word": "hello"}}
     assert called["to"] == [id]
-    assert not [said for said in one.bare.heard if said["payload"].get("event") == "recipient_absent"]
+    assert not [envelope for envelope in one.bare.heard if envelope["payload"].get("event") == "recipient_absent"]
     await alice.until(lambda listed: name not in listed)
     assert (await alice.call(name))["error"]["message"].startswith("tool_not_found")
 
@@ -147,7 +147,9 @@ async def test_a_call_of_a_restricted_client_becomes_a_proposal(node: RunningNod
         fulfilled = await alice.call("rooms.fulfil", topic="garden", proposal_id=held["proposalId"])
         assert fulfilled["result"]["structuredContent"]["status"] == "fulfilled"
         assert text_of(await restricted.call(name, n=1)) == "{'n': 1}"
-        assert [said["from"] for said in one.requests if said["payload"]["method"] == "tools/call"] == ["client:alice"]
+        assert [request["from"] for request in one.requests if request["payload"]["method"] == "tools/call"] == [
+            "client:alice"
+        ]
         await alice.call("rooms.reject", topic="garden", proposal_id=demand_of(other)["proposalId"], reason="unsafe")
         denied = await restricted.call(name, n=2)
         assert demand_of(denied)["status"] == "confirmation_denied" and "unsafe" in text_of(denied)
@@ -163,27 +165,31 @@ async def test_an_answer_counts_from_the_one_asked_and_once(node: RunningNode, c
         name = f"rooms.garden.{id}.echo"
         await alice.until_listed(name, f"rooms.garden.{other}.echo")
         seen: list[dict[str, Any]] = []
-        one.answer = lambda asked: seen.append(asked) or []  # type: ignore[func-returns-value]
+        one.answer = lambda value: seen.append(value) or []  # type: ignore[func-returns-value]
         calling = asyncio.create_task(alice.call(name))
         await happened(lambda: bool(seen))
-        asked = seen[0]
-        right = {"to": [asked["from"]], "correlation_id": asked["id"]}
-        rpc = asked["payload"]["id"]
+        request = seen[0]
+        right = {"to": [request["from"]], "correlation_id": request["id"]}
+        rpc = request["payload"]["id"]
         for bare, payload, members in (
-            (forger.bare, result(asked, "forged")["payload"], right),
-            (one.bare, result(asked, "wrong correlation")["payload"], right | {"correlation_id": str(uuid.uuid4())}),
-            (one.bare, result(asked, "no correlation")["payload"], {"to": [asked["from"]]}),
-            (one.bare, result(asked, "wrong type", rpc_id=str(rpc))["payload"], right),
-            (one.bare, result(asked, "wrong id", rpc_id=rpc + 1)["payload"], right),
-            (one.bare, result(asked, "huge id", rpc_id=10**30)["payload"], right),
-            (one.bare, result(asked, "the answer")["payload"], right),
-            (one.bare, result(asked, "a second one")["payload"], right),
+            (forger.bare, result(request, "forged")["payload"], right),
+            (
+                one.bare,
+                result(request, "wrong correlation")["payload"],
+                right | {"correlation_id": str(uuid.uuid4())},
+            ),
+            (one.bare, result(request, "no correlation")["payload"], {"to": [request["from"]]}),
+            (one.bare, result(request, "wrong type", rpc_id=str(rpc))["payload"], right),
+            (one.bare, result(request, "wrong id", rpc_id=rpc + 1)["payload"], right),
+            (one.bare, result(request, "huge id", rpc_id=10**30)["payload"], right),
+            (one.bare, result(request, "the answer")["payload"], right),
+            (one.bare, result(request, "a second one")["payload"], right),
         ):
             await bare.send("mcp", payload, **members)
         assert text_of(await calling) == "the answer"
         one.answer = None
         assert text_of(await alice.call(name, n=1)) == "{'n': 1}"
-        one.answer = lambda asked: [{"payload": {"id": asked["payload"]["id"], "neither": 1}}]
+        one.answer = lambda value: [{"payload": {"id": value["payload"]["id"], "neither": 1}}]
         assert (await alice.call(name))["error"]["data"]["reason"] == "malformed_answer"
 
 
@@ -194,7 +200,7 @@ async def test_a_participant_that_goes_leaves_its_callers_with_an_answer(node: R
     async with serving(node, id) as one:
         name = f"rooms.garden.{id}.echo"
         await alice.until_listed(name)
-        one.answer = lambda asked: one.stop() or []  # type: ignore[func-returns-value]
+        one.answer = lambda value: one.stop() or []  # type: ignore[func-returns-value]
         calling = asyncio.create_task(alice.call(name))
         await happened(one.was_called)
     lost = (await calling)["error"]
@@ -223,7 +229,7 @@ async def test_a_call_that_is_taken_back_is_taken_back_in_the_room(node: Running
     async with serving(node, id) as one:
         name = f"rooms.garden.{id}.echo"
         await alice.until_listed(name)
-        one.answer = lambda asked: []
+        one.answer = lambda value: []
         with (
             Wire(node, token=client_token(node, "alice")) as legacy,
             Wire(node, token=client_token(node, "alice")) as other,
@@ -261,12 +267,12 @@ async def test_annotations_count_where_trusted_and_sizes_hold(node: RunningNode,
             serving(node, "mixed-case_Id", "Trusting:Room", [read]),
             serving(node, "mixed.case.id", "Trusting:Room", [read]),
         ):
-            several = await alice.until(lambda listed: len([one for one in listed if "read_it" in one]) == 3)
-            segments = sorted(one.split(".")[2] for one in several if "read_it" in one)
+            several = await alice.until(lambda listed: len([item for item in listed if "read_it" in item]) == 3)
+            segments = sorted(entry.split(".")[2] for entry in several if "read_it" in entry)
             assert segments == [
                 "mixed-case_id",
                 *sorted(
-                    f"mixed_case_id_{hashlib.sha256(one.encode()).hexdigest()[:8]}" for one in (id, "mixed.case.id")
+                    f"mixed_case_id_{hashlib.sha256(entry.encode()).hexdigest()[:8]}" for entry in (id, "mixed.case.id")
                 ),
             ]
 
@@ -278,13 +284,13 @@ async def test_ten_thousand_tools_are_listed_and_names_are_made_to_fit(node: Run
     alice = client("alice")
     async with serving(node, id, tools=[*many, {"name": ""}, {"noname": 1}, {"name": "x" * 5000}]):
         prefix = f"rooms.garden.{id}."
-        listed = await alice.until(lambda listed: len([one for one in listed if one.startswith(prefix)]) >= 10_000)
+        listed = await alice.until(lambda listed: len([item for item in listed if item.startswith(prefix)]) >= 10_000)
         assert f"{prefix}t9999" in listed
         assert text_of(await alice.call(f"{prefix}t9999", n=1)) == "{'n': 1}"
 
 
 @pytest.mark.req("X-10.1-3", "AQL-C.map-1")
-async def test_they_are_operations_too(node: RunningNode, client: MakeClient) -> None:
+async def test_tools_of_participants_are_aql_operations(node: RunningNode, client: MakeClient) -> None:
     id = f"aql{uuid.uuid4().hex[:8]}"
     flat, alice, stranger = client("alice"), client("alice", AQL), client("stranger", AQL)
     async with serving(node, id):
@@ -292,9 +298,9 @@ async def test_they_are_operations_too(node: RunningNode, client: MakeClient) ->
         listed = (await asyncio.to_thread(alice.wire.modern, "tools/list")).message["result"]["tools"]
         endpoint = listed[0]["name"]
         operation = f"rooms__garden__{id}__echo"
-        asked = {"operation": "introspect", "params": {"query": "operations", "search": f"{id} echo"}}
-        assert operation in text_of(await alice.call(endpoint, **asked))
-        assert operation not in text_of(await stranger.call(endpoint, **asked))
+        request = {"operation": "introspect", "params": {"query": "operations", "search": f"{id} echo"}}
+        assert operation in text_of(await alice.call(endpoint, **request))
+        assert operation not in text_of(await stranger.call(endpoint, **request))
 
 
 @pytest.mark.req("X-10.1-3", "X-N-3")

@@ -48,9 +48,9 @@ def node(folder: Path, diary: Diary) -> Iterator[RunningNode]:
 
 async def join(node: RunningNode, kind: str, topic: str = "garden", privilege: str = "full") -> tuple[Bare, str]:
     id = f"{kind}-{uuid.uuid4().hex[:8]}"
-    one = await Bare.join(node, topic, token(node, id, topic, privilege))
-    one.welcome = await one.next()
-    return one, id
+    participant = await Bare.join(node, topic, token(node, id, topic, privilege))
+    participant.welcome = await participant.next()
+    return participant, id
 
 
 async def ask(one: Bare, method: str, params: Any = None, to: Any = ("interlock",), id: Any = 1, **more: Any) -> Any:
@@ -85,12 +85,14 @@ async def test_listed_tools_are_answered_in_the_room_and_no_others(node: Running
     assert diary.read("fire") == []
     recorded = [("room:" + id, "plant.look")]
     records = node.admin("/admin/audit?limit=1000")["records"]
-    assert recorded == [(one["who"], one["tool"]) for one in records if (one["who"], one["tool"]) == recorded[0]]
+    assert recorded == [
+        (record["who"], record["tool"]) for record in records if (record["who"], record["tool"]) == recorded[0]
+    ]
     await one.leave()
 
 
 @pytest.mark.req("X-N-5", "X-1-2", "X-3.1-4")
-async def test_what_is_not_for_it_or_not_allowed_runs_nothing(node: RunningNode, diary: Diary) -> None:
+async def test_requests_for_others_or_without_permission_run_nothing(node: RunningNode, diary: Diary) -> None:
     before = len(diary)
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "plant.look", "arguments": {}}}
     one, _ = await join(node, "robot")
@@ -110,7 +112,7 @@ async def test_what_is_not_for_it_or_not_allowed_runs_nothing(node: RunningNode,
     assert (await ask(one, "tools/list", {"cursor": "forged"}))["payload"]["error"]["code"] == -32602
     assert (await ask(one, "tools/call", {"name": "plant.look", "_meta": 3}))["payload"]["error"]["code"] == -32602
     assert (await ask(one, "ping"))["payload"]["result"] == {}
-    answers = [said["correlation_id"] for said in one.heard if said["from"] == "interlock"]
+    answers = [envelope["correlation_id"] for envelope in one.heard if envelope["from"] == "interlock"]
     assert answers and not set(answers) & set(unanswered)
     assert len(diary) == before
     elsewhere, _ = await join(node, "robot", "without")
@@ -129,7 +131,10 @@ async def test_one_approval_of_a_proposal_releases_the_held_call(node: RunningNo
 
     def look() -> Any:
         waiting = node.admin("/approvals?kind=proposal&status=pending")["approvals"]
-        return next((one for one in waiting if node.admin(f"/approvals/{one['id']}")["proposal_id"] == proposal), None)
+        return next(
+            (approval for approval in waiting if node.admin(f"/approvals/{approval['id']}")["proposal_id"] == proposal),
+            None,
+        )
 
     waiting = await asyncio.to_thread(wait_for, look)
     assert diary.read("fire") == []
@@ -138,8 +143,8 @@ async def test_one_approval_of_a_proposal_releases_the_held_call(node: RunningNo
     assert decided.get("status") in ("approved", "used", "done"), decided
     answer = await agent.until(**{"kind": "mcp", "from": "interlock"})
     assert answer["payload"]["result"]["structuredContent"] == {"did": "fire"} and id in answer["to"]
-    assert [one["arguments"] for one in diary.read("fire")] == [{"at": "noon"}]
+    assert [record["arguments"] for record in diary.read("fire")] == [{"at": "noon"}]
     assert await asyncio.to_thread(wait_for, lambda: node.admin(f"/approvals/{waiting['id']}")["status"] == "done")
     held = node.admin("/approvals?kind=call&status=pending")["approvals"]
-    assert not [one for one in held if one["requested_by"].startswith("operator:")]
+    assert not [entry for entry in held if entry["requested_by"].startswith("operator:")]
     await agent.leave()

@@ -56,10 +56,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 async def by_socket(node: RunningNode, sender: Bare, kind: str) -> tuple[str, str]:
     """What became of an envelope, and its id."""
     id = await sender.send(kind, PAYLOADS[kind])
-    said = await sender.until_either(id)
-    if said.get("id") == id:
+    reply = await sender.until_either(id)
+    if reply.get("id") == id:
         return "published", id
-    return said["payload"].get("code") or {-32001: "violation"}[said["payload"]["error"]["code"]], id
+    return reply["payload"].get("code") or {-32001: "violation"}[reply["payload"]["error"]["code"]], id
 
 
 async def by_post(node: RunningNode, secret: str, kind: str) -> tuple[str, str]:
@@ -88,7 +88,7 @@ async def test_kind_and_privilege_alone_decide_by_every_way(node: RunningNode, p
         assert {kind: outcome for kind, (outcome, _) in posts.items()} == wanted
         expected = [id for way in (sockets, posts) for outcome, id in way.values() if outcome == "published"]
         await witness.until(id=await witness.say("end"))
-        heard = [one["id"] for one in witness.heard if one["from"] == name]
+        heard = [envelope["id"] for envelope in witness.heard if envelope["from"] == name]
         assert heard == expected
 
 
@@ -107,12 +107,12 @@ async def test_tools_send_what_the_same_table_lets_pass(node: RunningNode, clien
         async def heard() -> list[str]:
             end = await witness.say("end")
             await witness.until(id=end)
-            said = [one["kind"] for one in witness.heard if one["from"] == sender]
+            envelopes = [envelope["kind"] for envelope in witness.heard if envelope["from"] == sender]
             witness.heard.clear()
-            return said
+            return envelopes
 
-        said = (await caller.call("rooms.say", topic="garden", text="x"))["result"]
-        assert (said["isError"], await heard()) == (False, ["chat"])
+        result = (await caller.call("rooms.say", topic="garden", text="x"))["result"]
+        assert (result["isError"], await heard()) == (False, ["chat"])
         proposed = await caller.call("rooms.propose", topic="garden", to=robot.id, tool="echo")
         assert (proposed["result"]["isError"], await heard()) == (False, ["mcp/proposal"])
         assert not robot.was_called()
@@ -134,11 +134,11 @@ async def test_tools_send_what_the_same_table_lets_pass(node: RunningNode, clien
 
 
 @pytest.mark.req("X-5.3-1", "X-4-14")
-async def test_of_several_faults_the_first_in_order_is_told(node: RunningNode) -> None:
+async def test_the_first_of_several_faults_is_reported(node: RunningNode) -> None:
     """Each envelope has its own fault, and all those that are looked for later."""
     ((name, _),) = names("restricted")
-    one = await Bare.join(node, "slow", token(node, name, "slow"))
-    await one.next()
+    participant = await Bare.join(node, "slow", token(node, name, "slow"))
+    await participant.next()
     taken = f"taken-{name}"
     later: dict[str, Any] = {"id": taken, "from": "somebody-else", "payload": {}}
     steps: list[tuple[str | dict[str, Any], str]] = [
@@ -158,21 +158,21 @@ async def test_of_several_faults_the_first_in_order_is_told(node: RunningNode) -
     ]
     for envelope, wanted in steps:
         whole = envelope if isinstance(envelope, str) else json.dumps({"protocol": "mcpx/v0.1", **envelope})
-        await one.socket.send(whole)
+        await participant.socket.send(whole)
         if wanted == "published":
-            assert (await one.next())["id"] == taken
+            assert (await participant.next())["id"] == taken
             continue
-        refused = await one.next()
+        refused = await participant.next()
         payload = refused["payload"]
-        told = "violation" if payload.get("error", {}).get("code") == -32001 else payload["code"]
-        assert told == wanted
+        message = "violation" if payload.get("error", {}).get("code") == -32001 else payload["code"]
+        assert message == wanted
         is_readable = isinstance(envelope, dict) and isinstance(envelope["id"], str)
         assert refused.get("correlation_id") == (taken if is_readable else None)
-    await one.leave()
+    await participant.leave()
 
 
 @pytest.mark.req("X-1-3")
-async def test_all_hear_one_order_and_each_sender_keeps_its_own(node: RunningNode) -> None:
+async def test_all_participants_receive_one_order_that_keeps_each_senders_order(node: RunningNode) -> None:
     async with joined(node, *names("full", "full", "full"), topic="busy") as there:
 
         async def send(one: Bare, mark: int) -> None:
@@ -184,7 +184,7 @@ async def test_all_hear_one_order_and_each_sender_keeps_its_own(node: RunningNod
             return [(payload["of"], payload["n"]) for payload in heard]
 
         *_, a, b, c = await asyncio.gather(
-            *(send(one, mark) for mark, one in enumerate(there)), *(hear(one) for one in there)
+            *(send(one, mark) for mark, one in enumerate(there)), *(hear(participant) for participant in there)
         )
         assert a == b == c
         for mark in range(3):
@@ -194,7 +194,9 @@ async def test_all_hear_one_order_and_each_sender_keeps_its_own(node: RunningNod
         before = f"&before={newest_first[-1]['envelope']['id']}" if newest_first else ""
         path = f"/v0/topics/busy/history?limit={EACH}{before}"
         newest_first += ask(node, path, token(node, "reader", "busy", "full"))[1]["history"]
-    stored = [(one["envelope"]["payload"]["of"], one["envelope"]["payload"]["n"]) for one in reversed(newest_first)]
+    stored = [
+        (entry["envelope"]["payload"]["of"], entry["envelope"]["payload"]["n"]) for entry in reversed(newest_first)
+    ]
     assert stored == a
-    sequences = [one["seq"] for one in newest_first]
+    sequences = [entry["seq"] for entry in newest_first]
     assert sequences == sorted(sequences, reverse=True) and "seq" not in newest_first[0]["envelope"]

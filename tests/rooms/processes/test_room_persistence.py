@@ -48,12 +48,12 @@ async def test_killed_in_mid_fan_out_each_stored_envelope_arrives_once_by_sequen
             live: dict[str, int] = {}
             with contextlib.suppress(ConnectionClosed, TimeoutError):
                 while len(live) < SENT // 2:
-                    said = await reader.next()
-                    payload = said["payload"]
+                    current_envelope = await reader.next()
+                    payload = current_envelope["payload"]
                     if payload.get("event") == "sequence":
                         assert payload["sequence"] == last + 1
                         last = payload["sequence"]
-                        live[said["correlation_id"]] = last
+                        live[current_envelope["correlation_id"]] = last
                     elif payload.get("event") == "history":
                         for envelope, sequence in zip(payload["envelopes"], payload["sequences"], strict=True):
                             assert sequence == last + 1
@@ -100,27 +100,29 @@ async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_mi
         for number in range(FLOOD):
             await sender.send("mcp", {"number": number, "pad": "x" * 2000})
             if number % AHEAD == AHEAD - 1:  # those who read are never further behind
-                for one in (sender, witness):
-                    while one.heard[-1:] == [] or one.heard[-1]["payload"].get("number") != number:
-                        await one.next()
-        for one in (sender, witness):
-            assert [said["payload"]["number"] for said in one.heard if said["kind"] == "mcp"] == list(range(FLOOD))
+                for participant in (sender, witness):
+                    while participant.heard[-1:] == [] or participant.heard[-1]["payload"].get("number") != number:
+                        await participant.next()
+        for participant in (sender, witness):
+            assert [
+                envelope["payload"]["number"] for envelope in participant.heard if envelope["kind"] == "mcp"
+            ] == list(range(FLOOD))
         code, texts = await asyncio.to_thread(read_to_the_close, slow)
         assert code == 4429
-        told = [json.loads(text) for text in texts]
-        heard = [said for said in told if said["kind"] == "mcp"]
-        seen = [said["payload"]["number"] for said in heard]
+        envelopes = [json.loads(text) for text in texts]
+        heard = [entry for entry in envelopes if entry["kind"] == "mcp"]
+        seen = [envelope["payload"]["number"] for envelope in heard]
         assert seen == list(range(len(seen))) and len(seen) < FLOOD
         back = await Bare.join(node, "garden", secret, after=heard[-1]["id"])
         while len(seen) < FLOOD:
             payload = (await back.next())["payload"]
             if payload.get("event") == "history":
-                seen += [one["payload"]["number"] for one in payload["envelopes"]]
+                seen += [envelope["payload"]["number"] for envelope in payload["envelopes"]]
         assert seen == list(range(FLOOD))
         live = await sender.send("mcp", {"number": FLOOD})
         assert (await back.until(kind="mcp"))["id"] == live
-        for one in (back, sender, witness):
-            await one.leave()
+        for participant in (back, sender, witness):
+            await participant.leave()
 
 
 def read_to_the_close(stuck: socket.socket) -> tuple[int, list[bytes]]:
@@ -165,15 +167,15 @@ async def test_nothing_configured_is_no_open_room_and_nobody_full(tmp_path: Path
         assert made["mode"] == "mixed"
         room = {"topic": "garden", "participant": "stranger"}
         unsaid = node.admin("/admin/tokens", "POST", {"name": "stranger", "for": "room", "room": room})["token"]
-        one = await Bare.join(node, "garden", unsaid)
-        assert (await one.next())["payload"]["participant"]["privilege"] == "restricted"
-        await one.leave()
+        participant = await Bare.join(node, "garden", unsaid)
+        assert (await participant.next())["payload"]["participant"]["privilege"] == "restricted"
+        await participant.leave()
         assert ask(node, "/v0/topics/garden/history", None)[0] == 403  # whoever is on this machine is no member
 
 
 @pytest.mark.req("X-8-1")
 async def test_each_phase_is_a_change_of_the_configuration_and_loses_nothing(tmp_path: Path) -> None:
-    said: list[str] = []
+    entries: list[str] = []
     for mode, privilege in (
         ("open", "full"),
         ("observe", "full"),
@@ -182,22 +184,25 @@ async def test_each_phase_is_a_change_of_the_configuration_and_loses_nothing(tmp
     ):
         one_room = f'[[room]]\ntopic = "garden"\nmode = "{mode}"\nmembers = ["client:agent"]\n'
         with running_node(tmp_path, {}, one_room) as node:
-            if not said:
+            if not entries:
                 secret = str(node.admin("/admin/tokens", "POST", {"name": "agent", "for": "client"})["token"])
-            one = await Bare.join(node, "garden", secret)
-            assert (await one.next())["payload"]["participant"] == {"id": "client:agent", "privilege": privilege}
-            await one.until(id=await one.say(mode))
-            said.append(mode)
-            called = await one.send("mcp", {"id": 1})
-            assert ((await one.until_either(called)).get("id") == called) is (privilege == "full")
-            await one.leave()
+            participant = await Bare.join(node, "garden", secret)
+            assert (await participant.next())["payload"]["participant"] == {
+                "id": "client:agent",
+                "privilege": privilege,
+            }
+            await participant.until(id=await participant.say(mode))
+            entries.append(mode)
+            called = await participant.send("mcp", {"id": 1})
+            assert ((await participant.until_either(called)).get("id") == called) is (privilege == "full")
+            await participant.leave()
             history = ask(node, "/v0/topics/garden/history", secret)[1]["history"]
             texts = [each["envelope"]["payload"].get("text") for each in reversed(history)]
-            assert [text for text in texts if text is not None] == said
+            assert [text for text in texts if text is not None] == entries
 
 
 @pytest.mark.req("X-10.3-1", "X-7.3-1")
-async def test_one_who_only_posts_is_known_after_a_restart(tmp_path: Path) -> None:
+async def test_a_participant_that_only_posts_is_known_after_a_restart(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         secret = token(node, "poster", privilege="full")
         posting = Wire(node, "/v0/topics/garden/messages", secret)
@@ -210,21 +215,21 @@ async def test_one_who_only_posts_is_known_after_a_restart(tmp_path: Path) -> No
         assert (known["id"], known["privilege"], known["is_present"]) == ("poster", "full", False)
         demoted = node.admin("/admin/participants/poster/demote", "POST", {"reason": "too loud"})
         assert (demoted["oldPrivilege"], demoted["newPrivilege"]) == ("full", "restricted")
-        one = await Bare.join(node, "garden", secret)
-        assert (await one.next())["payload"]["participant"]["privilege"] == "restricted"
-        await one.leave()
+        participant = await Bare.join(node, "garden", secret)
+        assert (await participant.next())["payload"]["participant"]["privilege"] == "restricted"
+        await participant.leave()
 
 
 @pytest.mark.req("X-8-1", "X-7.1-2")
 async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
-        one = await Bare.join(node, "garden", token(node, "agent"))
-        await one.next()
-        proposal = await one.send("mcp/proposal", {"method": "x"})
-        refused = await one.send("mcp", {"id": 1})
-        await one.until(kind="mcp")
+        participant = await Bare.join(node, "garden", token(node, "agent"))
+        await participant.next()
+        proposal = await participant.send("mcp/proposal", {"method": "x"})
+        refused = await participant.send("mcp", {"id": 1})
+        await participant.until(kind="mcp")
         node.admin("/admin/participants/agent/promote", "POST", {"reason": "trusted"})
-        await one.leave()
+        await participant.leave()
         other = await Bare.join(node, "watched", token(node, "other", "watched"))
         observed = await other.send("mcp", {"id": 1})
         await other.until(kind="mcp", id=observed)  # everyone is full there
@@ -232,14 +237,14 @@ async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
         node.stop()
         lines = [json.loads(line) for line in node.cli("audit", "export").stdout.splitlines()]
         records = [line.get("record", line) for line in lines]
-        told = [
+        current_records = [
             (each["method"], each["outcome"], each.get("envelope")) for each in records if each.get("via") == "rooms"
         ]
-        assert ("rooms/join", "ok", None) in told
-        assert ("rooms/publish", "ok", proposal) in told
-        assert ("rooms/refuse", "privilege_violation", refused) in told
-        assert ("rooms/observe", "privilege_violation", observed) in told
-        assert not [each for each in told if each[0] == "rooms/observe" and each[2] != observed]
+        assert ("rooms/join", "ok", None) in current_records
+        assert ("rooms/publish", "ok", proposal) in current_records
+        assert ("rooms/refuse", "privilege_violation", refused) in current_records
+        assert ("rooms/observe", "privilege_violation", observed) in current_records
+        assert not [each for each in current_records if each[0] == "rooms/observe" and each[2] != observed]
         assert [each["reason"] for each in records if each["method"] == "rooms/promote"] == ["trusted"]
         assert node.cli("audit", "verify").returncode == 0
         changed = change_record(node.data, refused.encode(), refused[::-1].encode())
@@ -249,38 +254,43 @@ async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("X-8-3", "X-8-1")
-async def test_what_was_observed_is_told_and_kept_working(tmp_path: Path) -> None:
+async def test_migrating_a_room_keeps_observed_participants_working(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         nothing = node.cli("rooms", "migrate", "watched")
         assert "nothing was observed" in nothing.stdout + nothing.stderr
         secret = token(node, "other", "watched")
         client = node.admin("/admin/tokens", "POST", {"name": "planner", "for": "client"})["token"]
-        for one in (await Bare.join(node, "watched", secret), await Bare.join(node, "watched", client)):
-            await one.until(kind="mcp", id=await one.send("mcp", {"id": 1}))
-            await one.leave()
-        told = json.loads(node.cli("rooms", "migrate", "watched", "--json").stdout)["participants"]
-        assert [(one["participant"], one["envelopes"], one["kinds"], one["is_full"]) for one in told] == [
+        for entry in (await Bare.join(node, "watched", secret), await Bare.join(node, "watched", client)):
+            await entry.until(kind="mcp", id=await entry.send("mcp", {"id": 1}))
+            await entry.leave()
+        participants = json.loads(node.cli("rooms", "migrate", "watched", "--json").stdout)["participants"]
+        assert [
+            (current_entry["participant"], current_entry["envelopes"], current_entry["kinds"], current_entry["is_full"])
+            for current_entry in participants
+        ] == [
             ("client:planner", 1, ["mcp"], False),
             ("other", 1, ["mcp"], False),
         ]
-        assert told[0]["remedy"] == 'full = ["client:planner"]'
-        assert "--for room --name other --topic watched --participant other --privilege full" in told[1]["remedy"]
+        assert participants[0]["remedy"] == 'full = ["client:planner"]'
+        assert (
+            "--for room --name other --topic watched --participant other --privilege full" in participants[1]["remedy"]
+        )
         assert node.cli("rooms", "migrate", "watched", "--plan", "--apply").returncode == 2
         assert node.cli("rooms", "migrate", "nowhere").returncode == 1
         assert node.cli("rooms", "migrate", "watched", "--plan").stdout.count("keeps working with: ") == 2
         assert node.cli("rooms", "migrate", "watched", "--apply").stdout.count("is full by an admin's grant") == 2
     with running_node(tmp_path, {}, ROOMS.replace('mode = "observe"', 'mode = "mixed"')) as node:
         for bearer in (secret, client):  # though no list of the room names the client
-            one = await Bare.join(node, "watched", bearer)
-            await one.until(kind="mcp", id=await one.send("mcp", {"id": 2}))
-            await one.leave()
+            entry = await Bare.join(node, "watched", bearer)
+            await entry.until(kind="mcp", id=await entry.send("mcp", {"id": 2}))
+            await entry.leave()
         other = node.admin("/admin/tokens", "POST", {"name": "newcomer", "for": "client"})["token"]
         assert ask(node, "/v0/topics/watched/history", other)[1]["error"] == "wrong_topic"
         path, history = "/admin/participants/client:planner", "/v0/topics/watched/history"
         for change, wanted in (("demote", 200), ("promote", 200), ("disconnect", 403), ("demote", 200)):
             assert "error" not in node.admin(f"{path}/{change}?topic=watched", "POST", {})
-            status, told = ask(node, history, client)
-            assert (status, told.get("error")) == (wanted, None if wanted == 200 else "removed"), change
+            status, participants = ask(node, history, client)
+            assert (status, participants.get("error")) == (wanted, None if wanted == 200 else "removed"), change
         again = node.cli("rooms", "migrate", "watched", "--apply")  # what an admin decided stands
         assert "keeps working with: interlock rooms promote client:planner --topic watched" in again.stdout
         assert "demoted or removed stay so" in again.stderr
@@ -291,24 +301,24 @@ async def test_what_was_observed_is_told_and_kept_working(tmp_path: Path) -> Non
 
 async def test_a_node_that_stops_says_so_to_those_who_are_connected(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
-        one = await Bare.join(node, "garden", token(node, "agent"))
-        await one.next()
+        participant = await Bare.join(node, "garden", token(node, "agent"))
+        await participant.next()
         began = asyncio.get_running_loop().time()
         stopping = asyncio.create_task(asyncio.to_thread(node.stop))
-        assert await one.closed() == 1001
+        assert await participant.closed() == 1001
         assert await stopping == 0
         assert asyncio.get_running_loop().time() - began < 9  # not as long as calls under way may take
 
 
-async def test_who_resumes_before_the_oldest_that_is_kept_is_told_of_the_gap(tmp_path: Path) -> None:
+async def test_resuming_before_the_oldest_envelope_reports_a_gap(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         bearer = token(node, "one", "short", "full")
-        one = await Bare.join(node, "short", bearer)
+        participant = await Bare.join(node, "short", bearer)
         for number in range(30):
-            await one.until(id=await one.say(str(number)))
+            await participant.until(id=await participant.say(str(number)))
         (shown,) = [each for each in node.admin("/admin/rooms")["rooms"] if each["topic"] == "short"]
         assert shown["participants"] == 1
-        await one.leave()
+        await participant.leave()
         wait_for(lambda: [room["participants"] for room in node.admin("/admin/rooms")["rooms"]] == [0, 0, 0])
         again = await Bare.join(node, "short", bearer, after="1")
         assert (await again.until(kind="system", event="history_gap"))["payload"]["event"] == "history_gap"
@@ -336,12 +346,12 @@ async def test_a_token_past_its_day_opens_no_room_and_ends_who_came_by_it(tmp_pa
             await Bare.join(node, "garden", secret)
         answer = refused.value.response
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-        said = (answer.body or b"").decode()
+        body = (answer.body or b"").decode()
         for path in ("history", "participants", "proposals"):
             status, told = ask(node, f"/v0/topics/garden/{path}", secret)
             assert status == 401
-            said += json.dumps(told)
-        assert "in here" not in said and "witness" not in said
+            body += json.dumps(told)
+        assert "in here" not in body and "witness" not in body
         await stays.until(id=await stays.say("still here"))
         await stays.leave()
 
@@ -349,9 +359,9 @@ async def test_a_token_past_its_day_opens_no_room_and_ends_who_came_by_it(tmp_pa
 async def test_what_is_older_than_its_days_is_forgotten(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         bearer = token(node, "one", privilege="full")
-        one = await Bare.join(node, "garden", bearer)
-        await one.until(id=await one.say("of yesterday"))
-        await one.leave()
+        participant = await Bare.join(node, "garden", bearer)
+        await participant.until(id=await participant.say("of yesterday"))
+        await participant.leave()
         assert kept(node, bearer) == ["of yesterday"]
     with running_node(tmp_path, {}, ROOMS.replace('"garden"', '"garden"\nhistory_days = 0')) as node:
         wait_for(lambda: kept(node, bearer) == [])
@@ -362,5 +372,5 @@ def kept(node: RunningNode, bearer: str) -> list[str]:
         f"http://{node.host}:{node.port}/v0/topics/garden/history", headers={"authorization": f"Bearer {bearer}"}
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
-        told = json.load(answer)
-    return [each["envelope"]["payload"]["text"] for each in told["history"]]
+        body = json.load(answer)
+    return [each["envelope"]["payload"]["text"] for each in body["history"]]

@@ -38,7 +38,7 @@ async def test_every_connection_is_full_or_restricted_and_a_third_privilege_is_r
         old = await Bare.join(node, "garden", token(node, names("full")[0][0]), protocol="mcp-x/v0")
         listed = node.admin("/admin/rooms/garden/connections")["connections"]
         assert len(listed) == len(there) + 1
-        assert {one["privilege"] for one in listed} == {"full", "restricted"}
+        assert {item["privilege"] for item in listed} == {"full", "restricted"}
         await old.leave()
     for wrong in ("admin", "Full", "full ", ""):
         room = {"topic": "garden", "participant": "x", "privilege": wrong}
@@ -50,22 +50,22 @@ async def test_every_connection_is_full_or_restricted_and_a_third_privilege_is_r
 async def test_nothing_but_the_configuration_opens_a_room(node: RunningNode) -> None:
     ((name, _),) = names("restricted")
     room = {"topic": "garden", "participant": name}
-    asked = {"name": name, "for": "room", "room": room}
+    request = {"name": name, "for": "room", "room": room}
     for more in ({"mode": "open"}, {"room": {**room, "mode": "open"}}):
-        assert node.admin("/admin/tokens", "POST", asked | more)["error"] == "invalid_body"
+        assert node.admin("/admin/tokens", "POST", request | more)["error"] == "invalid_body"
     assert node.admin("/admin/rooms", "POST", {"topic": "new", "mode": "open"})["error"] == "invalid_body"
     secret = token(node, name)
     url = f"ws://{node.host}:{node.port}/v0/ws?topic=garden&mode=open&open=1&privilege=full"
     headers = {"Authorization": f"Bearer {secret}", "X-Mode": "open", "X-Interlock-Mode": "open", "X-Privilege": "full"}
-    one = Bare(await connect(url, additional_headers=headers))
-    assert (await one.next())["payload"]["participant"]["privilege"] == "restricted"
-    await one.say("open", mode="open", privilege="full")
-    await one.send("chat", {"text": "x", "mode": "open"})
-    await one.send("system", {"event": "mode", "mode": "open"})
-    assert (await one.until(event="error"))["payload"]["code"] == "reserved_kind"
-    await one.send("mcp", CALL, mode="open", privilege="full")
-    assert (await one.until(kind="mcp"))["payload"]["error"]["code"] == -32001
-    await one.leave()
+    bare = Bare(await connect(url, additional_headers=headers))
+    assert (await bare.next())["payload"]["participant"]["privilege"] == "restricted"
+    await bare.say("open", mode="open", privilege="full")
+    await bare.send("chat", {"text": "x", "mode": "open"})
+    await bare.send("system", {"event": "mode", "mode": "open"})
+    assert (await bare.until(event="error"))["payload"]["code"] == "reserved_kind"
+    await bare.send("mcp", CALL, mode="open", privilege="full")
+    assert (await bare.until(kind="mcp"))["payload"]["error"]["code"] == -32001
+    await bare.leave()
     modes = {shown["topic"]: shown["mode"] for shown in node.admin("/admin/rooms")["rooms"]}
     assert modes["garden"] == "mixed" and [topic for topic, mode in modes.items() if mode == "open"] == ["open"]
     assert node.admin("/admin/status")["open_rooms"] == ["open"]
@@ -88,8 +88,8 @@ async def test_only_an_admin_promotes_and_never_the_own_participant(node: Runnin
             return answer.status, json.loads(answer.read())
 
     def operator(scope: str) -> str:
-        made = node.admin("/admin/tokens", "POST", {"name": f"op-{scope}", "for": "operator", "scope": scope})
-        return str(made["token"])
+        reply = node.admin("/admin/tokens", "POST", {"name": f"op-{scope}", "for": "operator", "scope": scope})
+        return str(reply["token"])
 
     admin = operator("admin")
     async with joined(node, *who) as (agent,), joined(node, *who, topic="open"):
@@ -115,10 +115,10 @@ async def test_a_promotion_may_end_with_the_connection_or_at_a_time(node: Runnin
     path, secret = f"/admin/participants/{name}", token(node, name)
 
     async def privilege() -> str:
-        one = await Bare.join(node, "garden", secret)
-        told = (await one.next())["payload"]["participant"]["privilege"]
-        await one.leave()
-        return str(told)
+        participant = await Bare.join(node, "garden", secret)
+        current_privilege = (await participant.next())["payload"]["participant"]["privilege"]
+        await participant.leave()
+        return str(current_privilege)
 
     async with joined(node, (name, "restricted")) as (agent,):
         for wrong in ({"scope": "life"}, {"until": "soon"}, {"until": "2020-01-01T00:00:00Z"}):
@@ -142,7 +142,7 @@ async def test_a_promotion_may_end_with_the_connection_or_at_a_time(node: Runnin
 
 
 @pytest.mark.req("X-5.1-6", "X-10.3-1")
-async def test_one_who_only_posts_is_demoted_and_promoted_too(node: RunningNode) -> None:
+async def test_a_participant_that_only_posts_is_demoted_and_promoted(node: RunningNode) -> None:
     ((posting, _),) = names("full")
     secret = token(node, posting, privilege="full")
     envelope = {"kind": "mcp", "payload": {"method": "notifications/x"}}

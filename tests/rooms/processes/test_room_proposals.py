@@ -56,9 +56,9 @@ class Person:
 
     def read(self, path: str) -> str:
         """What a viewer gets over HTTP."""
-        made = self.node.admin("/admin/tokens", "POST", {"name": "monitor", "for": "operator", "scope": "read"})
+        reply = self.node.admin("/admin/tokens", "POST", {"name": "monitor", "for": "operator", "scope": "read"})
         connection = http.client.HTTPConnection(self.node.operator_url.removeprefix("http://"), timeout=10)
-        connection.request("GET", path, headers={"authorization": f"Bearer {made['token']}"})
+        connection.request("GET", path, headers={"authorization": f"Bearer {reply['token']}"})
         answered = connection.getresponse()
         text = answered.read().decode()
         connection.close()
@@ -70,8 +70,8 @@ class Person:
 
         def look() -> Any:
             listed = self.node.admin(f"/approvals?kind=proposal&status={status}")["approvals"]
-            whole = [self.node.admin(f"/approvals/{one['id']}") for one in reversed(listed)]
-            return next((one for one in whole if one["proposal_id"] == proposal), None)
+            whole = [self.node.admin(f"/approvals/{item['id']}") for item in reversed(listed)]
+            return next((item for item in whole if item["proposal_id"] == proposal), None)
 
         return dict(await asyncio.to_thread(wait_for, look))
 
@@ -100,20 +100,20 @@ async def propose(agent: Bare, target: Bare, payload: dict[str, Any] = WATER, **
 async def answer(target: Bare, **body: Any) -> dict[str, Any]:
     """The target hears the next request to it and answers it."""
     while True:
-        asked = await target.until(kind="mcp")
-        if asked.get("to") == [target.name] and "method" in asked["payload"]:
+        envelope = await target.until(kind="mcp")
+        if envelope.get("to") == [target.name] and "method" in envelope["payload"]:
             break
-    said = {"jsonrpc": "2.0", "id": asked["payload"]["id"], **(body or {"result": {"content": []}})}
-    await target.send("mcp", said, to=[asked["from"]], correlation_id=asked["id"])
-    return asked
+    message = {"jsonrpc": "2.0", "id": envelope["payload"]["id"], **(body or {"result": {"content": []}})}
+    await target.send("mcp", message, to=[envelope["from"]], correlation_id=envelope["id"])
+    return envelope
 
 
 def listed(node: RunningNode, who: Bare, topic: str = "garden") -> dict[str, dict[str, Any]]:
     connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
     connection.request("GET", f"/v0/topics/{topic}/proposals", headers={"authorization": f"Bearer {who.secret}"})
-    told = json.loads(connection.getresponse().read())
+    body = json.loads(connection.getresponse().read())
     connection.close()
-    return {one["proposalId"]: one for one in told["proposals"]}
+    return {proposal["proposalId"]: proposal for proposal in body["proposals"]}
 
 
 def post(node: RunningNode, who: Bare, path: str, body: Any = None, topic: str = "garden") -> tuple[int, Any]:
@@ -121,9 +121,9 @@ def post(node: RunningNode, who: Bare, path: str, body: Any = None, topic: str =
     headers = {"authorization": f"Bearer {who.secret}"}
     connection.request("POST", f"/v0/topics/{topic}/{path}", json.dumps(body or {}), headers)
     answered = connection.getresponse()
-    told = json.loads(answered.read())
+    current_body = json.loads(answered.read())
     connection.close()
-    return answered.status, told
+    return answered.status, current_body
 
 
 @pytest.mark.req("X-10.2-3", "X-N-1", "X-4.2.1-2", "X-10.2-1", "X-7.1-2")
@@ -148,27 +148,25 @@ async def test_a_proposal_is_approved_in_the_inbox_and_sent_as_the_approver(node
         )
         assert shown["status"] == "pending" and shown["params"] == WATER["params"]
         preview = (await asyncio.to_thread(node.cli, "approvals", "show", waiting["id"][:8])).stdout
-        for told in ("once, in your name", "it is dry", f"tools/call to {robot.name}, in the room garden", '"roses"'):
-            assert told in " ".join(preview.split()), preview
+        for entry in ("once, in your name", "it is dry", f"tools/call to {robot.name}, in the room garden", '"roses"'):
+            assert entry in " ".join(preview.split()), preview
         decided = await asyncio.to_thread(person.decide, waiting["id"], "approve")
         assert decided.get("status") in ("used", "done"), decided
-        asked = await answer(robot, result={"content": [{"type": "text", "text": "watered"}]})
-        assert asked["from"] == "operator:ada" and asked["correlation_id"] == proposal
-        assert asked["payload"] == {"jsonrpc": "2.0", "id": asked["payload"]["id"], **WATER}
-        for one in (agent, bystander):
-            reply = await one.until(kind="mcp", correlation_id=asked["id"])
+        current_reply = await answer(robot, result={"content": [{"type": "text", "text": "watered"}]})
+        assert current_reply["from"] == "operator:ada" and current_reply["correlation_id"] == proposal
+        assert current_reply["payload"] == {"jsonrpc": "2.0", "id": current_reply["payload"]["id"], **WATER}
+        for current_participant in (agent, bystander):
+            reply = await current_participant.until(kind="mcp", correlation_id=current_reply["id"])
             assert reply["payload"]["result"]["content"][0]["text"] == "watered"
-            told = await one.until(kind="system", event="proposal_fulfilled")
-            assert told["correlation_id"] == proposal and told["payload"]["by"] == "operator:ada"
+            entry = await current_participant.until(kind="system", event="proposal_fulfilled")
+            assert entry["correlation_id"] == proposal and entry["payload"]["by"] == "operator:ada"
         assert listed(node, agent)[proposal]["status"] == "fulfilled"
         assert listed(node, agent)[proposal]["params"] == WATER["params"]
         assert (await asyncio.to_thread(person.decide, waiting["id"], "approve"))["error"] == "already_claimed"
 
 
 @pytest.mark.req("X-5.1-6")
-async def test_who_was_removed_from_a_room_decides_nothing_of_it_from_the_inbox(
-    node: RunningNode, person: Person
-) -> None:
+async def test_a_removed_participant_cannot_decide_from_the_inbox(node: RunningNode, person: Person) -> None:
     async with joined(node, "restricted", "full") as (agent, robot):
         first = await person.waiting(await propose(agent, robot))
         assert (await asyncio.to_thread(person.decide, first["id"], "approve"))["status"] in ("used", "done")
@@ -245,12 +243,12 @@ async def test_a_proposal_is_edited_and_only_what_was_signed_then_is_sent(node: 
         request = await answer(robot, result={"content": []})
         assert request["payload"]["params"] == {"name": "water", "arguments": {"litres": 2}}
         assert request["correlation_id"] == proposal
-        told = await agent.until(event="proposal_fulfilled")
-        assert (told["correlation_id"], told["payload"]["modified"]) == (proposal, True)
+        envelope = await agent.until(event="proposal_fulfilled")
+        assert (envelope["correlation_id"], envelope["payload"]["modified"]) == (proposal, True)
         shown = listed(node, agent)[proposal]
         assert (shown["params"], shown["modified"]) == (WATER["params"], True)
         assert shown["sent_params"] == {"name": "water", "arguments": {"litres": 2}}
-        assert "proposal_void" not in [one["payload"].get("event") for one in agent.heard]
+        assert "proposal_void" not in [envelope["payload"].get("event") for envelope in agent.heard]
         assert (await edit(second, "{}"))["error"] == "already_claimed"
 
 
@@ -271,21 +269,21 @@ async def test_a_proposal_is_rejected_and_withdrawn_over_a_websocket_and_nothing
             refused = await sender.until(event="error")
             assert (refused["correlation_id"], refused["payload"]["code"]) == (sent, code)
         await human.send("mcp/reject", {"reason": "unsafe"}, correlation_id=first)
-        told = await robot.until(event="proposal_rejected")
-        assert (told["correlation_id"], told["payload"]["by"], told["payload"]["reason"]) == (
+        envelope = await robot.until(event="proposal_rejected")
+        assert (envelope["correlation_id"], envelope["payload"]["by"], envelope["payload"]["reason"]) == (
             first,
             human.name,
             "unsafe",
         )
         await agent.send("mcp/withdraw", {}, correlation_id=second)
-        told = await robot.until(event="proposal_withdrawn")
-        assert (told["correlation_id"], told["payload"]["by"]) == (second, agent.name)
+        envelope = await robot.until(event="proposal_withdrawn")
+        assert (envelope["correlation_id"], envelope["payload"]["by"]) == (second, agent.name)
         body = {"id": str(uuid.uuid4()), "kind": "mcp/withdraw", "correlation_id": third, "payload": {}}
         assert post(node, agent, "messages", body, "plain")[0] == 202
         assert (await robot.until(event="proposal_withdrawn"))["correlation_id"] == third
         again = await agent.send("mcp/withdraw", {}, correlation_id=second)
         assert (await agent.until(event="error"))["correlation_id"] == again
-        heard = [one["kind"] for each in (agent, robot, human) for one in each.heard]
+        heard = [envelope["kind"] for each in (agent, robot, human) for envelope in each.heard]
         assert "mcp/reject" not in heard and "mcp/withdraw" not in heard
 
 
@@ -298,8 +296,8 @@ async def test_a_full_participant_fulfils_in_the_room_and_the_inbox_item_is_deci
         proposal = await propose(agent, robot)
         waiting = await person.waiting(proposal)
         fulfilment = await human.send("mcp", request, to=[robot.name], correlation_id=proposal)
-        asked = await answer(robot)
-        assert (asked["from"], asked["id"]) == (human.name, fulfilment)
+        reply = await answer(robot)
+        assert (reply["from"], reply["id"]) == (human.name, fulfilment)
         ended = await agent.until(event="proposal_fulfilled")
         assert ended["payload"]["by"] == human.name and ended["payload"]["fulfilment"] == fulfilment
         decided = node.admin(f"/approvals/{waiting['id']}")
@@ -345,17 +343,19 @@ async def test_of_all_who_fulfil_at_once_one_does_and_never_its_proposer(node: R
         proofs = [signed_enrolment(node, waiting["id"]) for _ in range(4)]
         bodies = [{"decision": "approve", "proof": proof} for proof in proofs]
         path = f"/approvals/{waiting['id']}"
-        told = await asyncio.gather(*(asyncio.to_thread(node.admin, path, "POST", body) for body in bodies))
-        errors = [one["error"] for one in told if "error" in one]
+        results = await asyncio.gather(*(asyncio.to_thread(node.admin, path, "POST", body) for body in bodies))
+        errors = [entry["error"] for entry in results if "error" in entry]
         assert errors == ["already_claimed"] * 3
-        asked = await robot.until(kind="mcp", correlation_id=proposal, **{"from": "operator:ada"})
+        envelope = await robot.until(kind="mcp", correlation_id=proposal, **{"from": "operator:ada"})
         await robot.say("done")
         await robot.until(kind="chat")
-        assert [one["id"] for one in robot.heard if one.get("from") == "operator:ada"] == [asked["id"]]
+        assert [envelope["id"] for envelope in robot.heard if envelope.get("from") == "operator:ada"] == [
+            envelope["id"]
+        ]
 
 
 @pytest.mark.req("X-7.3-3")
-async def test_the_21st_pending_proposal_is_refused_and_reaches_nobody(node: RunningNode, person: Person) -> None:
+async def test_the_21st_pending_proposal_is_refused_and_not_published(node: RunningNode, person: Person) -> None:
     async with joined(node, "restricted", "full", topic="few") as (agent, robot):
         sent = [await propose(agent, robot) for _ in range(3)]
         refused = await agent.until(event="error")
@@ -367,7 +367,7 @@ async def test_the_21st_pending_proposal_is_refused_and_reaches_nobody(node: Run
         await agent.until(event="proposal_withdrawn")
         again = await propose(agent, robot)
         assert (await robot.until(id=again))["kind"] == "mcp/proposal"
-        assert sent[2] not in [one["id"] for one in robot.heard]
+        assert sent[2] not in [envelope["id"] for envelope in robot.heard]
 
 
 @pytest.mark.req("X-10.2-2", "X-4.2-6")
@@ -401,41 +401,47 @@ async def test_the_workflow_of_a_restricted_agent(node: RunningNode, person: Per
         violation = await agent.until(kind="mcp", correlation_id=blocked)
         assert violation["payload"]["error"]["code"] == -32001
         proposal = await propose(agent, robot, {**WATER, "reason": "it is dry"})
-        for one in (robot, bystander):
-            assert (await one.until(kind="mcp/proposal"))["id"] == proposal
+        for current_participant in (robot, bystander):
+            assert (await current_participant.until(kind="mcp/proposal"))["id"] == proposal
         waiting = await person.waiting(proposal)
         await asyncio.to_thread(person.decide, waiting["id"], "approve", reason="go on")
-        asked = await answer(robot, result={"content": [{"type": "text", "text": "watered"}]})
-        for one in (agent, bystander):
-            assert (await one.until(kind="mcp", correlation_id=asked["id"]))["payload"]["result"]
-            assert (await one.until(event="proposal_fulfilled"))["correlation_id"] == proposal
-        requests = [one for one in robot.heard if one["kind"] == "mcp" and "method" in one["payload"]]
-        assert [one["id"] for one in requests] == [asked["id"]]  # it ran once, and the blocked one never
+        reply = await answer(robot, result={"content": [{"type": "text", "text": "watered"}]})
+        for current_participant in (agent, bystander):
+            assert (await current_participant.until(kind="mcp", correlation_id=reply["id"]))["payload"]["result"]
+            assert (await current_participant.until(event="proposal_fulfilled"))["correlation_id"] == proposal
+        requests = [
+            envelope for envelope in robot.heard if envelope["kind"] == "mcp" and "method" in envelope["payload"]
+        ]
+        assert [request["id"] for request in requests] == [reply["id"]]  # it ran once, and the blocked one never
         whole = node.admin(f"/approvals/{waiting['id']}")
         assert (whole["status"], whole["outcome"], whole["decision"]["reason"]) == ("done", "ok", "go on")
 
         def trail() -> Any:
             """Once the answer is in it: what is no decision is written within a second."""
             lines = [json.loads(line) for line in node.cli("audit", "export").stdout.splitlines()]
-            found = [one.get("record", one) for one in lines]
-            return found if any(one.get("correlation_id") == asked["id"] for one in found) else None
+            envelopes = [line.get("record", line) for line in lines]
+            return envelopes if any(entry.get("correlation_id") == reply["id"] for entry in envelopes) else None
 
         records = await asyncio.to_thread(wait_for, trail)
         named = [
-            one for one in records if proposal in (one.get("envelope"), one.get("correlation_id"), one.get("proposal"))
+            record
+            for record in records
+            if proposal in (record.get("envelope"), record.get("correlation_id"), record.get("proposal"))
         ]
         steps = [
-            (one["method"], one["who"]) for one in named if one["method"] not in ("approvals/raise", "approvals/move")
+            (request["method"], request["who"])
+            for request in named
+            if request["method"] not in ("approvals/raise", "approvals/move")
         ]
         assert steps == [
             ("rooms/publish", f"room:{agent.name}"),
             ("approvals/approve", "local"),
             ("rooms/publish", "operator:ada"),
         ]
-        decision = next(one for one in named if one["method"] == "approvals/approve")
+        decision = next(request for request in named if request["method"] == "approvals/approve")
         assert decision["anchor"] == "ada" and decision["jti"]
-        replied = [one for one in records if one.get("correlation_id") == asked["id"]]
-        assert [one["who"] for one in replied] == [f"room:{robot.name}"] and replied[0]["args_sha256"]
+        replied = [record for record in records if record.get("correlation_id") == reply["id"]]
+        assert [entry["who"] for entry in replied] == [f"room:{robot.name}"] and replied[0]["args_sha256"]
 
 
 @pytest.mark.req("X-9.2-1", "X-5.1-5")
@@ -450,7 +456,9 @@ async def test_trust_is_promoted_on_the_same_connection(node: RunningNode, perso
             await answer(robot)
             await agent.until(event="proposal_fulfilled")
         seen = [
-            one for one in node.admin("/approvals?kind=proposal&status=done")["approvals"] if one["agent"] == agent.name
+            approval
+            for approval in node.admin("/approvals?kind=proposal&status=done")["approvals"]
+            if approval["agent"] == agent.name
         ]
         assert len(seen) == 2
         promoted = node.admin(f"/admin/participants/{agent.name}/promote", "POST", {"reason": "two good ones"})
@@ -484,9 +492,10 @@ async def test_people_and_agents_of_different_trust_work_in_one_room(node: Runni
             stack.push_async_callback(there[name].leave)
             welcome = (await there[name].next())["payload"]
             assert welcome["participant"] == {"id": name, "privilege": expected[name]}
-        roster = {one["id"]: one["privilege"] for one in welcome["participants"]} | {
-            name: welcome["participant"]["privilege"]
-        }
+        roster = {
+            current_participant["id"]: current_participant["privilege"]
+            for current_participant in welcome["participants"]
+        } | {name: welcome["participant"]["privilege"]}
         assert roster == expected
         for name, one in there.items():
             for kind, payload in (
@@ -530,5 +539,5 @@ async def test_proposals_and_refusals_can_be_monitored(node: RunningNode, person
             'interlock_room_proposals_total{room="few",status="pending"}': 1,
             'interlock_room_proposals_total{room="few",status="rejected"}': 1,
             f'{name}_count{{room="few"}}': 1,
-        } | {one: 1.0 for one in grown if one.startswith(f"{name}_bucket")}
+        } | {entry: 1.0 for entry in grown if entry.startswith(f"{name}_bucket")}
         assert after[f'{name}_bucket{{room="few",le="+Inf"}}'] == after[f'{name}_count{{room="few"}}']

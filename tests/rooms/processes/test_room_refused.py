@@ -20,10 +20,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 def refused(node: RunningNode) -> list[tuple[Any, ...]]:
     members = ("who", "method", "reason", "tool", "room", "participant")
     records = node.admin("/admin/audit?limit=1000")["records"]
-    return [tuple(one.get(member) for member in members) for one in records if one["verdict"] == "refused"]
+    return [tuple(record.get(member) for member in members) for record in records if record["verdict"] == "refused"]
 
 
-async def test_one_that_was_removed_is_on_record_by_room_and_participant_for_each_method(node: RunningNode) -> None:
+async def test_refusals_of_a_removed_participant_are_recorded_for_each_method(node: RunningNode) -> None:
     ((gone, _),) = who = names("full")
     async with joined(node, *who) as (one,):
         node.admin(f"/admin/participants/{gone}/disconnect?topic=garden", "POST", {})
@@ -35,8 +35,8 @@ async def test_one_that_was_removed_is_on_record_by_room_and_participant_for_eac
             await Bare.join(node, "garden", one.secret)
     place = ("rooms.garden", "garden", gone)
     assert refused(node) == [(f"room:{gone}", method, "removed", *place) for method in ("GET", "POST")]
-    told = node.cli("audit", "tail", env={"COLUMNS": "200"}).stdout
-    assert f"POST rooms.garden {gone}" in told
+    stdout = node.cli("audit", "tail", env={"COLUMNS": "200"}).stdout
+    assert f"POST rooms.garden {gone}" in stdout
 
 
 def test_a_token_for_another_room_is_on_record_with_the_room_that_was_tried(node: RunningNode) -> None:
@@ -51,7 +51,7 @@ def test_a_token_for_another_room_is_on_record_with_the_room_that_was_tried(node
     ]
 
 
-def test_a_token_that_counts_no_more_is_told_so(node: RunningNode) -> None:
+def test_a_token_that_is_no_longer_valid_is_refused_by_name(node: RunningNode) -> None:
     ((ann, _),) = names("restricted")
     secret = token(node, ann)
     node.admin(f"/admin/tokens/{ann}", "DELETE")
@@ -62,7 +62,7 @@ def test_a_token_that_counts_no_more_is_told_so(node: RunningNode) -> None:
     assert refused(node) == [("peer:127.0.0.1", "GET", "unauthorised", "", None, None)]
 
 
-async def test_a_ticket_that_counts_no_more_is_told_so(node: RunningNode) -> None:
+async def test_a_ticket_that_is_no_longer_valid_is_refused_by_name(node: RunningNode) -> None:
     with pytest.raises(InvalidStatus) as turned:
         await Bare.join(node, "garden", None, ticket="none")
     assert turned.value.response.status_code == 401

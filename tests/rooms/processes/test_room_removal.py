@@ -74,11 +74,11 @@ async def test_every_way_in_is_refused_to_who_was_removed_until_an_admin_lets_it
     async with joined(node, (other, "full")) as (witness,):
         leaving = await Bare.join(node, "garden", secret)
         await leaving.next()
-        said = await leaving.say("before")
-        await witness.until(id=said)
+        envelope_id = await leaving.say("before")
+        await witness.until(id=envelope_id)
         _, ticket = ask(node, "/v0/ws-ticket", secret, "POST", {"topic": "garden"})
         polling = http.client.HTTPConnection(node.host, node.port, timeout=30)
-        waits = f"/v0/topics/garden/history?after={said}&wait_s=20"
+        waits = f"/v0/topics/garden/history?after={envelope_id}&wait_s=20"
         polling.request("GET", waits, headers={"authorization": f"Bearer {secret}"})
         ask(node, "/v0/topics/garden/participants", secret)  # it waits when this is answered
         done = admin(node, gone, "disconnect")
@@ -98,14 +98,22 @@ async def test_every_way_in_is_refused_to_who_was_removed_until_an_admin_lets_it
         assert await refusal(node, token(node, gone, privilege="full")) == (403, "removed")  # with another token
         assert "interlock rooms demote" in ask(node, "/v0/topics/garden/history", secret)[1]["message"]
         assert ask(node, "/v0/topics/shed/history", shed)[0] == 200  # another room is another matter
-        told = ask(node, "/v0/topics/garden/history?limit=10", witness_token(node, other))[1]["history"]
-        assert said in [one["envelope"]["id"] for one in told]  # what was said stays said
+        history = ask(node, "/v0/topics/garden/history?limit=10", witness_token(node, other))[1]["history"]
+        assert envelope_id in [entry["envelope"]["id"] for entry in history]  # what was said stays said
         assert admin(node, gone, "disconnect")["closedConnections"] == 0  # and may be said twice
 
-    (shown,) = [one for one in node.admin("/admin/rooms/garden/connections")["removed"] if one["participantId"] == gone]
+    (shown,) = [
+        removal
+        for removal in node.admin("/admin/rooms/garden/connections")["removed"]
+        if removal["participantId"] == gone
+    ]
     assert shown["by"] == "local"
     assert f"removed: {gone} (by local" in node.cli("rooms", "show", "garden").stdout
-    (listed,) = [one for one in node.admin("/admin/rooms/garden/participants")["participants"] if one["id"] == gone]
+    (listed,) = [
+        participant
+        for participant in node.admin("/admin/rooms/garden/participants")["participants"]
+        if participant["id"] == gone
+    ]
     assert (listed["removed_by"], listed["removed_at"]) == ("local", shown["at"])
     assert "rooms demote" in node.cli("explain", "removed").stdout
 
@@ -118,9 +126,10 @@ async def test_every_way_in_is_refused_to_who_was_removed_until_an_admin_lets_it
         assert admin(node, gone, "disconnect")
         assert answers() == {(403, "removed")}
     recorded = [
-        one["method"].removeprefix("rooms/")
-        for one in node.admin("/admin/audit?limit=1000")["records"]
-        if one.get("participant") == gone and one.get("method") in ("rooms/disconnect", "rooms/demote", "rooms/promote")
+        record["method"].removeprefix("rooms/")
+        for record in node.admin("/admin/audit?limit=1000")["records"]
+        if record.get("participant") == gone
+        and record.get("method") in ("rooms/disconnect", "rooms/demote", "rooms/promote")
     ]
     expected = ["disconnect", "disconnect", "demote", "disconnect", "promote", "disconnect"]
     assert recorded in (expected, expected[::-1])
@@ -138,11 +147,11 @@ async def test_who_was_removed_has_left_at_once(node: RunningNode) -> None:
         left = await witness.until(kind="presence", event="leave")
         assert left["payload"]["participant"]["id"] == gone
         there = ask(node, "/v0/topics/shed/participants", witness.secret)[1]["participants"]
-        assert {one["id"] for one in there} == {witness.name, "interlock"}
+        assert {participant["id"] for participant in there} == {witness.name, "interlock"}
     (gone, _), _ = who = names("full", "full")
     async with joined(node, *who, topic="shed") as (leaving, witness):
         await leaving.leave()
-        wait_for(lambda: gone not in {one["participantId"] for one in connections(node, "shed")})
+        wait_for(lambda: gone not in {connection["participantId"] for connection in connections(node, "shed")})
         admin(node, gone, "disconnect", "shed")  # within the grace, which is a minute
         left = await witness.until(kind="presence", event="leave")
         assert left["payload"]["participant"]["id"] == gone
@@ -169,8 +178,8 @@ async def test_only_a_decision_without_an_end_lets_in_again(node: RunningNode) -
 def waiting_of(node: RunningNode, proposer: str) -> Any:
     """The approval of a proposal that waits."""
     listed = node.admin("/approvals?kind=proposal&status=pending")["approvals"]
-    whole = [node.admin(f"/approvals/{one['id']}") for one in listed]
-    return next((one["id"] for one in whole if one["agent"] == proposer), None)
+    whole = [node.admin(f"/approvals/{item['id']}") for item in listed]
+    return next((item["id"] for item in whole if item["agent"] == proposer), None)
 
 
 @pytest.mark.req("X-5.1-6", "X-10.1-4")
@@ -241,4 +250,6 @@ async def test_a_removal_is_on_disk_before_it_is_answered(tmp_path: Path) -> Non
 async def test_who_is_unknown_or_the_node_itself_is_not_removed(node: RunningNode) -> None:
     assert admin(node, "nobody", "disconnect")["error"] == "not_found"
     assert admin(node, "interlock", "disconnect", "shed")["error"] == "not_found"
-    assert "interlock" in [one["id"] for one in node.admin("/admin/rooms/shed/participants")["participants"]]
+    assert "interlock" in [
+        participant["id"] for participant in node.admin("/admin/rooms/shed/participants")["participants"]
+    ]

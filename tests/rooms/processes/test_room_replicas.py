@@ -45,13 +45,13 @@ async def present(*places: tuple[RunningNode, str], topic: str = "garden", **que
             name = f"{privilege}{number}-{uuid.uuid4().hex[:8]}"
             secret = token(places[0][0], name, topic, privilege)
             await knows(node, topic, secret)
-            one = await Bare.join(node, topic, secret, **query)
-            one.secret, one.name = secret, name
-            stack.push_async_callback(one.leave)
-            assert (await one.next())["payload"]["event"] == "welcome"
+            participant = await Bare.join(node, topic, secret, **query)
+            participant.secret, participant.name = secret, name
+            stack.push_async_callback(participant.leave)
+            assert (await participant.next())["payload"]["event"] == "welcome"
             for earlier in there:
                 await seen(earlier, "join", name)
-            there.append(one)
+            there.append(participant)
         yield there
 
 
@@ -70,41 +70,43 @@ async def heard_chat(one: Bare, count: int) -> list[str]:
 
 
 @pytest.mark.req("X-10.1-2", "X-1-3")
-async def test_participants_on_two_replicas_hear_one_order(replicas: Replicas) -> None:
+async def test_participants_on_two_replicas_receive_one_order(replicas: Replicas) -> None:
     async with present((replicas.one, "full"), (replicas.other, "full")) as (here, there):
 
         async def talk(one: Bare) -> None:
             for number in range(EACH):
                 await one.say(f"{number}")
 
-        hearing = [asyncio.create_task(heard_chat(one, 2 * EACH)) for one in (here, there)]
+        hearing = [asyncio.create_task(heard_chat(entry, 2 * EACH)) for entry in (here, there)]
         await asyncio.gather(talk(here), talk(there))
         first, second = await asyncio.gather(*hearing)
         assert first == second
         assert len(set(first)) == 2 * EACH
         for node, who in ((replicas.one, here), (replicas.other, there)):
             _, told = ask(node, f"/v0/topics/garden/history?limit={2 * EACH}", who.secret)
-            kept = [one["envelope"] for one in reversed(told["history"])]
-            assert [one["id"] for one in kept if one["kind"] == "chat"] == first
+            entries = [entry["envelope"] for entry in reversed(told["history"])]
+            assert [entry["id"] for entry in entries if entry["kind"] == "chat"] == first
 
 
 @pytest.mark.req("X-10.1-2")
-async def test_who_is_at_another_replica_is_seen_to_come_and_to_go(replicas: Replicas) -> None:
+async def test_participants_at_another_replica_are_seen_to_join_and_leave(replicas: Replicas) -> None:
     async with present((replicas.one, "full")) as (here,):
         name = f"guest-{uuid.uuid4().hex[:8]}"
         secret = token(replicas.one, name)
         await knows(replicas.other, "garden", secret)
         guest = await Bare.join(replicas.other, "garden", secret)
         welcome = (await guest.next())["payload"]
-        assert here.name in [one["id"] for one in welcome["participants"]]
+        assert here.name in [participant["id"] for participant in welcome["participants"]]
         await seen(here, "join", name)
         for node in (replicas.one, replicas.other):
             _, told = ask(node, "/v0/topics/garden/participants", here.secret)
-            assert {here.name, name} <= {one["id"] for one in told["participants"]}
+            assert {here.name, name} <= {participant["id"] for participant in told["participants"]}
             held = node.admin("/admin/rooms/garden/connections")["connections"]
-            found = {one["participantId"]: (one["isElsewhere"], one["source"], one["protocol"]) for one in held}
-            assert found[name] == (node is replicas.one, "token", "mcpx/v0.1")
-            assert found[here.name] == (node is replicas.other, "token", "mcpx/v0.1")
+            result = {
+                entry["participantId"]: (entry["isElsewhere"], entry["source"], entry["protocol"]) for entry in held
+            }
+            assert result[name] == (node is replicas.one, "token", "mcpx/v0.1")
+            assert result[here.name] == (node is replicas.other, "token", "mcpx/v0.1")
         assert "elsewhere" in replicas.one.cli("rooms", "show", "garden").stdout
         await guest.leave()
         await seen(here, "leave", name)
@@ -158,10 +160,10 @@ async def test_an_id_is_published_once_whichever_replica_it_comes_to(replicas: R
             first, second = await asyncio.gather(here.until(kind="chat", id=id), there.until(kind="chat", id=id))
             assert first["payload"] == second["payload"]
         await here.say("end")
-        for one in (here, there):
-            while (await one.until(kind="chat"))["payload"]["text"] != "end":
+        for entry in (here, there):
+            while (await entry.until(kind="chat"))["payload"]["text"] != "end":
                 pass
-        ids = [said["id"] for said in here.heard if said["kind"] == "chat"]
+        ids = [envelope["id"] for envelope in here.heard if envelope["kind"] == "chat"]
         assert len(ids) == len(set(ids))
 
 
@@ -197,13 +199,15 @@ async def test_a_proposal_is_approved_at_another_replica_than_where_it_was_made(
         person = Person(replicas.other)
         waits = await person.waiting(id)
         deciding = asyncio.create_task(asyncio.to_thread(person.decide, waits["id"], "approve"))
-        asked = await answer(robot)
-        assert asked["payload"]["params"]["arguments"] == {"litres": 2, "bed": "roses"}
+        reply = await answer(robot)
+        assert reply["payload"]["params"]["arguments"] == {"litres": 2, "bed": "roses"}
         assert (await deciding)["status"] in ("used", "done")
         ended = await agent.until(event="proposal_fulfilled")
         assert ended["payload"]["proposalId"] == id
-        said = [one["payload"]["event"] for one in agent.heard if one["payload"].get("proposalId") == id]
-        assert sorted(said) == ["proposal_claimed", "proposal_fulfilled"]  # each told once, by one replica
+        envelopes = [
+            envelope["payload"]["event"] for envelope in agent.heard if envelope["payload"].get("proposalId") == id
+        ]
+        assert sorted(envelopes) == ["proposal_claimed", "proposal_fulfilled"]  # each told once, by one replica
         for node in (replicas.one, replicas.other):
             shown = await Person(node).waiting(id, "done")
             assert shown["id"] == waits["id"]
@@ -226,7 +230,9 @@ async def test_two_who_decide_at_two_replicas_send_one_request(replicas: Replica
             assert (statuses[0], refused["error"]) == (200, "already_claimed")
             await answer(robot)
             await agent.until(event="proposal_fulfilled")
-        requests = [one for one in robot.heard if one["kind"] == "mcp" and "method" in one["payload"]]
+        requests = [
+            envelope for envelope in robot.heard if envelope["kind"] == "mcp" and "method" in envelope["payload"]
+        ]
         assert len(requests) == 2
 
 
@@ -239,22 +245,26 @@ async def test_a_participant_has_one_connection_over_all_replicas(replicas: Repl
         await again.say("I am here now")
         assert (await there.until(kind="chat"))["from"] == here.name
         await again.leave()
-        left = [one["payload"]["participant"]["id"] for one in there.heard if one["payload"].get("event") == "leave"]
+        left = [
+            envelope["payload"]["participant"]["id"]
+            for envelope in there.heard
+            if envelope["payload"].get("event") == "leave"
+        ]
         assert here.name not in left
 
 
 @pytest.mark.req("X-10.1-2", "X-5.1-6")
-async def test_what_an_admin_ends_at_one_replica_ends_at_the_other(replicas: Replicas) -> None:
+async def test_a_removal_at_one_replica_closes_connections_at_the_other(replicas: Replicas) -> None:
     async with present((replicas.one, "full"), (replicas.other, "full"), (replicas.other, "full")) as (_, there, third):
-        told = replicas.one.admin(f"/admin/participants/{there.name}/disconnect?topic=garden", "POST", {})
-        assert told["closedConnections"] == 1
+        reply = replicas.one.admin(f"/admin/participants/{there.name}/disconnect?topic=garden", "POST", {})
+        assert reply["closedConnections"] == 1
         assert await there.closed() == 4403
         history = "/v0/topics/garden/history"
         for node in (replicas.one, replicas.other):
             status, said = ask(node, history, there.secret)
             assert (status, said["error"]) == (403, "removed")
             shown = node.admin("/admin/rooms/garden/connections")["removed"]
-            assert there.name in [one["participantId"] for one in shown]
+            assert there.name in [item["participantId"] for item in shown]
         replicas.other.admin(f"/admin/participants/{there.name}/demote?topic=garden", "POST", {})
         await asyncio.to_thread(wait_for, lambda: ask(replicas.one, history, there.secret)[0] == 200)
         assert ask(replicas.other, history, there.secret)[0] == 200
@@ -280,35 +290,39 @@ async def test_without_the_store_nothing_is_said_and_nothing_is_lost(tmp_path: A
             first = await here.say("before")
             assert (await there.until(kind="chat"))["id"] == first
             running.server.kill()
-            for one in (here, there):
-                lost = await one.say("while it is away")
-                refused = await one.until(correlation_id=lost)
+            for entry in (here, there):
+                lost = await entry.say("while it is away")
+                refused = await entry.until(correlation_id=lost)
                 assert refused["payload"]["code"] == "unavailable"
             running.server.start()
 
             async def until_taken(one: Bare) -> str:
                 while True:
                     id = await one.say("after")
-                    said = await one.until_either(id)
-                    if said["kind"] == "chat":
+                    reply = await one.until_either(id)
+                    if reply["kind"] == "chat":
                         return id
 
             second = await until_taken(here)
             third = await until_taken(there)
-            for one in (here, there):
-                while third not in [said["id"] for said in one.heard]:
-                    await one.next()
-                texts = [said["payload"]["text"] for said in one.heard if said["kind"] == "chat"]
+            for entry in (here, there):
+                while third not in [envelope["id"] for envelope in entry.heard]:
+                    await entry.next()
+                texts = [envelope["payload"]["text"] for envelope in entry.heard if envelope["kind"] == "chat"]
                 assert "while it is away" not in texts
-                ids = [said["id"] for said in one.heard if said["kind"] == "chat"]
+                ids = [envelope["id"] for envelope in entry.heard if envelope["kind"] == "chat"]
                 assert [id for id in ids if id in (first, second, third)] == [first, second, third]
             for node, who in ((running.one, here), (running.other, there)):
                 _, told = ask(node, "/v0/topics/garden/history?limit=10", who.secret)
-                assert [one["envelope"]["id"] for one in reversed(told["history"])] == [first, second, third]
+                assert [current_entry["envelope"]["id"] for current_entry in reversed(told["history"])] == [
+                    first,
+                    second,
+                    third,
+                ]
 
 
 @pytest.mark.req("X-10.1-2")
-async def test_those_of_a_replica_that_was_killed_leave_and_come_back_to_the_other(tmp_path: Any) -> None:
+async def test_participants_of_a_killed_replica_leave_and_return_to_the_other(tmp_path: Any) -> None:
     with running_replicas(tmp_path, extra=ROOMS) as running:
         async with present((running.one, "full"), (running.other, "full")) as (here, there):
             sent = [await there.say(f"{number}") for number in range(20)]
@@ -316,14 +330,16 @@ async def test_those_of_a_replica_that_was_killed_leave_and_come_back_to_the_oth
             running.other.process.send_signal(signal.SIGKILL)
             running.other.process.wait()
             await seen(here, "leave", there.name)
-            heard += [one["id"] for one in here.heard if one["kind"] == "chat" and one["id"] not in heard]
+            heard += [
+                envelope["id"] for envelope in here.heard if envelope["kind"] == "chat" and envelope["id"] not in heard
+            ]
             assert heard == sent[: len(heard)]
             back = await Bare.join(running.one, "garden", there.secret, after="0")
-            kept: list[str] = []
-            while len(kept) < len(heard):
+            entries: list[str] = []
+            while len(entries) < len(heard):
                 payload = (await back.next())["payload"]
-                kept += [one["id"] for one in payload.get("envelopes", ())]
-            assert kept[: len(heard)] == heard
+                entries += [entry["id"] for entry in payload.get("envelopes", ())]
+            assert entries[: len(heard)] == heard
             await back.say("once more")
             await here.until(kind="chat")
             await back.leave()

@@ -48,7 +48,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield started
 
 
-def test_who_is_not_shown_a_tool_is_told_that_it_is_there_for_others(node: RunningNode) -> None:
+def test_a_client_without_access_learns_that_the_tool_exists_for_others(node: RunningNode) -> None:
     for name, said in (("rooms.list", "rooms.list is not shown to this client"), ("rooms.no", "no tool rooms.no")):
         done = node.cli("tools", "call", name)
         assert (done.returncode, said in done.stderr) == (1, True), done.stderr
@@ -82,10 +82,10 @@ class Member:
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
         if self.era != "aql":
             return (await self.ask("tools/call", {"name": f"rooms__{name}", "arguments": arguments}))["result"]
-        asked = {"operation": f"rooms__{name}", "params": arguments}
-        answer = (await self.ask("tools/call", {"name": "mcp_aql", "arguments": asked}))["result"]
-        told = json.loads(answer["content"][0]["text"])
-        return {"structuredContent": told["data"], "isError": not told["success"]}
+        request = {"operation": f"rooms__{name}", "params": arguments}
+        answer = (await self.ask("tools/call", {"name": "mcp_aql", "arguments": request}))["result"]
+        body = json.loads(answer["content"][0]["text"])
+        return {"structuredContent": body["data"], "isError": not body["success"]}
 
 
 @functools.cache
@@ -106,30 +106,32 @@ async def test_a_client_joins_reads_says_and_leaves(node: RunningNode, members: 
     alice, agent = members
     bare = await Bare.join(node, "garden", token(node, f"w-{uuid.uuid4().hex[:8]}"))
     await bare.next()
-    rooms = {one["topic"]: one for one in (await agent.tool("list"))["rooms"]}
+    rooms = {room["topic"]: room for room in (await agent.tool("list"))["rooms"]}
     assert list(rooms) == ["garden"] and rooms["garden"]["you"] == {"id": "client:agent", "privilege": "restricted"}
     joined = await agent.tool("join", topic="garden")
     assert joined["you"]["privilege"] == "restricted"
     assert (await bare.until(kind="presence", event="join"))["payload"]["participant"]["id"] == "client:agent"
     await agent.tool("join", topic="garden")  # renews
-    said = await alice.tool("say", topic="garden", text="hello", to=["client:agent", "nobody"])
-    assert said["absent"] == ["nobody"]
+    reply = await alice.tool("say", topic="garden", text="hello", to=["client:agent", "nobody"])
+    assert reply["absent"] == ["nobody"]
     heard = await bare.until(kind="chat")
     assert (heard["from"], heard["payload"]) == ("client:alice", {"text": "hello"})
     read = await agent.tool("read", topic="garden", cursor=joined["cursor"])
-    assert [one["envelope"]["payload"] for one in read["messages"]] == [{"text": "hello"}]
+    assert [message["envelope"]["payload"] for message in read["messages"]] == [{"text": "hello"}]
     waiting = asyncio.create_task(agent.tool("read", topic="garden", cursor=read["cursor"], wait_s=20))
     await asyncio.sleep(0.05)
     await bare.say("soon")
-    assert [one["envelope"]["payload"] for one in (await waiting)["messages"]] == [{"text": "soon"}]
+    assert [message["envelope"]["payload"] for message in (await waiting)["messages"]] == [{"text": "soon"}]
     newest = await agent.tool("read", topic="garden", limit=1)
-    assert [one["envelope"]["payload"]["text"] for one in newest["messages"]] == ["soon"]
-    there = {one["id"] for one in (await agent.tool("participants", topic="garden"))["participants"]}
+    assert [message["envelope"]["payload"]["text"] for message in newest["messages"]] == ["soon"]
+    there = {participant["id"] for participant in (await agent.tool("participants", topic="garden"))["participants"]}
     assert "client:agent" in there and "client:alice" not in there
     assert (await agent.tool("leave", topic="garden"))["left"] is True
     while (await bare.until(kind="presence", event="leave"))["payload"]["participant"]["id"] != "client:agent":
         pass
-    assert not [one for one in bare.heard if one["kind"] == "mcp"]  # a lease hears nothing: it is not asked for tools
+    assert not [
+        envelope for envelope in bare.heard if envelope["kind"] == "mcp"
+    ]  # a lease hears nothing: it is not asked for tools
     await bare.leave()
 
 
@@ -142,24 +144,24 @@ async def test_a_restricted_client_proposes_and_a_full_one_carries_it_out(
     async with serving(node, id) as robot:
         proposed = await agent.tool("propose", topic="garden", to=id, tool="echo", arguments={"n": 1}, reason="dry")
         assert proposed["status"] == "pending"
-        asked = {"topic": "garden", "proposal_id": proposed["proposalId"]}
+        request = {"topic": "garden", "proposal_id": proposed["proposalId"]}
         shown = (await alice.tool("read", topic="garden"))["proposals"]
-        (mine,) = [one for one in shown if one["proposalId"] == proposed["proposalId"]]
+        (mine,) = [item for item in shown if item["proposalId"] == proposed["proposalId"]]
         assert {"proposer", "target", "method", "params", "status", "createdAt", "expiresAt"} <= mine.keys()
-        assert await agent.refused("fulfil", **asked) == "privilege_violation"
-        assert await agent.refused("reject", **asked) == "privilege_violation"
-        assert await alice.refused("withdraw", **asked) == "not_proposer"
+        assert await agent.refused("fulfil", **request) == "privilege_violation"
+        assert await agent.refused("reject", **request) == "privilege_violation"
+        assert await alice.refused("withdraw", **request) == "not_proposer"
         assert not robot.was_called()
-        done = await alice.tool("fulfil", **asked)
+        done = await alice.tool("fulfil", **request)
         assert done["status"] == "fulfilled" and done["answer"]["result"]["content"][0]["text"] == "{'n': 1}"
         assert robot.requests[-1]["from"] == "client:alice"
         assert robot.requests[-1]["correlation_id"] == proposed["proposalId"]
-        assert await alice.refused("fulfil", **asked) == "already_claimed"
+        assert await alice.refused("fulfil", **request) == "already_claimed"
         waiting = asyncio.create_task(
             agent.tool("propose", topic="garden", to=id, tool="echo", arguments={"n": 2}, wait_s=20)
         )
-        await happened(lambda: any(one["kind"] == "mcp/proposal" for one in robot.bare.heard[-2:]))
-        second = next(one["id"] for one in reversed(robot.bare.heard) if one["kind"] == "mcp/proposal")
+        await happened(lambda: any(envelope["kind"] == "mcp/proposal" for envelope in robot.bare.heard[-2:]))
+        second = next(envelope["id"] for envelope in reversed(robot.bare.heard) if envelope["kind"] == "mcp/proposal")
         await alice.tool("fulfil", topic="garden", proposal_id=second)
         assert (await waiting)["status"] == "fulfilled"
         third = await agent.tool("propose", topic="garden", to=id, tool="echo")
@@ -175,29 +177,29 @@ async def test_a_proposer_is_warned_of_secrets_before_everyone_sees_them(
 ) -> None:
     _, agent = members
     bare = await Bare.join(node, "garden", token(node, f"w-{uuid.uuid4().hex[:8]}"))
-    asked: dict[str, Any] = {"topic": "garden", "to": "sensors", "tool": "log_in"}
+    request: dict[str, Any] = {"topic": "garden", "to": "sensors", "tool": "log_in"}
     for arguments in (
         {"user": "ann", "note": "my key is ACME-4711, keep it"},  # secret_patterns
         {"steps": [{"password": "correct horse"}]},
         {"text": "use ghp_" + "a1B2" * 9},
     ):
-        assert await agent.refused("propose", **asked, arguments=arguments) == "secret_found"
-    assert await agent.refused("propose", **asked, reason="with ACME-4711") == "secret_found"
-    shown = await agent._call("propose", {**asked, "arguments": {"steps": [{"password": "correct horse"}]}})
+        assert await agent.refused("propose", **request, arguments=arguments) == "secret_found"
+    assert await agent.refused("propose", **request, reason="with ACME-4711") == "secret_found"
+    shown = await agent._call("propose", {**request, "arguments": {"steps": [{"password": "correct horse"}]}})
     assert shown["structuredContent"]["details"] == {"at": ["/arguments/steps/0/password"]}
     assert "correct horse" not in json.dumps(shown)
-    said = await agent.tool("propose", **asked, arguments={"password": "public"}, despite_secrets=True)
+    reply = await agent.tool("propose", **request, arguments={"password": "public"}, despite_secrets=True)
     heard = await bare.until(kind="mcp/proposal")  # the first that anyone hears of
-    assert heard["id"] == said["proposalId"]
-    await agent.tool("withdraw", topic="garden", proposal_id=said["proposalId"])
+    assert heard["id"] == reply["proposalId"]
+    await agent.tool("withdraw", topic="garden", proposal_id=reply["proposalId"])
     listed = (await agent.ask("tools/list", {}))["result"]["tools"]
-    (propose,) = [one for one in listed if one["name"] == "rooms__propose"]
+    (propose,) = [item for item in listed if item["name"] == "rooms__propose"]
     assert "sees it while it waits, arguments included" in propose["description"]
     await bare.leave()
 
 
 @pytest.mark.req("X-2.2-3", "X-4.1-3")
-async def test_what_a_client_may_not_or_gets_wrong_is_named(node: RunningNode, members: tuple[Member, Member]) -> None:
+async def test_forbidden_and_invalid_calls_have_named_errors(node: RunningNode, members: tuple[Member, Member]) -> None:
     alice, agent = members
     for wrong in ({}, {"topic": 3}, {"topic": "garden", "more": 1}, {"topic": "x" * 200}):
         assert await agent.refused("join", **wrong) == "input_invalid"
@@ -222,7 +224,7 @@ async def test_what_a_client_may_not_or_gets_wrong_is_named(node: RunningNode, m
     assert len((await alice.tool("read", topic="forgetful", cursor=before["cursor"]))["messages"]) == 1
 
 
-async def test_they_are_listed_to_those_who_may_join_a_room_alone(node: RunningNode) -> None:
+async def test_room_tools_are_listed_only_to_clients_that_may_join_a_room(node: RunningNode) -> None:
     for name, expected in (("agent", NAMES), ("stranger", [])):
         with Wire(node, "/mcp?names=qualified", client_token(node, name)) as wire:
             listed = wire.modern("tools/list").message["result"]["tools"]
@@ -248,7 +250,7 @@ async def test_a_room_is_a_resource_to_read_and_subscribe_to(node: RunningNode, 
         await meet(f"{node.url}/mcp", token=client_token(node, "stranger")) as stranger,
     ):
         listed = (await agent.request("resources/list")).result["resources"]
-        assert [one["uri"] for one in listed] == ["room://garden"]  # and not hidden, small and forgetful
+        assert [item["uri"] for item in listed] == ["room://garden"]  # and not hidden, small and forgetful
         assert (await stranger.request("resources/list")).result["resources"] == []
         for uri, peer in (("room://garden", stranger), ("room://hidden", agent), ("room://nowhere", agent)):
             assert "error" in (await peer.request("resources/read", {"uri": uri})).text
@@ -263,14 +265,14 @@ async def test_a_room_is_a_resource_to_read_and_subscribe_to(node: RunningNode, 
             await agent.listen()
             assert (await agent.request("resources/subscribe", {"uri": "room://garden"})).result == {}
             assert "error" in (await stranger.request("resources/subscribe", {"uri": "room://garden"})).text
-        said = await bare.say("the tank is empty")
+        envelope_id = await bare.say("the tank is empty")
         assert (await agent.hear(UPDATED))["params"]["uri"] == "room://garden"
         (content,) = (await agent.request("resources/read", {"uri": "room://garden"})).result["contents"]
-        told = json.loads(content["text"])
-        assert (content["uri"], content["mimeType"], told["topic"]) == ("room://garden", "application/json", "garden")
-        assert told["messages"][-1]["envelope"]["id"] == said
-        assert "gardener" in [one["id"] for one in told["participants"]]
-        assert {"cursor", "more", "proposals"} <= told.keys()
+        body = json.loads(content["text"])
+        assert (content["uri"], content["mimeType"], body["topic"]) == ("room://garden", "application/json", "garden")
+        assert body["messages"][-1]["envelope"]["id"] == envelope_id
+        assert "gardener" in [participant["id"] for participant in body["participants"]]
+        assert {"cursor", "more", "proposals"} <= body.keys()
         for number in range(5):
             last = await bare.say(f"again {number}")
         await bare.until(id=last)
@@ -279,10 +281,10 @@ async def test_a_room_is_a_resource_to_read_and_subscribe_to(node: RunningNode, 
     await bare.leave()
 
 
-async def test_they_are_operations_of_the_aql_surface(node: RunningNode) -> None:
+async def test_room_tools_are_operations_of_the_aql_surface(node: RunningNode) -> None:
     alice = Member(node, "alice", "aql")
-    assert {one["topic"] for one in (await alice.tool("list"))["rooms"]} >= {"garden", "hidden"}
-    said = await alice.tool("say", topic="hidden", text="through AQL")
-    read = await alice.tool("read", topic="hidden", cursor=said["cursor"] - 1)
+    assert {room["topic"] for room in (await alice.tool("list"))["rooms"]} >= {"garden", "hidden"}
+    reply = await alice.tool("say", topic="hidden", text="through AQL")
+    read = await alice.tool("read", topic="hidden", cursor=reply["cursor"] - 1)
     assert read["messages"][0]["envelope"]["payload"] == {"text": "through AQL"}
     alice.wire.close()

@@ -57,8 +57,8 @@ async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
             refused = await old.until(event="error")
             assert (refused["kind"], refused["correlation_id"], refused["protocol"]) == ("system", id, "mcp-x/v0")
             assert (refused["payload"]["type"], refused["payload"]["code"]) == ("error", code)
-        said = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "old words"}}
-        await old.send("mcp", said, protocol="mcp-x/v0")
+        message = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "old words"}}
+        await old.send("mcp", message, protocol="mcp-x/v0")
         heard = await new.until(kind="chat")
         assert (heard["protocol"], heard["payload"]) == ("mcpx/v0.1", {"text": "old words"})
         await new.say("new words")
@@ -71,17 +71,17 @@ async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
         assert (await old.until(event="proposal"))["payload"]["proposer"] == new_id
         await old.send("mcp", CALL, protocol="mcp-x/v0")
         assert (await old.until(**{"from": "system:gateway", "kind": "mcp"}))["payload"]["error"]["code"] == -32001
-    assert {one["protocol"] for one in old.heard} == {"mcp-x/v0"}
-    assert {one["kind"] for one in old.heard} == {"mcp", "presence", "system"}
-    assert {one["protocol"] for one in new.heard} == {"mcpx/v0.1"}
+    assert {envelope["protocol"] for envelope in old.heard} == {"mcp-x/v0"}
+    assert {envelope["kind"] for envelope in old.heard} == {"mcp", "presence", "system"}
+    assert {envelope["protocol"] for envelope in new.heard} == {"mcpx/v0.1"}
     await old.leave()
     for topic, given, wanted in (("trusts-v0", "restricted", "full"), ("doubts-v0", "full", "restricted")):
         for protocol, privilege in (("mcp-x/v0", wanted), ("mcpx/v0.1", given)):
-            one = await Bare.join(node, topic, token(node, old_id, topic, given), protocol=protocol)
-            await one.next()
+            participant = await Bare.join(node, topic, token(node, old_id, topic, given), protocol=protocol)
+            await participant.next()
             connections = node.admin(f"/admin/rooms/{topic}/connections")["connections"]
             assert [shown["privilege"] for shown in connections] == [privilege]
-            await one.leave()
+            await participant.leave()
     with pytest.raises(InvalidStatus) as refused:
         await Bare.join(node, "strict", token(node, "old", "strict"), protocol="mcp-x/v0")
     assert refused.value.response.status_code == 426
@@ -96,10 +96,10 @@ async def test_no_envelope_silences_a_client_of_v0_that_asks_for_history(node: R
         await a.until(id=mark)
         listening = await Bare.join(node, "open", token(node, old, "open"), protocol="mcp-x/v0", history="5")
         assert (await listening.next())["payload"]["event"] == "welcome"
-        told = json.loads(await listening.socket.recv(), parse_constant=str)
-        assert mark in [one["id"] for one in told["payload"]["envelopes"]]
-        said = await a.say("live")
-        await listening.until(id=said)
+        body = json.loads(await listening.socket.recv(), parse_constant=str)
+        assert mark in [envelope["id"] for envelope in body["payload"]["envelopes"]]
+        envelope_id = await a.say("live")
+        await listening.until(id=envelope_id)
         await listening.leave()
 
 
@@ -111,8 +111,8 @@ async def test_participants_of_both_versions_call_each_other_in_one_room(node: R
     versions = {old: "mcp-x/v0", new: "mcpx/v0.1"}
     for caller, one, target, other in ((old, first, new, second), (new, second, old, first)):
         request = await one.send("mcp", CALL, to=[target], protocol=versions[caller])
-        asked = await other.until(id=request)
-        assert (asked["protocol"], asked["payload"]) == (versions[target], CALL)
+        envelope = await other.until(id=request)
+        assert (envelope["protocol"], envelope["payload"]) == (versions[target], CALL)
         reply = {"jsonrpc": "2.0", "id": 42, "result": {"content": []}}
         await other.send("mcp", reply, to=[caller], correlation_id=request, protocol=versions[target])
         heard = await one.until(correlation_id=request, kind="mcp")

@@ -44,15 +44,15 @@ def written(**members: Any) -> bytes:
 
 
 def read(**members: Any) -> Envelope:
-    found = decode_untrusted(written(**members))
-    assert isinstance(found, Envelope), found
-    return found
+    result = decode_untrusted(written(**members))
+    assert isinstance(result, Envelope), result
+    return result
 
 
 def code(data: bytes) -> str:
-    found = decode_untrusted(data)
-    assert isinstance(found, EnvelopeRefusal), found
-    return found.code
+    result = decode_untrusted(data)
+    assert isinstance(result, EnvelopeRefusal), result
+    return result.code
 
 
 @pytest.mark.req("X-4-1")
@@ -70,7 +70,7 @@ def code(data: bytes) -> str:
         (b'{ "kind":"chat", "\\u006bind":"mcp", "id":"1", "payload":{} }', "invalid_envelope"),
     ],
 )
-def test_a_message_is_one_json_object_whose_members_stand_once(data: bytes, wanted: str) -> None:
+def test_a_message_is_one_json_object_without_repeated_members(data: bytes, wanted: str) -> None:
     assert code(data) == wanted
 
 
@@ -80,7 +80,7 @@ def test_as_many_arrays_as_take_time_are_refused() -> None:
 
 
 @pytest.mark.req("X-4-1")
-def test_what_looks_nested_inside_a_string_is_not() -> None:
+def test_brackets_inside_a_string_are_not_nesting() -> None:
     assert read(payload={"text": "[{" * 1000}).payload == json.dumps({"text": "[{" * 1000}).encode()
     assert isinstance(decode_untrusted(written(payload={"deep": json.loads("[" * 62 + "]" * 62)})), Envelope)
 
@@ -118,7 +118,7 @@ def test_what_looks_nested_inside_a_string_is_not() -> None:
         ({"from": 7}, "invalid_envelope"),
     ],
 )
-def test_each_member_is_what_it_has_to_be(members: dict[str, Any], wanted: str) -> None:
+def test_each_member_of_an_envelope_has_its_type(members: dict[str, Any], wanted: str) -> None:
     assert code(written(**members)) == wanted
 
 
@@ -139,10 +139,10 @@ def test_payload_and_unknown_members_keep_their_bytes() -> None:
     )
     envelope = decode_untrusted(data)
     assert isinstance(envelope, Envelope)
-    told = encode(msgspec.structs.replace(envelope, sender="a", ts="2025-08-26T14:00:00Z"))
-    assert b'"payload":' + payload in told
-    assert b',"privilege":"full"' in told and b',"later":[1, 2]' in told
-    again = decode_untrusted(told)
+    reply = encode(msgspec.structs.replace(envelope, sender="a", ts="2025-08-26T14:00:00Z"))
+    assert b'"payload":' + payload in reply
+    assert b',"privilege":"full"' in reply and b',"later":[1, 2]' in reply
+    again = decode_untrusted(reply)
     assert isinstance(again, Envelope)
     assert (again.payload, again.extra) == (payload, envelope.extra)
 
@@ -229,22 +229,33 @@ def test_ten_thousand_payloads_of_one_kind_and_privilege_have_one_verdict() -> N
     methods = ("tools/call", "tools/list", "initialize", "resources/read", "notifications/progress", "no/such", "")
 
     def value() -> Any:
-        made = (None, True, -1, 10**25, 1.5, "x", [], {}, {"name": "rm", "arguments": {"a": [1, {"b": 2}]}}, [1, "2"])
-        return chance.choice(made)
+        instance = (
+            None,
+            True,
+            -1,
+            10**25,
+            1.5,
+            "x",
+            [],
+            {},
+            {"name": "rm", "arguments": {"a": [1, {"b": 2}]}},
+            [1, "2"],
+        )
+        return chance.choice(instance)
 
     def payload() -> dict[str, Any]:
         members = {
             name: value() for name in ("jsonrpc", "id", "result", "error", "params", "privilege", "kind", "from")
         }
-        kept = {name: each for name, each in members.items() if chance.random() < 0.5}
-        return kept | ({"method": chance.choice(methods)} if chance.random() < 0.7 else {})
+        current_value = {name: each for name, each in members.items() if chance.random() < 0.5}
+        return current_value | ({"method": chance.choice(methods)} if chance.random() < 0.7 else {})
 
     payloads = [payload() for _ in range(10_000)]
-    assert len({json.dumps(one) for one in payloads}) > 9_000
+    assert len({json.dumps(payload) for payload in payloads}) > 9_000
     verdicts: dict[tuple[str, Privilege], set[str | None]] = {}
-    for one in payloads:
+    for current_payload in payloads:
         for kind in ("mcp", "mcp/proposal", "chat"):
-            envelope = read(kind=kind, payload=one)
+            envelope = read(kind=kind, payload=current_payload)
             for privilege in (FULL, RESTRICTED):
                 refused = enforcement.privilege_refusal(envelope, "a", privilege, SETTINGS, None)
                 verdicts.setdefault((kind, privilege), set()).add(None if refused is None else refused.code)
@@ -264,9 +275,11 @@ def test_the_restricted_may_chat_unless_the_room_says_no() -> None:
 @pytest.mark.req("X-3.1-5")
 def test_a_restricted_answer_passes_only_to_what_was_asked_of_it_once() -> None:
     allows = RoomSettings(restricted_replies="allow")
-    asked = OpenRequest(by="b", to=("a",), rpc_id=b"42", is_answered=False)
+    open_request = OpenRequest(by="b", to=("a",), rpc_id=b"42", is_answered=False)
 
-    def passes(payload: dict[str, Any], found: OpenRequest | None = asked, settings: RoomSettings = allows) -> bool:
+    def passes(
+        payload: dict[str, Any], found: OpenRequest | None = open_request, settings: RoomSettings = allows
+    ) -> bool:
         answer = read(kind="mcp", payload=payload, correlation_id="q")
         return enforcement.privilege_refusal(answer, "a", RESTRICTED, settings, found) is None
 
@@ -391,7 +404,7 @@ def test_privilege_is_settled_by_grant_then_token_then_identity_then_mode(
 @pytest.mark.req("X-8-1")
 @pytest.mark.parametrize("of_token", [None, FULL, RESTRICTED])
 @pytest.mark.parametrize("known", [False, True])
-def test_who_would_be_restricted_in_a_mixed_room_is_watched(of_token: Privilege | None, known: bool) -> None:
+def test_a_participant_that_a_mixed_room_would_restrict_is_observed(of_token: Privilege | None, known: bool) -> None:
     mixed = assign_privilege("mixed", granted=None, of_token=of_token, is_known_full=known)
     watched = assign_privilege("observe", granted=None, of_token=of_token, is_known_full=known)
     assert (watched.privilege, watched.is_observed) == (FULL, mixed.privilege is RESTRICTED)
@@ -418,26 +431,26 @@ def test_a_rate_is_counted_over_a_minute_and_says_how_long_to_wait() -> None:
 
 
 @pytest.mark.req("X-6.3-5")
-def test_the_chat_of_v0_is_chat_and_nothing_else_of_it_is() -> None:
-    said = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "hi", "thread_id": "t"}}
-    chat = read_v0(read(protocol=V0, kind="mcp", payload=said))
-    assert chat.kind == "chat" and json.loads(chat.payload) == said["params"]
-    assert read_v0(read(protocol=V0, kind="mcp", payload=said, to=["b"])).kind == "mcp"
-    assert read_v0(read(protocol=V0, kind="mcp", payload=said | {"id": 1})).kind == "mcp"
-    assert read_v0(read(protocol=V0, kind="mcp", payload=said | {"method": "tools/call"})).kind == "mcp"
-    assert read_v0(read(protocol=V0, kind="mcp", payload=said | {"params": []})).kind == "mcp"
+def test_only_the_chat_notification_of_v0_becomes_chat() -> None:
+    message = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "hi", "thread_id": "t"}}
+    chat = read_v0(read(protocol=V0, kind="mcp", payload=message))
+    assert chat.kind == "chat" and json.loads(chat.payload) == message["params"]
+    assert read_v0(read(protocol=V0, kind="mcp", payload=message, to=["b"])).kind == "mcp"
+    assert read_v0(read(protocol=V0, kind="mcp", payload=message | {"id": 1})).kind == "mcp"
+    assert read_v0(read(protocol=V0, kind="mcp", payload=message | {"method": "tools/call"})).kind == "mcp"
+    assert read_v0(read(protocol=V0, kind="mcp", payload=message | {"params": []})).kind == "mcp"
 
 
 @pytest.mark.req("X-6.3-3", "X-6.3-5")
-def test_v0_hears_only_its_own_kinds() -> None:
+def test_a_v0_client_receives_only_kinds_of_v0() -> None:
     stamped = {"sender": "a", "ts": "2025-08-26T14:00:00Z", "correlation_id": "q"}
     chat = msgspec.structs.replace(read(payload={"text": "hi"}), **stamped)
-    told = json.loads(encode_v0(chat))
-    assert (told["protocol"], told["kind"], told["id"], told["from"]) == (V0, "mcp", "e-1", "a")
-    assert told["payload"] == {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "hi"}}
+    body = json.loads(encode_v0(chat))
+    assert (body["protocol"], body["kind"], body["id"], body["from"]) == (V0, "mcp", "e-1", "a")
+    assert body["payload"] == {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "hi"}}
     proposal = msgspec.structs.replace(read(kind="mcp/proposal", payload={"method": "x"}), **stamped)
-    told = json.loads(encode_v0(proposal))
-    assert told["kind"] == "system" and told["payload"]["event"] == "proposal" and told["payload"]["proposer"] == "a"
+    body = json.loads(encode_v0(proposal))
+    assert body["kind"] == "system" and body["payload"]["event"] == "proposal" and body["payload"]["proposer"] == "a"
     call = msgspec.structs.replace(read(kind="mcp", payload={"id": 1, "method": "x"}), **stamped)
-    told = json.loads(encode_v0(call))
-    assert (told["kind"], told["payload"], told["correlation_id"]) == ("mcp", {"id": 1, "method": "x"}, "q")
+    body = json.loads(encode_v0(call))
+    assert (body["kind"], body["payload"], body["correlation_id"]) == ("mcp", {"id": 1, "method": "x"}, "q")

@@ -62,9 +62,9 @@ def test_an_illegal_move_is_refused_by_its_name(status: Status) -> None:
 @pytest.mark.req("X-4.2-2", "X-4.2-3", "X-4.2-4")
 def test_a_proposal_is_read_as_it_was_written() -> None:
     payload = b'{"method":"tools/call","params":{ "name":"a","arguments":{"n":1.50} },"reason":"why"}'
-    found = read_proposed(payload)
-    assert found is not None and (found.method, found.tool, found.reason) == ("tools/call", "a", "why")
-    assert found.params == Raw(b'{ "name":"a","arguments":{"n":1.50} }')
+    result = read_proposed(payload)
+    assert result is not None and (result.method, result.tool, result.reason) == ("tools/call", "a", "why")
+    assert result.params == Raw(b'{ "name":"a","arguments":{"n":1.50} }')
     bare = read_proposed(b'{"method":"resources/list"}')
     assert bare is not None and (bare.params, bare.tool) == (None, None)
     for params in (
@@ -101,7 +101,7 @@ def test_a_fulfilment_is_what_was_proposed_with_an_id_and_nothing_else() -> None
         (b'{"a":2,"a":1,"b":[2]}', False),
     ],
 )
-def test_params_are_compared_by_what_they_say(sent: bytes, is_same: bool) -> None:
+def test_params_are_compared_by_value_not_by_spelling(sent: bytes, is_same: bool) -> None:
     request = Fulfilment(method="m", id=Raw(b"1"), params=Raw(sent))
     assert is_as_proposed("m", Raw(b'{"a":1,"b":[2]}'), request) is is_same
     assert not is_as_proposed("n", Raw(b'{"a":1,"b":[2]}'), request)
@@ -121,7 +121,7 @@ def test_params_are_compared_by_what_they_say(sent: bytes, is_same: bool) -> Non
         (b"nonsense", None),
     ],
 )
-def test_an_answer_says_how_it_went(payload: bytes, end: object) -> None:
+def test_an_answer_tells_how_a_fulfilment_ended(payload: bytes, end: object) -> None:
     assert read_outcome(payload, b"7") == end
 
 

@@ -24,7 +24,7 @@ PATTERNS = ("ACME-*",)
         ([], []),
     ],
 )
-def test_secrets_are_found_where_they_stand(arguments: object, places: list[str]) -> None:
+def test_secrets_are_reported_with_their_place(arguments: object, places: list[str]) -> None:
     assert secret_places(json.dumps(arguments).encode(), PATTERNS) == places
 
 

@@ -26,15 +26,15 @@ async def test_the_pieces_of_the_page_are_one_program(monkeypatch: pytest.Monkey
         def context(of: str) -> Context:
             return Context(of, "local", lambda: False, lambda *said: None)
 
-        asked = json.encode({"operation": operation, "params": params})
-        return dict(json.decode((await service.answer(f"mcp_aql_{tool}", asked, context))[0]))
+        reply = json.encode({"operation": operation, "params": params})
+        return dict(json.decode((await service.answer(f"mcp_aql_{tool}", reply, context))[0]))
 
     assert (await send("read", "get_book", book_id="1"))["data"] == {"id": "1", "title": "Emma"}
     wrong = (await send("read", "get_book", bookId="1"))["error"]
     assert wrong["details"]["unknown_params"] == ["bookId"] and "Did you mean 'book_id'" in wrong["message"]
-    made = (await send("create", "create_book", title="Emma"))["data"]
-    changed = (await send("update", "update_book", book_id=made["id"], input={"title": "Persuasion"}))["data"]
-    assert changed == {**made, "title": "Persuasion"}
+    data = (await send("create", "create_book", title="Emma"))["data"]
+    changed = (await send("update", "update_book", book_id=data["id"], input={"title": "Persuasion"}))["data"]
+    assert changed == {**data, "title": "Persuasion"}
     begun = (await send("execute", "execute_inventory"))["data"]
     for _ in range(100):
         state = (await send("read", "get_execution", execution_id=begun["execution_id"]))["data"]

@@ -12,11 +12,11 @@ from interlock.sdk.aql.service import Service
 
 @pytest.fixture
 def library() -> Library:
-    made = Library()
+    filled_library = Library()
     for number in range(130):
         key = f"d{number:03}"
-        made.documents[key] = Document(key, f"t{129 - number:03}")
-    return made
+        filled_library.documents[key] = Document(key, f"t{129 - number:03}")
+    return filled_library
 
 
 @pytest.mark.req("AQL-C.page-1")
@@ -44,14 +44,14 @@ def test_walking_pages_while_things_come_and_go_repeats_and_loses_nothing(librar
     params: dict[str, Any] = {"first": 20}
     while True:
         data = library.ask("read", "list_documents", params=params)["data"]
-        seen += [one["resource_id"] for one in data["items"]]
+        seen += [item["resource_id"] for item in data["items"]]
         library.documents.pop(f"d{len(seen):03}x", None)
         library.documents[f"d{len(seen):03}a"] = Document(f"d{len(seen):03}a", "new")
         library.documents[f"d{len(seen) // 2:03}b"] = Document(f"d{len(seen) // 2:03}b", "new")
         if not data["pageInfo"]["hasNextPage"]:
             break
         params["after"] = data["pageInfo"]["endCursor"]
-    old = [one for one in seen if len(one) == 4]
+    old = [entry for entry in seen if len(entry) == 4]
     assert old == [f"d{number:03}" for number in range(130)]
     assert len(set(seen)) == len(seen)
 
@@ -72,11 +72,11 @@ def test_pages_have_a_default_and_a_maximum_and_go_backwards(library: Library) -
         "limit": 100,
     }
     last = library.ask("read", "list_documents", params={"last": 2})["data"]
-    assert [one["resource_id"] for one in last["items"]] == ["d128", "d129"]
+    assert [item["resource_id"] for item in last["items"]] == ["d128", "d129"]
     before = library.ask("read", "list_documents", params={"last": 2, "before": last["pageInfo"]["startCursor"]})[
         "data"
     ]
-    assert [one["resource_id"] for one in before["items"]] == ["d126", "d127"]
+    assert [item["resource_id"] for item in before["items"]] == ["d126", "d127"]
     assert before["pageInfo"]["hasNextPage"]
     assert library.ask("read", "list_documents", params={"first": 0})["data"]["items"] == []
 
@@ -91,12 +91,12 @@ def test_sorting_combines_with_fields_and_pages(library: Library) -> None:
     forwards: dict[str, Any] = {"first": 100}
     for _ in range(2):
         data = library.ask("read", "list_documents", params={**falling, **forwards})["data"]
-        seen += [one["title"] for one in data["items"]]
+        seen += [item["title"] for item in data["items"]]
         forwards["after"] = data["pageInfo"]["endCursor"]
     assert seen == [f"t{number:03}" for number in reversed(range(130))] and not data["pageInfo"]["hasNextPage"]
     back = {"last": 2, "before": data["pageInfo"]["startCursor"]}
     data = library.ask("read", "list_documents", params={**falling, **back})["data"]
-    assert [one["title"] for one in data["items"]] == ["t031", "t030"]
+    assert [item["title"] for item in data["items"]] == ["t031", "t030"]
     wrong = library.ask("read", "list_documents", params={"sort": {"field": "colour"}})["error"]
     assert wrong["details"]["param_name"] == "sort.field"
     odd = library.ask("read", "list_documents", params={"sort": {"field": "title", "colour": 1}})["error"]
@@ -106,9 +106,9 @@ def test_sorting_combines_with_fields_and_pages(library: Library) -> None:
 @pytest.mark.req("AQL-C.fields-1", "AQL-C.fields-2", "AQL-C.fields-3", "AQL-C.fields-4")
 def test_fields_are_presets_or_paths(library: Library) -> None:
     def item(**params: Any) -> dict[str, Any]:
-        found = library.ask("read", "list_documents", params={"first": 1, **params})["data"]
-        assert found["pageInfo"]["hasNextPage"]
-        shown = dict(found["items"][0])
+        data = library.ask("read", "list_documents", params={"first": 1, **params})["data"]
+        assert data["pageInfo"]["hasNextPage"]
+        shown = dict(data["items"][0])
         shown.pop("_etag")
         return shown
 
@@ -126,8 +126,8 @@ def test_fields_are_presets_or_paths(library: Library) -> None:
     refused = library.ask("create", "create_document", params={"title": "x", "fields": "full"})
     assert refused["error"]["code"] == "VALIDATION_UNKNOWN_PARAM"
     assert library.parameters("list_documents")["fields"]["default"] == "standard"
-    told = library.ask("read", "introspect", params={"query": "types", "name": "FieldSelection"})["data"]["type"]
-    assert [one["name"] for one in told["fields"]] == ["presets", "fields", "computed_fields"]
+    type = library.ask("read", "introspect", params={"query": "types", "name": "FieldSelection"})["data"]["type"]
+    assert [field["name"] for field in type["fields"]] == ["presets", "fields", "computed_fields"]
 
 
 METADATA = {"priority": None, "tags": [], "author": None}
@@ -147,13 +147,15 @@ def test_a_filter_and_a_query_combine_with_sorting_fields_and_pages(library: Lib
     ) -> Listing[Document]:
         """Documents with this in their title."""
         begins = "" if filter is None else filter.begins
-        found = [one for one in library.documents.values() if query in one.title and one.title.startswith(begins)]
-        return page.of(found, key=lambda one: getattr(one, "resource_id" if sort is None else sort.field))
+        values = [
+            value for value in library.documents.values() if query in value.title and value.title.startswith(begins)
+        ]
+        return page.of(values, key=lambda entry: getattr(entry, "resource_id" if sort is None else sort.field))
 
     library.service = Service(library.adapter)
     params = {"query": "1", "filter": {"begins": "t12"}, "sort": {"field": "title"}, "first": 2, "fields": ["title"]}
     data = library.ask("read", "search_documents", params=params)["data"]
-    assert [one["title"] for one in data["items"]] == ["t120", "t121"]
+    assert [item["title"] for item in data["items"]] == ["t120", "t121"]
     assert data["pageInfo"]["totalCount"] == 10
     wrong = library.ask("read", "search_documents", params={"query": "1", "filter": {"colour": 1}})["error"]
     assert wrong["details"]["unknown_fields"] == ["filter.colour"]

@@ -53,12 +53,16 @@ async def test_every_read_of_the_example_is_repeated_and_leaves_the_store_as_it_
 
     before = stored()
     some = (await read("list_documents"))["data"]["items"][0]["id"]
-    given = {"get_document": {"document_id": some}, "search": {"query": "one"}, "get_execution": {"execution_id": "x"}}
+    arguments = {
+        "get_document": {"document_id": some},
+        "search": {"query": "one"},
+        "get_execution": {"execution_id": "x"},
+    }
     reads = (await read("introspect", query="operations", first=100))["data"]["operations"]
-    names = [one["name"] for one in reads if one["semantic_category"] == "READ" and one["name"] != "introspect"]
+    names = [read["name"] for read in reads if read["semantic_category"] == "READ" and read["name"] != "introspect"]
     assert {"get_document", "list_documents", "search"} <= set(names)
     for name in names:
-        one, two = [await read(name, **given.get(name, {})) for _ in range(2)]
+        one, two = [await read(name, **arguments.get(name, {})) for _ in range(2)]
         assert one == two and stored() == before, name
 
 
@@ -70,26 +74,26 @@ async def test_collections_are_filtered_sorted_searched_and_shown_as_their_param
 
     async def read(operation: str, **params: Any) -> Any:
         text = json.dumps({"operation": operation, "params": params}).encode()
-        said = json.loads((await service.answer("mcp_aql_read", text, context))[0])
-        return said.get("data", said.get("error"))
+        body = json.loads((await service.answer("mcp_aql_read", text, context))[0])
+        return body.get("data", body.get("error"))
 
     for name, default in (("get_document", "full"), ("list_documents", "standard"), ("search", "minimal")):
         shown = (await read("introspect", query="operations", name=name))["operation"]["parameters"]
-        assert [one["default"] for one in shown if one["name"] == "fields"] == [default]
+        assert [item["default"] for item in shown if item["name"] == "fields"] == [default]
     by_title: dict[str, Any] = {"sort": {"field": "title", "order": "desc"}, "fields": ["title"], "first": 1}
     page = await read("list_documents", **by_title)
-    assert [one["title"] for one in page["items"]] == ["Two"] and page["pageInfo"]["hasNextPage"]
+    assert [item["title"] for item in page["items"]] == ["Two"] and page["pageInfo"]["hasNextPage"]
     page = await read("list_documents", filter={"author": "ada"}, **by_title)
-    assert [one["title"] for one in page["items"]] == ["One"] and not page["pageInfo"]["hasNextPage"]
+    assert [item["title"] for item in page["items"]] == ["One"] and not page["pageInfo"]["hasNextPage"]
     assert {"id", "title"} <= set((await read("search", query="one"))["items"][0]) <= {"id", "title", "_etag"}
-    found = await read("search", query="a c", first=1, fields=["title"])
-    assert len(found["items"]) == 1 and found["pageInfo"]["hasNextPage"]
+    content = await read("search", query="a c", first=1, fields=["title"])
+    assert len(content["items"]) == 1 and content["pageInfo"]["hasNextPage"]
     refused = await read("list_documents", filter={"colour": "red"})
     assert (refused["code"], refused["details"]["unknown_fields"]) == ("VALIDATION_UNKNOWN_FIELD", ["filter.colour"])
 
 
 def requests_in(text: str) -> list[dict[str, Any]]:
-    return [json.loads(found) for found in re.findall(r'\{"operation".*\}', text)]
+    return [json.loads(entry) for entry in re.findall(r'\{"operation".*\}', text)]
 
 
 @pytest.mark.req("AQL-C.tool-2")
@@ -109,25 +113,27 @@ def test_examples_in_descriptions_belong_to_their_tool_and_are_taken(
             family = tool["name"].removeprefix("mcp_aql_")
             example, discovery = (requests_in(line) for line in text.splitlines()[-2:])
             assert discovery[0]["operation"] == "introspect"
-            operations = [one for one in adapter.operations.values() if chosen.family_of(one.declaration) == family]
+            operations = [
+                value for value in adapter.operations.values() if chosen.family_of(value.declaration) == family
+            ]
             for request in example:
-                found = adapter.operations.get(request["operation"])
+                value = adapter.operations.get(request["operation"])
                 read = read_request(json.dumps(request).encode(), PayloadLimits())
                 assert isinstance(read, OperationRequest)
-                if found is not None:
-                    assert chosen.family_of(found.declaration) == family
-                    assert isinstance(found.validator.validate(read), Arguments), request
+                if value is not None:
+                    assert chosen.family_of(value.declaration) == family
+                    assert isinstance(value.validator.validate(read), Arguments), request
                     examples += 1
-            deletes = any(one.declaration.category.value == "DELETE" for one in operations)
+            deletes = any(operation.declaration.category.value == "DELETE" for operation in operations)
             assert ("Use caution" in text) is deletes and "Supported operations:" in text
-            categories = ", ".join(one.value for one in chosen.categories(family))
+            categories = ", ".join(category.value for category in chosen.categories(family))
             is_said = f"Primary semantic categories: {categories}." in text
             assert is_said is (profile != "crude" and bool(categories))
         assert examples >= 2
     for tool in json.loads(endpoint_tools(AqlEndpoints(profile=chosen))):
         text, family = tool["description"], tool["name"].removeprefix("mcp_aql_")
-        categories = [one.value for one in chosen.categories(family)]
-        assert {one["operation"] for one in requests_in(text)} == {"introspect"}
+        categories = [category.value for category in chosen.categories(family)]
+        assert {entry["operation"] for entry in requests_in(text)} == {"introspect"}
         assert ("Use caution" in text) is ("DELETE" in categories)
         line = f"Primary semantic categories: {', '.join(categories)}."
         assert (line in text) is (profile != "crude" and bool(categories))

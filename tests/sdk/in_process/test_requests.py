@@ -75,7 +75,7 @@ def test_unknown_parameters_are_all_named_wherever_they_stand() -> None:
     assert error["details"] == {
         "operation": "get_user",
         "unknown_params": ["userId", "bogus"],
-        "valid_params": [one["name"] for one in library.details("get_user")["parameters"]],
+        "valid_params": [parameter["name"] for parameter in library.details("get_user")["parameters"]],
         "did_you_mean": {"userId": "user_id"},
     }
     beside = library.ask("read", "get_user", user_id="a", bogus=1)["error"]
@@ -137,9 +137,9 @@ def test_a_missing_parameter_is_told_with_its_operation() -> None:
 @pytest.mark.req("AQL-5.2-1", "AQL-5.1-2")
 def test_data_is_what_a_handler_returned() -> None:
     library = Library()
-    made = library.ask("create", "create_document", params={"title": "My Document"})
-    assert set(made) == {"success", "data"}
-    assert set(made["data"]) == {"id", "title", "created_at"}
+    reply = library.ask("create", "create_document", params={"title": "My Document"})
+    assert set(reply) == {"success", "data"}
+    assert set(reply["data"]) == {"id", "title", "created_at"}
     for value in ({"a": None}, [1], "text", 1.5, False, None):
         assert library.ask("read", "get_value", params={"value": value}) == {"success": True, "data": value}
 
@@ -170,12 +170,12 @@ def test_a_batch_runs_in_order_and_its_items_do_not_disturb_each_other() -> None
         {"operation": "create_document", "params": {"title": "x"}},
         {"operation": "get_user", "params": {"user_id": "2"}},
     ]
-    found = library.ask("read", operations=items)
-    assert (found["success"], found["data"]) == (True, None)
-    assert [one["index"] for one in found["results"]] == [0, 1, 2, 3]
-    codes = [one["result"].get("error", {}).get("code") for one in found["results"]]
+    reply = library.ask("read", operations=items)
+    assert (reply["success"], reply["data"]) == (True, None)
+    assert [result["index"] for result in reply["results"]] == [0, 1, 2, 3]
+    codes = [result["result"].get("error", {}).get("code") for result in reply["results"]]
     assert codes == [None, "NOT_FOUND_OPERATION", "VALIDATION_ENDPOINT_MISMATCH", None]
-    assert found["summary"] == {"total": 4, "succeeded": 2, "failed": 2}
+    assert reply["summary"] == {"total": 4, "succeeded": 2, "failed": 2}
     assert library.calls == ["get_user 1", "get_user 2"]
     mixed = library.ask("", operations=items)
     assert mixed["summary"] == {"total": 4, "succeeded": 3, "failed": 1}
@@ -195,9 +195,9 @@ def test_a_batch_runs_in_order_and_its_items_do_not_disturb_each_other() -> None
 )
 def test_a_malformed_batch_runs_nothing(members: dict[str, object]) -> None:
     library = Library()
-    found = library.ask("read", **members)
-    assert set(found["error"]) == {"code", "message"}
-    assert found["error"]["code"] == "BATCH_VALIDATION_ERROR"
+    reply = library.ask("read", **members)
+    assert set(reply["error"]) == {"code", "message"}
+    assert reply["error"]["code"] == "BATCH_VALIDATION_ERROR"
     assert library.ask("read", operations=[{"operation": "list_users"}] * 50)["summary"]["succeeded"] == 50
     library.calls.clear()
     large = library.ask("read", operations=[{"operation": "list_users"}] * 51)
@@ -221,8 +221,8 @@ def test_a_request_id_is_echoed_and_else_there_is_no_meta() -> None:
 @pytest.mark.req("AQL-C.warn-1")
 def test_warnings_stand_on_successes_without_repeats() -> None:
     library = Library()
-    found = library.ask("execute", "execute_wait")
-    assert found["warnings"] == [{"code": "DEPRECATION_WARNING", "message": "old", "severity": "low"}]
+    reply = library.ask("execute", "execute_wait")
+    assert reply["warnings"] == [{"code": "DEPRECATION_WARNING", "message": "old", "severity": "low"}]
     assert library.progress == [(1, 2, "half")]
     batch = library.ask("execute", operations=[{"operation": "execute_wait"}])
     assert set(batch["results"][0]["result"]) == {"success", "data"}
@@ -234,8 +234,8 @@ def test_warnings_stand_on_successes_without_repeats() -> None:
             context.warn("PERFORMANCE_SLOW_QUERY_WARNING", str(number), severity=cast(Any, severity))
 
     library.service = Service(library.adapter)
-    kept = [one["message"] for one in library.ask("read", "get_warned")["warnings"]]
-    assert kept == ["0", "1", "2", "3", "4", "5", "7", "8", "10", "11"]  # of the low ones the last went
+    warnings = [warning["message"] for warning in library.ask("read", "get_warned")["warnings"]]
+    assert warnings == ["0", "1", "2", "3", "4", "5", "7", "8", "10", "11"]  # of the low ones the last went
 
 
 @pytest.mark.req("AQL-8.1-4", "AQL-C.token-3", "AQL-C.token-4")
@@ -243,17 +243,17 @@ def test_warnings_stand_on_successes_without_repeats() -> None:
 async def test_a_removal_asks_first_and_runs_once_with_the_token(name: str) -> None:
     library = Library()
     await library.call("create", "create_document", params={"title": "x"})
-    asked = await library.call("delete", "delete_document", params={"resource_id": "a"})
-    details = asked["error"]["details"]
-    assert asked["error"]["code"] == "CONFIRMATION_REQUIRED"
+    reply = await library.call("delete", "delete_document", params={"resource_id": "a"})
+    details = reply["error"]["details"]
+    assert reply["error"]["code"] == "CONFIRMATION_REQUIRED"
     assert details["confirmation_message"] == "Delete a?"
-    assert asked["confirmation"]["token"] == details["confirmation_token"]
+    assert reply["confirmation"]["token"] == details["confirmation_token"]
     assert "delete_document" not in library.calls
     token = details["confirmation_token"]
 
     async def code(**params: str) -> str:
-        found = await library.call("delete", "delete_document", params=params)
-        return "" if found["success"] else str(found["error"]["code"])
+        current_reply = await library.call("delete", "delete_document", params=params)
+        return "" if current_reply["success"] else str(current_reply["error"]["code"])
 
     assert await code(resource_id="b", **{name: token}) == "TOKEN_SCOPE_MISMATCH"
     assert await code(resource_id="a", _confirmation=token, confirmation_token="conf_x") == "TOKEN_INVALID"
@@ -272,14 +272,14 @@ async def test_a_batch_halts_where_it_is_asked_and_goes_on_with_the_token() -> N
         {"operation": "delete_document", "params": {"resource_id": "a"}},
         {"operation": "get_user", "params": {"user_id": "1"}},
     ]
-    found = await library.call("", operations=items)
-    assert found["success"] is True
-    assert found["summary"] == {"total": 3, "succeeded": 1, "failed": 0, "halted": 1, "pending": 1}
-    assert (found["halted_at"]["index"], found["halted_at"]["operation"]) == (1, "delete_document")
-    assert set(found["halted_at"]["result"]) == {"success", "error"}
-    assert found["pending_operations"] == [{"index": 2, **items[2]}]
+    reply = await library.call("", operations=items)
+    assert reply["success"] is True
+    assert reply["summary"] == {"total": 3, "succeeded": 1, "failed": 0, "halted": 1, "pending": 1}
+    assert (reply["halted_at"]["index"], reply["halted_at"]["operation"]) == (1, "delete_document")
+    assert set(reply["halted_at"]["result"]) == {"success", "error"}
+    assert reply["pending_operations"] == [{"index": 2, **items[2]}]
     assert "get_user 1" not in library.calls
-    token = found["halted_at"]["result"]["error"]["details"]["confirmation_token"]
+    token = reply["halted_at"]["result"]["error"]["details"]["confirmation_token"]
     again = [{**items[1], "params": {"resource_id": "a", "confirmation_token": token}}, items[2]]
     wrong = [{**items[1], "params": {"resource_id": "z", "confirmation_token": token}}]
     refused = await library.call("", operations=wrong)

@@ -23,7 +23,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def leaf(state: Path, *parents: Aggregator, beat_ms: int = 200, **more: Any) -> Subserver:
-    made = Subserver(
+    subserver = Subserver(
         "greenhouse",
         [parent.url for parent in parents],
         token="ils_x",
@@ -32,12 +32,12 @@ def leaf(state: Path, *parents: Aggregator, beat_ms: int = 200, **more: Any) -> 
         **more,
     )
 
-    @made.tool(mutable=False)
+    @subserver.tool(mutable=False)
     def temperature(bench: int) -> float:
         "The air temperature of a bench in degrees Celsius."
         return 20.5 + bench
 
-    return made
+    return subserver
 
 
 @contextlib.asynccontextmanager
@@ -51,9 +51,9 @@ async def serving(one: Subserver) -> AsyncIterator[asyncio.Task[None]]:
 
 
 def params(session: Session) -> dict[str, Any]:
-    found = session.all("mcpax/register")[-1]["params"]
-    assert isinstance(found, dict)
-    return found
+    register_params = session.all("mcpax/register")[-1]["params"]
+    assert isinstance(register_params, dict)
+    return register_params
 
 
 async def test_a_leaf_registers_first_with_what_the_draft_names_and_its_credential(state: Path) -> None:
@@ -61,15 +61,19 @@ async def test_a_leaf_registers_first_with_what_the_draft_names_and_its_credenti
         session = await parent.joined()
         first = session.heard[0]
         assert (first["jsonrpc"], first["method"]) == ("2.0", "mcpax/register")
-        said = first["params"]
-        assert said["segment"] == "greenhouse"
-        assert said["capabilities"]["tools"] is True
-        assert (said["heartbeat_interval_ms"], said["transport_class"], said["version"]) == (
+        register_params = first["params"]
+        assert register_params["segment"] == "greenhouse"
+        assert register_params["capabilities"]["tools"] is True
+        assert (
+            register_params["heartbeat_interval_ms"],
+            register_params["transport_class"],
+            register_params["version"],
+        ) == (
             200,
             "native",
             "2026-05-01",
         )
-        assert said["parent_id"] is None
+        assert register_params["parent_id"] is None
         assert parent.requests[0].headers["Authorization"] == "Bearer ils_x"
 
 
@@ -100,13 +104,13 @@ async def test_a_spoilt_identity_stops_the_start_instead_of_becoming_a_new_one(s
 async def test_it_beats_twice_an_interval_also_while_a_plain_tool_blocks(state: Path) -> None:
     release = threading.Event()
     async with aggregator() as parent:
-        one = leaf(state, parent)
+        result = leaf(state, parent)
 
-        @one.tool(mutable=False)
+        @result.tool(mutable=False)
         def block() -> None:
             release.wait(PATIENCE_S)
 
-        async with serving(one):
+        async with serving(result):
             session = await parent.joined()
             calling = asyncio.create_task(session.call("block"))
             beats = await session.hears("mcpax/heartbeat", 5)
@@ -177,13 +181,13 @@ async def test_a_parent_that_forgot_the_session_is_registered_with_anew_on_the_s
             assert session.all("mcpax/heartbeat")[-1]["params"]["session_id"] == session.session_id
 
 
-async def test_it_says_who_its_parent_is(state: Path) -> None:
+async def test_a_subserver_reports_its_parent(state: Path) -> None:
     async with aggregator() as parent:
-        asked: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
 
         def asking_first(session: Session, request: dict[str, Any]) -> Any:
             async def query() -> None:
-                asked.append((await session.ask("mcpax/parent"))["result"])
+                entries.append((await session.ask("mcpax/parent"))["result"])
                 await session.say(granted(session, request))
 
             task = asyncio.create_task(query())
@@ -195,17 +199,17 @@ async def test_it_says_who_its_parent_is(state: Path) -> None:
             session = await parent.joined()
             await session.hears("mcpax/heartbeat")
             ours = params(session)["subserver_id"]
-            assert asked == [{"subserver_id": ours, "parent_id": None}]
+            assert entries == [{"subserver_id": ours, "parent_id": None}]
             assert (await session.ask("mcpax/parent"))["result"] == {"subserver_id": ours, "parent_id": A}
 
 
 async def test_an_orderly_end_deregisters_and_closes(state: Path) -> None:
     async with aggregator() as parent:
-        one = leaf(state, parent)
-        async with serving(one) as task:
+        result = leaf(state, parent)
+        async with serving(result) as task:
             session = await parent.joined()
             await session.hears("mcpax/heartbeat")
-            one.stop()
+            result.stop()
             await asyncio.wait_for(task, PATIENCE_S)
         assert session.all("mcpax/deregister")[0]["params"] == {"session_id": session.session_id}
         assert await session.closed() == 1000
@@ -213,33 +217,33 @@ async def test_an_orderly_end_deregisters_and_closes(state: Path) -> None:
 
 async def test_a_call_under_way_is_answered_before_the_leaf_ends(state: Path) -> None:
     async with aggregator() as parent:
-        one = leaf(state, parent)
+        result = leaf(state, parent)
         release = asyncio.Event()
 
-        @one.tool(mutable=False)
+        @result.tool(mutable=False)
         async def slow() -> str:
             await release.wait()
             return "done"
 
-        async with serving(one):
+        async with serving(result):
             session = await parent.joined()
             calling = asyncio.create_task(session.call("slow"))
             assert (await session.call("temperature", bench=0))["isError"] is False
-            one.stop()
+            result.stop()
             release.set()
             assert (await calling)["content"][0]["text"] == "done"
             await session.hears("mcpax/deregister")
-        kinds = [one.get("method") for one in session.heard]
+        kinds = [envelope.get("method") for envelope in session.heard]
         assert kinds[-1] == "mcpax/deregister"
 
 
 async def test_a_parent_that_does_not_say_goodbye_does_not_keep_the_leaf(state: Path) -> None:
     async with aggregator() as parent:
         parent.answers["mcpax/deregister"] = silent
-        one = leaf(state, parent)
-        async with serving(one) as task:
+        result = leaf(state, parent)
+        async with serving(result) as task:
             await (await parent.joined()).hears("mcpax/heartbeat")
-            one.stop()
+            result.stop()
             await asyncio.wait_for(task, PATIENCE_S)
 
 
@@ -273,13 +277,13 @@ async def refused_with(status: bytes, state: Path, path: str, token: str | None)
 
     server = await asyncio.start_server(door, "127.0.0.1", 0)
     url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}{path}"
-    told = Told(logging.WARNING)
-    logging.getLogger("interlock.subserver").addHandler(told)
+    log_errors = Told(logging.WARNING)
+    logging.getLogger("interlock.subserver").addHandler(log_errors)
     try:
         async with server, serving(Subserver("greenhouse", [Parent(url=url, token=token)], state=state)):
-            return url, await asyncio.wait_for(told.errors.get(), PATIENCE_S)
+            return url, await asyncio.wait_for(log_errors.errors.get(), PATIENCE_S)
     finally:
-        logging.getLogger("interlock.subserver").removeHandler(told)
+        logging.getLogger("interlock.subserver").removeHandler(log_errors)
 
 
 @pytest.mark.parametrize(
@@ -287,9 +291,9 @@ async def refused_with(status: bytes, state: Path, path: str, token: str | None)
 )
 async def test_a_wrong_token_is_said_and_not_hammered(state: Path, token: str | None, said: str) -> None:
     url, words = await refused_with(b"401 Unauthorized", state, "/ax", token)
-    found = re.search(r"HTTP 401.* trying again in (\d+) s", words)
-    assert found is not None
-    assert int(found[1]) >= 30
+    match = re.search(r"HTTP 401.* trying again in (\d+) s", words)
+    assert match is not None
+    assert int(match[1]) >= 30
     assert "ils_wrong" not in words
     assert words.count(url) == 1
     assert said in words
@@ -414,19 +418,19 @@ async def test_a_parent_that_cuts_every_link_is_not_hammered(state: Path) -> Non
 
 
 async def test_one_that_another_took_the_place_of_says_so_and_does_not_fight_back(state: Path) -> None:
-    told = Told()
-    logging.getLogger("interlock.subserver").addHandler(told)
+    log_errors = Told()
+    logging.getLogger("interlock.subserver").addHandler(log_errors)
     try:
         async with aggregator() as parent, serving(leaf(state, parent)):
             session = await parent.joined()
             await session.hears("mcpax/heartbeat")
             await session.socket.close(1008, "superseded")
-            words = await asyncio.wait_for(told.errors.get(), PATIENCE_S)
+            words = await asyncio.wait_for(log_errors.errors.get(), PATIENCE_S)
     finally:
-        logging.getLogger("interlock.subserver").removeHandler(told)
-    found = re.search(r"another process registered with our subserver_id.* trying again in (\d+) s", words)
-    assert found is not None, words
-    assert int(found[1]) >= 30
+        logging.getLogger("interlock.subserver").removeHandler(log_errors)
+    match = re.search(r"another process registered with our subserver_id.* trying again in (\d+) s", words)
+    assert match is not None, words
+    assert int(match[1]) >= 30
 
 
 async def test_before_it_is_registered_nobody_is_served(state: Path) -> None:

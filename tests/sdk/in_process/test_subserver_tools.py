@@ -59,9 +59,9 @@ async def listed(session: Session) -> dict[str, dict[str, Any]]:
 def text(result: dict[str, Any]) -> str:
     (block,) = result["content"]
     assert block["type"] == "text"
-    said = block["text"]
-    assert isinstance(said, str)
-    return said
+    block_text = block["text"]
+    assert isinstance(block_text, str)
+    return block_text
 
 
 async def test_a_signature_becomes_a_schema_and_a_docstring_a_description(leaf: Subserver) -> None:
@@ -245,9 +245,9 @@ async def test_progress_reaches_whoever_asked_for_it_from_both_kinds_of_function
         await session.modern("tools/call", name="plain", arguments={"steps": 3}, _meta=meta)
         await session.modern("tools/call", name="quick", arguments={}, _meta={"progressToken": 7})
         await session.modern("tools/call", name="quick", arguments={})
-        said = [one["params"] for one in await session.hears("notifications/progress", 4)]
-    assert said[:3] == [{"progressToken": "t1", "progress": n, "total": 3, "message": "watering"} for n in (1, 2, 3)]
-    assert said[3:] == [{"progressToken": 7, "progress": 0.5}]
+        hears = [hear["params"] for hear in await session.hears("notifications/progress", 4)]
+    assert hears[:3] == [{"progressToken": "t1", "progress": n, "total": 3, "message": "watering"} for n in (1, 2, 3)]
+    assert hears[3:] == [{"progressToken": 7, "progress": 0.5}]
 
 
 async def test_a_cancelled_call_is_told_to_its_function_and_never_answered(leaf: Subserver) -> None:
@@ -284,7 +284,7 @@ async def test_a_cancelled_call_is_told_to_its_function_and_never_answered(leaf:
         await asyncio.wait_for(polled.wait(), PATIENCE_S)
         await session.modern("tools/list")
         assert ended == ["wait"]
-        assert [one for one in session.heard if one.get("id") in ("wait", "poll")] == []
+        assert [envelope for envelope in session.heard if envelope.get("id") in ("wait", "poll")] == []
 
 
 async def test_more_calls_than_it_can_hold_are_refused_and_the_others_are_answered(leaf: Subserver) -> None:
@@ -325,11 +325,11 @@ async def test_both_eras_are_served_on_one_link(leaf: Subserver) -> None:
         return "hello"
 
     async with serving(leaf) as session:
-        found = (await session.modern("server/discover"))["result"]
-        assert found["supportedVersions"] == ["2026-07-28"]
-        assert found["capabilities"] == {"tools": {"listChanged": True}}
-        assert (found["resultType"], found["ttlMs"], found["cacheScope"]) == ("complete", 0, "private")
-        assert found["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "greenhouse"
+        result = (await session.modern("server/discover"))["result"]
+        assert result["supportedVersions"] == ["2026-07-28"]
+        assert result["capabilities"] == {"tools": {"listChanged": True}}
+        assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 0, "private")
+        assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "greenhouse"
         old = (await session.ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}}))["result"]
         assert (old["protocolVersion"], old["serverInfo"]["name"]) == ("2025-06-18", "greenhouse")
         assert (await session.ask("ping"))["result"] == {}

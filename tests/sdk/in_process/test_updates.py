@@ -27,13 +27,13 @@ def _reference(target: Any, patch: Any) -> Any:
     """RFC 7396, section 2, as printed."""
     if not isinstance(patch, dict):
         return patch
-    made = dict(target) if isinstance(target, dict) else {}
+    instance = dict(target) if isinstance(target, dict) else {}
     for name, value in patch.items():
         if value is None:
-            made.pop(name, None)
+            instance.pop(name, None)
         else:
-            made[name] = _reference(made.get(name), value)
-    return made
+            instance[name] = _reference(instance.get(name), value)
+    return instance
 
 
 @pytest.mark.req("AQL-4.5.1-1", "AQL-4.5.1-2", "AQL-4.5.1-3", "AQL-4.5.1-4")
@@ -80,28 +80,30 @@ def test_the_worked_example() -> None:
 
 @pytest.fixture
 def library() -> Library:
-    made = Library()
-    made.documents["a"] = Document("a", "First", Metadata(priority="low", tags=["draft"], author="alice"))
-    return made
+    filled_library = Library()
+    filled_library.documents["a"] = Document("a", "First", Metadata(priority="low", tags=["draft"], author="alice"))
+    return filled_library
 
 
 @pytest.mark.req("AQL-4.5-1", "AQL-4.5-2")
 def test_what_is_updated_stands_in_input(library: Library) -> None:
-    found = library.ask("update", "update_document", params={"resource_id": "a", "input": {"title": "New"}})
-    assert found["data"]["title"] == "New"
+    reply = library.ask("update", "update_document", params={"resource_id": "a", "input": {"title": "New"}})
+    assert reply["data"]["title"] == "New"
     assert library.documents["a"].metadata.author == "alice"
     flat = library.ask("update", "update_document", params={"resource_id": "a", "title": "Flat"})
     assert flat["error"]["code"] == "VALIDATION_MISSING_PARAM"
     assert library.documents["a"].title == "New"
     field = AqlParameter(name="input", type="Changes")
     changes = TypeDeclaration(name="Changes", kind="object")
-    for category, parameters, found in (
+    for category, parameters, reply in (
         (Category.UPDATE, (field,), changes),
         (Category.UPDATE, (), None),
         (Category.CREATE, (field,), None),
     ):
-        one = AqlOperation(name="x", category=category, description="x", parameters=parameters, types=(changes,))
-        assert one.input_type is found
+        aql_operation = AqlOperation(
+            name="x", category=category, description="x", parameters=parameters, types=(changes,)
+        )
+        assert aql_operation.input_type is reply
     with pytest.raises(DeclarationInvalid, match="in a parameter 'input'"):
 
         @Adapter("x").update
@@ -123,7 +125,7 @@ def test_identifiers_stand_beside_input(library: Library) -> None:
     fields = library.ask("read", "introspect", params={"query": "types", "name": "DocumentInput"})["data"]["type"][
         "fields"
     ]
-    assert [one["name"] for one in fields] == ["title", "metadata"]
+    assert [field["name"] for field in fields] == ["title", "metadata"]
     assert "if_match" in library.parameters("delete_document")
     assert "if_match" not in library.parameters("get_document")
     assert "if_match" not in library.parameters("create_document")
@@ -140,8 +142,8 @@ def test_input_is_needed_and_is_an_object(library: Library) -> None:
     for wrong, word in ((None, "null"), ([], "array"), ("{}", "string"), (1, "number")):
         error = library.ask("update", "update_document", params={"resource_id": "a", "input": wrong})["error"]
         assert error["code"] == "VALIDATION_INVALID_TYPE"
-        found = [error["details"][key] for key in ("param_name", "expected_type", "actual_type")]
-        assert found == ["input", "object", word]
+        entries = [error["details"][key] for key in ("param_name", "expected_type", "actual_type")]
+        assert entries == ["input", "object", word]
     unchanged = library.ask("update", "update_document", params={"resource_id": "a", "input": {}})
     assert unchanged["data"]["title"] == "First"
 
@@ -191,9 +193,9 @@ async def test_a_version_is_shown_asked_for_and_refused_when_stale(library: Libr
         return await library.call("update", "update_document", params=params)
 
     both = await asyncio.gather(update("One", tag), update("Two", tag))
-    assert sorted(one["success"] for one in both) == [False, True]
-    (error,) = (one["error"] for one in both if not one["success"])
-    (done,) = (one["data"] for one in both if one["success"])
+    assert sorted(entry["success"] for entry in both) == [False, True]
+    (error,) = (entry["error"] for entry in both if not entry["success"])
+    (done,) = (entry["data"] for entry in both if entry["success"])
     assert error["code"] == "CONFLICT_VERSION_MISMATCH"
     assert error["message"] == "The resource was changed by somebody else; read it again"
     assert error["details"] == {"expected": tag, "current": done["_etag"]}
@@ -212,6 +214,6 @@ def test_a_dry_run_changes_nothing_and_only_some_operations_have_one(library: Li
 
 
 def test_a_resource_of_one_struct_type_is_validated_as_a_whole_after_the_merge(library: Library) -> None:
-    found = library.ask("update", "update_document", params={"resource_id": "a", "input": {"metadata": None}})
-    assert found["success"]
+    reply = library.ask("update", "update_document", params={"resource_id": "a", "input": {"metadata": None}})
+    assert reply["success"]
     assert msgspec.to_builtins(library.documents["a"]) == {"resource_id": "a", "title": "First", "metadata": {}}

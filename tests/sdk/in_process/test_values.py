@@ -27,13 +27,13 @@ from interlock.sdk.aql.values import plain
 )
 def test_dates_are_iso_8601(day: str, at: str, told: str) -> None:
     library = Library()
-    found = library.ask("read", "get_day", params={"day": day, "at": at})["data"]
+    data = library.ask("read", "get_day", params={"day": day, "at": at})["data"]
     assert {name: one["format"] for name, one in library.parameters("get_day").items() if "format" in one} == {
         "day": "date",
         "at": "date-time",
     }
-    assert found["day"] == day
-    assert found["at"] == told
+    assert data["day"] == day
+    assert data["at"] == told
 
 
 @pytest.mark.req("AQL-4.7.2-1")
@@ -100,7 +100,7 @@ async def test_what_json_has_no_word_for_is_text_with_its_kind_beside_it() -> No
         "raw_mime_type": "application/octet-stream",
     }
     big = (await library.call("read", "introspect", params={"query": "operations", "name": "get_number"}))["data"]
-    (shown,) = (one for one in big["operation"]["parameters"] if one["name"] == "big")
+    (shown,) = (parameter for parameter in big["operation"]["parameters"] if parameter["name"] == "big")
     assert shown["type"] == "string"
     assert re.fullmatch(shown["pattern"], "-12") and not re.fullmatch(shown["pattern"], "1.5")
     assert "digits" in shown["description"]
@@ -120,9 +120,9 @@ def test_binary_data_is_base64_with_padding(content: str) -> None:
     encoding = library.parameters("create_file")["file_encoding"]
     assert (encoding["type"], encoding["enum"], encoding["default"]) == ("string", ["base64"], "base64")
     good = base64.b64encode(b"hello").decode()
-    found = library.ask("create", "create_file", params={"file_content": good, "file_mime_type": "text/plain"})["data"]
-    assert found["size"] == 5
-    assert (found["copy_content"], found["copy_encoding"], found["copy_mime_type"]) == (good, "base64", "text/plain")
+    data = library.ask("create", "create_file", params={"file_content": good, "file_mime_type": "text/plain"})["data"]
+    assert data["size"] == 5
+    assert (data["copy_content"], data["copy_encoding"], data["copy_mime_type"]) == (good, "base64", "text/plain")
     assert library.ask("create", "create_file", params={"file_content": content})["error"]["code"] == (
         "VALIDATION_INVALID_VALUE"
     )
@@ -140,8 +140,8 @@ def test_nul_stands_only_in_a_parameter_that_is_declared_to_take_it() -> None:
     library.service = Service(library.adapter)
     assert library.ask("read", "get_pair", params={"raw": "a\x00"})["data"] == "a\x00"
     assert library.ask("read", "get_pair", params={"text": "\\u0000"})["data"] == "\\u0000"
-    for given in ({"text": "a\x00"}, {"raw": "a\x00", "text": "\\\x00"}):
-        assert library.ask("read", "get_pair", params=given)["error"]["code"] == "VALIDATION_INVALID_ENCODING"
+    for entry in ({"text": "a\x00"}, {"raw": "a\x00", "text": "\\\x00"}):
+        assert library.ask("read", "get_pair", params=entry)["error"]["code"] == "VALIDATION_INVALID_ENCODING"
     shown = library.parameters("get_pair")
     assert ("U+0000" in shown["raw"]["description"], "description" in shown["text"]) == (True, False)
 

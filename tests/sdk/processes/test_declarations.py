@@ -32,20 +32,20 @@ def _declare(adapter: Adapter, name: str, category: Category = Category.READ, **
 @pytest.mark.req("AQL-C.sdk-1", "AQL-4.3-2", "AQL-9.2-1")
 def test_one_signature_is_what_is_routed_validated_introspected_and_described() -> None:
     library = Library()
-    listed = {one["name"]: one for one in library.service.definitions()}
+    listed = {definition["name"]: definition for definition in library.service.definitions()}
     assert "create_document" in listed["mcp_aql_create"]["description"]
     shown = library.details("create_document")
-    assert [one["name"] for one in shown["parameters"]] == ["title", "resource_id", "tags"]
-    known = {"string", "integer", "number", "boolean", "array", "object", "null", "any"}
-    types = {one["name"] for one in library.ask("read", "introspect", params={"query": "types"})["data"]["types"]}
+    assert [parameter["name"] for parameter in shown["parameters"]] == ["title", "resource_id", "tags"]
+    values = {"string", "integer", "number", "boolean", "array", "object", "null", "any"}
+    types = {type["name"] for type in library.ask("read", "introspect", params={"query": "types"})["data"]["types"]}
     for name in library.adapter.operations:
         details = library.details(name)
-        words = [*(one["type"] for one in details["parameters"]), details["returns"]["name"]]
-        assert {word for each in words for word in each.split(" | ")} <= known | types, name
+        words = [*(parameter["type"] for parameter in details["parameters"]), details["returns"]["name"]]
+        assert {word for each in words for word in each.split(" | ")} <= values | types, name
         request = details["examples"][0]["request"]
-        found = library.ask(details["endpoint"], request["operation"], params=request.get("params", {}))
-        code = found.get("error", {}).get("code", "")
-        assert not code.startswith("VALIDATION_"), (name, found)
+        reply = library.ask(details["endpoint"], request["operation"], params=request.get("params", {}))
+        code = reply.get("error", {}).get("code", "")
+        assert not code.startswith("VALIDATION_"), (name, reply)
 
 
 @pytest.mark.req("AQL-8.5.2-1", "AQL-8.5.4-1", "AQL-6.2-1")
@@ -74,18 +74,18 @@ def test_a_name_is_declared_once() -> None:
     native.add(first.declaration, _nothing)
     with pytest.raises(ValueError, match="already"):
         native.add(first.declaration, _nothing)
-    assert [one.declaration for one in native] == [first.declaration]
+    assert [entry.declaration for entry in native] == [first.declaration]
     listed = Library().ask("read", "introspect", params={"query": "operations"})["data"]["operations"]
-    assert {one["semantic_category"] for one in listed} == {one.value for one in Category}
+    assert {item["semantic_category"] for item in listed} == {entry.value for entry in Category}
 
 
 @pytest.mark.req("AQL-4.3-1")
 @pytest.mark.parametrize("name", ["userId", "_x", "A"])
 def test_parameters_are_snake_case(name: str) -> None:
-    made: dict[str, Any] = {}
-    exec(f"def get_thing({name}: str) -> None:\n    'One.'", made)
+    members: dict[str, Any] = {}
+    exec(f"def get_thing({name}: str) -> None:\n    'One.'", members)
     with pytest.raises(DeclarationInvalid, match=name):
-        Adapter("x").read(made["get_thing"])
+        Adapter("x").read(members["get_thing"])
 
 
 @pytest.mark.req("AQL-8.5.1-1", "AQL-8.5.1-2", "AQL-8.5.2-2", "AQL-8.5.3-1", "AQL-8.5.3-2")
@@ -185,22 +185,22 @@ def _check_naming_alone(name: str, category: Category, verb: str) -> None:
 @pytest.mark.req("AQL-7.2-1")
 def test_an_adapter_without_operations_answers_introspect() -> None:
     empty = Service(Adapter("x"))
-    found = asyncio.run(
+    result = asyncio.run(
         empty.answer("mcp_aql_read", b'{"operation":"introspect","params":{"query":"operations"}}', None)
     )  # type: ignore[arg-type]
-    assert b'"name":"introspect"' in found[0]
+    assert b'"name":"introspect"' in result[0]
 
 
 @pytest.mark.req("AQL-3.3-2", "AQL-C.tool-4")
 def test_another_profile_has_other_endpoints() -> None:
     library = Library(profile="discover_query_manage_operate")
-    listed = {one["name"]: one["annotations"] for one in library.service.definitions()}
+    listed = {definition["name"]: definition["annotations"] for definition in library.service.definitions()}
     assert list(listed) == ["mcp_aql_discover", "mcp_aql_query", "mcp_aql_manage", "mcp_aql_operate"]
     assert listed["mcp_aql_query"] == {"readOnlyHint": True, "destructiveHint": False}
     assert listed["mcp_aql_manage"] == {"readOnlyHint": False, "destructiveHint": True}
     own = custom_profile("own", {"query": ["READ", "UPDATE"], "operate": ["CREATE", "DELETE", "EXECUTE"]})
     assert isinstance(own, Profile)
-    mixed = {one["name"]: one["annotations"] for one in Library(profile=own).service.definitions()}
+    mixed = {definition["name"]: definition["annotations"] for definition in Library(profile=own).service.definitions()}
     assert mixed["mcp_aql_query"] == {"readOnlyHint": False, "destructiveHint": True}
     reading = Adapter("reading", mode="single")
     _declare(reading, "get_thing")
@@ -217,8 +217,8 @@ def test_another_profile_has_other_endpoints() -> None:
     assert removed["error"]["code"] == "CONFIRMATION_REQUIRED"
     mixed = custom_profile("own", {"query": ["READ", "UPDATE"], "other": ["CREATE", "DELETE", "EXECUTE"]})
     assert isinstance(mixed, Profile)
-    for made in (Library(profile=mixed), Library(mode="single")):
-        hints = made.service.definitions()[0]["annotations"]  # those of the riskiest operation
+    for entry in (Library(profile=mixed), Library(mode="single")):
+        hints = entry.service.definitions()[0]["annotations"]  # those of the riskiest operation
         assert hints == {"readOnlyHint": False, "destructiveHint": True}
 
 
@@ -269,33 +269,33 @@ def test_two_adapters_of_one_session_need_a_prefix_and_show_what_is_their_own() 
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     listing = {"operation": "introspect", "params": {"query": "operations"}}
     detail = {"operation": "introspect", "params": {"query": "operations", "name": "get_issue"}}
-    asked = [("mcp_aql_read", listing), ("github_mcp_aql_read", listing), ("github_mcp_aql_read", detail)]
-    asked += [("mcp_aql_read", detail), ("mcp_aql_read", {"operation": "get_issue", "params": {"number": 7}})]
-    asked += [("github_mcp_aql_read", {"operation": "get_issue", "params": {"number": 7}})]
+    entries = [("mcp_aql_read", listing), ("github_mcp_aql_read", listing), ("github_mcp_aql_read", detail)]
+    entries += [("mcp_aql_read", detail), ("mcp_aql_read", {"operation": "get_issue", "params": {"number": 7}})]
+    entries += [("github_mcp_aql_read", {"operation": "get_issue", "params": {"number": 7}})]
     calls = [
         {"id": number, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
-        for number, (name, arguments) in enumerate(asked)
+        for number, (name, arguments) in enumerate(entries)
     ]
     greeting = [{"id": "i", "method": "initialize", "params": hello}, {"method": "notifications/initialized"}]
     messages = [*greeting, {"id": "l", "method": "tools/list"}, *calls]
     command = [sys.executable, "-c", TWO.format(prefix="github_")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write("".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in messages))
+        process.stdin.write("".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages))
         process.stdin.flush()
         heard = [json.loads(process.stdout.readline()) for _ in range(len(messages) - 1)]
         process.stdin.close()
-    answers = {one["id"]: one["result"] for one in heard}
-    families = [f"mcp_aql_{one}" for one in ("create", "read", "update", "delete", "execute")]
-    assert {one["name"] for one in answers["l"]["tools"]} == {*families, *(f"github_{one}" for one in families)}
-    told = [answers[number]["structuredContent"] for number in range(len(calls))]
-    names = [{one["name"] for one in told[number]["data"]["operations"]} for number in (0, 1)]
+    answers = {envelope["id"]: envelope["result"] for envelope in heard}
+    families = [f"mcp_aql_{entry}" for entry in ("create", "read", "update", "delete", "execute")]
+    assert {tool["name"] for tool in answers["l"]["tools"]} == {*families, *(f"github_{family}" for family in families)}
+    current_entries = [answers[number]["structuredContent"] for number in range(len(calls))]
+    names = [{operation["name"] for operation in current_entries[number]["data"]["operations"]} for number in (0, 1)]
     assert "get_book" in names[0] and "get_issue" not in names[0]
     assert "get_issue" in names[1] and "get_book" not in names[1]
-    assert told[2]["data"]["operation"]["mcpTool"] == "github_mcp_aql_read"
-    assert told[3]["data"]["operation"] is None
-    assert told[4]["error"]["code"] == "NOT_FOUND_OPERATION"
-    assert told[5]["data"] == 7
+    assert current_entries[2]["data"]["operation"]["mcpTool"] == "github_mcp_aql_read"
+    assert current_entries[3]["data"]["operation"] is None
+    assert current_entries[4]["error"]["code"] == "NOT_FOUND_OPERATION"
+    assert current_entries[5]["data"] == 7
 
 
 @pytest.mark.req("AQL-C.mode-1")
@@ -332,9 +332,9 @@ async def test_calls_run_beside_each_other_exactly_where_that_is_declared(kind: 
 
     read, write, elsewhere = (True, "a"), (False, "a"), (False, "b")
     pairs = ((read, read), (read, write), (write, read), (write, write), (write, elsewhere))
-    found = [await overlap(*pair) for pair in pairs]
+    current_pairs = [await overlap(*pair) for pair in pairs]
     assert (
-        found
+        current_pairs
         == {
             "serialized": [False, False, False, False, False],
             "read-concurrent": [True, False, False, False, False],

@@ -68,15 +68,15 @@ class Client:
 def test_documents_are_made_found_changed_and_outlive_the_program(tmp_path: Path, version: str) -> None:
     client = Client(tmp_path / "documents.db", version)
     listed = client.request("tools/list", {})["result"]["tools"]
-    assert [one["name"] for one in listed] == [
+    assert [item["name"] for item in listed] == [
         f"mcp_aql_{family}" for family in ("create", "read", "update", "delete", "execute")
     ]
     operations = client.call("read", "introspect", query="operations")["data"]["operations"]
-    assert len([one for one in operations if not one["name"].endswith("_execution")]) >= 10
-    made = client.call("create", "create_document", title="Notes", body="a b a", author="ada")["data"]
-    found = client.call("read", "search", query="notes")["data"]["items"]
-    assert [one["id"] for one in found] == [made["id"]]
-    changed = client.call("update", "update_document", document_id=made["id"], input={"metadata": {"priority": "high"}})
+    assert len([operation for operation in operations if not operation["name"].endswith("_execution")]) >= 10
+    data = client.call("create", "create_document", title="Notes", body="a b a", author="ada")["data"]
+    items = client.call("read", "search", query="notes")["data"]["items"]
+    assert [entry["id"] for entry in items] == [data["id"]]
+    changed = client.call("update", "update_document", document_id=data["id"], input={"metadata": {"priority": "high"}})
     assert changed["data"]["metadata"] == {"priority": "high", "author": "ada", "tags": []}
     bad = client.send(
         b'{"jsonrpc":"2.0","id":99,"method":"tools/call","params":{"name":"mcp_aql_read","arguments":'
@@ -87,19 +87,19 @@ def test_documents_are_made_found_changed_and_outlive_the_program(tmp_path: Path
     assert error["details"]["byte_offset"] > 0
     client.end()
     again = Client(tmp_path / "documents.db", version)
-    assert again.call("read", "get_document", document_id=made["id"])["data"]["metadata"]["author"] == "ada"
+    assert again.call("read", "get_document", document_id=data["id"])["data"]["metadata"]["author"] == "ada"
     again.end()
 
 
 def test_its_answers_may_go_into_a_file(tmp_path: Path) -> None:
     """No event loop takes a file for a pipe."""
-    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n"
+    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n"
     with (tmp_path / "out").open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE
         )
         assert process.stdin is not None and process.stderr is not None
-        process.stdin.write(asked)
+        process.stdin.write(request)
         process.stdin.flush()
         deadline = time.monotonic() + 20
         while not (tmp_path / "out").stat().st_size and process.poll() is None and time.monotonic() < deadline:

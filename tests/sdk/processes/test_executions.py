@@ -29,13 +29,13 @@ async def _nothing(execution: Execution) -> None:
 
 
 def _at(status: ExecutionStatus, *, supports_retry: bool = False, work: Callable[..., Any] = _nothing) -> Execution:
-    made = Execution("execute_job", "local", Lifecycle((), True, supports_retry), {"queued": "pending"}, work)
+    execution = Execution("execute_job", "local", Lifecycle((), True, supports_retry), {"queued": "pending"}, work)
     way = {"pending": [], "running": ["running"]}.get(status.value, ["running", status.value])
     if status.value == "cancelled":
         way = ["cancelled"]
     for step in way:
-        made.move(ExecutionStatus(step))
-    return made
+        execution.move(ExecutionStatus(step))
+    return execution
 
 
 @pytest.mark.req("AQL-8.4.2-1", "AQL-8.4.2-2")
@@ -64,9 +64,9 @@ def test_only_the_printed_moves_are_possible(
 
 async def _ended(library: Library, execution_id: str) -> dict[str, Any]:
     for _ in range(100):
-        found = await library.call("read", "get_execution", execution_id=execution_id)
-        if found["data"]["status"] in ("completed", "failed", "cancelled"):
-            data: dict[str, Any] = found["data"]
+        reply = await library.call("read", "get_execution", execution_id=execution_id)
+        if reply["data"]["status"] in ("completed", "failed", "cancelled"):
+            data: dict[str, Any] = reply["data"]
             return data
         await asyncio.sleep(0)
     raise AssertionError("it has not ended")
@@ -86,7 +86,7 @@ async def test_it_answers_at_once_and_is_asked_about() -> None:
     assert done["result"] == {"done": True}
     assert done["progress"] == {"percentage": 50}
     listed = (await library.call("read", "list_executions"))["data"]["items"]
-    assert [one["operation"] for one in listed] == ["execute_job", "execute_job"]
+    assert [item["operation"] for item in listed] == ["execute_job", "execute_job"]
     unknown = await library.call("read", "get_execution", execution_id="exec_0")
     assert unknown["error"]["code"] == "NOT_FOUND_RESOURCE"
 
@@ -122,14 +122,14 @@ async def test_the_first_end_counts() -> None:
         return "late"
 
     executions = AdapterExecutions()
-    made = Execution("execute_job", "local", Lifecycle(()), {}, stubborn)
-    executions.start(made)
+    started_execution = Execution("execute_job", "local", Lifecycle(()), {}, stubborn)
+    executions.start(started_execution)
     await asyncio.sleep(0)
-    made.cancel()
-    before = made.answer()
-    assert made.task is not None
-    await made.task
-    assert made.answer() == before
+    started_execution.cancel()
+    before = started_execution.answer()
+    assert started_execution.task is not None
+    await started_execution.task
+    assert started_execution.answer() == before
     assert before["status"] == "cancelled"
     assert "progress" not in before
     other = executions.start(Execution("execute_job", "local", Lifecycle(()), {}, stubborn))
@@ -141,9 +141,9 @@ async def test_the_first_end_counts() -> None:
     ended = other.answer()
     assert (ended["status"], ended["result"], ended["progress"]) == ("completed", "late", {"message": "half"})
     with pytest.raises(OperationFailed):
-        made.cancel()
+        started_execution.cancel()
     with pytest.raises(OperationFailed):
-        executions.found(made.id, "somebody else")
+        executions.found(started_execution.id, "somebody else")
 
 
 @pytest.mark.req("AQL-8.4.2-2", "AQL-8.4.3-2", "AQL-8.4-1")
@@ -167,28 +167,28 @@ async def test_nothing_that_comes_late_changes_how_it_ended(first: str) -> None:
             raise OSError("it broke")
         return "done"
 
-    made = Execution("execute_job", "local", Lifecycle(("stopped",)), {"stopped": "cancelled"}, job)
-    library.adapter.executions.start(made)
+    started_execution = Execution("execute_job", "local", Lifecycle(("stopped",)), {"stopped": "cancelled"}, job)
+    library.adapter.executions.start(started_execution)
     await asyncio.sleep(0)
     if first == "cancelled":
-        assert (await library.call("execute", "cancel_execution", execution_id=made.id))["success"]
+        assert (await library.call("execute", "cancel_execution", execution_id=started_execution.id))["success"]
     else:
         go_on.set()
-        assert made.task is not None
-        await made.task
-    ended = (await library.call("read", "get_execution", execution_id=made.id))["data"]
+        assert started_execution.task is not None
+        await started_execution.task
+    ended = (await library.call("read", "get_execution", execution_id=started_execution.id))["data"]
     more = {"completed": {"result"}, "failed": {"error"}, "cancelled": set[str]()}[first]
     assert ended["status"] == first
     assert set(ended) == {"execution_id", "status", "started_at", "finished_at"} | more
     await asyncio.sleep(0.002)  # finished_at counts milliseconds
     late.set()
-    assert made.task is not None
-    await made.task
+    assert started_execution.task is not None
+    await started_execution.task
     for operation, requested in (("cancel_execution", "cancelled"), ("retry_execution", "running")):
-        refused = (await library.call("execute", operation, execution_id=made.id))["error"]
+        refused = (await library.call("execute", operation, execution_id=started_execution.id))["error"]
         assert refused["code"] == "CONFLICT_INVALID_STATE"
-        assert refused["details"] == {"execution_id": made.id, "status": first, "requested": requested}
-    assert (await library.call("read", "get_execution", execution_id=made.id))["data"] == ended
+        assert refused["details"] == {"execution_id": started_execution.id, "status": first, "requested": requested}
+    assert (await library.call("read", "get_execution", execution_id=started_execution.id))["data"] == ended
     assert refusals == ["CONFLICT_INVALID_STATE"] * (first == "cancelled")
 
 
@@ -200,17 +200,17 @@ async def test_of_racing_ends_exactly_one_counts() -> None:
         await go_on.wait()
         return "done"
 
-    made = library.adapter.executions.start(Execution("execute_job", "local", Lifecycle(()), {}, job))
+    result = library.adapter.executions.start(Execution("execute_job", "local", Lifecycle(()), {}, job))
     await asyncio.sleep(0)
     go_on.set()
-    asked = [library.call("execute", "cancel_execution", execution_id=made.id) for _ in range(3)]
-    answers = await asyncio.gather(*asked)
-    assert made.task is not None
-    await made.task
-    ended = made.answer()
-    accepted = sum(one["success"] for one in answers)
+    entries = [library.call("execute", "cancel_execution", execution_id=result.id) for _ in range(3)]
+    answers = await asyncio.gather(*entries)
+    assert result.task is not None
+    await result.task
+    ended = result.answer()
+    accepted = sum(answer["success"] for answer in answers)
     assert accepted == (ended["status"] == "cancelled")
-    assert {one["error"]["code"] for one in answers if not one["success"]} == {"CONFLICT_INVALID_STATE"}
+    assert {answer["error"]["code"] for answer in answers if not answer["success"]} == {"CONFLICT_INVALID_STATE"}
 
 
 STUBBORN = """
@@ -277,8 +277,8 @@ def test_a_state_of_its_own_is_declared_shown_and_cancelled() -> None:
     assert running.status is ExecutionStatus.CANCELLED
     library = Library()
     assert "queued" in library.details("execute_job")["lifecycle"]["states"]
-    told = library.ask("read", "introspect", params={"query": "types", "name": "ExecutionState"})["data"]["type"]
-    assert "queued counts as pending" in told["description"]
+    type = library.ask("read", "introspect", params={"query": "types", "name": "ExecutionState"})["data"]["type"]
+    assert "queued counts as pending" in type["description"]
     for wrong in ({"paused": ""}, {"paused": "failed"}, {"running": "running"}):
         with pytest.raises(DeclarationInvalid, match="map to pending or running"):
 
@@ -311,11 +311,11 @@ def test_the_life_cycle_is_introspected() -> None:
 
 @pytest.mark.req("AQL-8.4.3-3")
 @pytest.mark.parametrize("wrong", [{}, {"percentage": 101}, {"percentage": -1}, {"current": 1}, {"total": 2}])
-def test_progress_has_something_to_tell(wrong: dict[str, float]) -> None:
+def test_progress_needs_a_percentage_a_count_or_a_message(wrong: dict[str, float]) -> None:
     execution = _at(ExecutionStatus.RUNNING)
-    for told in ({"percentage": 0}, {"current": 1, "total": 2}, {"message": "x"}):
-        execution.progress(**told)  # type: ignore[arg-type]
-        assert execution.answer()["progress"] == told
+    for entry in ({"percentage": 0}, {"current": 1, "total": 2}, {"message": "x"}):
+        execution.progress(**entry)  # type: ignore[arg-type]
+        assert execution.answer()["progress"] == entry
     with pytest.raises(ValueError, match=r"progress|percentage|current"):
         execution.progress(**wrong)  # type: ignore[arg-type]
     assert execution.answer()["progress"] == {"message": "x"}

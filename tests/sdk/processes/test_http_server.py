@@ -79,9 +79,9 @@ def post(
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request(method, "/mcp", body, {"accept": "application/json, text/event-stream", **(headers or {})})
     answer = connection.getresponse()
-    found = answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()
+    result = answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()
     connection.close()
-    return found
+    return result
 
 
 def request(method: str, params: dict[str, Any]) -> bytes:
@@ -130,8 +130,8 @@ def test_leaving_cancels_a_modern_call_and_a_notification_a_legacy_one(port: int
     session = {"mcp-session-id": post(port, request("initialize", HELLO))[1]["mcp-session-id"]}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("POST", "/mcp", request("tools/call", call("get_slow")), session)
-    said = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
-    wait_for(lambda: post(port, said, session)[0] == 202 and CANCELLED.wait(0.2))
+    message = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
+    wait_for(lambda: post(port, message, session)[0] == 202 and CANCELLED.wait(0.2))
     connection.close()
 
 
@@ -156,7 +156,7 @@ def test_leaving_cancels_a_modern_call_and_a_notification_a_legacy_one(port: int
         ({"authorization": "Bearer y"}, "POST", b" " * (REQUEST_BYTES_MAX + 1), 413),
     ],
 )
-def test_what_is_wrong_has_its_status(
+def test_each_invalid_request_has_its_http_status(
     port: int, headers: dict[str, str], method: str, body: bytes, status: int
 ) -> None:
     try:
@@ -165,7 +165,7 @@ def test_what_is_wrong_has_its_status(
         assert status == 413  # the server did not read to the end
 
 
-def test_bytes_that_are_no_text_get_an_envelope(port: int) -> None:
+def test_invalid_utf_8_is_answered_with_an_envelope(port: int) -> None:
     body = request("tools/call", {**call("get_book", book_id="@"), "_meta": META}).replace(b"@", b"\xff")
     status, _, text = post(port, body, {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"})
     assert status == 200 and b"VALIDATION_INVALID_ENCODING" in text
@@ -177,8 +177,8 @@ def test_an_address_that_others_reach_needs_a_token_and_gets_nothing_without_it(
         with pytest.raises(ValueError, match="token" if address.startswith("0") else "HOST:PORT"):
             run_http([library], address, None)
     with served(HttpApplication([library], "secret", is_open=True)) as port:
-        for given in ("", "Bearer", "Bearer wrong", "Bearer secrets"):
-            assert post(port, request("initialize", HELLO), {"authorization": given})[0] == 401
+        for entry in ("", "Bearer", "Bearer wrong", "Bearer secrets"):
+            assert post(port, request("initialize", HELLO), {"authorization": entry})[0] == 401
         good = {"authorization": "Bearer secret", "host": "library.example"}
         assert post(port, request("initialize", HELLO), good)[0] == 200
 
@@ -204,20 +204,20 @@ async def test_a_client_with_no_code_of_ours_finds_and_calls(port: int) -> None:
     ):
         await session.initialize()
         assert "mcp_aql_read" in {tool.name for tool in (await session.list_tools()).tools}
-        found = call("introspect", query="operations", search="book")
-        listed = await session.call_tool(found["name"], found["arguments"])
+        reply = call("introspect", query="operations", search="book")
+        listed = await session.call_tool(reply["name"], reply["arguments"])
         assert "get_book" in str(listed)
-        asked = call("get_book", book_id="1")
-        assert "Emma" in str(await session.call_tool(asked["name"], asked["arguments"]))
+        current_reply = call("get_book", book_id="1")
+        assert "Emma" in str(await session.call_tool(current_reply["name"], current_reply["arguments"]))
 
 
 def test_a_node_lifts_its_operations(port: int, tmp_path: Path) -> None:
     servers = {"library": {"url": f"http://127.0.0.1:{port}/mcp"}}
     with running_node(tmp_path, servers) as node, Wire(node, "/mcp/aql") as wire:
-        asked = {"operation": "introspect", "params": {"query": "operations"}}
+        current_request = {"operation": "introspect", "params": {"query": "operations"}}
 
         def operations() -> str:
-            return str(wire.modern("tools/call", {"name": "mcp_aql_read", "arguments": asked}).message)
+            return str(wire.modern("tools/call", {"name": "mcp_aql_read", "arguments": current_request}).message)
 
         wait_for(lambda: "library__get_book" in operations())
         arguments = {"operation": "library__get_book", "params": {"book_id": "1"}}

@@ -90,7 +90,7 @@ async def test_a_tool_is_called_from_another_participant(node: RunningNode) -> N
     async with with_tools(participant(node)) as agent, participant(node) as caller:
         watcher = caller.listen()
         listed = await caller.tools(agent.id)
-        assert [one["name"] for one in listed] == ["dangerous_operation", "fails", "waits"]
+        assert [item["name"] for item in listed] == ["dangerous_operation", "fails", "waits"]
         assert listed[0]["inputSchema"]["properties"] == {"target": {"type": "string", "default": ""}}
         answer = await caller.call(agent.id, "dangerous_operation", {"target": "bed 3"})
         assert (answer.text, answer.sender, answer.is_error) == ("ran on bed 3", agent.id, False)
@@ -101,8 +101,8 @@ async def test_a_tool_is_called_from_another_participant(node: RunningNode) -> N
         assert unknown.value.code == -32601
         with pytest.raises(CallFailed):
             await caller.request(agent.id, 'odd"method', {})
-        said = [heard async for heard in _until(watcher, lambda one: "no_such_tool" in str(one.payload))]
-        methods = [one.payload["method"] for one in said if one.sender == caller.id]
+        entries = [heard async for heard in _until(watcher, lambda entry: "no_such_tool" in str(entry.payload))]
+        methods = [entry.payload["method"] for entry in entries if entry.sender == caller.id]
         assert methods[:3] == ["initialize", "notifications/initialized", "tools/list"]  # once for each peer
         assert methods[3:] == ["tools/call"] * 3
 
@@ -117,14 +117,14 @@ async def test_what_is_not_addressed_to_it_is_seen_and_not_performed(node: Runni
         await bare.send("mcp", call, to=["somebody-else"])
         await bare.send("mcp/proposal", {"method": call["method"], "params": call["params"]}, to=[agent.id])
         for id in (42, "42", 12345678901234567890, 1):
-            asked = await bare.send("mcp", {**call, "id": id}, to=[agent.id])
+            sent_id = await bare.send("mcp", {**call, "id": id}, to=[agent.id])
             answer = await bare.until(**{"from": agent.id})
-            assert (answer["kind"], answer["correlation_id"], answer["payload"]["id"]) == ("mcp", asked, id)
+            assert (answer["kind"], answer["correlation_id"], answer["payload"]["id"]) == ("mcp", sent_id, id)
             assert type(answer["payload"]["id"]) is type(id) and answer["to"] == [bare_id(bare)]
             assert answer["protocol"] == "mcpx/v0.1" and uuid.UUID(answer["id"]).version == 4
-        both = [await one.send("mcp", {**call, "id": 1}, to=[agent.id]) for one in (bare, other)]
+        both = [await entry.send("mcp", {**call, "id": 1}, to=[agent.id]) for entry in (bare, other)]
         answers = {
-            said["correlation_id"]: said["to"] for said in [await bare.until(**{"from": agent.id}) for _ in both]
+            entry["correlation_id"]: entry["to"] for entry in [await bare.until(**{"from": agent.id}) for _ in both]
         }
         assert sorted(answers) == sorted(both) and answers[both[0]] != answers[both[1]]
         assert agent.done == ["production"] * 6  # type: ignore[attr-defined]
@@ -139,16 +139,16 @@ async def test_an_answer_is_the_one_of_whom_was_asked_under_the_id_that_was_sent
     other = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}", privilege="full"))
     async with participant(node) as caller:
         asking = asyncio.create_task(caller.request(robot, "tools/call", {"name": "read"}))
-        asked = await bare.until(**{"from": caller.id, "kind": "mcp"})
+        envelope = await bare.until(**{"from": caller.id, "kind": "mcp"})
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "r", "version": "1"}}
-        first = {"jsonrpc": "2.0", "id": asked["payload"]["id"], "result": hello}
-        await bare.send("mcp", first, to=[caller.id], correlation_id=asked["id"])
-        while asked["payload"].get("method") != "tools/call":
-            asked = await bare.until(**{"from": caller.id, "kind": "mcp"})
-        rpc_id = asked["payload"]["id"]
+        first = {"jsonrpc": "2.0", "id": envelope["payload"]["id"], "result": hello}
+        await bare.send("mcp", first, to=[caller.id], correlation_id=envelope["id"])
+        while envelope["payload"].get("method") != "tools/call":
+            envelope = await bare.until(**{"from": caller.id, "kind": "mcp"})
+        rpc_id = envelope["payload"]["id"]
         for who, id, text in ((other, rpc_id, "forged"), (bare, f"{rpc_id}0", "another"), (bare, rpc_id, "meant")):
             result = {"jsonrpc": "2.0", "id": id, "result": {"said": text}}
-            await who.send("mcp", result, to=[caller.id], correlation_id=asked["id"])
+            await who.send("mcp", result, to=[caller.id], correlation_id=envelope["id"])
         assert (await asyncio.wait_for(asking, 5.0)).result == {"said": "meant"}
     await bare.leave()
     await other.leave()
@@ -161,7 +161,7 @@ async def test_a_call_that_became_a_proposal_is_given_up_when_its_caller_says(no
             with pytest.raises(NoAnswer, match=r"within 0\.3 s"):
                 await agent.call(target.id, "dangerous_operation", {"target": "it"}, timeout_s=0.3)
         assert target.done == []  # type: ignore[attr-defined]
-        (waiting,) = [one for one in agent.proposals if one.proposer == agent.id]
+        (waiting,) = [proposal for proposal in agent.proposals if proposal.proposer == agent.id]
         await agent.withdraw(waiting.id)
 
 
@@ -187,15 +187,17 @@ async def test_a_restricted_call_is_a_proposal_until_a_full_participant_performs
             performed = await human.fulfil(proposal.id)
             assert (await calling).raw == performed.raw and performed.text == "ran on it"
             assert target.done == ["it"] and human.proposals == []  # type: ignore[attr-defined]
-        envelopes = [heard async for heard in _until(seen, lambda one: agent.id in one.to)]
-        fulfilment = next(one for one in envelopes if one.kind == "mcp" and one.correlation_id == proposal.id)
+        envelopes = [heard async for heard in _until(seen, lambda entry: agent.id in entry.to)]
+        fulfilment = next(
+            envelope for envelope in envelopes if envelope.kind == "mcp" and envelope.correlation_id == proposal.id
+        )
         answer = envelopes[-1]
         assert fulfilment.sender == human.id and fulfilment.payload["params"] == {
             "name": "dangerous_operation",
             "arguments": {"target": "it"},
         }
         assert answer.correlation_id == fulfilment.id and answer.to == (human.id, agent.id)
-        assert not [one for one in envelopes if one.sender == agent.id and one.kind == "mcp"]
+        assert not [envelope for envelope in envelopes if envelope.sender == agent.id and envelope.kind == "mcp"]
 
 
 async def _until(listener: Any, wanted: Any) -> Any:
@@ -238,9 +240,12 @@ async def test_what_a_hostile_participant_writes_harms_no_other(node: RunningNod
             head = f'"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","to":["{agent.id}"],"kind":"{kind}"'
             await bare.socket.send(f'{{{head},"payload":{payload}}}')
         assert (await caller.call(agent.id, "dangerous_operation", {"target": "x"})).text == "ran on x"
-        said = [one async for one in _until(heard, lambda one: one.sender == agent.id and "ran on" in str(one.payload))]
-        assert [one.text for one in said if one.kind == "chat"] == ["hi"]
-        assert len([one.payload for one in said if one.sender == bare_id(bare)]) == 6
+        entries = [
+            entry
+            async for entry in _until(heard, lambda entry: entry.sender == agent.id and "ran on" in str(entry.payload))
+        ]
+        assert [entry.text for entry in entries if entry.kind == "chat"] == ["hi"]
+        assert len([entry.payload for entry in entries if entry.sender == bare_id(bare)]) == 6
     await bare.leave()
 
 
@@ -252,8 +257,10 @@ async def test_a_promotion_holds_from_the_next_call_on_the_same_connection(node:
         assert refused.value.code == "privilege_violation"
         heard = agent.listen()
         node.admin(f"/admin/participants/{agent.id}/promote", "POST", {"reason": "good work"})
-        async for one in _until(heard, lambda one: one.payload.get("event") == "privilege_changed"):
-            assert one.sender
+        async for entry in _until(
+            heard, lambda current_entry: current_entry.payload.get("event") == "privilege_changed"
+        ):
+            assert entry.sender
         assert agent.privilege == "full"
         assert (await agent.call(target.id, "dangerous_operation")).text == "ran on "
         assert {peer.id: peer.privilege for peer in agent.who()}[target.id] == "full"
@@ -306,25 +313,25 @@ async def test_what_cannot_work_is_said_before_or_at_once(node: RunningNode, unu
             await one.request("", "tools/list")
         bare = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}"))
         await one.notify("notifications/tools/list_changed")  # and it may go to all
-        told = await bare.until(kind="mcp", **{"from": one.id})
-        assert not told.get("to") and told["payload"]["method"] == "notifications/tools/list_changed"
+        envelope = await bare.until(kind="mcp", **{"from": one.id})
+        assert not envelope.get("to") and envelope["payload"]["method"] == "notifications/tools/list_changed"
         await bare.leave()
 
 
 async def test_who_is_replaced_or_removed_is_told_and_does_not_come_back(node: RunningNode) -> None:
-    one = participant(node)
-    listener = one.listen()
-    await one.open()
-    node.admin(f"/admin/participants/{one.id}/disconnect", "POST", {})
+    result = participant(node)
+    listener = result.listen()
+    await result.open()
+    node.admin(f"/admin/participants/{result.id}/disconnect", "POST", {})
     with pytest.raises(RoomRefused) as removed:
         async for _ in listener:
             pass
     assert removed.value.code == "removed"
     with pytest.raises(RoomRefused):
-        await one.wait()
+        await result.wait()
     with pytest.raises(RoomRefused):
-        await one.say("still there?")
-    await one.close()
+        await result.say("still there?")
+    await result.close()
 
 
 @pytest.mark.req("X-5.2-3")
@@ -365,19 +372,19 @@ async def test_ten_lines_are_an_agent_with_one_tool(node: RunningNode) -> None:
 async def test_a_proposal_is_rejected_withdrawn_or_decided_in_the_inbox(node: RunningNode) -> None:
     async with with_tools(participant(node)) as target, participant(node) as human:
         async with participant(node, "restricted") as agent:
-            asked = {"target": "it"}
-            id = await agent.propose(target.id, "dangerous_operation", asked)
+            request = {"target": "it"}
+            id = await agent.propose(target.id, "dangerous_operation", request)
             async with asyncio.timeout(5):  # it is tracked a moment after it was published
-                while not (listed := [one for one in await human.read_proposals() if one.expires_at]):  # noqa: ASYNC110
+                while not (listed := [each for each in await human.read_proposals() if each.expires_at]):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            assert [(one.id, one.arguments) for one in listed] == [(id, asked)]
+            assert [(item.id, item.arguments) for item in listed] == [(id, request)]
             await human.reject(id, reason="unsafe")
             with pytest.raises(ProposalEnded, match=f"rejected by {human.id}: unsafe"):
                 await agent.outcome(id)
             with pytest.raises(EnvelopeRefused) as over:
                 await human.reject(id)
             assert over.value.code == "already_claimed"
-            id = await agent.propose(target.id, "dangerous_operation", asked)
+            id = await agent.propose(target.id, "dangerous_operation", request)
             with pytest.raises(EnvelopeRefused) as violation:
                 await agent.reject(id)
             assert violation.value.code == "privilege_violation"
@@ -404,10 +411,10 @@ async def test_what_became_of_a_proposal_meanwhile_is_told_once(node: RunningNod
         with pytest.raises(ProposalEnded, match="meanwhile"):
             await agent.outcome(id, timeout_s=10)
         await agent.say("back")
-        told = [one async for one in _until(heard, lambda one: one.text == "back")]
-        events = [one for one in told if one.correlation_id == id]
-        assert [(one.payload["event"], one.is_old) for one in events] == [("proposal_rejected", True)]
-        assert agent.position == told[-1].sequence
+        entries = [entry async for entry in _until(heard, lambda entry: entry.text == "back")]
+        events = [entry for entry in entries if entry.correlation_id == id]
+        assert [(event.payload["event"], event.is_old) for event in events] == [("proposal_rejected", True)]
+        assert agent.position == entries[-1].sequence
         await agent.close()
 
 
@@ -446,8 +453,8 @@ async def test_a_proposal_that_has_ended_ends_every_wait() -> None:
     payload = json.dumps({"method": "tools/call", "params": {"name": "x"}}).encode()
     proposals.on_proposal(Envelope(id="p", kind="mcp/proposal", payload=payload, sender="a", to=("b",)))
     waiting = proposals.outcome("p")
-    told = Envelope(id="e", kind="system", payload=b"{}", correlation_id="p")
-    proposals.on_event(told, {"event": "proposal_expired"})
+    envelope = Envelope(id="e", kind="system", payload=b"{}", correlation_id="p")
+    proposals.on_event(envelope, {"event": "proposal_expired"})
     with pytest.raises(ProposalEnded, match="has expired"):
         await waiting
     with pytest.raises(ProposalEnded, match="has expired"):
@@ -475,9 +482,13 @@ async def test_the_published_client_of_v0_chats_and_calls_and_is_called(node: Ru
         await alice.connect()
         assert alice.participant_id == "alice" and "robot" in alice.peers
         await alice.chat("old words")
-        async for one in heard:
-            if one.kind == "chat":
-                assert (one.sender, one.text, one.envelope.protocol) == ("alice", "old words", "mcpx/v0.1")
+        async for envelope in heard:
+            if envelope.kind == "chat":
+                assert (envelope.sender, envelope.text, envelope.envelope.protocol) == (
+                    "alice",
+                    "old words",
+                    "mcpx/v0.1",
+                )
                 break
         heard.close()
         await robot.say("new words")
@@ -486,10 +497,10 @@ async def test_the_published_client_of_v0_chats_and_calls_and_is_called(node: Ru
         greeting = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
         assert (await alice.request("robot", "initialize", greeting))["protocolVersion"] == "2025-06-18"
         await alice.notify(["robot"], "notifications/initialized")
-        assert [one["name"] for one in (await alice.request("robot", "tools/list"))["tools"]] == ["move"]
+        assert [tool["name"] for tool in (await alice.request("robot", "tools/list"))["tools"]] == ["move"]
         moving = {"name": "move", "arguments": {"metres": 3}}
         assert (await alice.request("robot", "tools/call", moving))["content"] == [{"type": "text", "text": "3"}]
-        assert [one["name"] for one in await robot.tools("alice")] == ["turn"]
+        assert [tool["name"] for tool in await robot.tools("alice")] == ["turn"]
         assert (await robot.call("alice", "turn")).text == "turned"
         assert alice.calls == ["initialize", "tools/list", "tools/call"] and alice.errors == []
 
@@ -520,9 +531,9 @@ async def test_a_program_that_reads_slowly_is_resumed_with_nothing_missing(
                 await asyncio.sleep(0.05)
         heard: list[int] = []
         async with asyncio.timeout(20):
-            async for one in listener:
-                if one.kind == "mcp":
-                    heard.append(one.payload["number"])
+            async for entry in listener:
+                if entry.kind == "mcp":
+                    heard.append(entry.payload["number"])
                     if len(heard) == LARGE:
                         break
         assert heard == list(range(LARGE)) and slow.position == LARGE
@@ -534,4 +545,4 @@ async def test_a_program_that_reads_slowly_is_resumed_with_nothing_missing(
 
 def _connected(node: RunningNode) -> list[str]:
     shown = node.admin("/admin/rooms/large/connections")["connections"]
-    return [one["participantId"] for one in shown]
+    return [item["participantId"] for item in shown]

@@ -32,16 +32,16 @@ history_max = 10
 
 async def numbers(listener: Listener, upto: int) -> tuple[list[int], list[int]]:
     """What was said in chat, and the sequences it came with, until the number was heard."""
-    said: list[int] = []
+    entries: list[int] = []
     sequences: list[int] = []
     async with asyncio.timeout(30):
         async for heard in listener:
             if heard.sequence is not None:
                 sequences.append(heard.sequence)
             if heard.kind == "chat":
-                said.append(int(heard.text))
-                if said[-1] == upto:
-                    return said, sequences
+                entries.append(int(heard.text))
+                if entries[-1] == upto:
+                    return entries, sequences
     raise AssertionError("the listener ended")
 
 
@@ -66,8 +66,8 @@ async def test_a_node_killed_again_and_again_loses_and_doubles_nothing(tmp_path:
                     return number
 
                 listener = reader.listen()
-                for one in (sender, reader, agent):
-                    await one.open()
+                for participant in (sender, reader, agent):
+                    await participant.open()
                 saying = asyncio.create_task(_say(sender, total))
                 calling = asyncio.create_task(_call(reader, total // 6))
             assert saying is not None and agent is not None
@@ -85,8 +85,8 @@ async def test_a_node_killed_again_and_again_loses_and_doubles_nothing(tmp_path:
             assert sequences == sorted(set(sequences)) and sequences[-1] - sequences[0] == len(sequences) - 1
             await saying
             assert await calling == list(range(total // 6)) and sorted(set(called)) == list(range(total // 6))
-            for one in (sender, reader, agent):
-                await one.close()
+            for participant in (sender, reader, agent):
+                await participant.close()
 
 
 PROGRESS: dict[int, int] = {}

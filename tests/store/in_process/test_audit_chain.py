@@ -150,7 +150,9 @@ def test_a_history_computed_anew_is_found_by_the_head() -> None:
 @pytest.mark.req("REG-5-15")
 def test_marks_kept_elsewhere_show_a_log_that_was_put_back_and_went_on() -> None:
     other = chain(b"one", b"two", b"", b"FOUR", b"five")
-    marks = [Mark(one.sequence, one.hash) for one in (*LOG[:4], *other[3:])]  # an older state was put back after 4
+    marks = [
+        Mark(entry.sequence, entry.hash) for entry in (*LOG[:4], *other[3:])
+    ]  # an older state was put back after 4
 
     def checked(records: list[ChainedRecord], kept: list[Mark]) -> tuple[int, Flaw] | None:
         check = ChainCheck(stored_marks=kept)

@@ -67,7 +67,7 @@ async def test_a_log_is_read_in_pages(audit: AuditLog) -> None:
 @pytest.mark.parametrize(
     ("after", "limit", "count"), [(-5, 10, 3), (2**70, 10, 0), (0, -1, 0), (0, 0, 0), (0, 2**70, 3)]
 )
-async def test_odd_bounds_read_what_they_say(audit: AuditLog, after: int, limit: int, count: int) -> None:
+async def test_odd_bounds_are_clamped(audit: AuditLog, after: int, limit: int, count: int) -> None:
     await audit.append([b"a", b"b", b"c"])
     assert len(await audit.read(after=after, limit=limit)) == count
 
@@ -99,17 +99,17 @@ async def test_parallel_appends_keep_one_chain(backend: str, audit: AuditLog, tm
 
 async def test_verification_reports_its_progress_and_lets_appends_in(audit: AuditLog) -> None:
     await audit.append([b"x" * 50] * 10_000)
-    told: list[int] = []
+    changes: list[int] = []
     async with asyncio.TaskGroup() as tasks:
-        verifying = tasks.create_task(audit.verify(told.append))
+        verifying = tasks.create_task(audit.verify(changes.append))
         appending = tasks.create_task(audit.append([b"meanwhile"]))
         await appending
         assert not verifying.done()
     assert verifying.result().intact
     assert verifying.result().records >= 10_000
-    assert told == sorted(set(told))
-    assert len(told) > 1
-    assert told[-1] == verifying.result().records
+    assert changes == sorted(set(changes))
+    assert len(changes) > 1
+    assert changes[-1] == verifying.result().records
 
 
 async def test_a_log_that_is_not_open_is_unavailable(backend: str, tmp_path: Path) -> None:

@@ -337,8 +337,8 @@ async def test_a_process_killed_while_appending_leaves_a_valid_chain_with_all_it
         for _ in range(appends):
             child.stdout.readline()
         child.kill()
-        told = [int(line) for line in child.stdout.read().split()]
-    last_told = max(told, default=7 * appends)
+        entries = [int(line) for line in child.stdout.read().split()]
+    last_told = max(entries, default=7 * appends)
     verdict = await verdict_on(tmp_path)
     assert verdict.broken is None
     assert verdict.records >= last_told

@@ -30,8 +30,8 @@ def found(data: Path, token: str) -> TokenRecord | None:
 
 
 def test_a_token_made_without_a_node_is_kept_as_a_hash_and_opens_its_door(interlock: Interlock) -> None:
-    made = interlock("access", "token", "--for", "client", "--name", "ci", "--scope", "read", "--days", "2")
-    token = made.out.strip()
+    output = interlock("access", "token", "--for", "client", "--name", "ci", "--scope", "read", "--days", "2")
+    token = output.out.strip()
     assert re.fullmatch(r"ilc_[0-9A-Za-z]{43}", token)
     record = found(interlock.data, token)
     assert record is not None
@@ -58,16 +58,19 @@ def test_a_token_made_or_revoked_without_a_node_is_on_record_and_the_token_is_no
     issued = interlock("access", "token", "--for", "client", "--name", "ci", "--scope", "read", "--json").json
     assert interlock("access", "revoke", "ci").code == 0
     assert interlock("access", "revoke", "ci").code == 1
-    told = interlock("audit", "export").out
-    records = [json.loads(line) for line in told.splitlines()]
-    assert [(one["who"], one["via"], one["method"], one["outcome"]) for one in records] == [
+    out = interlock("audit", "export").out
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [
+        (current_record["who"], current_record["via"], current_record["method"], current_record["outcome"])
+        for current_record in records
+    ] == [
         ("local", "operator", "tokens/issue", "made"),
         ("local", "operator", "tokens/revoke", "revoked"),
     ]
-    for one in records:
-        assert (one["token_id"], one["token_name"], one["token_for"]) == (issued["id"], "ci", "client")
-        assert (one["scope"], one["until"]) == ("read", issued["expires_at"])
-    assert issued["token"] not in told
+    for record in records:
+        assert (record["token_id"], record["token_name"], record["token_for"]) == (issued["id"], "ci", "client")
+        assert (record["scope"], record["until"]) == ("read", issued["expires_at"])
+    assert issued["token"] not in out
     assert interlock("audit", "verify").code == 0
     assert "tokens/issue ci for client" in interlock("audit", "tail").out
 
@@ -190,9 +193,9 @@ def test_the_log_is_tailed_where_no_node_runs(logged: Interlock) -> None:
 
 
 def test_tailing_a_stored_log_changes_nothing_in_it(logged: Interlock) -> None:
-    kept = {path: path.read_bytes() for path in (logged.data / AUDIT_FILE, logged.data / "store.db")}
+    value = {path: path.read_bytes() for path in (logged.data / AUDIT_FILE, logged.data / "store.db")}
     assert logged("audit", "tail").code == 0
-    assert {path: path.read_bytes() for path in kept} == kept
+    assert {path: path.read_bytes() for path in value} == value
 
 
 def test_a_stored_log_is_followed_until_a_node_writes_to_it(logged: Interlock) -> None:

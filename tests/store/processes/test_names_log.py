@@ -49,11 +49,11 @@ async def test_records_are_chained_in_their_order(names_log: NamesLog) -> None:
     first = await names_log.append(ORIGIN, [record("a", "read_file"), record("b")])
     last = await names_log.append(first, [record("c", "read_file")])
     read = await names_log.read()
-    assert [(one.sequence, one.data) for one in read] == [(1, b"a"), (2, b"b"), (3, b"c")]
+    assert [(other_record.sequence, other_record.data) for other_record in read] == [(1, b"a"), (2, b"b"), (3, b"c")]
     assert last == Mark(3, read[-1].hash)
     check = ChainCheck(ORIGIN)
-    for one in read:
-        check.add(one)
+    for current_record in read:
+        check.add(current_record)
     assert check.finish().broken is None
     assert await names_log.append(last, []) == last
 
@@ -68,7 +68,7 @@ async def test_it_is_read_in_pages_and_from_anywhere(names_log: NamesLog) -> Non
         (3, 50, range(4, 54)),
         (95, 9, range(96, 101)),
     ):
-        assert [one.sequence for one in await names_log.read(after, limit)] == list(expected)
+        assert [current_record.sequence for current_record in await names_log.read(after, limit)] == list(expected)
     assert await names_log.read(100) == []
     assert await names_log.read(0, 0) == []
 
@@ -77,8 +77,8 @@ async def test_the_last_records_of_a_name_are_found(names_log: NamesLog) -> None
     mark = await names_log.append(ORIGIN, [record("1", "read_file"), record("2", "write_file"), record("3")])
     mark = await names_log.append(mark, [record("4", "read_file")])
     await names_log.append(mark, [record("5", "write_file"), record("6", "read_file")])
-    assert [one.sequence for one in await names_log.read_of("read_file")] == [1, 4, 6]
-    assert [one.sequence for one in await names_log.read_of("read_file", 2)] == [4, 6]
+    assert [entry.sequence for entry in await names_log.read_of("read_file")] == [1, 4, 6]
+    assert [entry.sequence for entry in await names_log.read_of("read_file", 2)] == [4, 6]
     assert await names_log.read_of("unknown") == []
     assert await names_log.read_of("") == []
 
@@ -90,7 +90,7 @@ async def test_of_two_who_decided_on_one_state_the_second_decides_again(names_lo
     with pytest.raises(Conflict):
         await second.append(Mark(1, bytes(32)), [record("forged")])
     await second.append(mark, [record("second")])
-    assert [one.data for one in await names_log.read()] == [b"first", b"second"]
+    assert [current_record.data for current_record in await names_log.read()] == [b"first", b"second"]
 
 
 async def test_of_many_parallel_appends_none_is_lost_or_doubled(names_log: NamesLog, second: NamesLog) -> None:
@@ -107,18 +107,18 @@ async def test_of_many_parallel_appends_none_is_lost_or_doubled(names_log: Names
     async with asyncio.timeout(30):
         await asyncio.gather(*(add((names_log, second)[number % 2], number) for number in range(12)))
     read = await names_log.read()
-    assert [one.sequence for one in read] == list(range(1, 25))
-    assert len({one.data for one in read}) == 24
+    assert [other_record.sequence for other_record in read] == list(range(1, 25))
+    assert len({other_record.data for other_record in read}) == 24
     check = ChainCheck(ORIGIN)
-    for one in read:
-        check.add(one)
+    for current_record in read:
+        check.add(current_record)
     assert check.finish().broken is None
 
 
 async def test_thousands_of_records_are_appended_at_once(names_log: NamesLog, second: NamesLog) -> None:
     mark = await names_log.append(ORIGIN, [record(f"{number:01000}", "many_names") for number in range(5000)])
     assert mark.sequence == 5000
-    assert [one.sequence for one in await second.read()] == list(range(1, 5001))
+    assert [current_record.sequence for current_record in await second.read()] == list(range(1, 5001))
     assert len(await second.read_of("many_names", 5)) == 5
 
 
@@ -129,7 +129,7 @@ async def test_it_is_there_after_closing_and_opening(build: Callable[[], NamesLo
     await log.close()
     again = build()
     await again.open()
-    assert [one.data for one in await again.read()] == [b"kept"]
+    assert [current_record.data for current_record in await again.read()] == [b"kept"]
     assert (await again.append(mark, [record("more")])).sequence == 2
     await again.close()
 
@@ -143,9 +143,9 @@ async def test_a_replica_hears_that_another_appended(backend: str, names_log: Na
     await names_log.append(ORIGIN, [record("news")])
     async with asyncio.timeout(BOUND_S):
         await anext(watch)
-    assert [one.data for one in await second.read()] == [b"news"]
+    assert [current_record.data for current_record in await second.read()] == [b"news"]
     watch.close()
-    assert [one async for one in watch] == []
+    assert [entry async for entry in watch] == []
 
 
 @pytest.mark.parametrize("backend", [name for name, one in BACKENDS.items() if one.is_shared], indirect=True)

@@ -30,18 +30,18 @@ def token(node: RunningNode, name: str) -> dict[str, Any]:
 
 
 def names(node: RunningNode) -> list[str]:
-    return [one["name"] for one in node.admin("/admin/tokens")["tokens"]]
+    return [current_token["name"] for current_token in node.admin("/admin/tokens")["tokens"]]
 
 
 def test_what_one_replica_is_told_the_other_knows_and_a_restart_keeps_it(server: NatsServer, tmp_path: Path) -> None:
     with running_node(tmp_path / "a", {}, sharing(server)) as a:
-        made = token(a, "laptop")
+        current_token = token(a, "laptop")
         with running_node(tmp_path / "b", {}, sharing(server)) as b:
             assert a.status_at_start["node"]["aggregator_id"] == b.status_at_start["node"]["aggregator_id"]
             assert names(b) == ["laptop"]
             token(b, "phone")
             wait_for(lambda: names(a) == ["laptop", "phone"], 10)
-            assert b.cli("access", "revoke", made["id"]).returncode == 0
+            assert b.cli("access", "revoke", current_token["id"]).returncode == 0
             wait_for(lambda: names(a) == ["phone"], 10)
     assert a.cli("access", "list").stdout.count("phone") == 1  # no node runs: the command asks the store itself
     with running_node(tmp_path / "a", {}, sharing(server)) as again:

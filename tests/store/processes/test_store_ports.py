@@ -216,7 +216,7 @@ async def test_a_stream_is_read_in_pages(store: Store) -> None:
 @pytest.mark.parametrize(
     ("after", "limit", "count"), [(-5, 10, 3), (2**70, 10, 0), (0, -1, 0), (0, 0, 0), (0, 2**70, 3)]
 )
-async def test_odd_bounds_read_what_they_say(store: Store, after: int, limit: int, count: int) -> None:
+async def test_odd_bounds_are_clamped(store: Store, after: int, limit: int, count: int) -> None:
     await store.streams.append("s", [b"a", b"b", b"c"])
     assert len(await store.streams.read("s", after=after, limit=limit)) == count
 

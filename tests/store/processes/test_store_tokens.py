@@ -62,8 +62,8 @@ def test_a_token_names_its_audience_and_carries_256_bits(audience: TokenAudience
 
 
 def test_tokens_and_their_ids_differ() -> None:
-    made = [mint("client") for _ in range(200)]
-    assert len({token for token, _ in made}) == len({token_id for _, token_id in made}) == 200
+    entries = [mint("client") for _ in range(200)]
+    assert len({token for token, _ in entries}) == len({token_id for _, token_id in entries}) == 200
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_tokens_and_their_ids_differ() -> None:
         "ilc_" * 100_000,
     ],
 )
-async def test_a_malformed_token_is_nobodys(tokens: TokenTable, token: str) -> None:
+async def test_a_malformed_token_has_no_record(tokens: TokenTable, token: str) -> None:
     await issue(tokens)
     assert find_audience(token) is None
     assert await tokens.find(token_hash(token), NOW) is None
@@ -123,7 +123,7 @@ async def test_revoking_by_name_takes_all_of_that_name_and_no_other(tokens: Toke
     _, first = await issue(tokens, "ci")
     _, second = await issue(tokens, "ci", now=NOW + 1)
     kept, _ = await issue(tokens, "ci2")
-    assert {one.id for one in await tokens.revoke("ci", NOW)} == {first.id, second.id}
+    assert {entry.id for entry in await tokens.revoke("ci", NOW)} == {first.id, second.id}
     assert await tokens.find(token_hash(kept), NOW) is not None
 
 
@@ -148,7 +148,7 @@ async def test_revoking_what_is_not_there_or_revoked_already_revokes_nothing(tok
 async def test_of_parallel_revocations_one_reports_it(tokens: TokenTable) -> None:
     _, record = await issue(tokens)
     revoked = await asyncio.gather(*(tokens.revoke(record.id, NOW + number) for number in range(10)))
-    assert sorted(([one.id for one in ids] for ids in revoked), reverse=True) == [[record.id], *[[]] * 9]
+    assert sorted(([entry.id for entry in ids] for ids in revoked), reverse=True) == [[record.id], *[[]] * 9]
 
 
 async def test_the_list_is_in_order_of_issue(tokens: TokenTable) -> None:
