@@ -1,7 +1,7 @@
-"""What every test run keeps to: markers name ledger entries, and a full run leaves a record of what it showed.
+"""Rules of every test run, and fixtures that tests of several packages use.
 
-Also the fixtures that tests of several packages use. They import what they need when they are used, so that a run of
-pure tests imports nothing else.
+Markers name ledger entries, and a full run records which entries it showed. Fixtures import what they need when they
+are used, so that a run of pure tests imports nothing else.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """The tests themselves are some million objects that live as long as the run: a collection need not visit them."""
+    """Collect tests without garbage collections, and exclude the tests, about a million objects, from later ones."""
     gc.disable()
     try:
         return (yield)
@@ -75,10 +75,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Leave what the tests of a file made and something still uses out of later collections.
+    """Exclude objects that survive the tests of a file from later garbage collections.
 
-    Tests collect garbage to see whether anything is left unclosed. A worker that has run some thousand tests would
-    search all their objects again each time, which took a second for every test.
+    Tests collect garbage to see whether anything is left open. After some thousand tests each collection would visit
+    all objects that are still in use, which took a second for every test.
     """
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
@@ -90,10 +90,10 @@ def _recorded_seconds() -> dict[str, float]:
 
 
 class Durations:
-    """Starts the slowest files first, so that no worker is left alone with one at the end of the run."""
+    """The order of files: the slowest come first, so that no worker is left alone with one at the end of the run."""
 
     SLOW_S = 1.0  # a faster file can come at any place
-    LAST = "tests/conformance/test_suite_page.py"  # it is about what the others found
+    LAST = "tests/conformance/test_suite_page.py"  # checks the results of the others
 
     def __init__(self, config: pytest.Config, seconds: dict[str, float]) -> None:
         self.config = config
@@ -121,6 +121,8 @@ class Durations:
 
 
 class Requirements:
+    """The ledger entries that tests are marked with, and their outcomes in this run."""
+
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.conformance = _load("conformance", ROOT / "tools" / "conformance.py")
@@ -139,7 +141,7 @@ class Requirements:
                     f"{item.nodeid}: the ledger in spec/ has no entry {', '.join(map(str, unknown))}"
                 )
             if ids:
-                item.user_properties.append(("req", ids))  # with several workers, reports are all that is seen of it
+                item.user_properties.append(("req", ids))  # the controller of several workers sees only reports
                 self.ids_of[item.nodeid] = ids
         if wanted := self.config.getoption("req"):
             chosen = {node for node, ids in self.ids_of.items() if any(each.startswith(wanted) for each in ids)}
@@ -157,7 +159,7 @@ class Requirements:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if hasattr(self.config, "workerinput"):  # one of several workers: whoever started them sees the whole
+        if hasattr(self.config, "workerinput"):  # one of several workers; their controller sees the whole run
             return
         ran_to_the_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if not ran_to_the_end or not self._is_full() or set(self.outcomes) != set(self.ids_of):
@@ -167,9 +169,9 @@ class Requirements:
         on_the_page = {tie.id for tie in self.conformance.ties()}
         collected = {identifier for ids in self.ids_of.values() for identifier in ids}
         self.complaints += [
-            f"{one}: its test is in the source but was not collected" for one in on_the_page - collected
+            f"{entry}: its test is in the source but was not collected" for entry in on_the_page - collected
         ]
-        self.complaints += [f"{one}: its marker cannot be read from the source" for one in collected - on_the_page]
+        self.complaints += [f"{entry}: its marker cannot be read from the source" for entry in collected - on_the_page]
         if self.complaints:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -187,10 +189,12 @@ class Requirements:
     def _is_full(self) -> bool:
         whole_tree = [Path(argument).resolve() for argument in self.config.args] == [ROOT / "tests"]
         narrowing = ("keyword", "markexpr", "collectonly", "lf", "ignore", "ignore_glob")
-        return whole_tree and not self.deselected and not any(self.config.getoption(one, None) for one in narrowing)
+        return (
+            whole_tree and not self.deselected and not any(self.config.getoption(option, None) for option in narrowing)
+        )
 
     def _by_test(self) -> dict[str, Record]:
-        """One line per test function: a parametrised test is as good as its worst case."""
+        """Return a record for each test function. The outcome of a parametrised test is that of its worst case."""
         tests: dict[str, Record] = {}
         for nodeid, outcome in self.outcomes.items():
             test = nodeid.partition("[")[0]

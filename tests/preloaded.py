@@ -1,11 +1,12 @@
-"""A process that has imported the program already, and of which tests start copies instead of a new interpreter.
+"""A fork server: it starts `python -m interlock ...` and fixture servers without the half second of importing.
 
-A test starts `python -m interlock ...` or a fixture server as ever, with `subprocess` or `asyncio`. `install` makes
-those commands reach one process per test run (its `serve`), which has the modules in memory and makes a copy of itself
-that runs the same command: a process of its own with its own pid, descriptors, environment and folder, a child of the
-test as it would be otherwise, without the half second that importing takes. What a copy could not do alike (other
-interpreter options, an environment the interpreter reads while it starts, inherited descriptors, another user) is
-started plainly, and so is everything where the kernel offers no such copy or INTERLOCK_TESTS_PLAIN is set.
+A test starts a command as usual, with `subprocess` or `asyncio`. `install` redirects suitable commands to one process
+per test run (`serve`), which has imported all modules. That process forks, and the fork runs the command with its own
+pid, descriptors, environment and folder, as a child of the test.
+
+A command is started normally if a fork could behave differently: with other interpreter options, with an environment
+that the interpreter reads while it starts, with inherited descriptors, or as another user. The same holds if the kernel
+offers no CLONE_PARENT, or if INTERLOCK_TESTS_PLAIN is set.
 """
 
 import asyncio
@@ -30,14 +31,14 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tests"
-PLAIN = "INTERLOCK_TESTS_PLAIN"  # in the environment of a command or of the run: start it plainly
+PLAIN = "INTERLOCK_TESTS_PLAIN"  # in the environment of a command or of the run: start it normally
 SETTINGS = "INTERLOCK_TESTS_SETTINGS"  # see `settings`
 FIRST = "INTERLOCK_TESTS_FIRST"  # a script that is run before the command, in its process
 REQUEST_BYTES_MAX = 128 * 1024
 COMMAND_LINE_BYTES = 4096  # of a copy, as `ps` shows it
 FORK_EXEC_ARGUMENTS = 23  # of Python 3.11 to 3.13; another number is another meaning
 
-# clone(2) with CLONE_PARENT makes a sibling of the caller, so that who asked for it can wait for it.
+# clone(2) with CLONE_PARENT makes a sibling of the caller, so that the test process can wait for it.
 CLONE_PARENT = 0x00008000
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 
@@ -51,50 +52,50 @@ USED_LATE = (  # imported inside of functions of the program, or by the fixture 
 
 
 def install() -> None:
-    """Make every suitable command of this process a copy from now on."""
+    """Start every suitable command of this process through the fork server from now on."""
     if sys.platform == "linux" and platform.machine() in CLONE_NUMBERS and PLAIN not in os.environ:
-        plainly = subprocess._fork_exec
-        copies = Copies(plainly)
-        subprocess._fork_exec = copies.start
+        subprocess._fork_exec = ForkServer(subprocess._fork_exec).start
 
 
 def settings(values: Mapping[str, Any]) -> dict[str, str]:
-    """Environment for a command whose modules shall have these values: {"interlock.net.fetch:TIMEOUT_S": 0.5}.
+    """Return an environment that sets values of modules in a command: {"interlock.net.fetch:TIMEOUT_S": 0.5}.
 
-    So a test need not wait for an interval as long as a user's. A name the module does not have is an error.
+    A test need not wait for an interval as long as a user's. A name that the module does not have is an error.
     """
     return {SETTINGS: json.dumps(dict(values))}
 
 
-class Copies:
-    """Stands where `subprocess` forks and executes."""
+class ForkServer:
+    """The replacement of `subprocess._fork_exec`, and the process that forks."""
 
-    def __init__(self, plainly: Any) -> None:
-        self.plainly = plainly
+    def __init__(self, fork_exec: Any) -> None:
+        self.fork_exec = fork_exec
         self.lock = threading.Lock()
         self.owner = os.getpid()
         self.pipe: socket.socket | None = None
 
-    def start(self, *given: Any) -> int:
-        pid = self.copied(given) if len(given) == FORK_EXEC_ARGUMENTS else None
-        return self.plainly(*_told(given)) if pid is None else pid
+    def start(self, *arguments: Any) -> int:
+        """Start a command and return its pid, as `_fork_exec` does."""
+        pid = self.fork(arguments) if len(arguments) == FORK_EXEC_ARGUMENTS else None
+        return self.fork_exec(*_with_settings(arguments)) if pid is None else pid
 
-    def copied(self, given: Sequence[Any]) -> int | None:
-        words, _, close_fds, kept, cwd, environment = given[:6]
-        read_in, _, _, write_out, _, write_err, _, error_pipe, restore_signals, new_session, group = given[6:17]
-        gid, gids, uid, umask, preexec, _ = given[17:]
+    def fork(self, arguments: Sequence[Any]) -> int | None:
+        """Have the server fork for a command. Return None if the command must be started normally."""
+        words, _, close_fds, inherited, cwd, environment = arguments[:6]
+        read_in, _, _, write_out, _, write_err, _, error_pipe, restore_signals, new_session, group = arguments[6:17]
+        gid, gids, uid, umask, preexec, _ = arguments[17:]
         words = [os.fsdecode(word) for word in words]
         env = _environment(environment)
-        alike = (
+        is_suitable = (
             close_fds
             and restore_signals
-            and tuple(kept) == (error_pipe,)
+            and tuple(inherited) == (error_pipe,)
             and (group, gid, gids, uid, umask, preexec) == (-1, None, None, None, -1, None)
-            and _is_python_of_ours(words)
-            and _starts_alike(env)
+            and _is_own_python(words)
+            and _starts_equally(env)
             and os.getpid() == self.owner
         )
-        if not alike:
+        if not is_suitable:
             return None
         folder = os.getcwd() if cwd is None else os.path.join(os.getcwd(), os.fsdecode(cwd))  # noqa: PTH109, PTH118
         request = json.dumps({"words": words[1:], "cwd": folder, "env": env, "session": bool(new_session)}).encode()
@@ -102,42 +103,43 @@ class Copies:
             return None
         fds = [own if wanted == -1 else wanted for own, wanted in enumerate((read_in, write_out, write_err))]
         with self.lock:
-            pipe = self.pipe = self.pipe or self.opened()
+            pipe = self.pipe = self.pipe or self.open()
             try:
                 socket.send_fds(pipe, [request], fds)
                 return int(pipe.recv(64))
-            except (OSError, ValueError):  # it is gone, or makes no copies
+            except (OSError, ValueError):  # the server has ended, or cannot fork
                 pipe.close()
                 self.pipe = None
                 return None
 
-    def opened(self) -> socket.socket:
+    def open(self) -> socket.socket:
+        """Start the server and return the connection to it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(30)
         with theirs:
             command = [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno()), " " * COMMAND_LINE_BYTES]
             keep = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL}
             process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, PLAIN: "1"}, **keep)
-        process.returncode = 0  # it ends with this process; nobody waits for it
+        process.returncode = 0  # the server ends with this process; nothing waits for it
         return ours
 
 
-def _told(given: Sequence[Any]) -> Sequence[Any]:
-    """The same command, by way of this file where it has settings."""
-    words, environment = given[0], given[5]
+def _with_settings(arguments: Sequence[Any]) -> Sequence[Any]:
+    """Return the arguments of `_fork_exec`, changed to run this file first if the environment holds settings."""
+    words, environment = arguments[0], arguments[5]
     if not any(each.startswith((f"{SETTINGS}=".encode(), f"{FIRST}=".encode())) for each in environment or ()):
-        return given
-    return [[words[0], os.fsencode(Path(__file__).resolve()), b"run", *words[1:]], *given[1:]]
+        return arguments
+    return [[words[0], os.fsencode(Path(__file__).resolve()), b"run", *words[1:]], *arguments[1:]]
 
 
-def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
-    if given is None:
+def _environment(environment: Sequence[bytes] | None) -> dict[str, str]:
+    if environment is None:
         return dict(os.environ)
-    return dict(os.fsdecode(each).split("=", 1) for each in given)
+    return dict(os.fsdecode(each).split("=", 1) for each in environment)
 
 
-def _is_python_of_ours(words: Sequence[str]) -> bool:
-    """Is it the program, or a script of the tests, without options of the interpreter?"""
+def _is_own_python(words: Sequence[str]) -> bool:
+    """Return whether a command is the program or a script of the tests, without options of the interpreter."""
     if len(words) < 2 or words[0] != sys.executable:
         return False
     if words[1] == "-m":
@@ -145,8 +147,8 @@ def _is_python_of_ours(words: Sequence[str]) -> bool:
     return words[1].endswith(".py") and Path(words[1]).is_relative_to(SCRIPTS)
 
 
-def _starts_alike(env: dict[str, str]) -> bool:
-    """Would an interpreter with this environment be as the one that was started with ours?"""
+def _starts_equally(env: dict[str, str]) -> bool:
+    """Return whether an interpreter with this environment would start like the server did."""
     if PLAIN in env:
         return False
     early = {name for name in (*env, *os.environ) if name.startswith(("PYTHON", "LC_", "LANG", "LD_"))}
@@ -155,7 +157,7 @@ def _starts_alike(env: dict[str, str]) -> bool:
 
 
 def serve(pipe: socket.socket) -> dict[str, Any] | None:
-    """Make copies until nobody can ask any more. A copy comes out of here with its request, and runs it."""
+    """Fork for each request until the connection ends. In a fork, return its request; in the server, return None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
@@ -164,11 +166,11 @@ def serve(pipe: socket.socket) -> dict[str, Any] | None:
             return None
         if not text:
             return None
-        pid = _copy()
+        pid = _fork_sibling()
         if pid == 0:
             request: dict[str, Any] = json.loads(text)
-            _become(request, fds)
-            pipe.send(str(os.getpid()).encode())  # as `subprocess`, which returns once the command is executed
+            _take_over(request, fds)
+            pipe.send(str(os.getpid()).encode())  # like `subprocess`, which returns once the command is executed
             pipe.close()
             os.closerange(3, 64)
             return request
@@ -178,8 +180,8 @@ def serve(pipe: socket.socket) -> dict[str, Any] | None:
             os.close(fd)
 
 
-def _copy() -> int:
-    """As os.fork, but the copy is a child of our parent."""
+def _fork_sibling() -> int:
+    """Fork like os.fork, but make the fork a child of our parent."""
     clone = ctypes.PyDLL(None, use_errno=True).syscall
     clone.restype = ctypes.c_long
     ctypes.pythonapi.PyOS_BeforeFork()
@@ -193,11 +195,11 @@ def _copy() -> int:
     return pid
 
 
-def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
-    """The descriptors, signals, environment and arguments of a process that was just executed."""
+def _take_over(request: dict[str, Any], fds: Sequence[int]) -> None:
+    """Set descriptors, signals, environment and arguments to those of a process that was just executed."""
     for own, fd in enumerate(fds):
         os.dup2(fd, own)
-    _show([sys.executable, *request["words"]])
+    _set_command_line([sys.executable, *request["words"]])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["session"]:
         os.setsid()
@@ -210,8 +212,8 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
     sys.stderr = sys.__stderr__ = _stream(2, "w", "backslashreplace", line_buffering=True)
 
 
-def _show(words: Sequence[str]) -> None:
-    """Have the kernel show these as our command line."""
+def _set_command_line(words: Sequence[str]) -> None:
+    """Make the kernel show these words as our command line."""
     numbers = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     start, end = int(numbers[45]), int(numbers[46])
     text = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - start - 1]
@@ -226,7 +228,7 @@ def _stream(fd: int, mode: str, errors: str, **options: bool) -> Any:
 
 
 def run(request: dict[str, Any]) -> None:
-    """What the interpreter does with its command line."""
+    """Run a command as the interpreter runs its command line."""
     for name, value in json.loads(os.environ.pop(SETTINGS, "{}")).items():
         module, _, attribute = name.partition(":")
         getattr(importlib.import_module(module), attribute)
@@ -245,23 +247,23 @@ def run(request: dict[str, Any]) -> None:
 
 
 def end(ending: SystemExit) -> NoReturn:
-    """What the interpreter does at its end, but for taking apart the modules we share, which takes the longest."""
+    """End like the interpreter, except for taking apart the shared modules, which takes the longest."""
     if not isinstance(ending.code, int | None):
         print(ending.code, file=sys.stderr)
     code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     threading._shutdown()
     atexit._run_exitfuncs()
-    gc.collect()  # what complains of being left behind does so now
+    gc.collect()  # objects that warn about being left open do so now
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (OSError, ValueError):  # the interpreter has its own words for it
+    except (OSError, ValueError):  # the interpreter reports this itself
         raise ending from None
     os._exit(code & 0xFF)
 
 
-class Hasty:
-    """asyncio as uvicorn sees it, whose pauses while it stops are a sixth of a second for every node."""
+class ShortPauses:
+    """The module asyncio as uvicorn sees it, with short pauses: uvicorn waits a sixth of a second while it stops."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
@@ -271,21 +273,21 @@ class Hasty:
 
 
 def preload() -> None:
-    """Import what copies will need."""
+    """Import what the forks will need."""
     import interlock
 
     sys.path.insert(1, str(SCRIPTS / "servers"))
-    named = [module.name for module in pkgutil.walk_packages(interlock.__path__, "interlock.")]
-    named = [name for name in named if "__main__" not in name and ".shipped" not in name]
+    names = [module.name for module in pkgutil.walk_packages(interlock.__path__, "interlock.")]
+    names = [name for name in names if "__main__" not in name and ".shipped" not in name]
     for name in (
-        *named,
+        *names,
         *USED_LATE,
         *(f"rawserver.{each}" for each in ("http", "stdio", "faults", "features", "guard")),
     ):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     del sys.path[1]
-    sys.modules["uvicorn.server"].asyncio = Hasty()
+    sys.modules["uvicorn.server"].asyncio = ShortPauses()
     gc.collect()
     gc.freeze()
 
@@ -295,10 +297,10 @@ if __name__ == "__main__" and sys.argv[1] == "run":
 elif __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as control:
         preload()
-        asked = serve(control)
-    if asked is not None:
+        request = serve(control)
+    if request is not None:
         try:
-            run(asked)
+            run(request)
         except SystemExit as ending:
             end(ending)
         end(SystemExit(0))

@@ -1,9 +1,9 @@
-"""Runs pytest, then once more, alone, what failed beside other tests: a fault fails again, a flaky test passes.
+"""Run pytest, then run what failed once more, alone: a fault fails again, a flaky test passes.
 
     python tests/twice.py [--flaky=fail] ARGUMENTS OF PYTEST...
 
-What passes alone is named at the end of the run and counted in .cache/flaky.json. It does not fail the run unless
-`--flaky=fail` says so (`make check-flaky`).
+A test that passes alone is named at the end of the run and counted in .cache/flaky.json. It fails the run only with
+`--flaky=fail` (`make check-flaky`).
 """
 
 import json
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 COUNTED = ROOT / ".cache" / "flaky.json"
 TESTS_FAILED = 1
-MANY = 50  # so many failures are no matter of chance
+FLAKY_MAX = 50  # more failures than that have a common cause
 AGAIN = ("--lf", "--last-failed", "--ff", "--failed-first")
 PARALLEL = ("-n", "--numprocesses", "--maxprocesses", "--dist", "--no-loadscope-reorder")
 
@@ -25,15 +25,15 @@ def main(arguments: list[str]) -> int:
     strict = "--flaky=fail" in arguments
     arguments = [argument for argument in arguments if argument != "--flaky=fail"]
     if not any(argument in AGAIN for argument in arguments):
-        LAST_FAILED.unlink(missing_ok=True)  # what failed in an earlier run is no matter of this one
+        LAST_FAILED.unlink(missing_ok=True)  # failures of an earlier run do not count
     code = _pytest(arguments)
     failed = _last_failed()
-    if code != TESTS_FAILED or not failed or len(failed) > MANY:
+    if code != TESTS_FAILED or not failed or len(failed) > FLAKY_MAX:
         return code
-    print(f"\nONCE MORE, ALONE: the {len(failed)} that failed beside other tests", flush=True)
+    print(f"\nRUNNING AGAIN, ALONE: {len(failed)} tests that failed beside others", flush=True)
     again = _pytest([*_without_workers(arguments), "--last-failed", "--last-failed-no-failures", "none"])
     flaky = sorted(failed - _last_failed()) if again in (0, TESTS_FAILED) else []
-    _tell(flaky)
+    _report(flaky)
     return again or (TESTS_FAILED if flaky and strict else 0)
 
 
@@ -44,7 +44,7 @@ def _pytest(arguments: list[str]) -> int:
 
 
 def _without_workers(arguments: list[str]) -> list[str]:
-    """Each of these options is written as one word, `--dist=loadfile`."""
+    """Return the arguments without options about workers, each of which is one word such as `--dist=loadfile`."""
     return [argument for argument in arguments if argument.partition("=")[0] not in PARALLEL]
 
 
@@ -52,7 +52,7 @@ def _last_failed() -> set[str]:
     return set(json.loads(LAST_FAILED.read_text(encoding="utf-8"))) if LAST_FAILED.exists() else set()
 
 
-def _tell(flaky: list[str]) -> None:
+def _report(flaky: list[str]) -> None:
     if not flaky:
         return
     counted = json.loads(COUNTED.read_text(encoding="utf-8")) if COUNTED.exists() else {}
