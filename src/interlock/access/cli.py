@@ -289,7 +289,7 @@ def anchor(
     from interlock.core.node_identity import NODE_KEY
     from interlock.crypto.jose import format_key
     from interlock.crypto.signing import KeyFileError, make_signing_key
-    from interlock.net.protocol.dns import maybe_dns_name
+    from interlock.net.protocol.dns import find_dns_name
 
     path = Path(key).expanduser() if key is not None else invocation.data_folder / NODE_KEY
     names = speaks_for or []
@@ -298,7 +298,7 @@ def anchor(
         names = names or [parent.authority for parent in plan.ax.parents if parent.authority is not None]
         name = name or next((parent.segment for parent in plan.ax.parents), plan.node.name)
     proved = [
-        maybe_authority(name_of_authority) or maybe_dns_name(name_of_authority)
+        maybe_authority(name_of_authority) or find_dns_name(name_of_authority)
         for name_of_authority in dict.fromkeys(names)
     ]
     if None in proved:
@@ -451,9 +451,9 @@ def _revoke_certificate(invocation: Invocation, authority: "DevelopmentAuthority
 
 
 def _names(name: str, texts: list[str] | None) -> list[str]:
-    from interlock.net.protocol.dns import maybe_dns_name
+    from interlock.net.protocol.dns import find_dns_name
 
-    read = [(text, maybe_dns_name(text)) for text in texts or [name]]
+    read = [(text, find_dns_name(text)) for text in texts or [name]]
     wrong = next((text for text, dns_name in read if dns_name is None), None)
     if wrong is not None:
         raise BadUsage("usage", f"{wrong} is no DNS name", hint="--dns HOST; no wildcard, and addresses as --ip")

@@ -51,7 +51,7 @@ class ProposalRulings(DecisionReceiver, Protocol):
 
 
 class NamesRulings(DecisionReceiver, Protocol):
-    def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
+    def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
         """Return why this decision on a request is refused, or None. `key` is the thumbprint of the key that proved
         it.
         """
@@ -157,7 +157,7 @@ class DecisionService:
             return barred
         if approval.kind is Kind.REQUEST and self._receivers.names is not None:
             key = verified.key if verified is not None else None
-            if (refused := self._receivers.names.maybe_refusal(approval, decision, key)) is not None:
+            if (refused := self._receivers.names.find_refusal(approval, decision, key)) is not None:
                 return refused
         return await self._decide(id, decision, verified.expires_at if verified else None)
 
@@ -195,7 +195,7 @@ class DecisionService:
         decision = Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason, answer=answer)
         approval = self._inbox.get(id)
         if approval is not None and approval.kind is Kind.REQUEST and self._receivers.names is not None:
-            if (refused := self._receivers.names.maybe_refusal(approval, decision, None)) is not None:
+            if (refused := self._receivers.names.find_refusal(approval, decision, None)) is not None:
                 return refused
         elif answer is not None:
             return Refusal(

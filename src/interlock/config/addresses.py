@@ -21,7 +21,7 @@ from interlock.credentials.protocol.resource import is_protected
 from interlock.crypto.jose import PRIVATE, BadKey, find_pem_label, is_key_text, read_key_untrusted
 from interlock.crypto.webauthn import read_passkey_untrusted
 from interlock.net.protocol.address_scope import UNSPECIFIED_HOSTS, is_loopback
-from interlock.net.protocol.dns import maybe_dns_name
+from interlock.net.protocol.dns import find_dns_name
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", re.ASCII)
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.ASCII | re.IGNORECASE)
@@ -313,7 +313,7 @@ class DnsName(ParsedText, frozen=True, kw_only=True):
     form = r"^(?:[Dd][Nn][Ss]:)?[A-Za-z0-9.-]{1,254}$"
 
     def parse(self, text: str, at: At) -> str | WrongValue:
-        name = maybe_authority(text) or maybe_dns_name(text)
+        name = maybe_authority(text) or find_dns_name(text)
         if name is None:
             hint = 'for instance "edge01.example.com"; no wildcard, no address, and each name by itself'
             return at.wrong(f"{at.name} must be a DNS name", hint)

@@ -59,6 +59,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
 
 
 def _tls_pair(settings: Settings) -> None:
+    """Report a certificate without its key, or a key without its certificate."""
     for key, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         at = settings.written.get(("node", key))
         if at is not None and ("node", other) not in settings.written:
@@ -86,6 +87,7 @@ def _root_or_child(settings: Settings) -> None:
 
 
 def _proof_asked_for(settings: Settings) -> None:
+    """Warn if subservers may offer tools that change things without proof of who they are."""
     at = settings.written.get(("ax", "require_proof"))
     if at is not None and settings.tables.get("ax", {}).get("require_proof") == "never":
         at.warn(
@@ -110,6 +112,7 @@ _CHANNEL_KEYS: Final = {
 
 
 def _channels_can_be_reached(settings: Settings) -> None:
+    """Report channels of approvals without the settings that they need, and settings without their channel."""
     approvals = settings.tables.get("approvals", {})
     for channel, keys in _CHANNEL_KEYS.items():
         at = settings.written.get(("approvals", "channels"))
@@ -126,6 +129,7 @@ def _channels_can_be_reached(settings: Settings) -> None:
 
 
 def _shared_store_can_be_reached(settings: Settings) -> None:
+    """Report a shared store without a URL, and warn of settings without effect and of a URL without TLS."""
     store = settings.tables.get("store", {})
     chosen = store.get("backend") == "nats"
     at = settings.written.get(("store", "backend"))
@@ -149,6 +153,7 @@ def _shared_store_can_be_reached(settings: Settings) -> None:
 
 
 def _aql_profile_is_known(settings: Settings) -> None:
+    """Report a profile of families that is neither known nor described in the file."""
     aql = settings.tables.get("aql", {})
     profile, families = aql.get("profile", "crude"), aql.get("families", {})
     at = settings.written.get(("aql", "profile"))
@@ -172,6 +177,7 @@ def _refuse_lax_aql_from_outside(settings: Settings, plan: NodePlan) -> None:
 
 
 def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:
+    """Report authorization servers that a token or a principal could not tell apart."""
     at = settings.written.get(("auth", "issuers"))
     if at is None:
         return
@@ -187,6 +193,7 @@ def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:
 
 
 def _require_public_url_for_issuers(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
+    """Report access tokens for an address that no client uses: tokens are issued for a URL."""
     at = settings.written.get(("auth", "issuers"))
     if at is not None and auth.issuers and node.public_url is None and not is_loopback(node.listen.host):
         at.wrong(
@@ -196,6 +203,7 @@ def _require_public_url_for_issuers(settings: Settings, node: NodePlan, auth: Au
 
 
 def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
+    """Warn of passkeys if browsers use none at the operator endpoint, as at plain http beyond this machine."""
     scheme = "http" if node.tls_cert is None else "https"
     if find_relying_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
         return
@@ -210,6 +218,7 @@ def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
 
 
 def _require_two_endpoints(settings: Settings, node: NodePlan) -> None:
+    """Report endpoints for programs and people at the same address."""
     at = _first_written(settings, "node.operator_listen", "node.listen")
     if at is not None and collide(node.listen, node.operator_listen):
         at.wrong(
@@ -219,6 +228,7 @@ def _require_two_endpoints(settings: Settings, node: NodePlan) -> None:
 
 
 def _refuse_anonymous_from_outside(settings: Settings, node: NodePlan, anonymous: str) -> None:
+    """Report a node that would let everybody on the network call every tool."""
     at = _first_written(settings, "auth.anonymous", "node.listen")
     if at is not None and anonymous == "any" and not is_loopback(node.listen.host):
         at.wrong(
@@ -229,6 +239,7 @@ def _refuse_anonymous_from_outside(settings: Settings, node: NodePlan, anonymous
 
 
 def _warn_of_plain_http(settings: Settings, node: NodePlan) -> None:
+    """Warn of endpoints beyond this machine whose tokens others could read."""
     endpoints = (("listen", node.listen, node.public_url), ("operator_listen", node.operator_listen, node.operator_url))
     for name, address, url in endpoints:
         at = settings.written.get(("node", name))
@@ -241,6 +252,7 @@ def _warn_of_plain_http(settings: Settings, node: NodePlan) -> None:
 
 
 def _warn_of_proxied_loopback(settings: Settings, node: NodePlan, anonymous: str) -> None:
+    """Warn of a proxy on this machine, through which calls from outside come from loopback."""
     at = settings.written.get(("node", "public_url"))
     if at is None or node.public_url is None or anonymous != "loopback" or node.trusted_proxies:
         return
@@ -252,6 +264,7 @@ def _warn_of_proxied_loopback(settings: Settings, node: NodePlan, anonymous: str
 
 
 def _data_outside_workspace(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
+    """Warn of a data folder in which servers could read tokens and keys."""
     if not data.is_relative_to(workspace):
         return
     message = "the data folder is inside the workspace, where servers may read tokens and keys"

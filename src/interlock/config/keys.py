@@ -180,22 +180,6 @@ def sections_of(plan: type[msgspec.Struct]) -> dict[str, Section]:
     return sections
 
 
-def live_keys(plan: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the sections and dotted keys whose changes a running node applies without a restart."""
-    return frozenset(_live_keys(plan, ""))
-
-
-def _live_keys(plan: type[msgspec.Struct], prefix: str) -> list[str]:
-    live: list[str] = []
-    for field in msgspec.structs.fields(plan):
-        type_, notes = _split_annotation(field.type)
-        if AT_ONCE in notes:
-            live.append(prefix + field.name)
-        elif not prefix and inspect.isclass(type_) and issubclass(type_, msgspec.Struct):
-            live += _live_keys(type_, f"{field.name}.")
-    return live
-
-
 def secrets_of(plan: type[msgspec.Struct]) -> dict[str, SecretPart]:
     """Return what must be masked in values of `plan`, by field."""
     notes = {field.name: _split_annotation(field.type)[1] for field in msgspec.structs.fields(plan)}

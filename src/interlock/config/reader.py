@@ -76,6 +76,7 @@ class Settings:
                 self._servers(section, value, at)
 
     def _top(self, name: str, value: object, at: At) -> None:
+        """Read a key of the top level, which is in no table."""
         key = TOP.get(name)
         if key is None:
             what = "table" if isinstance(value, dict) else "key"
@@ -87,6 +88,7 @@ class Settings:
             self.top[name] = read
 
     def _table(self, section: Section, value: object, at: At) -> None:
+        """Read a table such as [node]. Its keys replace those of weaker layers, one by one."""
         table = at.enter(section.name)
         if not isinstance(value, dict):
             hint = f"write [{section.name}] on a line of its own"
@@ -101,6 +103,7 @@ class Settings:
         self.tables.setdefault(section.name, {}).update(values)
 
     def _list(self, section: Section, value: object, at: At) -> None:
+        """Read a list of tables such as [[tool]]. It replaces the whole list of a weaker layer."""
         hint = f"write [[{section.name}]] above each entry"
         if not isinstance(value, list):
             at.inside(section.name).wrong(f"'{section.name}' must be a list of tables, not {type_word(value)}", hint)
@@ -127,6 +130,7 @@ class Settings:
                 self.tools = entries
 
     def _servers(self, section: Section, value: object, at: At) -> None:
+        """Read the tables [servers.SEGMENT]. A server replaces the server of a weaker layer with the same segment."""
         hint = "write [servers.NAME] above each server"
         if not isinstance(value, dict):
             at.inside("servers").wrong(f"'servers' must be a table of servers, not {type_word(value)}", hint)
@@ -189,6 +193,7 @@ def _unknown(what: str, name: str, names: Iterable[str], at: At) -> None:
 
 
 def _hint_for_unknown(name: str, names: list[str], at: At) -> str | None:
+    """Return what was probably meant by an unknown name, the surest guess first."""
     other = _OTHER_WORDS.get(name)
     if other in names:
         return f"did you mean '{other}'?"
@@ -206,6 +211,7 @@ def _hint_for_unknown(name: str, names: list[str], at: At) -> str | None:
 
 
 def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
+    """Compile one [[anchor]], which has exactly one source of its key."""
     sources = [name for name in KEY_SOURCES if name in values]
     if len(sources) != 1:
         which = f"has {' and '.join(sources)}" if sources else "has no key"
@@ -256,6 +262,7 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
 
 
 def _report_auth_fault(values: dict[str, Any], at: At) -> bool:
+    """Report settings that would send a token where it must not go. Return whether there are some."""
     auth: OAuthPlan | None = values.get("auth")
     if auth is None or "url" not in values:
         return False
@@ -281,6 +288,7 @@ def _report_auth_fault(values: dict[str, Any], at: At) -> bool:
 
 
 def _report_egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
+    """Report an egress list that a container cannot have, and warn of one that permits every host."""
     hosts: tuple[str, ...] = values.get("egress", ())
     inside = at.inside("egress")
     if hosts and reach == "docker":

@@ -24,7 +24,7 @@ import msgspec
 
 from interlock.crypto.jose import Algorithm, BadKey, Jwk, decode_base64url, encode
 from interlock.net.protocol.address_scope import LOCALHOST, LOOPBACK_ADDRESSES, is_localhost
-from interlock.net.protocol.dns import maybe_dns_name
+from interlock.net.protocol.dns import find_dns_name
 from interlock.wire.cbor import CborError, read_item_untrusted
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 
@@ -59,7 +59,7 @@ def find_relying_party(url: str) -> Party | None:
         scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port
     except ValueError:
         return None
-    name = LOCALHOST if host in LOOPBACK_ADDRESSES else maybe_dns_name(host)
+    name = LOCALHOST if host in LOOPBACK_ADDRESSES else find_dns_name(host)
     if name is None or scheme not in _PORTS:
         return None
     if scheme == "http" and not is_localhost(name):

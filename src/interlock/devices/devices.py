@@ -50,7 +50,7 @@ class _Beside:
     def admits(self, principal: str) -> bool:
         return not principal.startswith(PARENT) or MARK in principal
 
-    def maybe_refusal(self, principal: str) -> Refusal | None:
+    def find_refusal(self, principal: str) -> Refusal | None:
         return None
 
 

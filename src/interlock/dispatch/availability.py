@@ -20,7 +20,7 @@ from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import BUSY, CheckNumber, Refused, maybe_unusable
+from interlock.core.calls.check import BUSY, CheckNumber, Refused, find_unusable
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.own_links import OwnLinks
@@ -44,7 +44,7 @@ class AvailabilityCheck:
         return True
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
-        refused = maybe_unusable(link.standing)
+        refused = find_unusable(link.standing)
         if refused is not None:
             return refused
         if call.booked is not link and self.is_full(link):
@@ -83,7 +83,7 @@ class AvailabilityCheck:
             verdict, reason = "later", f"the call goes over a link of the client's own{because}"
             if not link.own.is_whole:
                 reason = f"the call opens a connection of {caller.name}'s own, or asks for consent"
-        elif maybe_unusable(standing) is not None:
+        elif find_unusable(standing) is not None:
             reason = standing.reason or standing.state.value
             verdict = "later" if self.may_return_soon(link) else "refuse"
             reason += "; a call waits a short while for it" if verdict == "later" else ""

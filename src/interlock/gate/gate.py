@@ -505,7 +505,7 @@ class GateCheck:
         return route.is_held or route.link.members is not None
 
     def check(self, call: Call, link: CallLink) -> Refused | Held | None:
-        restricted = link.members.maybe_refusal(call.caller.principal.name) if link.members is not None else None
+        restricted = link.members.find_refusal(call.caller.principal.name) if link.members is not None else None
         hold = call.hold
         # A hold of another type belongs to a call that became a proposal already.
         if restricted is not None and (hold is None or isinstance(hold, GateHold)):
@@ -516,7 +516,7 @@ class GateCheck:
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         members = route.link.members
-        if members is not None and members.maybe_refusal(caller.name) is not None:
+        if members is not None and members.find_refusal(caller.name) is not None:
             why = f"{caller.name} is restricted in the room {members.name}: the call becomes a proposal there"
             return CheckVerdict(number=self.number, name=self.name, verdict="hold", reason=why)
         if route.is_held:

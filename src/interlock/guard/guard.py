@@ -22,7 +22,7 @@ from interlock.core.calls.check import (
     Explained,
     Held,
     Refused,
-    maybe_unusable,
+    find_unusable,
 )
 from interlock.core.link_state import LinkState
 from interlock.guard.budgets import Budgets
@@ -135,7 +135,7 @@ class Guard(Generic[R]):
                 refused = await self._commit(call, link, release)
             if refused is None:
                 # The link, or the caller, may have gone meanwhile: nothing is sent, and the approval is spent.
-                refused = CONFIRMATION_REQUIRED if call.done else maybe_unusable(link.standing)
+                refused = CONFIRMATION_REQUIRED if call.done else find_unusable(link.standing)
                 return Admitted(call, _ADMISSION_KEY) if refused is None else refused
             if refused.check is not CheckNumber.COMMIT or refused.refusal.code not in _TAKEN:
                 return refused
@@ -149,7 +149,7 @@ class Guard(Generic[R]):
         """
         standing = link.standing
         if standing.state is not _READY:
-            refused = maybe_unusable(standing)
+            refused = find_unusable(standing)
             if refused is not None:
                 return refused
         return Admitted(admitted.command, _ADMISSION_KEY)

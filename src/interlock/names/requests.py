@@ -94,7 +94,7 @@ class RequestDecisions:
         self._inbox = inbox
         self._experts = experts
 
-    def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
+    def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
         """Return why this decision may not be made, or None. `key`: the thumbprint of the key that proved it."""
         request = self._state.registry.requests.get(approval.target or "")
         if request is None:

@@ -19,7 +19,7 @@ import msgspec
 from interlock.credentials.protocol.resource import is_protected
 from interlock.net.http.client import Headers, HttpClient, HttpFailure
 from interlock.net.http.connection import header
-from interlock.net.protocol.address_scope import Scope, maybe_scope, scope_of
+from interlock.net.protocol.address_scope import Scope, find_scope, scope_of
 
 FETCH_S: Final = 5.0  # from the request to the whole answer
 CONNECT_S: Final = 3.0
@@ -141,7 +141,7 @@ async def scope_of_url(url: str) -> Scope:
     lead anywhere.
     """
     host = urlsplit(url).hostname or ""
-    written = maybe_scope(host)
+    written = find_scope(host)
     if written is not None:
         return written
     try:
@@ -155,7 +155,7 @@ async def is_near(url: str) -> bool:
     """Return whether any address of a host is in a private network or on this machine. Unresolvable names are not
     near.
     """
-    written = maybe_scope(urlsplit(url).hostname or "")
+    written = find_scope(urlsplit(url).hostname or "")
     if written is not None:
         return written is not Scope.PUBLIC
     try:

@@ -114,6 +114,11 @@ class FramedPipe(asyncio.Protocol):
         self._ending: asyncio.TimerHandle | None = None
 
     def send(self, message: bytes) -> bool:
+        """Queue one message. False, and nothing is sent: the pipe is closed or closing, or the peer does not read.
+
+        The frame is built here and not by the package. It is written at the end of this turn of the loop, together with
+        everything else that is sent in it.
+        """
         transport = self._transport
         if transport is None or not self._open or self._full or self._protocol.state is not State.OPEN:
             return False
@@ -304,6 +309,7 @@ class FramedPipe(asyncio.Protocol):
         self._sink.on_oversized(scanner.found)
 
     def _hear_frames(self, data: bytes) -> None:
+        """Let the package read bytes that are no plain text frame, and handle the frames that it found."""
         transport = self._transport
         if transport is None:
             return
@@ -329,6 +335,7 @@ class FramedPipe(asyncio.Protocol):
             self._say_closed()
 
     def pause_writing(self) -> None:
+        """Refuse messages from now on: the peer does not read what is queued."""
         if self._drained is not None and self.unsent_bytes <= self._max_bytes:
             return  # the mark is low because somebody waits: there is space left
         self._full = True
@@ -371,6 +378,7 @@ class FramedPipe(asyncio.Protocol):
         self._condemn(UNACCEPTABLE, "sent a binary frame")
 
     def _skip_part(self, parts: bytearray, is_last: bool) -> None:
+        """Skip a fragment of a message over the limit, while its id is searched for."""
         if not self._skips:
             self._begin_skipping(0, b"")
         self._scan(parts)
@@ -400,6 +408,7 @@ class FramedPipe(asyncio.Protocol):
             self._end_soon()
 
     def _condemn(self, code: int, reason: str) -> None:
+        """Close the connection because of what the peer did. `reason` completes "the peer ..."."""
         if self._transport is None or self._verdict is not None:
             return
         self._verdict = (code, reason)
@@ -409,10 +418,12 @@ class FramedPipe(asyncio.Protocol):
         self._end_soon()
 
     def _end_soon(self) -> None:
+        """Cut the connection if the peer does not do its part of closing within CLOSE_S."""
         if self._ending is None:
             self._ending = asyncio.get_running_loop().call_later(CLOSE_S, self.abort)
 
     def _say_closed(self) -> None:
+        """Tell the sink, once, why the connection ended: our own verdict, the peer's close frame, or a cut."""
         if self._said_closed:
             return
         self._said_closed = True
@@ -454,6 +465,7 @@ class FramedPipe(asyncio.Protocol):
         self._alarm = asyncio.get_running_loop().call_later(delay_s, what)
 
     def _watch(self, bytes_before: int | None) -> None:
+        """Cut the connection if the full queue has not become shorter since the last look, STALL_AFTER_S ago."""
         if self._transport is None:
             return
         queued = self._transport.get_write_buffer_size()
@@ -569,7 +581,8 @@ async def dial(
     try:
         uri = parse_uri(url)
         for name, value in (headers or {}).items():
-            _refuse_odd_header(name, value)
+            if not name.isascii() or any(character in "\r\n\0" for character in name + value):
+                raise ValueError(f"the header {name!r} cannot be sent")
     except InvalidURI as error:
         raise DialFailed(f"this is not a WebSocket address: {error.msg}") from None
     except ValueError as error:
@@ -602,13 +615,8 @@ async def dial(
     return pipe
 
 
-def _refuse_odd_header(name: str, value: str) -> None:
-    if not name.isascii() or any(character in "\r\n\0" for character in name + value):
-        raise ValueError(f"the header {name!r} cannot be sent")
-
-
 class _Opening:
-    """The upgrade: what is asked, and a future for how it went."""
+    """An upgrade that is under way: the request, and a future for how it went."""
 
     def __init__(self, uri: WebSocketURI, subprotocol: str | None, headers: Mapping[str, str], max_bytes: int) -> None:
         self.subprotocol = subprotocol
@@ -639,20 +647,18 @@ class _Opening:
             return True
         if isinstance(why, InvalidStatus):
             status = why.response.status_code
-            message = f"it answers HTTP {status} {self._instead(status)}"
+            why_not = "instead of opening a WebSocket"
+            if status in UNAUTHORISED and "Authorization" in self.request.headers:
+                why_not = "because it does not accept our token"
+            elif status in UNAUTHORISED:
+                why_not = "because it wants a token, and we have none"
+            message = f"it answers HTTP {status} {why_not}"
             self.finish(DialFailed(message, status, bytes(why.response.body or b"")))
         elif isinstance(why, WebSocketException):
             self.finish(DialFailed(f"it does not open a WebSocket: {why}"))
         else:
             self.finish(DialFailed(f"it {HUNG_UP}"))
         return False
-
-    def _instead(self, status: int) -> str:
-        if status not in UNAUTHORISED:
-            return "instead of opening a WebSocket"
-        if "Authorization" in self.request.headers:
-            return "because it does not accept our token"
-        return "because it wants a token, and we have none"
 
 
 class DialledPipe(FramedPipe):

@@ -100,11 +100,11 @@ def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> st
 
 def missing_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
     """Return the script that an interpreter should run if it does not exist, or None."""
-    script = maybe_script(argv, cwd)
+    script = find_script(argv, cwd)
     return None if script is None or script.exists() else script
 
 
-def maybe_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
+def find_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
     """Return the script that an interpreter is told to run, as in `python3 server.py` or `uv run server.py`, or
     None.
     """
@@ -386,6 +386,7 @@ class Child:
             self._read(False)
 
     def _on_received(self, data: bytes) -> None:
+        """Split what the child printed into lines, and deliver the first of them at once."""
         if self._verdict is not None or self._announced:
             return
         self._lines.extend(self._splitter.feed(data))
@@ -400,6 +401,7 @@ class Child:
             self._deliver()
 
     def _deliver(self) -> None:
+        """Deliver up to LINES_PER_TURN lines. While more are waiting, nothing is read from the child."""
         self._turn = None
         left = LINES_PER_TURN
         try:
@@ -421,6 +423,7 @@ class Child:
         (stdout.resume_reading if wanted else stdout.pause_reading)()
 
     def _watch_queue(self, bytes_before: int | None) -> None:
+        """Report a child that has read nothing of a full queue since the last look, STALL_AFTER_S ago."""
         if self._stdin is None:
             return
         queued = self._stdin.get_write_buffer_size()
@@ -430,6 +433,7 @@ class Child:
             self._sink.on_stalled()
 
     def _pipe_lost(self, fd: int) -> None:
+        """Note that a pipe is closed. A child that closes its input or output without exiting is killed."""
         self._open_outputs.discard(fd)
         if fd == 0:
             self._stdin = None
@@ -439,6 +443,7 @@ class Child:
         self._settle()
 
     def _condemn(self, reason: str) -> None:
+        """Kill the child because of what it did. The sink is told `reason`; output still in the pipes is lost."""
         self._verdict = reason
         self._open_outputs.clear()
         if self._transport is not None and (stdout := self._transport.get_pipe_transport(1)) is not None:
@@ -466,6 +471,7 @@ class Child:
             self._then(KILL_WAIT_S, self._give_up)
 
     def _give_up(self) -> None:
+        """Let `stop` return although the child hangs in the kernel, where not even SIGKILL reaches it."""
         self._verdict = self._verdict or "does not end although it was killed"
         self._paused = False
         self._lines.clear()
@@ -501,6 +507,7 @@ class Child:
         self._settle()
 
     def _drain_output(self) -> None:
+        """Stop waiting for output after the exit: a process that left the group may hold the pipes open."""
         self._drain = None
         if not self._paused or self._stopping:
             self._open_outputs.clear()

@@ -83,7 +83,7 @@ class RoomMembers:
     def admits(self, principal: str) -> bool:
         return self.rooms.may_join(self.room, principal)
 
-    def maybe_refusal(self, principal: str) -> Refusal | None:
+    def find_refusal(self, principal: str) -> Refusal | None:
         if self.speaker(principal).privilege is Privilege.FULL:
             return None
         why = "you are restricted in this room: propose the call, and one who is full there carries it out"

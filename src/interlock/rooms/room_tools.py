@@ -401,7 +401,7 @@ class _AnyRoom:
     def __init__(self, participation: Participation) -> None:
         self.admits = participation.may_join_any
 
-    def maybe_refusal(self, principal: str) -> Refusal | None:
+    def find_refusal(self, principal: str) -> Refusal | None:
         return None
 
 

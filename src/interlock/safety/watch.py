@@ -52,7 +52,7 @@ class Watch:
         loop = self.loop
         return loop.is_enforcing and bool(loop.plan.require or loop.executions.by_owner or loop.blocks.all())
 
-    def maybe_refusal(self, call: Call) -> Refusal | None:
+    def find_refusal(self, call: Call) -> Refusal | None:
         loop = self.loop
         if call.method not in WATCHED:  # AQL-8.6.3-1
             return None
@@ -178,7 +178,7 @@ class AgentCheck:
         return True
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
-        refusal = self.watch.maybe_refusal(call)
+        refusal = self.watch.find_refusal(call)
         return None if refusal is None else Refused(self.number, refusal)
 
     def use(self, call: Call) -> None:

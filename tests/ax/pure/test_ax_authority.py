@@ -19,7 +19,7 @@ from interlock.ax.protocol.registration.authority import (
 )
 from interlock.crypto.jose import read_jwks_untrusted
 from interlock.crypto.jwt_verification import check_signature
-from interlock.net.protocol.dns import maybe_dns_name
+from interlock.net.protocol.dns import find_dns_name
 from interlock.wire.refusal import Refusal
 
 NOW = 1_800_000_000.0
@@ -233,6 +233,6 @@ def test_any_other_certificate_does_not(names: list[str]) -> None:
 
 @given(st.text(max_size=300))
 def test_a_name_that_is_accepted_is_spelled_one_way(text: str) -> None:
-    name = maybe_dns_name(text)
+    name = find_dns_name(text)
     if name is not None:
-        assert maybe_dns_name(name) == maybe_dns_name(name.upper() + ".") == name == maybe_authority("dns:" + text)
+        assert find_dns_name(name) == find_dns_name(name.upper() + ".") == name == maybe_authority("dns:" + text)

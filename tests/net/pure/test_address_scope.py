@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import interlock
-from interlock.net.protocol.address_scope import Scope, is_loopback, maybe_scope, scope_of
+from interlock.net.protocol.address_scope import Scope, find_scope, is_loopback, scope_of
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_how_near_an_address_is(address: str, scope: Scope) -> None:
 
 
 def test_a_name_says_nothing_before_it_is_looked_up() -> None:
-    assert maybe_scope("mcp.example.com") is None
-    assert maybe_scope("2130706433") is None
-    assert (maybe_scope("localhost"), maybe_scope("a.localhost"), maybe_scope("::1")) == (Scope.MACHINE,) * 3
+    assert find_scope("mcp.example.com") is None
+    assert find_scope("2130706433") is None
+    assert (find_scope("localhost"), find_scope("a.localhost"), find_scope("::1")) == (Scope.MACHINE,) * 3
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])

@@ -26,7 +26,7 @@ from interlock.ax.protocol.registration.authority import (
 from interlock.ax.protocol.registration.registrations import Peer
 from interlock.config.plan import AccessRule, Scope
 from interlock.core.clock import Clock
-from interlock.net.protocol.dns import maybe_dns_name
+from interlock.net.protocol.dns import find_dns_name
 from interlock.store.ports import Conflict, KeyValue
 from interlock.wire.refusal import Refusal
 
@@ -47,7 +47,7 @@ class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def principal(self) -> str | None:
         """Return the principal under which the certificate may register, or None."""
-        dns_name = next((name for name in map(maybe_dns_name, self.names) if name is not None), None)
+        dns_name = next((name for name in map(find_dns_name, self.names) if name is not None), None)
         return f"{CERTIFICATE}{dns_name}" if dns_name is not None else None
 
 

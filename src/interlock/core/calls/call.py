@@ -151,7 +151,7 @@ class AccessList(Protocol):
     def admits(self, principal: str) -> bool:
         """Return whether the link is shown to a principal."""
 
-    def maybe_refusal(self, principal: str) -> Refusal | None:
+    def find_refusal(self, principal: str) -> Refusal | None:
         """Return why a principal that sees the link may not call over it, or None if it may."""
 
 

@@ -186,7 +186,7 @@ RELISTED: Final = Refusal(
 )
 
 
-def maybe_unusable(standing: Standing) -> Refused | None:
+def find_unusable(standing: Standing) -> Refused | None:
     """Return the refusal of a call to a link in this state, or None if the link takes calls."""
     match standing.state:
         case LinkState.READY | LinkState.SLOW:

@@ -18,7 +18,7 @@ import msgspec
 from interlock.drivers.protocol.files.versions import CALENDAR_MAJOR_MIN
 from interlock.drivers.protocol.model import Driver, Narrowing
 from interlock.drivers.protocol.problems import FileProblem, Severity
-from interlock.net.protocol.address_scope import Scope, maybe_scope
+from interlock.net.protocol.address_scope import Scope, find_scope
 
 CODE = "major_bump_required"  # AIP-identity-1
 
@@ -173,7 +173,7 @@ def is_near(host: str) -> bool:
     The name alone decides. It is not resolved.
     """
     host = host.lower().rstrip(".")
-    scope = maybe_scope(host)
+    scope = find_scope(host)
     if scope is not None:
         return scope > Scope.PUBLIC
     return bool(host) and ("." not in host or host.endswith(_NEAR))

@@ -39,7 +39,7 @@ from interlock.names.protocol.registry import (
     Retrieval,
     Verdict,
 )
-from interlock.net.protocol.address_scope import Scope, maybe_scope
+from interlock.net.protocol.address_scope import Scope, find_scope
 from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.jsontext.canonical import pointer_step
 from interlock.wire.schemas import digest
@@ -184,7 +184,7 @@ def _draft(name: str, revision: str | None) -> DocumentReference:
 
 
 def _is_private(host: str) -> bool:
-    scope = maybe_scope(host)
+    scope = find_scope(host)
     return "." not in host or host.endswith(_PRIVATE_ENDS) if scope is None else scope is not Scope.PUBLIC
 
 

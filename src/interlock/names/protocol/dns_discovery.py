@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.net.protocol.dns import maybe_dns_name
+from interlock.net.protocol.dns import find_dns_name
 
 LABEL: Final = "_mcp"
 VERSION: Final = "mcp1"
@@ -46,7 +46,7 @@ def record_name(domain: str) -> str | None:
             name = name.encode("idna").decode("ascii")
         except UnicodeError:
             return None
-    dns_name = maybe_dns_name(name)
+    dns_name = find_dns_name(name)
     return f"{LABEL}.{dns_name}" if dns_name is not None and "." in dns_name else None
 
 

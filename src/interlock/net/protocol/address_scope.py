@@ -82,7 +82,7 @@ def _scope_by_range(ip: IpAddress) -> Scope:
     return next((scope for networks, scope in _RANGES if any(ip in network for network in networks)), Scope.PUBLIC)
 
 
-def maybe_scope(host: str) -> Scope | None:
+def find_scope(host: str) -> Scope | None:
     """Return the scope of an address or of localhost, or None for other names, which must be looked up first."""
     if is_localhost(host):
         return Scope.MACHINE

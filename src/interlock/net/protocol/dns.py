@@ -80,7 +80,7 @@ _HOST_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMERIC_LABEL: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")  # as the last label it makes the name an IPv4 address
 
 
-def maybe_dns_name(text: str) -> str | None:
+def find_dns_name(text: str) -> str | None:
     """Return the normalized host name, or None for wildcards, addresses, underscores and non-ASCII names."""
     name = text.removesuffix(".")
     if not name.isascii() or not 0 < len(name) <= NAME_OCTETS_MAX:

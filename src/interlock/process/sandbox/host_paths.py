@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from interlock.config.plan import ServerPlan, Spawn
-from interlock.process.child import maybe_script
+from interlock.process.child import find_script
 
 
 class LinkRoots(msgspec.Struct, frozen=True):
@@ -259,7 +259,7 @@ def server_programs(servers: Iterable[ServerPlan]) -> Iterator[ServerProgram]:
         if "-m" in words[1:-1]:
             top = module_path(words[words.index("-m") + 1], cwd)
             module = top if top.is_dir() else top.with_name(f"{top.name}.py")
-        for path in (None if program is None else cwd / program, maybe_script(words, cwd), module):
+        for path in (None if program is None else cwd / program, find_script(words, cwd), module):
             if path is not None and path.exists():
                 yield ServerProgram(server.segment, Path(os.path.realpath(path.parent)) / path.name)
                 yield ServerProgram(server.segment, Path(os.path.realpath(path)))

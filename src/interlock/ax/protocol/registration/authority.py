@@ -13,7 +13,7 @@ import msgspec
 
 from interlock.ax.protocol.messages import AuthorityProof
 from interlock.crypto.jose import SKEW_S, InvalidToken, Jwk, Jwt, Reason, TokenClaims, read_jwt_untrusted, select
-from interlock.net.protocol.dns import maybe_dns_name
+from interlock.net.protocol.dns import find_dns_name
 from interlock.net.protocol.uri import same_resource
 from interlock.wire.refusal import AUTHORITY_UNVERIFIED, Refusal, ax_refusal
 
@@ -51,7 +51,7 @@ class Proved(msgspec.Struct, frozen=True, kw_only=True):
 def maybe_authority(text: str) -> str | None:
     """Return the authority that is written "dns:NAME", or None."""
     head, name = text[: len(SCHEME)], text[len(SCHEME) :]
-    return maybe_dns_name(name) if head.lower() == SCHEME else None  # AX-4.2-4
+    return find_dns_name(name) if head.lower() == SCHEME else None  # AX-4.2-4
 
 
 def judge_proof(
@@ -105,7 +105,7 @@ def check_certificate(authority: str, dns_names: Iterable[str]) -> Refusal | Non
 
     The subject's common name does not count (RFC 9525 2), and a wildcard is not a name.
     """
-    if any(maybe_dns_name(name) == authority for name in dns_names):  # AX-4.2-9
+    if any(find_dns_name(name) == authority for name in dns_names):  # AX-4.2-9
         return None
     return unverified_refusal("certificate", f"the client certificate has no DNS name {authority}")
 
@@ -147,7 +147,7 @@ def _judge_claims(
     claims: TokenClaims, authority: str, anchor: str, audiences: Sequence[str], now: float
 ) -> Proved | Refusal:
     subject = claims.sub or ""
-    if authority not in (maybe_authority(subject), maybe_dns_name(subject)):  # AX-4.2-8: sub
+    if authority not in (maybe_authority(subject), find_dns_name(subject)):  # AX-4.2-8: sub
         return unverified_refusal("subject", f"sub of the proof must be {SCHEME}{authority}")
     audience_claims = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if not any(

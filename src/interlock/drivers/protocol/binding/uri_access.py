@@ -24,7 +24,7 @@ import msgspec
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.mcp import uri_templates as templates
-from interlock.net.protocol.address_scope import Scope, maybe_scope
+from interlock.net.protocol.address_scope import Scope, find_scope
 from interlock.net.protocol.egress import Permit, permits, port_of
 from interlock.net.protocol.uri import Unreadable, is_within, read_file_path, without_dots
 from interlock.wire.schemas.validators import reference_target
@@ -253,7 +253,7 @@ def _find_host_reason(uri: str, reach: Reach) -> str | None:
     if permit is None:  # AIP-security-6
         return "its host is not in network.egress"
     # The host is judged by its name alone. The egress proxy checks the addresses to which the name resolves.
-    scope = maybe_scope(host)
+    scope = find_scope(host)
     # A last label of digits is one of the older spellings of an address.
     is_private = scope > Scope.PUBLIC if scope is not None else _NUMBER.fullmatch(host.rpartition(".")[2]) is not None
     if permit is not Permit.NAMED and is_private:
