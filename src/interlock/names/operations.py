@@ -169,7 +169,13 @@ class NameOperations:
             for entry in registry.in_order()
             if (not only_public or entry.authentication_scope == PUBLIC)
             and status in (None, entry.status.value)
-            and (not search or _fits(entry, search.lower()))
+            and (
+                not search
+                or any(
+                    search.lower() in text.lower()
+                    for text in (entry.surface_name, entry.change_controller, entry.specification_reference)
+                )
+            )
         ]
         offers = self._surfaces.offers()
         calls = await self._calls.counts() if only_public else None
@@ -285,11 +291,6 @@ class NameOperations:
             servers=tuple(sorted({segment for segment, _ in offers})),
             calls=None if calls is None else sum(calls.get(tool, 0) for _, tool in offers),
         )
-
-
-def _fits(entry: RegistryEntry, words: str) -> bool:
-    texts = (entry.surface_name, entry.change_controller, entry.specification_reference)
-    return any(words in text.lower() for text in texts)
 
 
 def _raw(value: object) -> Raw:

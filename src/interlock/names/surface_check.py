@@ -12,7 +12,7 @@ conforms, `SurfaceQuestions` asks a person, once for each pair of schemas.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -490,18 +490,15 @@ class Rejudgement:
     async def _judge_again(self) -> None:
         while self._is_due:
             self._is_due = False
-            for segment in list(self._segments()):
+            find = self._lookup.entry
+            segments = [
+                items.link.segment
+                for items in self._namespace().link_items
+                # Tools that were judged before, and those whose names are registered by now.
+                if any(route.surface or find(route.original) or find(route.local) for route in items.tools)
+            ]
+            for segment in segments:
                 await self._ruled.publish(segment)
-
-    def _segments(self) -> Iterator[str]:
-        for items in self._namespace().link_items:
-            if any(map(self._is_concerned, items.tools)):
-                yield items.link.segment
-
-    def _is_concerned(self, route: Route) -> bool:
-        if route.surface is not None:
-            return True
-        return self._lookup.entry(route.original) is not None or self._lookup.entry(route.local) is not None
 
 
 class NamesCheck:
@@ -526,13 +523,11 @@ class NamesCheck:
         if route.refusal is not None:
             detail = (route.refusal.details or {}).get("detail", route.refusal.message)
             return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason=str(detail))
-        return CheckVerdict(number=self.number, name=self.name, verdict="pass", reason=_explain_pass(route))
-
-
-def _explain_pass(route: Route) -> str:
-    surface = route.surface
-    if surface is None:
-        return "its name is not registered"
-    if surface.judgement.verdict is SurfaceVerdict.IDENTICAL and not surface.warning:
-        return "it is what the registry says of its name"
-    return surface.warning or f"{surface.judgement.name}: {surface.judgement.verdict.value}"
+        surface = route.surface
+        if surface is None:
+            reason = "its name is not registered"
+        elif surface.judgement.verdict is SurfaceVerdict.IDENTICAL and not surface.warning:
+            reason = "it is what the registry says of its name"
+        else:
+            reason = surface.warning or f"{surface.judgement.name}: {surface.judgement.verdict.value}"
+        return CheckVerdict(number=self.number, name=self.name, verdict="pass", reason=reason)

@@ -264,13 +264,12 @@ def _read_json(data: bytes) -> list[RegistryEntry]:
         document = msgspec.json.decode(data, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadDocument(f"the JSON is no published registry: {error}") from None
-    return [_checked(_from_published(entry)) for entry in document.entries]
-
-
-def _from_published(published: PublishedEntry) -> RegistryEntry:
-    members = {name: getattr(published, name) for name in _COPIED}
-    revisions = (*published.earlier_specifications, published.specification)
-    return RegistryEntry(**members, revisions=tuple(_with_own_digests(each) for each in revisions))
+    entries = []
+    for published in document.entries:
+        members = {name: getattr(published, name) for name in _COPIED}
+        revisions = (*published.earlier_specifications, published.specification)
+        entries.append(_checked(RegistryEntry(**members, revisions=tuple(map(_with_own_digests, revisions)))))
+    return entries
 
 
 def _with_own_digests(revision: Revision) -> Revision:

@@ -100,17 +100,14 @@ def _write_object(value: Mapping[Any, Any], parts: list[str], exact: bool) -> No
     if not all(isinstance(key, str) for key in value):
         raise NotCanonical("the keys of an object are strings")
     # RFC 8785 3.2.3: keys are ordered by their UTF-16 code units. Of ASCII that is the usual order.
-    keys = sorted(value) if all(map(str.isascii, value)) else sorted(value, key=_utf_16)
+    is_ascii = all(map(str.isascii, value))
+    keys = sorted(value, key=None if is_ascii else lambda key: key.encode("utf-16-be", "surrogatepass"))
     for position, key in enumerate(keys):
         parts.append("," if position else "{")
         parts.append(encode_basestring(key))
         parts.append(":")
         _write(value[key], parts, exact)
     parts.append("}" if value else "{}")
-
-
-def _utf_16(key: str) -> bytes:
-    return key.encode("utf-16-be", "surrogatepass")
 
 
 def _integer(value: int, exact: bool) -> str:

@@ -275,7 +275,10 @@ class _Comparison:
                 return ACCEPTED
         if len(narrow) == 1:  # most schemas of tools need no more
             if is_plain_type(narrow[0]) and is_plain_type(wide):
-                return _compare_types(types_of(narrow[0]["type"]), types_of(wide["type"]), path)
+                our_types, their_types = types_of(narrow[0]["type"]), types_of(wide["type"])
+                if our_types <= their_types:
+                    return ACCEPTED
+                return differs(InclusionVerdict.REJECTS, path, types_shown(our_types), types_shown(their_types))
             if is_plain_object(narrow[0]) and is_plain_object(wide):
                 return together(self._plain_object(narrow[0], wide, path, depth))
         ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)
@@ -495,12 +498,6 @@ class _Comparison:
             refers = isinstance(value, Mapping) and ("$ref" in value or "$dynamicRef" in value)
             entry = self._referring[id(value)] = (value, refers or any(self._refers(each) for each in inner))
         return entry[1]
-
-
-def _compare_types(ours: frozenset[str], theirs: frozenset[str], path: str) -> InclusionOutcome:
-    if ours <= theirs:
-        return ACCEPTED
-    return differs(InclusionVerdict.REJECTS, path, types_shown(ours), types_shown(theirs))
 
 
 def _group_types(types: frozenset[str]) -> list[frozenset[str]]:
