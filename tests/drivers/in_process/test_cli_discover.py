@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from tests.cli.program import Inline
@@ -18,7 +19,8 @@ def server() -> Iterator[NameServer]:
 
 @pytest.fixture(autouse=True)
 def only_resolver(server: NameServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.net.dns_lookup._own_resolvers", lambda: [server.address])
+    resolver_of_this_machine = SimpleNamespace(nameservers=[server.address])
+    monkeypatch.setattr("dns.resolver.Resolver", lambda: resolver_of_this_machine)
 
 
 @pytest.mark.req("REG-7.1-4", "REG-N-6")
