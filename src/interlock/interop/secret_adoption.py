@@ -1,6 +1,8 @@
 """`interlock secrets adopt`: the credentials of a driver folder go to the store, its files get placeholders. Blocking.
 
-The store first, then the inventory, then the driver: whatever is interrupted can be done again, and nothing is lost.
+The store is written first, then the inventory, then the driver. So an adoption that is interrupted can be repeated, and
+no secret is lost. A value that the store has under the same name with another content ends the adoption before any file
+is changed.
 """
 
 import os

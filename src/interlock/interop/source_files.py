@@ -230,6 +230,7 @@ def without_own(source: SourceFile, addresses: Collection[str]) -> SourceFile:
 
 
 def _base(machine: ClientMachine, base: Base) -> Path | None:
+    """Return the folder that `base` means on this machine. A variable that holds no absolute path is ignored."""
     home = machine.home
 
     def chosen(variable: str, usual: Path) -> Path:

@@ -97,7 +97,7 @@ def add(
         list[str] | None, typer.Option("--with", metavar="PACKAGE", help="Installed beside a pypi package.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the proposed classes without asking.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Write a driver anew that is there already.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a driver of this id.")] = False,
     no_trust: Annotated[bool, typer.Option("--no-trust", help="Write it, and leave trusting it for later.")] = False,
 ) -> None:
     """Make a driver of an MCP server.

@@ -11,7 +11,7 @@ from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.drivers.discovery import Discovery, FoundServer
+    from interlock.drivers.discovery import Discovery
 
 app = verb_app("Find the MCP servers that a domain names in DNS.")
 
@@ -134,16 +134,10 @@ def _show(invocation: Invocation, domain: str, discovery: "Discovery") -> None:
     out.line(f"{discovery.name}, asked of {discovery.resolver}")
     out.line(f"DNSSEC: {discovery.dnssec}, {_DNSSEC[discovery.dnssec]}")
     rows = [[Text(head, style="dim") for head in ("STATE", "SERVER", "DIALECT", "DETAIL")]]
-    rows += [
-        [Text(server.state), Text(one_line(server.url or "-")), Text(server.dialect), Text(one_line(_detail(server)))]
-        for server in discovery.servers
-    ]
+    for server in discovery.servers:
+        fields = (f"{key}={value}" for key, value in server.fields.items() if key in ("auth", "cap"))
+        detail = Text(one_line(server.detail or ", ".join(fields)))
+        rows.append([Text(server.state), Text(one_line(server.url or "-")), Text(server.dialect), detail])
     out.draw(*in_columns(rows, width=out.console.width, shrink={1: 24, 3: 24}))
     if any(server.is_usable for server in discovery.servers):
         out.remark(f"nothing is trusted by this: interlock discover {domain} --add makes a driver of it")
-
-
-def _detail(server: "FoundServer") -> str:
-    return server.detail or ", ".join(
-        f"{key}={value}" for key, value in server.fields.items() if key in ("auth", "cap")
-    )

@@ -8,7 +8,7 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.cli.client.operator import Answer
+    pass
 
 app = verb_app(
     "See the skills that drivers add prompts to.",
@@ -82,18 +82,6 @@ def show(
     if out.as_json:
         out.json(skills[name])
         return
-    _draw(invocation, answer, name)
-
-
-def shipped_skills() -> dict[str, str]:
-    """Return the texts of the skills that come with Interlock, by name."""
-    from importlib.resources import files
-
-    folders = (files("interlock") / "shipped" / "skills").iterdir()
-    return {each.name: (each / "SKILL.md").read_text("utf-8") for each in folders if each.is_dir()}
-
-
-def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
     from rich.text import Text
 
     from interlock.cli.terminal.drawing import in_columns
@@ -101,7 +89,6 @@ def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
     from interlock.drivers.api import Skills
     from interlock.drivers.protocol.server_name import server_name
 
-    out = invocation.out
     rows = [[Text(head, style="dim") for head in ("BLOCK", "DRIVER", "ITS PROMPT", "WHAT IT DOES")]]
     for skill in answer.as_(Skills).skills:
         for block in skill.blocks if skill.name == name else ():
@@ -114,3 +101,11 @@ def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
                 ]
             )
     out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 0: 16, 2: 12}))
+
+
+def shipped_skills() -> dict[str, str]:
+    """Return the texts of the skills that come with Interlock, by name."""
+    from importlib.resources import files
+
+    folders = (files("interlock") / "shipped" / "skills").iterdir()
+    return {each.name: (each / "SKILL.md").read_text("utf-8") for each in folders if each.is_dir()}

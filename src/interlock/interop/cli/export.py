@@ -146,7 +146,7 @@ def export_client(
         entry = http_entry(client, NAME, mcp_url(own_addresses(invocation)[-1]), {})
     else:
         entry = stdio_entry(client, NAME, stdio_command(_config(invocation), _data(invocation)), {})
-    _give(invocation, client, NAME, entry, write=write)
+    _deliver(invocation, client, NAME, entry, write=write)
 
 
 @verb(
@@ -175,13 +175,38 @@ def export_driver(
     No secret is in what is written: a client that expands variables gets their names, and any other one runs the
     driver through Interlock.
     """
+    from interlock.drivers.protocol.authoring import driver_upstream
+    from interlock.drivers.protocol.files.frontmatter import frontmatter_text
+    from interlock.drivers.protocol.server_name import exposed_segment
+    from interlock.interop.protocol.client_entry import registry_description
+
     if sum((upstream, server_json, for_client is not None)) != 1:
         raise BadUsage("usage", "say what to make of it", hint="one of --upstream, --server-json, --for CLIENT")
-    driver, data, secrets = _driver(invocation, identifier)
+    driver, data, secrets = _read_driver(invocation, identifier)
     if upstream:
-        _upstream(invocation, data)
+        result = driver_upstream(data)
+        text = frontmatter_text(result.data).rstrip("\n")
+        if invocation.out.as_json:
+            value = {"text": frontmatter_text(result.data), "lost": list(result.lost), "changed": list(result.changed)}
+            invocation.out.json(value)
+            return
+        invocation.out.line(text)
+        for key in result.changed:
+            invocation.out.remark(f"in other words: {key}")
+        for key in result.lost:
+            invocation.out.remark(f"lost: {key}")
     elif server_json:
-        _server_json(invocation, driver, data, name)
+        description = registry_description(driver, data, name)
+        if description is None:
+            server = exposed_segment(driver.id)
+            raise Refused(
+                "not_describable",
+                f"{server} is a program of this machine; a registry describes packages and addresses",
+                hint="publish it as a package first",
+            )
+        invocation.out.json(description.data)
+        for key in description.lost:
+            invocation.out.remark(f"lost: {key}")
     else:
         _for_client(invocation, driver, secrets, _client(for_client), write=write)
 
@@ -209,7 +234,7 @@ def _data(invocation: Invocation) -> str | None:
     return invocation.data or os.environ.get("INTERLOCK_DATA") or None
 
 
-def _give(invocation: Invocation, client: "ClientProgram", name: str, entry: dict[str, Any], *, write: bool) -> None:
+def _deliver(invocation: Invocation, client: "ClientProgram", name: str, entry: dict[str, Any], *, write: bool) -> None:
     from interlock.cli.terminal.text import one_line
     from interlock.interop.cli.import_ import own_addresses
     from interlock.interop.protocol.text_edits import CannotEdit, snippet
@@ -255,7 +280,7 @@ def _give(invocation: Invocation, client: "ClientProgram", name: str, entry: dic
         out.remark(f"restart {client.title} to have it look again")
 
 
-def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str, Any], SecretInventory | None]":
+def _read_driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str, Any], SecretInventory | None]":
     from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
     from interlock.drivers.protocol.files.inventory import SECRETS_FILE, read_secrets
     from interlock.drivers.workspace.folder import read_imported_folder
@@ -275,38 +300,6 @@ def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str,
     return reading.value, dict(folder.data), secrets
 
 
-def _upstream(invocation: Invocation, data: dict[str, Any]) -> None:
-    from interlock.drivers.protocol.authoring import driver_upstream
-    from interlock.drivers.protocol.files.frontmatter import frontmatter_text
-
-    upstream = driver_upstream(data)
-    text = frontmatter_text(upstream.data)
-    if invocation.out.as_json:
-        invocation.out.json({"text": text, "lost": list(upstream.lost), "changed": list(upstream.changed)})
-        return
-    invocation.out.line(text.rstrip("\n"))
-    for key in upstream.changed:
-        invocation.out.remark(f"in other words: {key}")
-    for key in upstream.lost:
-        invocation.out.remark(f"lost: {key}")
-
-
-def _server_json(invocation: Invocation, driver: "Driver", data: dict[str, Any], name: str | None) -> None:
-    from interlock.drivers.protocol.server_name import exposed_segment
-    from interlock.interop.protocol.client_entry import registry_description
-
-    description = registry_description(driver, data, name)
-    if description is None:
-        raise Refused(
-            "not_describable",
-            f"{exposed_segment(driver.id)} is a program of this machine; a registry describes packages and addresses",
-            hint="publish it as a package first",
-        )
-    invocation.out.json(description.data)
-    for key in description.lost:
-        invocation.out.remark(f"lost: {key}")
-
-
 def _for_client(
     invocation: Invocation, driver: "Driver", secrets: "SecretInventory | None", client: "ClientProgram", *, write: bool
 ) -> None:
@@ -323,4 +316,4 @@ def _for_client(
         entry = dict(exported.entry)
         for variable in exported.variables:
             invocation.out.remark(f"{client.title} needs the environment variable {variable}")
-    _give(invocation, client, name, entry, write=write)
+    _deliver(invocation, client, name, entry, write=write)

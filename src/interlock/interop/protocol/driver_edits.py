@@ -19,23 +19,22 @@ import msgspec
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import FENCE, frontmatter_text, read_frontmatter
 from interlock.drivers.protocol.identity import changes_of_identity
-from interlock.drivers.protocol.model import Driver
 from interlock.interop.protocol.drafts import PENDING, secret_entries, secrets_text
 from interlock.interop.protocol.model import SecretFinding
 from interlock.wire.jsontext.canonical import pointer_step
-
-# What an import remembers of what the source said: digests, by which a later import tells what changed.
-#
-# No value is kept, because one that was not taken for a secret may be one. A list is one value.
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def fingerprint_values(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return `data` with a digest in place of each value. Values that are digests already stay unchanged."""
-    return {
-        key: fingerprint_values(each) if isinstance(each, Mapping) else _fingerprint(each) for key, each in data.items()
-    }
+    result: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            result[key] = fingerprint_values(value)
+        else:
+            result[key] = value if isinstance(value, str) and _DIGEST.fullmatch(value) else _digest(value)
+    return result
 
 
 def recall_values(base: Mapping[str, Any], *candidates: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,33 +48,30 @@ def recall_values(base: Mapping[str, Any], *candidates: Mapping[str, Any]) -> di
         if isinstance(digest, Mapping):
             result[key] = recall_values(digest, *(each for each in here if isinstance(each, Mapping)))
         else:
-            result[key] = next((each for each in here if _is_of(each, digest)), digest)
+            values = (each for each in here if not isinstance(each, Mapping))
+            result[key] = next((each for each in values if digest in (each, _digest(each))), digest)
     return result
-
-
-def _is_of(value: Any, digest: Any) -> bool:
-    return not isinstance(value, Mapping) and digest in (value, _digest(value))
-
-
-def _fingerprint(value: Any) -> str:
-    return value if isinstance(value, str) and _DIGEST.fullmatch(value) else _digest(value)
 
 
 def _digest(value: Any) -> str:
     return f"sha256:{hashlib.sha256(msgspec.json.encode(value, order='sorted')).hexdigest()}"
 
 
-NOT_MERGED: Final = frozenset({"id", "version", "implements"})  # the folder's, ours, and the tools'
+# The folder decides the id, the node the version, and the tools of the server decide implements.
+NOT_MERGED: Final = frozenset({"id", "version", "implements"})
 _ABSENT: Final = object()
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a merge."""
+
     data: Mapping[str, Any]
     changed: tuple[str, ...] = ()  # pointers that took the source's value
     conflicts: tuple[str, ...] = ()  # pointers that both changed
 
 
 def merge(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Merged:
+    """Merge three states: what the last import wrote, what the file holds now, and what the source says now."""
     changed: list[str] = []
     conflicts: list[str] = []
 
@@ -131,13 +127,10 @@ def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     if match is None:
         return "1.0.0"
     major, minor, patch = (int(each) for each in match.groups())
-    old, other = (_as_driver({**each, "version": written}) for each in (before, after))
+    texts = (frontmatter_text({**each, "version": written, "implements": [PENDING]}) for each in (before, after))
+    old, other = (read_driver(text.encode(), "DRIVER.md").value for text in texts)
     moved = old is None or other is None or bool(changes_of_identity(old, other))
     return f"{major + 1}.0.0" if moved else f"{major}.{minor}.{patch + 1}"
-
-
-def _as_driver(data: Mapping[str, Any]) -> Driver | None:
-    return read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md").value
 
 
 def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> str:
@@ -146,8 +139,10 @@ def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> s
     `data` is the new content and `changed` are pointers to what differs. If the editor cannot produce exactly `data`,
     the frontmatter is rewritten: its comments are lost, its meaning is not.
     """
-    head, body = _cut(text)
-    edited = _edit(head, data, changed)
+    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
+    end = next((index for index, line in enumerate(lines) if index and line.rstrip() == FENCE), len(lines))
+    head, body = "".join(lines[1:end]), "".join(lines[end + 1 :])
+    edited = _find_edited(head, data, changed)
     if edited is not None:
         whole = f"{FENCE}\n{edited}{FENCE}\n{body}"
         front = read_frontmatter(whole.encode(), "").value
@@ -166,14 +161,8 @@ def with_secrets(text: str, added: Sequence[SecretFinding]) -> str:
     return with_fields(text, data, ["/secrets"])
 
 
-def _cut(text: str) -> tuple[str, str]:
-    """Split a text into its frontmatter and its body."""
-    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
-    end = next((index for index, line in enumerate(lines) if index and line.rstrip() == FENCE), len(lines))
-    return "".join(lines[1:end]), "".join(lines[end + 1 :])
-
-
-def _edit(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> str | None:
+def _find_edited(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> str | None:
+    """Return the frontmatter with the values at these pointers, or None if the YAML editor fails."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="rt", pure=True)
@@ -182,22 +171,17 @@ def _edit(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> str | N
     try:
         document = yaml.load(head)
         for pointer in changed:
-            steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
-            _set(document, data, steps)
+            *before, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+            source, target = data, document
+            for step in before:
+                source = source[step]
+                target = target.setdefault(step, {})
+            if last in source:
+                target[last] = source[last]
+            else:
+                target.pop(last, None)
         out = io.StringIO()
         yaml.dump(document, out)
-    except Exception:  # whatever it trips over: the other way is always open
+    except Exception:  # whatever the reason, the caller then rewrites the frontmatter
         return None
     return out.getvalue()
-
-
-def _set(document: Any, data: Any, steps: list[str]) -> None:
-    """Set the value at the end of the steps from `data`, or removed where it has none."""
-    *before, last = steps
-    for step in before:
-        data = data[step]
-        document = document.setdefault(step, {})
-    if last in data:
-        document[last] = data[last]
-    else:
-        document.pop(last, None)
