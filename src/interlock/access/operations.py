@@ -124,11 +124,6 @@ def check_token(wanted: IssueToken) -> TokenRoom | None:
         message = f"a privilege is one of {', '.join(get_args(RoomPrivilege))}"
         raise refused_as(UNKNOWN_PRIVILEGE, message, {"member": "room.privilege"})
     room = msgspec.convert(wanted.room, type=TokenRoom, from_attributes=True)
-    _check_room(room)
-    return room
-
-
-def _check_room(room: TokenRoom) -> None:
     if not is_topic(room.topic):
         message = "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter or digit"
         raise Refused("bad_topic", message)
@@ -138,3 +133,4 @@ def _check_room(room: TokenRoom) -> None:
         raise Refused("reserved_id", f"{room.participant} is the gateway's own")
     if room.protocol is not None and room.protocol not in PROTOCOLS:
         raise Refused("unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
+    return room

@@ -289,12 +289,10 @@ class TokenRegistry:
             await self._table.note_used(hash, at, self._clock.wall())
 
     async def list_live(self) -> Tokens:
-        """Return every token that is not revoked."""
-        return Tokens(tokens=tuple(self.token_view(record) for record in await self.list() if self._is_listed(record)))
-
-    def _is_listed(self, record: TokenRecord) -> bool:
-        is_over = record.audience == "browser" and not record.opens(self._clock.wall())
-        return record.revoked_at is None and not is_over
+        """Return every token that is not revoked. Sessions of browsers are left out once they have expired."""
+        records, now = await self.list(), self._clock.wall()
+        live = (r for r in records if r.revoked_at is None and (r.audience != "browser" or r.opens(now)))
+        return Tokens(tokens=tuple(map(self.token_view, live)))
 
     def token_view(self, record: TokenRecord) -> Token:
         """Return a token for people: its effective scope here, without the token itself."""

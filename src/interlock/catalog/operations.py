@@ -125,8 +125,9 @@ class ToolOperations:
             names = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
             raise NotFound("tool", name, names)
         shown = namespace.view(ViewKey(who=None))
+        items_of_link = next((items for items in namespace.link_items if items.link is route.link), None)
         return ToolDetail(
-            **asdict(self._tool(route, self._sibling_advice(self._items_of(route)))),
+            **asdict(self._tool(route, self._sibling_advice(items_of_link))),
             definition=decode_value(shown.tool_definition(route, Era.MODERN)),
             route=(*route.segments, route.local),
             era=era_of(route.link).value,
@@ -217,9 +218,6 @@ class ToolOperations:
 
     def _sibling_advice(self, items: LinkItems | None) -> Mapping[str, SiblingAdvice]:
         return {} if items is None else sibling_advice([route.original for route in items.tools], self.lookup)
-
-    def _items_of(self, route: Route) -> LinkItems | None:
-        return next((items for items in self.catalog.namespace.link_items if items.link is route.link), None)
 
     def _owner(self, link: Link) -> Owner:
         """Return who is responsible for a tool: the operator for configured servers, otherwise the registrant."""
@@ -327,7 +325,21 @@ def _refused(route: Route) -> str | None:
 
 def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetType:
     if route.surface is None:
-        return UNSET if advice is None else _advised(route.original, advice)
+        if advice is None:
+            return UNSET
+        # The name is not registered, but the names of its siblings are.
+        return ToolSurface(
+            name=route.original,
+            verdict=SurfaceVerdict.UNREGISTERED.value,
+            status=None,
+            digest=None,
+            registered=None,
+            revision=None,
+            notes=(advice.code,),
+            differences=(),
+            refused=False,
+            warning=f"{advice.code}: {advice.reason}",
+        )
     judged = route.surface.judgement
     return ToolSurface(
         name=judged.name,
@@ -340,21 +352,6 @@ def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetT
         differences=tuple(map(str, judged.differences)),
         refused=route.is_refused,
         warning=route.surface.warning,
-    )
-
-
-def _advised(name: str, advice: SiblingAdvice) -> ToolSurface:
-    return ToolSurface(
-        name=name,
-        verdict=SurfaceVerdict.UNREGISTERED.value,
-        status=None,
-        digest=None,
-        registered=None,
-        revision=None,
-        notes=(advice.code,),
-        differences=(),
-        refused=False,
-        warning=f"{advice.code}: {advice.reason}",
     )
 
 

@@ -1,7 +1,12 @@
-"""The receivers of notifications: legacy sessions with their streams, modern listeners with their filters.
+"""The receivers of notifications: legacy sessions with their streams, and modern listeners with their filters.
 
-Notices of changed lists are gathered for a moment, because each one costs a client its prompt cache (MCP-AX 6.3).
-Updates of a resource reach those who asked for that resource, under the URI they asked with.
+`Audience` knows all receivers (`Member`). Links tell it what changed, and it notifies the members that may see it:
+
+- Changed lists are collected for a moment (`COALESCE_S`), because each notification costs a client its prompt cache
+  (MCP-AX 6.3). A member is notified only if a list changed that it can see.
+- An updated resource is announced to the members that subscribed to it, under the URI that each of them used.
+- Log messages and notifications of vendors go to the client that they concern. If that is not certain, they are counted
+  and dropped, so that no client gets the messages of another.
 """
 
 import asyncio

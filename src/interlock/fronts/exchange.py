@@ -1,6 +1,8 @@
-"""One HTTP request at the public endpoint and its answer: whole, or as an event stream that the answer ends.
+"""One HTTP request at the public endpoint, and its answer: one body, or an event stream that ends with the answer.
 
-A Sink. It holds no task; when the client goes away before the answer, `on_gone` is called once.
+An `Exchange` is the `Sink` of the call that the request becomes. It is an event stream from the moment on that
+something is sent before the answer. It has no task of its own; if the client disconnects before the answer, `on_gone`
+is called once.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,12 @@
-"""The modern era at the front (2026-07-28): every request stands alone and has climbed the ladder already."""
+"""Clients of the modern era (2026-07-28), which have no session: every request says all that is needed to serve it.
+
+A front has validated a request before it arrives here (`mcp`): its version, its capabilities and its mirrored headers.
+`ModernFront.handle` turns it into a call of the dispatcher, or answers it from lists and from what the node knows about
+itself. Its caller is shared between equal requests, because a caller without a session has no state.
+
+A subscription is one request that stays open: `ListenStream` is its sink and a member of the `Audience`. It ends when
+its client closes the connection or cancels the request, or when its credential is no longer valid.
+"""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,7 +1,10 @@
-"""Legacy clients: one session each, from `initialize` to its end.
+"""The sessions of legacy clients, from `initialize` to their end.
 
-A session remembers what its client can do, which calls and questions are under way, and where to reach it. Server
-requests pass through it under ids of our own.
+A session knows the capabilities of its client, the calls and questions that are under way, and the stream on which the
+client can be reached. Requests of servers to the client pass through the session under ids of the node, so that ids of
+several servers cannot collide. A session ends when its client deletes it or disconnects, when it was idle for too long,
+or when its credential is no longer valid. `Sessions` limits their number: the session that was silent for the longest
+time ends first.
 """
 
 import secrets

@@ -1,8 +1,9 @@
-"""Streams that a legacy client may take up again, by the id of the last event it has (MCP 2025-11-25, Resumability).
+"""Streams that a legacy client may resume by the id of the last event that it received (MCP 2025-11-25, Resumability).
 
-In: the messages of a stream that carries the answer to a call. Out: an event with an id for each, to the connection the
-client has at the time. What all streams of a node sent is kept up to a limit; the oldest stream is forgotten first, and
-a client that comes back to it is not told what it missed.
+A `StreamLog` is between the answer of a call and the connection of the client. It gives each message an event id, sends
+it over the connection that the client has at the time, and keeps it. A client that reconnects gets the events after the
+one that it names. All logs of a node together keep a limited number of bytes; the oldest stream is dropped first, and a
+client that wants to resume it does not get the events that it missed.
 """
 
 from typing import Final

@@ -1,7 +1,8 @@
-"""The surfaces of the node, and which of them a client gets: by the path, else by its access rule, else by [mcp].
+"""The surfaces of the node, and the choice of one for each client.
 
-Each surface is a front per era over the same dispatcher. `auto` compares the tokens of the flat list with
-aql.auto_tokens when a client greets; what a connected client got is not changed under it.
+A surface is one front for each era, over the same dispatcher. The path or command of the client decides, otherwise its
+[[access]] rule, otherwise [mcp]. With `auto`, the tokens of the flat list are compared with aql.auto_tokens when the
+client greets. The surface of a connected client does not change.
 """
 
 from collections.abc import Coroutine

@@ -187,13 +187,11 @@ def _returns(facts: ToolFacts) -> Returns:
     output = facts.output or {}
     kind = output.get("type")
     if kind == "array":
-        return Returns("array", "scalar", f"Items: {_item_type(output.get('items'))}. {description}")
+        items = output.get("items")
+        item = items.get("type") if isinstance(items, Mapping) else None
+        item = item if isinstance(item, str) and item in JSON_TYPES else "any"
+        return Returns("array", "scalar", f"Items: {item}. {description}")
     return Returns("object", "object", description) if kind == "object" else Returns("any", "scalar", description)
-
-
-def _item_type(items: object) -> str:
-    kind = items.get("type") if isinstance(items, Mapping) else None
-    return kind if isinstance(kind, str) and kind in JSON_TYPES else "any"
 
 
 # Parameters
