@@ -62,7 +62,7 @@ from interlock.core.calls.caller import Caller
 from interlock.core.calls.check import Refused
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import Feed
-from interlock.mcp.items import maybe_value
+from interlock.mcp.items import find_value
 from interlock.mcp.methods import MODERN
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
@@ -311,9 +311,9 @@ class OperationEntry:
         if route is None:
             raise TypeError("a native operation has a declaration")
         item, plan = route.item, self._plan.aql
-        schema = maybe_value(item, "inputSchema")
-        output = maybe_value(item, "outputSchema")
-        hints = maybe_value(item, "annotations")
+        schema = find_value(item, "inputSchema")
+        output = find_value(item, "outputSchema")
+        hints = find_value(item, "annotations")
         destructive = hints.get("destructiveHint") if isinstance(hints, Mapping) else None
         capability = route.capability
         return ToolFacts(

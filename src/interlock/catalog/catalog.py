@@ -55,7 +55,7 @@ from interlock.core.calls.caller import ViewKey
 from interlock.core.feed import Feed
 from interlock.links.link import Link
 from interlock.links.listing import Listing
-from interlock.mcp.items import encode_cursor, maybe_value, prompt_item, resource_item, tool_item
+from interlock.mcp.items import encode_cursor, find_value, prompt_item, resource_item, tool_item
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST, Era
 from interlock.mcp.uri_templates import Matcher
 from interlock.wire.jsonrpc.codec import encode_value
@@ -318,7 +318,7 @@ class View:
         if route.capability is not None and self._parts[route.link.segment].shown.items.degraded:
             meta = degraded_meta(meta, route.capability)
         if not self._key.full:
-            annotations = maybe_value(route.item, "annotations")
+            annotations = find_value(route.item, "annotations")
             hints = needed_hints(hints, annotations)
             meta = lean_meta(meta, {**annotations, **hints} if isinstance(annotations, dict) else hints)
         if name != route.qualified:

@@ -159,7 +159,7 @@ def _schema_refusal(call: Call, route: Route) -> Refused | None:
     The arguments were read, and found to be unambiguous, when the call was named.
     """
     compiled = _compiled(bytes(route.item.get("inputSchema", b"")))
-    refusal = compiled.maybe_fault(decode_value(call.params.get("arguments") or RAW_EMPTY)) if compiled else None
+    refusal = compiled.find_fault(decode_value(call.params.get("arguments") or RAW_EMPTY)) if compiled else None
     if refusal is None:
         return None
     ref = secrets.token_hex(6)

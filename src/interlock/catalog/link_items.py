@@ -90,7 +90,7 @@ from interlock.links.handshake import modern_head
 from interlock.links.link import Link
 from interlock.links.listing import Items, Listing
 from interlock.mcp.headers import encode_header, mirrored_arguments
-from interlock.mcp.items import Item, maybe_value
+from interlock.mcp.items import Item, find_value
 from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.mcp.tasks import needs_task
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value
@@ -409,7 +409,7 @@ class _LinkItemsBuilder:
         if stated.hops > self._plan.ax.max_hops:
             reason = f"it is {stated.hops} hops away; ax.max_hops is {self._plan.ax.max_hops}"
             return WithheldName(name=original, reason=reason, code="hops_exceeded")
-        annotations = maybe_value(item, "annotations")
+        annotations = find_value(item, "annotations")
         is_open = self._is_open(original, stated, annotations, rule)
         snapshot = DefinitionSnapshot(
             qualified, original, item, stated.capability, stated.declared, is_open=is_open, is_flagged=stated.flagged
@@ -437,7 +437,7 @@ class _LinkItemsBuilder:
             reason = f"it needs scope {scope.value}; this server is registered for {self._offer.scope.value}"
             return WithheldName(name=original, reason=reason, code=SCOPE_DENIED)
         mirrored = (
-            mirrored_arguments(maybe_value(item, "inputSchema"))
+            mirrored_arguments(find_value(item, "inputSchema"))
             if _MIRROR_MARK in bytes(item.get("inputSchema", b""))
             else ()
         )

@@ -52,7 +52,7 @@ from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 from interlock.links.link import Link
 from interlock.links.operations import masked_session
 from interlock.links.registered import RegisteredLink
-from interlock.mcp.items import maybe_value
+from interlock.mcp.items import find_value
 from interlock.mcp.meta import PROGRESS_TOKEN, stamp_modern
 from interlock.mcp.methods import PROGRESS, TOOLS_CALL, Era
 from interlock.names.protocol.entry import Lookup
@@ -205,8 +205,8 @@ class ToolOperations:
             alias=route.alias,
             segment=route.link.segment,
             original=route.original,
-            title=_text(maybe_value(route.item, "title")),
-            description=_text(maybe_value(route.item, "description")),
+            title=_text(find_value(route.item, "title")),
+            description=_text(find_value(route.item, "description")),
             state=route.link.standing.state.value,
             capability=as_object(route.capability) if route.capability else {},
             unclassified=route.is_open,

@@ -41,7 +41,7 @@ from interlock.links.handshake import modern_head
 from interlock.links.link import Link
 from interlock.links.local_link import LocalLink, LocalResource, LocalTool
 from interlock.mcp.headers import Mirrored
-from interlock.mcp.items import Item, maybe_value
+from interlock.mcp.items import Item, find_value
 from interlock.mcp.methods import TOOLS_CALL, Era
 from interlock.names.protocol.judgement import Judgement, SurfaceVerdict
 from interlock.wire.jsonrpc.codec import encode_value
@@ -122,7 +122,7 @@ class DefinitionSnapshot:
     @cached_property
     def claims(self) -> ToolClaims:
         declared = as_declared(self._said, self._declared)
-        return read_claims(declared, maybe_value(self._item, "annotations"), is_flagged=self.is_flagged)
+        return read_claims(declared, find_value(self._item, "annotations"), is_flagged=self.is_flagged)
 
     def definition(self) -> bytes:
         """Return the definition that a person is shown, as JSON: everything the digest covers (`digests.shown_digest`).

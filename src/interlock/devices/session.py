@@ -339,7 +339,7 @@ class DeviceSession:
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
         """Send a call if its arguments are valid. Return its request, or None if it ended at once."""
         arguments = without_metadata(arguments)
-        fault = tool.input.maybe_fault(arguments)
+        fault = tool.input.find_fault(arguments)
         if fault is not None:
             on_done(DeviceFailure("argument_invalid", fault.reason, path=fault.pointer))
             return None
@@ -439,7 +439,7 @@ class DeviceSession:
             return DeviceFailure("status", "the device refused or failed", status=answer.status, name=name)
         try:
             content = self._codec.result(tool.tool, answer.payload)
-            wrong = None if tool.output is None else tool.output.maybe_fault(content)
+            wrong = None if tool.output is None else tool.output.find_fault(content)
         except DeviceFault as fault:
             return DeviceFailure("response_invalid", fault.detail, path=fault.path)
         except Exception:  # whatever the answer was, the call has to end

@@ -105,7 +105,7 @@ def resource_item(item: Item, *, member: str, uri: str) -> bytes:
     return encode_value(shown)
 
 
-def maybe_value(item: Item, member: str) -> Any:
+def find_value(item: Item, member: str) -> Any:
     """Return the decoded member, or None if it is absent or unreadable."""
     raw = item.get(member)
     if raw is None:

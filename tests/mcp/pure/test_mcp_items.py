@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from tests.mcp.mcp_schema import LEGACY, MODERN, complaints
 
-from interlock.mcp.items import Item, maybe_value, prompt_item, resource_item, tool_item
+from interlock.mcp.items import Item, find_value, prompt_item, resource_item, tool_item
 from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import decode_object
 
@@ -133,4 +133,4 @@ def test_rewriting_leaves_the_servers_item_alone() -> None:
 
 def test_a_member_that_cannot_be_read_is_none() -> None:
     members = {"a": Raw(b"1e400"), "b": Raw(b'{"x":[1]}')}
-    assert (maybe_value(members, "a"), maybe_value(members, "b"), maybe_value(members, "c")) == (None, {"x": [1]}, None)
+    assert (find_value(members, "a"), find_value(members, "b"), find_value(members, "c")) == (None, {"x": [1]}, None)

@@ -197,6 +197,6 @@ def test_a_schema_that_nests_without_end_ends() -> None:
 )
 def test_a_fault_names_the_limit_and_not_the_value(schema: dict[str, Any], value: Any, reason: str) -> None:
     compiled = compile_schema(schema)
-    fault = compiled.maybe_fault(value) if compiled is not None else None
+    fault = compiled.find_fault(value) if compiled is not None else None
     assert fault is not None
     assert fault.reason == reason

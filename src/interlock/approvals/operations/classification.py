@@ -46,7 +46,7 @@ from interlock.drivers.protocol.binding.effects import (
 )
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.gate.protocol.proofs import ProofQuestion
-from interlock.mcp.items import maybe_value
+from interlock.mcp.items import find_value
 from interlock.operator.operation import handles
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
@@ -86,7 +86,7 @@ class ClassificationOperations:
             proposed = _find_proposal(route)
             if proposed is None:
                 continue
-            description = maybe_value(route.item, "description")
+            description = find_value(route.item, "description")
             proposals.append(
                 ClassProposal(
                     tool=route.qualified,
@@ -212,7 +212,7 @@ class ClassificationOperations:
 def _find_proposal(route: Route) -> ProposedClass | None:
     if route.is_open:
         members = ("annotations", "inputSchema")
-        tool = {"name": route.original, **{member: maybe_value(route.item, member) for member in members}}
+        tool = {"name": route.original, **{member: find_value(route.item, member) for member in members}}
         return proposed_class(tool)
     if route.is_classified or route.capability is None or route.capability.mutable:
         return None

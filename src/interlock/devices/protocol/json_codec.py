@@ -98,7 +98,7 @@ class JsonCodec:
         if not isinstance(payload, dict):
             raise DeviceFault("response_invalid", "no object")
         schema = self._schemas.get(event_id)
-        wrong = None if schema is None else schema.maybe_fault(payload)
+        wrong = None if schema is None else schema.find_fault(payload)
         if wrong is not None:
             raise DeviceFault("response_invalid", wrong.reason, wrong.pointer)
         return payload

@@ -42,7 +42,7 @@ from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.links.handshake import modern_head
 from interlock.mcp.headers import Mirrored, encode_header, mirrored_arguments
-from interlock.mcp.items import maybe_value
+from interlock.mcp.items import find_value
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import Refusal
@@ -259,10 +259,10 @@ class CompiledContract:
         are valid.
         """
         if not self._inputs.accepts(inputs):  # AIP-tools-12, AIP-30.resolve-6
-            refusal = self._inputs.maybe_fault(inputs)
+            refusal = self._inputs.find_fault(inputs)
             return DriverRefusal(code="input_invalid", message=str(refusal))
         if self._context is not None:
-            refusal = self._context.maybe_fault(context_of(caller, self.workspace))
+            refusal = self._context.find_fault(context_of(caller, self.workspace))
             if refusal is not None:  # AIP-14.rules-4
                 return DriverRefusal(code="input_invalid", message=f"{CONTEXT}: {refusal}")
         return None
@@ -388,7 +388,7 @@ class CompiledContract:
             return None
         binding: ToolBinding = bound.binding
         listed = dict(provider.listing.tools.items).get(bound.tool_name) if provider.listing is not None else None
-        schemas = (self.contract.inputs, None if listed is None else maybe_value(listed, "inputSchema"))
+        schemas = (self.contract.inputs, None if listed is None else find_value(listed, "inputSchema"))
         mirrored = mirrored_arguments(schemas[1])  # arguments that a 2026-07-28 server wants repeated as headers
         # A driver can shorten the contract's limit but not extend it (AIP-30.implements-5).
         own_ms = binding.timeout_ms if binding.timeout_ms is not None else provider.driver.timeout_ms

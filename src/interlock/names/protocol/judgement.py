@@ -28,7 +28,7 @@ from msgspec import Raw
 
 from interlock.ax.protocol.capability import is_semver
 from interlock.ax.protocol.hop_metadata import CAPABILITY
-from interlock.mcp.items import Item, maybe_value
+from interlock.mcp.items import Item, find_value
 from interlock.names.protocol.entry import NO_SCHEMA, EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.grammar import is_name
 from interlock.wire.jsonrpc.codec import CodecError, decode_value
@@ -62,9 +62,9 @@ def read_claim(meta: Item | None) -> RevisionClaim:
     """Read the claim in the `_meta` of a tool. One that cannot be read claims nothing."""
     if not meta:
         return NO_CLAIM
-    annotation = maybe_value(meta, CAPABILITY) if CAPABILITY in meta else None
+    annotation = find_value(meta, CAPABILITY) if CAPABILITY in meta else None
     version = annotation.get("schema_version") if isinstance(annotation, Mapping) else None
-    return RevisionClaim(maybe_value(meta, SPECIFICATION), _version(version))
+    return RevisionClaim(find_value(meta, SPECIFICATION), _version(version))
 
 
 def is_contradicted(claim: RevisionClaim, revisions: Sequence[Revision], offered: OfferedSchemas) -> bool:

@@ -155,7 +155,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError:  # deeper than the validator goes, or a text that is no Unicode
             return False
 
-    def maybe_fault(self, value: Any) -> SchemaFault | None:
+    def find_fault(self, value: Any) -> SchemaFault | None:
         """Return the first violation of the schema, or None if the value satisfies it."""
         import jsonschema_rs
 

@@ -107,7 +107,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_arguments(self, arguments: dict[str, Any]) -> dict[str, Any] | DriverRefusal:
         """Return the arguments unchanged if the server's inputSchema accepts them, else a refusal (AIP-tools-8)."""
-        fault = self.accepted.maybe_fault(arguments)
+        fault = self.accepted.find_fault(arguments)
         if fault is None:  # AIP-tools-8
             return arguments
         message = f"the server's {self.tool_name} does not take these arguments: {fault}"

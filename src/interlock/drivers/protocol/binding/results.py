@@ -179,7 +179,7 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
 
     def satisfying(self, value: Any) -> Any:
         """Return the value unchanged if it satisfies the contract's outputs, else a DriverRefusal."""
-        fault = self.outputs.maybe_fault(value)  # AIP-tools-14
+        fault = self.outputs.find_fault(value)  # AIP-tools-14
         if fault is None:
             return value
         return _failure(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)  # AIP-tools-14
