@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.drivers.driver_texts import as_contract, as_driver, binding, contract, driver
 
-from interlock.drivers.protocol.binding.match import Bound, check_binding, match, unfit
+from interlock.drivers.protocol.binding.match import Bound, check_binding, contract_misfits, match
 from interlock.drivers.protocol.model import Contract, Driver, ToolBinding
 from interlock.drivers.protocol.problems import FileProblem
 
@@ -104,7 +104,7 @@ def files(
 def checked(one: dict[str, Any], promise: dict[str, Any] | None = None, **options: Any) -> list[tuple[str, str]]:
     """Code and message of what is wrong before any server is asked."""
     these = files(one, promise)
-    problems = (*check_binding(*these, **options), *unfit(*these))
+    problems = (*check_binding(*these, **options), *contract_misfits(*these))
     assert all(each.severity == "error" and each.hint and each.line for each in problems)
     return [(each.code, each.message) for each in problems]
 

@@ -313,7 +313,7 @@ class ServerAdder:
             only, without = request.hints.get("only_tools"), request.hints.get("without_tools", ())
             names = (str(tool.get("name")) for tool in trial.tools)
             tools = dict.fromkeys(name for name in names if (not only or name in only) and name not in without)
-        proposed = propose(trial.tools, request.id, wanted=tools, known=contracts, classes=request.classes)
+        proposed = propose(trial.tools, request.id, wanted=tools, contracts=contracts, classes=request.classes)
         problems = [each for each in proposed if isinstance(each, FileProblem)]
         if problems:
             raise NotAdded(problems[0].code, problems[0].message, f"it has {problems[0].hint}", problems)
@@ -336,7 +336,7 @@ class ServerAdder:
             data,
             tried.trial.tools,
             proposals,
-            known=tried.known_contracts,
+            contracts=tried.known_contracts,
             body=f"# {data.get('name')}\n\n{data.get('description')}",
             asks=request.hints.get("asks", False) or frozenset(request.hints.get("asks_tools", ())),
         )

@@ -8,7 +8,14 @@ from msgspec import Raw
 from tests.drivers.driver_texts import as_contract, contract, told
 
 from interlock.ax.protocol.capability import Capability, LatencyClass, read_capability, safety
-from interlock.drivers.protocol.binding.effects import asks, effects_of, exposed_item, offer, qualified_name, tool_item
+from interlock.drivers.protocol.binding.effects import (
+    effects_of,
+    exposed_item,
+    needs_confirmation,
+    offer,
+    qualified_name,
+    tool_item,
+)
 from interlock.drivers.protocol.model import Contract
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
@@ -168,7 +175,7 @@ def test_effects_become_the_class_and_approval_says_who_is_asked(
 ) -> None:
     made = of(**changed)
     read = capability(made)
-    assert (read.mutable, read.reversible, asks(made)) == (mutable, reversible, asked)
+    assert (read.mutable, read.reversible, needs_confirmation(made)) == (mutable, reversible, asked)
     assert safety(read) == ("irreversible_mutable" if mutable and not reversible else None)
     assert says_its_effect(tool_item(made)["_meta"][CAPABILITY], tool_item(made).get("annotations"))
 
@@ -179,7 +186,7 @@ def test_an_unannotated_contract_is_open_and_counts_as_irreversible() -> None:
     read = capability(made)
     assert safety(read) == "irreversible_mutable"
     assert not says_its_effect(tool_item(made)["_meta"][CAPABILITY], None)
-    assert not asks(made)
+    assert not needs_confirmation(made)
 
 
 def test_a_version_that_is_no_strict_semver_is_not_claimed() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.drivers.driver_bindings import GIT_STATUS, STRING, bound, checked, entry, files, giving, promising, takes
 from tests.drivers.driver_texts import as_contract, as_driver, contract, driver
 
-from interlock.drivers.protocol.binding.match import Bound, HookEntry, check_binding, unfit
+from interlock.drivers.protocol.binding.match import Bound, HookEntry, check_binding, contract_misfits
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 
@@ -287,7 +287,7 @@ def test_a_timeout_is_narrowed_and_never_widened() -> None:
             as_driver(driver(implements=[one], **whole)).value,
         )
         assert promise is not None and bound_ is not None
-        (problem,) = unfit(bound_, bound_.implements[0], promise)
+        (problem,) = contract_misfits(bound_, bound_.implements[0], promise)
         assert (problem.code, problem.field) == ("timeout_widened", place)
 
 

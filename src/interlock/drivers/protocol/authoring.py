@@ -341,7 +341,7 @@ def propose(
     driver_id: str,
     *,
     wanted: Mapping[str, str | None] | None = None,
-    known: Mapping[str, ExistingContract] | None = None,
+    contracts: Mapping[str, ExistingContract] | None = None,
     classes: Mapping[str, ToolClass] | None = None,
 ) -> tuple[ToolProposal, ...] | tuple[FileProblem, ...]:
     """Propose a contract for each tool, or return the problems that prevent it.
@@ -363,7 +363,7 @@ def propose(
         if wanted is not None and name not in wanted:
             continue
         contract_id = (wanted or {}).get(name) or contract_id_of(driver_id, name)
-        existing = (known or {}).get(contract_id)
+        existing = (contracts or {}).get(contract_id)
         chosen = (classes or {}).get(name)
         by: ClassSource
         if existing is not None:
@@ -394,7 +394,7 @@ def compose(
     tools: Sequence[Tool],
     proposals: Sequence[ToolProposal],
     *,
-    known: Mapping[str, ExistingContract] | None = None,
+    contracts: Mapping[str, ExistingContract] | None = None,
     body: str = "",
     asks: bool | frozenset[str] = False,
 ) -> ComposedDriver | tuple[FileProblem, ...]:
@@ -404,9 +404,9 @@ def compose(
     contract stays open (AIP-author-5). `asks` names the tools that need a confirmation before each call; True means
     all.
     """
-    known = known or {}
+    contracts = contracts or {}
     listed = {str(tool.get("name")): tool for tool in tools}
-    fresh = [each for each in proposals if each.contract_id not in known]
+    fresh = [each for each in proposals if each.contract_id not in contracts]
     # If annotations and name contradict each other, the stricter class applies until a person says otherwise.
     classes = {
         each.tool_name: each.tool_class
@@ -431,7 +431,7 @@ def compose(
             files[path] = frontmatter_text({**front.data, "approval": ALWAYS})
         bindings[each.tool_name] = each.binding(f"./{path}")
     for proposal in proposals:
-        existing = known.get(proposal.contract_id)
+        existing = contracts.get(proposal.contract_id)
         if existing is None:
             continue
         binding_and_review = _bind_existing(data, listed[proposal.tool_name], proposal, existing)

@@ -209,7 +209,7 @@ class DriverService:
         if served is not None:
             return served
         entry = self._find(name)
-        accepted = self.registry.memory.maybe_trusted(entry.folder)
+        accepted = self.registry.memory.find_trusted(entry.folder)
         is_changed = accepted is not None and not entry.trusted
         now = await asyncio.to_thread(texts_of, entry) if is_changed else {}
         make = UnreadableDriver if entry.driver is None else DriverDetail
@@ -299,7 +299,7 @@ class DriverService:
     async def comparison(self, declared: Declared) -> JsonObject:
         """Return what the inbox shows: a new driver, or the accepted and the current state of a changed driver."""
         now = await asyncio.to_thread(texts_of, declared)
-        accepted = self.registry.memory.maybe_trusted(declared.folder)
+        accepted = self.registry.memory.find_trusted(declared.folder)
         if accepted is None:
             return {"definition": folder_view(summary(declared), now, {"DRIVER.md"})}
         names = changed_keys(declared.covered, accepted.files)

@@ -100,7 +100,7 @@ class Memory:
     def all(self) -> Remembered:
         return Remembered(trusted=dict(self._trusted), manifests=dict(self._manifests), allowed=dict(self._allowed))
 
-    def maybe_trusted(self, folder: Path) -> Trusted | None:
+    def find_trusted(self, folder: Path) -> Trusted | None:
         return self._trusted.get(str(folder))
 
     async def trust(self, trusted: Trusted) -> None:

@@ -28,7 +28,7 @@ from interlock.approvals.protocol.digests import folder_digest
 from interlock.config.plan import Plan
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.binding.match import UNAVAILABLE, check_binding, unfit
+from interlock.drivers.protocol.binding.match import UNAVAILABLE, check_binding, contract_misfits
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, ENTRY, escapes, read_driver, runner_faults
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
@@ -400,7 +400,7 @@ class ContractLookup:
                 message = f"entries {twin} and {binding.index} bind the same contract"
                 pointer = f"{binding.pointer}/tool"
                 problems.append(driver.places.problem(pointer, "duplicate_binding", message, "keep one of the two"))
-            problems += unfit(driver, binding, contract)
+            problems += contract_misfits(driver, binding, contract)
             problems += (each for each in check_binding(driver, binding, contract) if each.code not in skipped)
             contracts[binding.index] = contract
         return contracts, outside, problems

@@ -177,7 +177,9 @@ def offer(contracts: Iterable[Contract]) -> Offering:
             (contract,) = claimants
             item = tool_item(contract)
             offered.append(
-                OfferedContract(contract=contract, segment=segment, local=local, item=item, asks=asks(contract))
+                OfferedContract(
+                    contract=contract, segment=segment, local=local, item=item, asks=needs_confirmation(contract)
+                )
             )
         else:
             files = sorted(each.places.file for each in claimants)
@@ -252,7 +254,7 @@ def latency_class(timeout_ms: int) -> LatencyClass:
     return LatencyClass.BATCH
 
 
-def asks(contract: Contract) -> bool:
+def needs_confirmation(contract: Contract) -> bool:
     """Return whether a person confirms each call, regardless of the chosen driver and of gate.mode."""
     if contract.approval == "on-mutate":  # AIP-14.rules-1
         return bool(contract.mutates)

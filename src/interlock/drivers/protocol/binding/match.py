@@ -1,10 +1,10 @@
 """The match of a binding with its contract and the tool that its server lists (AIP-tools-2, -4 to -8, -11).
 
-There are three stages. `check_binding` and `unfit` compare the two files, before any server is asked. `match` compares
-the contract with the definition that the server lists, and returns a `Bound`, which makes arguments and reads results,
-or every difference as a problem. What two JSON Schemas cannot decide in advance is a warning, contract_unverified, and
-is checked at each call: arguments against the server's inputSchema before anything is sent, values against the
-contract's outputs before they are returned.
+There are three stages. `check_binding` and `contract_misfits` compare the two files, before any server is asked.
+`match` compares the contract with the definition that the server lists, and returns a `Bound`, which makes arguments
+and reads results, or every difference as a problem. What two JSON Schemas cannot decide in advance is a warning,
+contract_unverified, and is checked at each call: arguments against the server's inputSchema before anything is sent,
+values against the contract's outputs before they are returned.
 
 A driver.py takes part in each stage. `HookEntry` describes what it has. `check_entry` compares it with the DRIVER.md
 beside it, which wins wherever both say something (AIP-define-4). What its hooks return is not compared in advance but
@@ -132,7 +132,7 @@ def check_binding(
     return (*check_reading(driver.places, binding), *check_mapping(driver, binding, contract, transforms))
 
 
-def unfit(driver: Driver, binding: ToolBinding, contract: Contract) -> tuple[FileProblem, ...]:
+def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -> tuple[FileProblem, ...]:
     """Return why the two files do not fit each other, before any server is asked (AIP-30.implements-3 to -5).
 
     The contract's version must be in the range of the binding, narrowing may drop only optional fields, and a timeout
@@ -185,7 +185,10 @@ def match(
     compared in advance. `strict` refuses results that would be read as text because the named member is missing.
     """
     transforms = None if entry is None else entry.transforms
-    problems = [*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract)]
+    problems = [
+        *check_binding(driver, binding, contract, transforms=transforms),
+        *contract_misfits(driver, binding, contract),
+    ]
     if any(each.severity == "error" for each in problems):
         return tuple(problems)
     comparison = _ToolComparison(driver, binding, contract, tool, entry or HookEntry(), problems)
