@@ -1,4 +1,4 @@
-"""A new kind of server is one module and one line of the table of kinds."""
+"""A new kind of server is one class and one entry in the table of kinds."""
 
 import json
 import os
@@ -14,14 +14,10 @@ import interlock
 
 SECONDS = 60.0
 TABLE = "drivers/protocol/kinds.py"
+TABLE_HEAD = "# The table of kinds by the value of server.kind"
 # Servers of kind `inline` are a Python program, written in hexadecimal.
-KIND = '''
-"""Servers of kind inline: a Python program in the server block itself."""
-
+KIND = """
 import sys
-from typing import ClassVar
-
-from interlock.drivers.protocol.kinds import LocalServer
 
 
 class Inline(LocalServer, frozen=True, kw_only=True, tag="inline"):
@@ -42,7 +38,7 @@ class Inline(LocalServer, frozen=True, kw_only=True, tag="inline"):
     @property
     def source(self) -> str | None:
         return self.code
-'''
+"""
 SERVER = """
 import json, sys
 for line in sys.stdin:
@@ -66,15 +62,14 @@ for line in sys.stdin:
 
 @pytest.fixture
 def extended(tmp_path: Path) -> Path:
-    """Copy the program, and add the kind `inline` to the copy: one module, and one line of the table."""
+    """Copy the program, and add the kind `inline` to the copy: a class before the table, and an entry in it."""
     sources = tmp_path / "sources"
     package = sources / "interlock"
     shutil.copytree(Path(interlock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / TABLE).with_name("inline.py").write_text(KIND)
-    before = (package / TABLE).read_text()
-    after = before.replace("Docker, Remote)", "Docker, Remote, inline.Inline)")
-    assert after != before
-    (package / TABLE).write_text(f"from interlock.drivers.protocol.kinds import inline\n{after}")
+    text = (package / TABLE).read_text()
+    assert text.count(TABLE_HEAD) == 1 and text.count("RemoteServer)") == 1
+    text = text.replace(TABLE_HEAD, f"{KIND}\n\n{TABLE_HEAD}").replace("RemoteServer)", "RemoteServer, Inline)")
+    (package / TABLE).write_text(text)
     return sources
 
 
@@ -85,7 +80,7 @@ def run(sources: Path, workspace: Path, *words: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="NO BUBBLEWRAP HERE: interlock add is not shown")
-def test_one_module_and_one_line_add_a_kind_of_server(extended: Path, tmp_path: Path) -> None:
+def test_one_class_and_one_entry_of_the_table_add_a_kind_of_server(extended: Path, tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "interlock.toml").write_text('[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n')
