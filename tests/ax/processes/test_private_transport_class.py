@@ -15,13 +15,13 @@ def test_a_private_class_that_is_added_to_the_registry_is_accepted_everywhere() 
 from interlock.ax.protocol import transport_classes as transports
 lora = transports.TransportClass(id="x-lora", framing="LoRa", payload="CBOR", reference="ours", status="private")
 transports.TRANSPORT_CLASSES.append(lora)
-from interlock.ax.protocol.capability import Capability, Invalid, read_capability
+from interlock.ax.protocol.capability import Capability, InvalidAnnotation, read_capability
 from interlock.config.schema import sections
 from tools.ax_reference import METHODS, check_classes, main, page
 import msgspec
 assert check_classes(transports.TRANSPORT_CLASSES) is None
 assert isinstance(read_capability({"transport": "x-lora"}), Capability)
-assert isinstance(read_capability({"transport": "x-other"}), Invalid)
+assert isinstance(read_capability({"transport": "x-other"}), InvalidAnnotation)
 assert "x-lora" in METHODS[0].params["properties"]["transport_class"]["enum"]
 assert "`x-lora`" in page()
 from interlock.ax.protocol.registration.codec import read_register_untrusted

@@ -119,7 +119,7 @@ async def test_a_call_waits_for_no_longer_than_the_limit(
 
 
 @pytest.mark.parametrize(("limit", "most"), [("CALLS_MAX", 2), ("BYTES_MAX", 2 * 1500)])
-async def test_one_principal_fills_no_more_than_its_share_of_the_queue(
+async def test_a_principal_fills_no_more_than_its_share_of_the_queue(
     here: House, slow: Slow, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     monkeypatch.setattr(availability, limit, most)

@@ -56,7 +56,7 @@ async def test_each_round_has_its_own_time(here: Place) -> None:
     assert await finish(here, arguments, said) == [{"a": FILLED}, {"b": FILLED}]
 
 
-async def test_an_answer_nobody_came_back_for_is_let_go(here: Place) -> None:
+async def test_an_answer_for_which_no_client_came_back_is_dropped(here: Place) -> None:
     await park(here, "answered", {"send": {"q": ELICIT}}, {"gate": "answered"})
     here.call("old__open", {"gate": "answered"})
     await here.until(lambda: all(space.away.message is not None for space in here.parking.spaces.values()))
@@ -131,7 +131,7 @@ async def test_a_question_taken_back_in_the_same_breath_is_never_asked(here: Pla
     assert (await result.result())["structuredContent"] == {"answers": []}
 
 
-async def test_a_server_that_dies_meanwhile_is_told_to_the_client(here: Place) -> None:
+async def test_a_client_learns_that_its_server_died_meanwhile(here: Place) -> None:
     before = here.held()
     arguments, said = await park(here, "dying", name="mortal__interview")
     gone = here.call("mortal__die")
@@ -176,7 +176,7 @@ async def test_two_calls_of_one_principal_may_wait_at_once_and_each_is_asked_its
         assert await finish(here, arguments, said) == [{"a": FILLED, "b": FILLED}, {"c": FILLED}]
 
 
-async def test_with_two_calls_that_may_be_asking_nobody_is_asked(here: Place) -> None:
+async def test_no_client_is_asked_if_two_calls_may_be_asking(here: Place) -> None:
     busy = here.call("old__interview", steps("busy", {"gate": "busy"}))
     (answer,) = (await here.call("old__interview", steps("asks")).result())["structuredContent"]["answers"]
     assert "cannot be told from others" in answer["q"]["message"]
@@ -204,7 +204,7 @@ async def test_http_tells_whose_question_it_is_however_many_ask(here: Place) -> 
         assert done["structuredContent"]["answers"] == [{"q": answer}]
 
 
-async def test_with_another_principals_call_under_way_nobody_is_asked(here: Place) -> None:
+async def test_no_client_is_asked_while_a_call_of_another_principal_is_under_way(here: Place) -> None:
     arguments, said = await park(here, "theirs", who="client:a")
     (answer,) = (await here.call("old__interview", steps("ours"), who="client:b").result())["structuredContent"][
         "answers"

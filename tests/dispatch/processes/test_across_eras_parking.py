@@ -37,7 +37,7 @@ async def test_the_retry_takes_up_the_very_call_and_the_server_runs_it_once(here
     assert (tally["begun"]["once"], tally["finished"]["once"]) == (1, 1)
 
 
-async def test_a_retry_may_write_its_request_anew(here: Place) -> None:
+async def test_a_retry_may_write_its_request_in_another_way(here: Place) -> None:
     arguments, said = await park(here, "anew")
     turned = dict(reversed(arguments.items()))
     params = {"requestState": said["requestState"], "arguments": turned, "name": "old__interview"}
@@ -131,7 +131,7 @@ async def test_a_state_is_good_for_one_use(here: Place) -> None:
     assert (await here.tally("old"))["begun"]["twice"] == 1
 
 
-async def test_of_two_retries_at_once_one_goes_on(here: Place) -> None:
+async def test_one_of_two_simultaneous_retries_resumes_the_call(here: Place) -> None:
     arguments, said = await park(here, "race", {"ask": {"q": ELICIT}}, {"gate": "race"})
     first = here.again("old__interview", arguments, said, filled(said))
     second = here.again("old__interview", arguments, said, filled(said, {"action": "decline"}))

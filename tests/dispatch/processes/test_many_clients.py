@@ -55,7 +55,7 @@ async def test_equal_progress_tokens_at_once_are_kept_apart(fleet: Fleet, link: 
         await asyncio.gather(*(speak(steps, peer) for steps, peer in enumerate(peers.values(), start=1)))
 
 
-async def test_one_client_may_have_many_calls_under_way(fleet: Fleet) -> None:
+async def test_a_client_may_have_many_calls_under_way(fleet: Fleet) -> None:
     async with fleet.peer("http-legacy") as peer:
         calls = [peer.begin_call(tool(LINKS[number % len(LINKS)], "echo"), {"n": number}) for number in range(100)]
         replies = [await call.reply() for call in calls]

@@ -139,7 +139,7 @@ async def test_a_question_never_goes_to_another_client(fleet: Fleet, link: str) 
 
 
 @pytest.mark.parametrize("front", LEGACY_FRONTS)
-async def test_an_answer_nobody_waits_for_harms_nothing(fleet: Fleet, front: str) -> None:
+async def test_an_answer_that_no_call_waits_for_does_no_harm(fleet: Fleet, front: str) -> None:
     async with fleet.peer(front) as peer:
         call = peer.begin_call(tool("old_http", "ask"), question("elicitation/create"))
         asked = await next_question(peer)
@@ -180,7 +180,7 @@ async def test_input_required_passes_and_the_retry_is_byte_exact(
 
 
 @pytest.mark.parametrize(("front", "link"), MODERN_CELLS)
-async def test_a_state_spelled_anew_by_the_client_arrives_as_the_client_spelled_it(
+async def test_a_state_that_the_client_rewrote_arrives_as_the_client_wrote_it(
     fleet: Fleet, front: str, link: str
 ) -> None:
     state = '"opaque \\u00e9 \\u005c state 1"'

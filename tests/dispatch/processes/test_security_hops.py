@@ -151,7 +151,7 @@ def test_a_child_gets_its_own_variables_and_none_of_the_nodes(node: RunningNode,
 
 
 @pytest.mark.req("AX-10.1-1")
-def test_what_a_server_is_given_stays_on_its_own_link_and_is_shown_to_nobody(node: RunningNode) -> None:
+def test_a_secret_of_a_server_stays_on_its_own_link_and_is_shown_to_no_client(node: RunningNode) -> None:
     own = ("own-secret-of-old-http", "own-secret-of-new-stdio")
     for link in LINKS:
         text = json.dumps(seen(node, f"{link}__seen"))

@@ -100,7 +100,7 @@ async def made(asked: Asked) -> str:
     return str(result["taskId"] if "taskId" in result else result["task"]["taskId"])
 
 
-async def test_a_principal_with_too_many_tasks_gets_no_more_and_the_server_is_told_to_stop(
+async def test_a_principal_with_too_many_tasks_gets_no_more_and_the_new_task_is_cancelled(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "TASKS_PER_PRINCIPAL_MAX", 2)
@@ -164,7 +164,9 @@ async def test_a_task_is_forgotten_some_time_after_its_time_to_live(here: Here, 
     assert (await here.get(ids[None], "a", session).error())["data"] == {"reason": "task_unknown"}
 
 
-async def test_nobody_takes_all_the_room_of_a_link_by_waiting(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_principal_may_wait_for_a_limited_number_of_results(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(task_desk, "WAITING_MAX", 2)
     one, two = here.session("a"), here.session("b")
     tasks_of = {session: {"taskId": await made(await here.make("", session))} for session in (one, two)}

@@ -225,7 +225,7 @@ async def without_stream(tree: Tree) -> HttpPeer:
 
 
 @pytest.mark.parametrize(("front", "link"), LEGACY_CELLS)
-async def test_news_of_a_task_reach_exactly_the_session_that_made_it(tree: Tree, front: str, link: str) -> None:
+async def test_updates_of_a_task_reach_exactly_the_session_that_created_it(tree: Tree, front: str, link: str) -> None:
     theirs = label()
     async with contextlib.AsyncExitStack() as stack:
         owner = await stack.enter_async_context(tree.peer(front, declared(front)))
@@ -262,7 +262,7 @@ async def test_a_client_without_a_stream_hears_where_it_waits_for_the_result(tre
         assert "result" in (await waiting.reply()).message
 
 
-async def test_news_of_tasks_nobody_knows_are_dropped_and_counted(tree: Tree) -> None:
+async def test_updates_of_unknown_tasks_are_dropped_and_counted(tree: Tree) -> None:
     theirs = label()
     async with tree.peer("http-legacy") as peer:
         ours = await made_by(peer, "old_stdio", id=theirs)
@@ -354,7 +354,7 @@ async def test_a_question_is_taken_back_from_the_client_that_has_it(tree: Tree) 
         assert taken_back["params"] == {"requestId": asked["id"], "reason": "found it"}
 
 
-async def test_a_question_that_names_no_task_is_nobodys_while_tasks_of_several_run(tree: Tree) -> None:
+async def test_a_question_without_a_task_reaches_no_client_while_tasks_of_several_clients_run(tree: Tree) -> None:
     theirs = label()
     tokens = [tree.token(name) for name in ("tasks-one", "tasks-two")]
     async with (
@@ -403,14 +403,14 @@ async def test_tasks_are_offered_to_clients_of_that_revision_where_a_server_has_
             assert peer.greeting["capabilities"].get("tasks") == expected, (path, version)
 
 
-async def test_where_no_server_has_tasks_there_are_no_such_methods(tree: Tree) -> None:
+async def test_the_methods_of_tasks_do_not_exist_if_no_server_has_tasks(tree: Tree) -> None:
     for path in ("/only/plain_old", "/only/new_http"):
         async with tree.peer("http-legacy", path=path) as peer:
             for method in ("get", "result", "cancel", "list"):
                 assert (await about(peer, method, "x")).error["code"] == -32601
 
 
-async def test_what_a_tool_says_of_tasks_is_shown_as_its_server_says_it(tree: Tree) -> None:
+async def test_the_task_support_of_a_tool_is_listed_as_its_server_declares_it(tree: Tree) -> None:
     async with tree.peer("http-legacy") as peer:
         tools = {one["name"]: one for one in (await peer.request("tools/list")).result["tools"]}
     assert tools["old_http__job"]["execution"] == {"taskSupport": "optional", "x-more": {"n": 1.0}}

@@ -72,7 +72,7 @@ def test_a_tool_that_runs_only_as_a_task_is_refused_by_name(office: Office) -> N
     assert (error["code"], error["data"]["reason"]) == (-32601, "task_per_user")
 
 
-def test_a_task_that_nobody_asked_for_is_cancelled_where_it_was_made_and_its_id_shown_to_nobody(office: Office) -> None:
+def test_a_task_that_no_client_requested_is_cancelled_at_its_server_and_its_id_is_not_shown(office: Office) -> None:
     error = office.modern("modern__job", DECLARED, id="unbidden", unasked=True)["error"]
     assert (error["code"], error["data"]) == (-32603, {"reason": "malformed_answer"})
     assert "unbidden" not in str(error)

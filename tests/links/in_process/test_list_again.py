@@ -113,7 +113,9 @@ async def test_no_item_keeps_the_page_alive_that_it_came_on(node: Node) -> None:
     assert json.loads(items.raws[0]) == tool("small")
 
 
-async def test_of_an_aggregator_more_is_read_than_of_a_leaf(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_items_are_read_from_an_aggregator_than_from_a_leaf(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("interlock.links.listing.ITEMS_MAX", 100)
     monkeypatch.setattr("interlock.links.listing.AGGREGATED_MAX", 150)
     for segment, most in (("leaf", 100), ("below", 150)):

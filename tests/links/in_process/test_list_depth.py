@@ -27,7 +27,7 @@ class Deep:
         return inquiry
 
 
-def test_it_is_left_out_and_the_rest_is_listed() -> None:
+def test_an_item_that_is_nested_too_deeply_is_left_out_and_the_rest_is_listed() -> None:
     async def read() -> Any:
         return await read_list(Deep(), TOOLS_LIST)  # type: ignore[arg-type]
 

@@ -56,7 +56,7 @@ async def served(status: int) -> AsyncIterator[tuple[int, list[bytes]]]:
 @pytest.mark.parametrize(
     ("status", "outcome", "calls"), [(500, "unknown", 1), (504, "unknown", 1), (400, "not_sent", 2)]
 )
-async def test_a_call_that_may_have_been_made_is_not_said_to_be_unsent_and_stays_charged(
+async def test_a_call_that_may_have_had_an_effect_is_not_reported_as_unsent_and_stays_charged(
     tmp_path: Path, status: int, outcome: str, calls: int
 ) -> None:
     async with served(status) as (port, done):

@@ -82,7 +82,7 @@ async def test_news_that_was_under_way_on_the_older_one_is_heard() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_an_update_that_both_tell_is_heard_once_whoever_is_first(first: int) -> None:
+async def test_an_update_that_two_subscriptions_report_is_delivered_once(first: int) -> None:
     stage = Stage()
     both = await stage.replaced()
     for told in range(1, 4):
@@ -109,7 +109,7 @@ async def test_the_older_one_ends_after_a_while_and_the_newer_one_is_heard_alone
     assert stage.events.heard == ["a:1", "a:1"]
 
 
-async def test_one_that_ended_does_not_silence_those_that_are_left() -> None:
+async def test_a_subscription_that_ended_does_not_silence_the_others() -> None:
     stage = Stage()
     old, new = await stage.replaced()
     stage.subscriptions._lingering += 1  # another one is being heard out as well

@@ -108,7 +108,7 @@ def _ended(link: dict[str, Any]) -> dict[str, Any] | None:
     return link if link["restarts"] and link["reason"] == "exited with code 0" else None
 
 
-def test_a_full_house_at_one_server_refuses_nobody_at_another(tmp_path: Path) -> None:
+def test_the_limit_of_one_server_refuses_no_call_at_another(tmp_path: Path) -> None:
     servers = {"good": {"command": raw("echo")}, "never": {"command": raw("never")}}
     with running_node(tmp_path / "n", servers, "[limits]\ncalls_in_flight = 4\n") as node:
         with contextlib.ExitStack() as callers:
@@ -141,7 +141,7 @@ def test_a_full_house_at_one_server_refuses_nobody_at_another(tmp_path: Path) ->
         ("dies_of_discover", {"ready"}, None),
     ],
 )
-def test_how_a_server_stands_and_why_can_be_seen(
+def test_the_state_of_a_server_and_its_reason_can_be_seen(
     zoo: RunningNode, segment: str, states: set[str], reason: str | None
 ) -> None:
     def stands_so() -> bool:
@@ -212,7 +212,7 @@ def test_noise_and_slowness_around_an_answer_do_not_spoil_it(zoo: RunningNode, s
         assert answer.message["result"]["structuredContent"] == {"m": number}
 
 
-def test_a_second_answer_is_nobodys(zoo: RunningNode) -> None:
+def test_a_second_answer_belongs_to_no_call(zoo: RunningNode) -> None:
     zoo.wait_link("twice", {"state": "ready"})
     with Wire(zoo) as one, Wire(zoo) as other:
         for number in range(30):
@@ -237,7 +237,7 @@ def test_an_answer_beyond_the_limit_costs_its_own_call_only(zoo: RunningNode) ->
     assert_unharmed(zoo)
 
 
-def test_a_call_whose_server_dies_is_told_that_its_outcome_is_unknown(zoo: RunningNode) -> None:
+def test_a_call_whose_server_dies_fails_with_an_unknown_outcome(zoo: RunningNode) -> None:
     zoo.wait_link("crash_on_call", {"state": "ready"})
     answer = ask(zoo, echo("crash_on_call"))
     assert answer.status == 200

@@ -60,7 +60,7 @@ def node_with(tmp_path_factory: pytest.TempPathFactory, commands: dict[str, list
         assert_unharmed(node)
 
 
-def test_ten_thousand_tools_are_listed_and_delay_nobody(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_ten_thousand_tools_are_listed_without_delaying_other_calls(tmp_path_factory: pytest.TempPathFactory) -> None:
     many = raw("many-tools", "--count", str(COUNT), "--page", "500")
     too_many = raw("many-tools", "--count", str(COUNT + 700), "--page", "900")
     for node in node_with(tmp_path_factory, {"many": many, "more": too_many}):
@@ -128,7 +128,7 @@ def test_floods_delay_no_list_and_no_call_of_another_server(flooded: RunningNode
 
 
 @pytest.mark.parametrize("flooded", ["messages"], indirect=True)
-def test_log_messages_nobody_asked_for_reach_nobody(flooded: RunningNode) -> None:
+def test_log_messages_that_no_client_requested_reach_no_client(flooded: RunningNode) -> None:
     session = legacy_session(flooded)
     for segment in ("notices", "old_notices"):
         flooded.wait_link(segment, {"state": "ready"})

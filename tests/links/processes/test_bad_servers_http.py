@@ -141,7 +141,7 @@ def test_the_good_server_is_served_while_others_hang_and_refuse(zoo: RunningNode
         ("garbage", {"ready"}, None),
     ],
 )
-def test_how_a_server_stands_and_why_can_be_seen(
+def test_the_state_of_a_server_and_its_reason_can_be_seen(
     zoo: RunningNode, segment: str, states: set[str], reason: str | None
 ) -> None:
     def stands_so() -> bool:
@@ -194,7 +194,7 @@ def test_noise_around_an_answer_does_not_spoil_it(zoo: RunningNode, segment: str
         assert ask(zoo, echo(segment, {"n": number})).message["result"]["structuredContent"] == {"n": number}
 
 
-def test_a_server_that_forgets_its_session_costs_nobody_a_call(zoo: RunningNode) -> None:
+def test_no_call_is_lost_when_a_server_forgets_its_session(zoo: RunningNode) -> None:
     zoo.wait_link("forgets", {"state": "ready"})
     for number in range(10):
         answer = ask(zoo, echo("forgets", {"n": number}))

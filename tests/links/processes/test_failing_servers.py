@@ -18,7 +18,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
 """
 
 
-def test_a_server_that_ended_before_it_answered_is_asked_anew_which_era_it_speaks(tmp_path: Path) -> None:
+def test_a_server_that_ended_before_it_answered_is_asked_again_for_its_era(tmp_path: Path) -> None:
     program = tmp_path / "ends_first.py"
     program.write_text(ENDS_FIRST)
     both = raw("all")[1:]

@@ -123,7 +123,7 @@ async def test_a_legacy_client_is_answered_when_the_servers_have_taken_its_level
     await here.until(lambda: logged(told) + logged(client.stream) == ["now"])
 
 
-async def test_a_level_nobody_knows_is_refused_at_once(here: Place) -> None:
+async def test_an_unknown_log_level_is_refused_at_once(here: Place) -> None:
     client = LegacyClient(here.node)
     for level in ("loud", 7, None):
         assert (await client.ask("logging/setLevel", {"level": level}).error())["code"] == -32602, level

@@ -72,7 +72,7 @@ async def test_icons_titles_and_notes_are_kept(node: RunningNode, era: str, meth
 
 
 @pytest.mark.parametrize("era", ERAS.values())
-async def test_what_a_revision_forbids_is_left_out_for_it_alone(node: RunningNode, era: str) -> None:
+async def test_what_a_revision_forbids_is_left_out_for_that_revision_alone(node: RunningNode, era: str) -> None:
     async with client(node, era) as peer:
         tools = {json.loads(item["name"]): item for item in await items(peer, "tools/list", "tools")}
         answer = (await peer.call("shapes_new__array")).result
@@ -112,7 +112,7 @@ async def test_a_subscription_the_server_refuses_is_refused_to_the_client(node: 
         assert reply.error == {"code": -32602, "message": "not this one", "data": {"why": "shy"}}
 
 
-async def test_a_server_that_knows_no_subscriptions_is_not_said_to_have_one(node: RunningNode) -> None:
+async def test_a_server_without_subscriptions_is_not_reported_to_have_one(node: RunningNode) -> None:
     async with client(node, "legacy") as peer:
         reply = await peer.request("resources/subscribe", {"uri": "mcpax://rich_old/r://iconic"})
         assert reply.error["code"] == -32601

@@ -254,7 +254,7 @@ async def test_everything_of_a_session_goes_over_its_own_link(node: RunningNode)
         assert ada.heard("notifications/resources/updated") == []
 
 
-async def test_a_list_that_changes_in_one_process_is_told_to_its_session(node: RunningNode) -> None:
+async def test_a_list_that_changes_in_one_process_is_announced_to_its_session(node: RunningNode) -> None:
     async with clients(node, 2) as (ada, bob):
         await bob.call("own__echo")
         for _ in range(3):
@@ -292,7 +292,7 @@ async def test_a_session_tells_its_roots_to_its_own_process_within_what_the_oper
     assert ["file:///etc"] in [one["withheld"] for one in of_roots]
 
 
-async def test_a_process_is_told_what_its_client_can_do(node: RunningNode) -> None:
+async def test_a_process_learns_what_its_client_can_do(node: RunningNode) -> None:
     experimental = {"com.example/feature": {"a": 1}, "dev.interlock/ax": {}}
     async with clients(node, 1, {"sampling": {}, "experimental": experimental}) as (peer,):
         seen = (await peer.call("own.seen")).result["structuredContent"]["messages"]

@@ -47,7 +47,7 @@ async def asked_by(here: Place, call: Asked) -> Any:
     return call.emitted[0]
 
 
-async def test_what_a_server_asks_for_is_known_after_a_restart(tmp_path: Path) -> None:
+async def test_the_questions_of_a_server_are_remembered_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path, server("old")) as (node, clock):
         assert shared(node, "old").own is None
         await asked_by(Place(node, clock), LegacyClient(node, **ABLE).call("old__ask", QUESTION))
@@ -69,7 +69,7 @@ async def offered(call: Asked) -> Any:
     return (await call.result())["structuredContent"]["offered"]
 
 
-async def test_a_server_that_asks_is_told_what_the_client_of_each_call_can_do(tmp_path: Path) -> None:
+async def test_a_server_that_asks_learns_what_the_client_of_each_call_can_do(tmp_path: Path) -> None:
     with serving(raw("asks,recorder,vendor,resources", "--era", "legacy")) as url:
         async with running(tmp_path, f'[servers.web]\nurl = "{url}"\n') as (node, clock):
             here, plain = Place(node, clock), LegacyClient(node)
@@ -133,7 +133,7 @@ async def test_a_process_makes_room_once_it_was_idle_for_a_minute(few: tuple[Nod
     assert [keeper.link.client for keeper in owned(node, "one")] == [bob.session.caller]
 
 
-async def test_what_is_idle_ends_and_what_waits_for_its_client_does_not(few: tuple[Node, AheadClock]) -> None:
+async def test_an_idle_process_ends_and_one_that_waits_for_its_client_does_not(few: tuple[Node, AheadClock]) -> None:
     node, clock = few
     here, ada = Place(node, clock), LegacyClient(node, **ABLE)
     asked = ada.call("one__ask", QUESTION)

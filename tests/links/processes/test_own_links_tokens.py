@@ -133,7 +133,7 @@ async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
     assert (await opened(here, "ada", "kept", asked))["resultType"] == "complete"
 
 
-async def test_a_link_whose_call_waits_for_its_user_makes_no_room_and_the_next_user_is_told_to_wait(
+async def test_a_link_whose_call_waits_for_its_user_does_not_end_and_the_next_user_must_wait(
     here: Place, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_links, "CONNECTIONS_MAX", 1)

@@ -107,7 +107,7 @@ async def test_a_call_parked_during_a_renewal_is_lost_and_the_others_are_sent_ag
     assert (await opened(here, "beside it", other))["resultType"] == "complete"
 
 
-async def test_a_renewal_that_breaks_leaves_nobody_waiting_and_says_so(
+async def test_a_renewal_that_fails_leaves_no_call_waiting_and_is_logged(
     here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, broken)

@@ -77,7 +77,9 @@ def test_only_the_call_whose_result_is_too_large_fails(node: RunningNode, segmen
 
 @pytest.mark.parametrize("shape", ["notification", "request", "text", "endless id"])
 @pytest.mark.parametrize("segment", ["stdio", "stream", "sse"])
-def test_what_answers_no_call_is_left_out_and_the_call_goes_on(node: RunningNode, segment: str, shape: str) -> None:
+def test_a_message_that_answers_no_call_is_skipped_and_the_call_goes_on(
+    node: RunningNode, segment: str, shape: str
+) -> None:
     assert said(bulky(node, segment, shape)) == "small"
     if shape == "request":
         answered = said(ask(node, call(f"{segment}__answered")).json)

@@ -55,7 +55,9 @@ async def answered(client: LegacyClient) -> bool:
     return reply is not None and reply["structuredContent"] == {"n": 1}
 
 
-async def test_one_that_served_is_there_for_the_next_call_however_often_it_ended(node: Node, tmp_path: Path) -> None:
+async def test_a_server_that_served_is_started_for_the_next_call_however_often_it_ended(
+    node: Node, tmp_path: Path
+) -> None:
     client = LegacyClient(node)
     loop = asyncio.get_running_loop()
     for _ in range(ROUNDS):
@@ -67,7 +69,7 @@ async def test_one_that_served_is_there_for_the_next_call_however_often_it_ended
     assert starts(tmp_path) == ROUNDS + 1
 
 
-async def test_one_that_ends_unserved_is_started_for_calls_within_a_bounded_rate(
+async def test_a_server_that_ends_without_serving_is_started_at_a_bounded_rate(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper, "backoff_s", lambda attempt: 3600.0)

@@ -51,7 +51,7 @@ async def test_a_legacy_client_that_can_be_asked_is_asked_in_mid_call(node: Runn
         await peer.close()
 
 
-async def test_who_cannot_be_asked_and_modern_clients_share_one_link(node: RunningNode) -> None:
+async def test_modern_clients_and_clients_that_cannot_be_asked_share_one_link(node: RunningNode) -> None:
     for peer in (
         await HttpPeer.legacy(f"{node.url}/mcp", {}),
         await HttpPeer.modern_(f"{node.url}/mcp", CAPABLE),

@@ -61,7 +61,7 @@ async def test_every_message_of_a_burst_arrives(here: Place, segment: str) -> No
 
 @pytest.mark.parametrize("segment", ["web", "sse"])
 @pytest.mark.parametrize(("limit", "value"), [("SIDE_BYTES_MAX", 2000), ("SIDE_WAITING_MAX", 20)])
-async def test_what_does_not_fit_is_counted_and_said(
+async def test_messages_beyond_the_limit_are_counted_and_logged(
     here: Place,
     segment: str,
     limit: str,
@@ -128,7 +128,7 @@ async def test_a_server_that_takes_no_message_does_not_block_them_for_ever(monke
     assert len(owner.undelivered) == 20
 
 
-async def test_a_message_a_child_does_not_take_is_said_to_be_undelivered() -> None:
+async def test_a_message_that_a_child_does_not_read_is_reported_as_undelivered() -> None:
     owner = Owner()
     pipe = StdioPipe(owner)
     pipe.child = Child(
@@ -158,7 +158,7 @@ CHATTER = {
 
 
 @pytest.mark.parametrize("kind", CHATTER)
-async def test_what_a_server_says_unasked_is_taken_in_small_turns_and_up_to_a_limit(
+async def test_unsolicited_messages_are_read_in_small_turns_and_up_to_a_limit(
     here: Place, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream of a call's own: nothing else would slow it down."""

@@ -100,7 +100,7 @@ async def test_a_subscription_is_answered_when_the_server_listens_and_not_before
 
 
 @pytest.mark.parametrize("link", MODERN)
-async def test_what_was_watched_before_is_heard_while_more_is_asked_for_and_once(here: Hall, link: str) -> None:
+async def test_watched_resources_are_reported_once_while_more_are_subscribed(here: Hall, link: str) -> None:
     client, before, more = LegacyClient(here.node), item(), item("held")
     assert await client.subscribe(shown(link, before)).result() == {}
     asked = client.subscribe(shown(link, more))
@@ -219,7 +219,7 @@ async def test_two_who_ask_for_one_resource_wait_for_one_answer(here: Hall, link
 
 
 @pytest.mark.parametrize("link", MODERN)
-async def test_whoever_leaves_before_the_answer_leaves_no_subscription(here: Hall, link: str) -> None:
+async def test_a_client_that_leaves_before_the_answer_leaves_no_subscription(here: Hall, link: str) -> None:
     client, own = LegacyClient(here.node), item("held")
     client.subscribe(shown(link, own))
     await here.until_held(link, own)
@@ -231,7 +231,7 @@ async def test_whoever_leaves_before_the_answer_leaves_no_subscription(here: Hal
     assert own not in here.node.calls.keepers[link].subscriptions.uris
 
 
-async def test_whoever_leaves_before_a_legacy_server_answered_leaves_no_subscription(here: Hall) -> None:
+async def test_a_client_that_leaves_before_a_legacy_server_answered_leaves_no_subscription(here: Hall) -> None:
     client, own = LegacyClient(here.node), item()
     client.subscribe(shown("old", own))
     async with asyncio.timeout(SECONDS):
@@ -248,7 +248,7 @@ async def heard_of(here: Hall, own: str) -> list[str]:
     return [one["method"] for one in seen if one["method"] != "tools/call" and own in one["text"]]
 
 
-async def test_a_server_that_is_lost_while_it_is_asked_says_so_and_is_asked_anew(here: Hall) -> None:
+async def test_a_subscription_is_refused_if_the_server_is_lost_before_it_answers(here: Hall) -> None:
     client, before, own = LegacyClient(here.node), item(), item("held")
     await client.subscribe(shown("pipe", before)).result()
     asked = client.subscribe(shown("pipe", own))
