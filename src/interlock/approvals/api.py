@@ -366,10 +366,7 @@ LIST_APPROVALS: Final = Operation(
     path="/approvals",
     summary="What waits for a decision, or was decided.",
     output=Approvals,
-    query=(
-        KIND,
-        STATUS,
-    ),
+    query=(KIND, STATUS),
     is_page=True,
     errors=(SELF_APPROVAL,),
 )
@@ -392,11 +389,7 @@ GET_APPROVAL: Final = Operation(
     summary="One approval in full, by its id or the beginning of it.",
     output=Approval,
     is_page=True,
-    errors=(
-        SELF_APPROVAL,
-        NOT_FOUND,
-        AMBIGUOUS_ID,
-    ),
+    errors=(SELF_APPROVAL, NOT_FOUND, AMBIGUOUS_ID),
 )
 DECIDE_APPROVAL: Final = Operation(
     name="decide_approval",
@@ -435,12 +428,7 @@ EDIT_PROPOSAL: Final = Operation(
     role="operator",
     input=EditProposal,
     output=Approval,
-    errors=(
-        NOT_FOUND,
-        AMBIGUOUS_ID,
-        PROPOSAL_OVER,
-        INVALID_PROPOSAL,
-    ),
+    errors=(NOT_FOUND, AMBIGUOUS_ID, PROPOSAL_OVER, INVALID_PROPOSAL),
 )
 REVEAL_CODE: Final = Operation(
     name="reveal_code",
@@ -450,14 +438,7 @@ REVEAL_CODE: Final = Operation(
     summary="Show an operator, upon a proof, the code of an agent's challenge or the token of its start or step.",
     input=RevealCode,
     output=RevealedCode,
-    errors=(
-        SELF_APPROVAL,
-        PROOF_INVALID,
-        PROOF_REQUIRED,
-        NOT_FOUND,
-        AMBIGUOUS_ID,
-        CONFIRMATION_OVER,
-    ),
+    errors=(SELF_APPROVAL, PROOF_INVALID, PROOF_REQUIRED, NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER),
 )
 ASK_PASSKEY: Final = Operation(
     name="ask_passkey",
@@ -467,14 +448,7 @@ ASK_PASSKEY: Final = Operation(
     summary="What a browser asks a passkey, for it to approve this.",
     output=PasskeyRequest,
     query=(CLASS,),
-    errors=(
-        ANSWER_NEEDED,
-        SELF_APPROVAL,
-        PROOF_INVALID,
-        NOT_FOUND,
-        AMBIGUOUS_ID,
-        CONFIRMATION_OVER,
-    ),
+    errors=(ANSWER_NEEDED, SELF_APPROVAL, PROOF_INVALID, NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER),
 )
 LIST_APPROVERS: Final = Operation(
     name="list_approvers",
@@ -494,10 +468,7 @@ MAKE_OPERATOR_KEY: Final = Operation(
     input=MakeKey,
     output=Approval,
     status=201,
-    errors=(
-        KEY_NOT_MADE,
-        NOT_LOCAL,
-    ),
+    errors=(KEY_NOT_MADE, NOT_LOCAL),
     takes_passphrase=True,
 )
 OFFER_PASSKEY: Final = Operation(
@@ -510,10 +481,7 @@ OFFER_PASSKEY: Final = Operation(
     input=InvitePasskey,
     output=PasskeyOffer,
     status=201,
-    errors=(
-        NO_PASSKEYS,
-        EXISTS,
-    ),
+    errors=(NO_PASSKEYS, EXISTS),
 )
 TAKE_PASSKEY: Final = Operation(
     name="take_passkey",
@@ -525,11 +493,7 @@ TAKE_PASSKEY: Final = Operation(
     input=EnrolPasskey,
     output=Approval,
     status=201,
-    errors=(
-        PASSKEY_INVALID,
-        PASSKEY_INVITATION_OVER,
-        EXISTS,
-    ),
+    errors=(PASSKEY_INVALID, PASSKEY_INVITATION_OVER, EXISTS),
 )
 SIGN_APPROVAL: Final = Operation(
     name="sign_approval",
@@ -600,10 +564,7 @@ ENROL_PASSKEY: Final = Operation(
     role="anyone",
     input=EnrolPasskey,
     output=Invitation,
-    errors=(
-        PASSKEY_INVALID,
-        PASSKEY_INVITATION_OVER,
-    ),
+    errors=(PASSKEY_INVALID, PASSKEY_INVITATION_OVER),
 )
 
 OPERATIONS: Final[tuple[Operation[Any], ...]] = (

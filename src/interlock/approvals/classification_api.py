@@ -109,10 +109,7 @@ SIGN_CLASSES: Final = Operation(
     role="admin",
     input=SignClasses,
     output=ClassifiedTools,
-    errors=(
-        CONFIRMATION_OVER,
-        PROOF_INVALID,
-    ),
+    errors=(CONFIRMATION_OVER, PROOF_INVALID),
 )
 ASK_CLASSES_PASSKEY: Final = Operation(
     name="ask_classes_passkey",
@@ -134,11 +131,7 @@ PROVE_CLASSES: Final = Operation(
     role="admin",
     input=UnlockForClasses,
     output=SignedProof,
-    errors=(
-        PROOF_INVALID,
-        NOT_LOCAL,
-        TOO_OFTEN,
-    ),
+    errors=(PROOF_INVALID, NOT_LOCAL, TOO_OFTEN),
     takes_passphrase=True,
 )
 

@@ -1,8 +1,19 @@
-"""The decision service: the one way of an operator's or a policy engine's decision into the inbox.
+"""The decision service: the only way by which a decision of an operator or a policy engine gets into the inbox.
 
-To deny, being an operator is enough, and so it is to approve what requires the role alone; the caller has made sure of
-the role. To approve anything else takes a proof, which is judged against this very approval and answer; a proof
-that fails leaves everything as it was. Definitions that were decided are handed on, so that they are remembered.
+Theory of operation. To deny takes the role of an operator, and so does approving what requires the role alone; the
+operation has checked the role. Approving anything else takes a proof. `question` says what the proof must sign: the id
+of the approval and a digest of exactly what was shown, with the answer where several are possible. `approve` then goes
+through these steps, and the first that fails leaves everything as it was:
+
+1. the approval can still be approved, and the answer is one of its answers;
+2. what was shown is still what would run, else the approval is void;
+3. a proposal in a room can be carried out now;
+4. the proof holds, or the setup code is right where there is no approver yet; a proof is used up by this;
+5. the approver is not a party to what they decide;
+6. the inbox takes the decision.
+
+The decision then goes to the capability that carries it out (`DecisionReceivers`). A receiver that fails changes
+nothing about the decision: it is taken up again at the next start.
 """
 
 from collections.abc import Callable
@@ -214,7 +225,8 @@ class DecisionService:
         if answer is None and len(possible) == 1:
             (answer,) = possible
         if answer not in (possible or (None,)):
-            return Refusal(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
+            needed = f"say what the tool is: {', '.join(possible)}" if possible else "this takes a plain yes or no"
+            return Refusal(INVALID_PARAMS, "answer_needed", {"detail": needed, "answers": list(possible)})
         return approval, answer
 
     def _proof_request(self, approval: Approval, answer: str | None) -> ProofQuestion:
@@ -260,7 +272,3 @@ class DecisionService:
         settled = await rulings.settle(decided)
         # The decision stands even where remembering it failed: it is taken up again at the next start.
         return decided if isinstance(settled, Refusal) else settled
-
-
-def _needs(possible: tuple[str, ...]) -> str:
-    return f"say what the tool is: {', '.join(possible)}" if possible else "this takes a plain yes or no"

@@ -1,10 +1,13 @@
-"""Enrolment of approvers: whose signature may approve is itself approved, by a proof of one who may already.
+"""Enrolment of approvers: whose signature may approve is itself approved, with the proof of an approver.
 
-A key, passkey or key set that the configuration names, or that a person made in a browser, is believed when an approval
-of kind enrolment says so. Only two things are believed without a proof, and both are on record: what stood in the
-configuration when this data folder was first used, and, as long as there is no approver at all, what was confirmed with
-the setup code, which the node shows on its own terminal and nowhere else. An agent with a shell can edit the
-configuration and ask anything at admin.sock; it sees no code, and what it adds waits in the inbox.
+The configuration, or a person with a browser, can name a key, passkey or key set. It approves nothing before an
+approval of kind enrolment says so. Two ways need no proof, and both are on record: anchors of the configuration when
+this data folder is first used, and, as long as there is no approver at all, the setup code. The node shows that code on
+its own terminal and nowhere else. An agent with a shell can edit the configuration and ask anything at admin.sock, but
+it sees no code, and what it adds waits in the inbox.
+
+`KeyRevocation` is the opposite way: a revoked key proves nothing from its revocation on, whatever the configuration
+still says. Its unused approvals and its standing grants end.
 """
 
 import hashlib
@@ -95,6 +98,8 @@ class EnrolledApprover(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class Enrolments:
+    """The approvers of a node. Every enrolment is in the audit log and on disk before the anchor is believed."""
+
     def __init__(self, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock) -> None:
         self._kv = kv
         self._inbox = inbox
@@ -140,12 +145,13 @@ class Enrolments:
     async def replan(self) -> None:
         """Apply a configuration with other anchors."""
         self._believe()
+        named = {(_tool(plan.name), enrolment_digest(self._params(plan))) for plan in self._anchors.unbelieved()}
         await self._inbox.void_where(
             "the configuration no longer names it",
             lambda approval: (
                 approval.kind is Kind.ENROLMENT
                 and CONFIGURED in approval.factors
-                and not self._is_named(approval)
+                and (approval.tool, approval.digest) not in named
                 and not self._inbox.is_elsewhere(approval.id)
             ),
         )
@@ -169,24 +175,25 @@ class Enrolments:
         """Return every approver, and every anchor that would be an approver if it were enrolled."""
         waiting = {approval.tool: approval.id for approval in self._inbox.waiting(Kind.ENROLMENT)}
         held = {anchor.name: anchor.approves for anchor in self._anchors.known()}
-        return tuple(
-            self._shown(plan, held.get(plan.name, ()), waiting.get(_tool(plan.name)))
-            for plan in self._anchors.plans
-            if plan.approves
-        )
-
-    def _shown(self, plan: AnchorPlan, approves: tuple[str, ...], approval_id: str | None) -> Approver:
-        record = self._enrolled.get(self._anchors.identity(plan))
-        return Approver(
-            name=plan.name,
-            kind="passkey" if plan.passkey is not None else "key" if plan.key is not None else "jwks",
-            approves=approves,
-            wants=tuple(glob for glob in plan.approves if glob not in approves),
-            enrolled_at=None if record is None else rfc3339(record.at),
-            how=None if record is None else record.how,
-            by=None if record is None else record.by,
-            approval_id=approval_id,
-        )
+        approvers = []
+        for plan in self._anchors.plans:
+            if not plan.approves:
+                continue
+            approves = held.get(plan.name, ())
+            record = self._enrolled.get(self._anchors.identity(plan))
+            approvers.append(
+                Approver(
+                    name=plan.name,
+                    kind="passkey" if plan.passkey is not None else "key" if plan.key is not None else "jwks",
+                    approves=approves,
+                    wants=tuple(glob for glob in plan.approves if glob not in approves),
+                    enrolled_at=None if record is None else rfc3339(record.at),
+                    how=None if record is None else record.how,
+                    by=None if record is None else record.by,
+                    approval_id=waiting.get(_tool(plan.name)),
+                )
+            )
+        return tuple(approvers)
 
     # Asking
 
@@ -215,12 +222,6 @@ class Enrolments:
             method="approvers/enrol",
         )
         return await self._inbox.raise_(draft)
-
-    def _is_named(self, approval: Approval) -> bool:
-        return any(
-            _tool(plan.name) == approval.tool and enrolment_digest(self._params(plan)) == approval.digest
-            for plan in self._anchors.unbelieved()
-        )
 
     def _params(self, plan: AnchorPlan) -> bytes:
         """Encode what a person is shown: the keys by their thumbprints, wherever they are configured."""
@@ -284,7 +285,18 @@ class Enrolments:
                 approver, approves=both, key=before.key or approver.key, passkey=before.passkey
             )
         now = self._clock.wall()
-        await self._recorder.append_now(_enrolment_line(approver, now))
+        record = AuditRecord.event(
+            now,
+            approver.by or NODE,
+            "operator",
+            "approvers/enrol",
+            verdict=approver.how,
+            outcome="enrolled",
+            anchor=approver.name,
+            keys=approver.identity.split(","),
+            approves=list(approver.approves),
+        )
+        await self._recorder.append_now(record)
         log.warning(
             "approver %s is enrolled (%s); it approves %s", approver.name, approver.how, ", ".join(approver.approves)
         )
@@ -315,18 +327,3 @@ class _Shown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def _tool(name: str) -> str:
     return f"approvers.{name}"
-
-
-def _enrolment_line(approver: EnrolledApprover, now: float) -> bytes:
-    """Encode the audit record of a new approver."""
-    return AuditRecord.event(
-        now,
-        approver.by or NODE,
-        "operator",
-        "approvers/enrol",
-        verdict=approver.how,
-        outcome="enrolled",
-        anchor=approver.name,
-        keys=approver.identity.split(","),
-        approves=list(approver.approves),
-    )

@@ -146,14 +146,7 @@ SIGN_GRANT: Final = Operation(
     input=SignGrant,
     output=Grant,
     status=201,
-    errors=(
-        BAD_GRANT,
-        CHANGED,
-        CONFIRMATION_OVER,
-        NOT_FOUND,
-        NOT_GRANTABLE,
-        PROOF_INVALID,
-    ),
+    errors=(BAD_GRANT, CHANGED, CONFIRMATION_OVER, NOT_FOUND, NOT_GRANTABLE, PROOF_INVALID),
 )
 DRAFT_GRANT: Final = Operation(
     name="draft_grant",
@@ -164,13 +157,7 @@ DRAFT_GRANT: Final = Operation(
     role="admin",
     input=DraftGrant,
     output=GrantDraft,
-    errors=(
-        AMBIGUOUS_ID,
-        BAD_GRANT_DRAFT,
-        CHANGED,
-        NOT_FOUND,
-        NOT_GRANTABLE,
-    ),
+    errors=(AMBIGUOUS_ID, BAD_GRANT_DRAFT, CHANGED, NOT_FOUND, NOT_GRANTABLE),
 )
 ASK_GRANT_PASSKEY: Final = Operation(
     name="ask_grant_passkey",
@@ -181,10 +168,7 @@ ASK_GRANT_PASSKEY: Final = Operation(
     role="admin",
     input=NameGrant,
     output=PasskeyRequest,
-    errors=(
-        BAD_GRANT,
-        PROOF_INVALID,
-    ),
+    errors=(BAD_GRANT, PROOF_INVALID),
 )
 PROVE_GRANT: Final = Operation(
     name="prove_grant",
@@ -195,12 +179,7 @@ PROVE_GRANT: Final = Operation(
     role="admin",
     input=UnlockForGrant,
     output=SignedProof,
-    errors=(
-        BAD_GRANT,
-        NOT_LOCAL,
-        PROOF_INVALID,
-        TOO_OFTEN,
-    ),
+    errors=(BAD_GRANT, NOT_LOCAL, PROOF_INVALID, TOO_OFTEN),
     takes_passphrase=True,
 )
 GET_GRANT: Final = Operation(
@@ -210,10 +189,7 @@ GET_GRANT: Final = Operation(
     path="/admin/grants/{id}",
     summary="One grant, by its id or the beginning of it, and the latest calls under it.",
     output=Grant,
-    errors=(
-        AMBIGUOUS_ID,
-        NOT_FOUND,
-    ),
+    errors=(AMBIGUOUS_ID, NOT_FOUND),
 )
 REVOKE_GRANT: Final = Operation(
     name="revoke_grant",
@@ -223,10 +199,7 @@ REVOKE_GRANT: Final = Operation(
     summary="Revoke a grant: from now on it lets nothing pass.",
     role="admin",
     output=Grant,
-    errors=(
-        AMBIGUOUS_ID,
-        NOT_FOUND,
-    ),
+    errors=(AMBIGUOUS_ID, NOT_FOUND),
 )
 
 OPERATIONS: Final[tuple[Operation[Any], ...]] = (

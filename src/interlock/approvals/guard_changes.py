@@ -1,9 +1,9 @@
-"""Changes of the configuration that loosen the guard: in effect at once, on record, and shown until one has signed.
+"""Changes of the configuration that loosen the guard: in effect at once, on record, and shown until an approver signs.
 
-The file belongs to the user who runs the node, and an agent with a shell is that user. So a change of the gate, of what
-tools are said to be or of the safety loop is not refused, it is told: in the log, in the audit log, in the status and
-in the inbox, where an approver says that it was theirs. One thing waits for that signature: a new way on which the
-codes of agents leave the node.
+The file belongs to the user who runs the node, and an agent with a shell is that user. A refusal would therefore not
+help. Instead a change of the gate, of the classes of tools or of the safety loop is made visible: in the log, in the
+audit log, in the status and in the inbox, where an approver confirms that the change was theirs. One thing waits for
+that signature: a new channel over which the codes of agents would leave the node.
 """
 
 import logging
@@ -35,6 +35,8 @@ _REASON: Final = "the configuration was changed and lets through more than befor
 
 
 class GuardChanges:
+    """The comparison of the present configuration with the one that an approver signed last."""
+
     def __init__(
         self, plan: Plan, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
     ) -> None:
@@ -112,7 +114,16 @@ class GuardChanges:
         if not loosened:
             return
         log.warning("the configuration lets through more than was signed for: %s", "; ".join(loosened[:20]))
-        await self._recorder.append_now(_change_line(loosened, self._clock.wall()))
+        record = AuditRecord.event(
+            self._clock.wall(),
+            NODE,
+            "operator",
+            "config/loosen",
+            verdict="loosened",
+            outcome="in effect",
+            lines=loosened[:LINES_MAX],
+        )
+        await self._recorder.append_now(record)
         if not self._anchors.approver_names(TOOL):
             unsigned = code_channels(loosened)  # no one could sign: the rest is on record
             await self._keep(GuardLines(loose=self._now.loose - set(unsigned), strict=self._now.strict))
@@ -136,16 +147,3 @@ class GuardChanges:
         ordered = {"loose": sorted(lines.loose), "strict": sorted(lines.strict)}
         await self._kv.put(BUCKET, KEY, msgspec.json.encode(ordered), self._clock.wall())
         self._signed = lines
-
-
-def _change_line(loosened: tuple[str, ...], now: float) -> bytes:
-    """Encode the audit record of a configuration that allows more than before."""
-    return AuditRecord.event(
-        now,
-        NODE,
-        "operator",
-        "config/loosen",
-        verdict="loosened",
-        outcome="in effect",
-        lines=loosened[:LINES_MAX],
-    )

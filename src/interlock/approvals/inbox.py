@@ -1,11 +1,23 @@
 """The one inbox: everything that waits for a decision, from when it is raised to how it ended.
 
-In: an approval somebody raises, a decision, the wish to use what was approved. Out: the approval as it then stands, or
-the refusal with its name. Each move of `protocol.approvals.state` is on disk before it is answered, over the revision
-that was read: of twenty who use an approval exactly one does. A decision is in the audit log before it counts.
+Theory of operation. An approval is a record with a status; `protocol.approval.TABLE` has every move between statuses.
+A caller raises an approval, and a decision approves or denies it. What was approved is carried out in two moves: the
+approval is used before anything happens, and finished afterwards. The inbox does not judge: the decision service has
+made sure beforehand that the person may decide and that the proof holds.
 
-Whose decision counts and whether a proof holds is found out before it comes here. What lapses does so by whichever of
-the two clocks says so first: the monotonic one cannot be set, and only the wall goes on while a machine sleeps.
+Every move is made in the same order. The new record is written over the revision that was read, then the index in
+memory follows the disk, then the move is recorded and published to the listeners. When several callers use one
+approval at the same moment, the store accepts one write and answers the others with a conflict; they read the record
+again and learn that it is used. A decision is in the audit log before it counts, so that no decision is in effect
+without a record. Moves run in tasks of their own: a caller that is cancelled leaves memory and disk the same.
+
+An approval lapses by whichever of two clocks says so first. The monotonic clock cannot be set back; only the wall
+clock goes on while a machine sleeps. `sweep` writes down what has lapsed, but a lapsed approval is expired
+from its moment on, written down or not.
+
+Where several replicas share the store, each follows the changes of the others (`take_change`), acts only on its own,
+and ends what a replica had in use that disappeared. What a caller may have waiting is limited by number and by bytes
+(AX-11.3-4), because callers decide how many approvals there are.
 """
 
 import asyncio
@@ -47,12 +59,6 @@ from interlock.core.replicas import LEASE_S, Replicas
 from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
 from interlock.wire.refusal import Refusal
 
-# Approvals on disk: one entry each, changed only over the revision that was read.
-#
-# In: an approval and what it is to become. Out: the approval as it now stands, its revision, or `Conflict`. What
-# ended is
-# kept for a day, so that a late question gets the right refusal, and is then forgotten by the store.
-
 log = logging.getLogger("interlock.approvals")
 
 BUCKET: Final = "approvals"
@@ -74,6 +80,8 @@ _decode = msgspec.json.Decoder(StoredApproval).decode
 
 
 class ApprovalEntry(msgspec.Struct, frozen=True):
+    """An approval as the store has it, with the revision over which it can be changed."""
+
     approval: Approval
     revision: int
     kept_until: float | None = None  # by the wall clock, once it has ended
@@ -83,6 +91,8 @@ class ApprovalEntry(msgspec.Struct, frozen=True):
 @dataclass(eq=False)
 class ApprovalStore:
     """Reader and writer of approvals on disk. Methods raise StoreError, and Conflict if another writer was first.
+
+    An ended approval is kept for a day, so that a late question gets the right refusal; then the store forgets it.
 
     `replica` is the id of this replica if several share the store.
     """
@@ -128,12 +138,6 @@ def decode_entry(entry: Entry) -> ApprovalEntry | None:
     return ApprovalEntry(approval, entry.revision, entry.expires_at, stored.replica)
 
 
-# Approvals in memory: by id, by what they are for, by whose they are, and when they lapse. It follows the disk.
-#
-# Knows no moves: it is told how an approval now stands, and shows it as of this moment, whether or not the lapse of
-# one
-# whose time is over has been written down already.
-
 ENDED_MAX: Final = 2_000  # remembered, to answer late questions; a few kilobytes each
 DEFINITIONS: Final = "\0definitions"  # whose they are; no principal is called so
 _TOOL: Final = "\0tool:"
@@ -157,7 +161,10 @@ def definition_key(tool: str, digest: str) -> Key:
 
 @dataclass(eq=False)
 class Index:
-    """The approvals in memory. The inbox tells the index about every change that is on disk."""
+    """Approvals in memory, by id, by key and by principal. The inbox passes every change that is on disk to the index.
+
+    The index knows no moves. It shows an approval as of this moment, also if its lapse is not written down yet.
+    """
 
     clock: Clock
     # Set while an approval with a deadline exists.
@@ -311,10 +318,6 @@ def _whose(approval: Approval) -> str:
     return DEFINITIONS if approval.kind is Kind.DEFINITION else approval.requested_by
 
 
-# The feed of approvals: every change, in order, to the listeners of now.
-#
-# A listener that reads too slowly loses the oldest changes, counted, and delays no other.
-
 QUEUE_MAX: Final = 1024  # changes waiting for one listener
 
 
@@ -352,6 +355,11 @@ class ApprovalListener:
 
 
 class ApprovalFeed:
+    """The feed of approvals: every change, in order, to everybody who listens now.
+
+    A listener that reads too slowly loses the oldest changes, which are counted, and delays no other listener.
+    """
+
     def __init__(self) -> None:
         self._listeners: dict[ApprovalListener, bool] = {}  # and whether it hears own changes alone
         self._closed = False
@@ -395,6 +403,8 @@ _UNSENT: Final = "the caller left before anything was sent"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of approvals, from the section [approvals] of the configuration."""
+
     expiry_s: float = 300.0
     redeem_s: float = 300.0
     max_pending: int = 100  # per principal
@@ -405,6 +415,11 @@ def rules_of(plan: ApprovalsPlan) -> Rules:
 
 
 class Inbox:
+    """Approvals of a node: raised, decided, used and ended, each move on disk before it is answered.
+
+    Methods return the approval after the move, or the refusal that says why the move is not possible.
+    """
+
     def __init__(
         self,
         store: ApprovalStore,
@@ -767,9 +782,6 @@ def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) ->
 def _unavailable(why: object) -> Refusal:
     log.error("an approval cannot be written: %s", why)
     return UNAVAILABLE_NOW
-
-
-# The expiry of approvals, from the moment on when everything that was decided before has been taken up.
 
 
 @dataclass(eq=False)

@@ -174,7 +174,15 @@ class StandingGrants:
                 near = Uncovered(id, f"does not cover it: {wrong}")
             else:
                 matches.append(self._entries[id].stored)
-        return min(matches, key=_end_of) if matches else near or over
+        if not matches:
+            return near or over
+
+        def end_of(stored: StoredGrant) -> tuple[float, float]:
+            grant = stored.grant
+            left = float("inf") if grant.calls is None else grant.calls - stored.used
+            return float("inf") if grant.until is None else grant.until, left
+
+        return min(matches, key=end_of)
 
     # Signing
 
@@ -339,12 +347,6 @@ class StandingGrants:
                 **more,
             )
         )
-
-
-def _end_of(stored: StoredGrant) -> tuple[float, float]:
-    grant = stored.grant
-    left = float("inf") if grant.calls is None else grant.calls - stored.used
-    return float("inf") if grant.until is None else grant.until, left
 
 
 def _decode(id: str, value: bytes) -> StoredGrant | None:

@@ -1,12 +1,22 @@
-"""The definitions of tools as they were last accepted, and what becomes of a change.
+"""The definitions of tools as they were last accepted, and the decisions of operators about them.
 
-The first definition of a tool is taken on trust and remembered, on disk. A later one that differs goes into the inbox
-as a diff, into the log and into the audit record, once. Where the operator pins the tool ([[tool]] pin), it is withheld
-until the change is accepted; otherwise it stays in use, and is withheld if the change is denied. What a change claims
-less than was accepted before (`confirmation.claims`) does not count until then. A tool that goes back to what was
-accepted is back in use, and the question stays: what its server tried is a person's to see.
+Theory of operation. The first definition of a tool is taken on trust and remembered on disk. A later one that differs
+goes into the inbox as a difference, into the log and into the audit record, once. If the operator pins the tool
+([[tool]] pin), it is withheld until the change is accepted; otherwise it stays in use, and is withheld if the change is
+denied. Where a change claims less effect, scope or cost than was accepted before (`confirmation.claims`), the accepted
+claims hold until a person agrees. A tool that returns to its accepted definition is back in use, and the question
+stays: a person should see what the server tried.
 
-`look` is asked while a list is prepared, and touches no disk; `process_seen` gets afterwards what was seen.
+The work has two halves, because the catalog prepares lists on the event loop and must not wait for the disk:
+
+- `look` is called for each tool while a list is prepared. It compares fingerprints in memory and says what the catalog
+  does with the tool.
+- `process_seen` gets all that was seen once the list is in effect. A task for each segment writes new definitions and
+  raises approvals. Lists that come faster than they can be processed are merged, and after questions were raised the
+  task pauses, so that a server that changes its tools all the time cannot fill the inbox.
+
+Decisions (`ToolRulings`) are remembered by tool and digest. Another server that copies a definition word for word gets
+nothing from a decision, and a definition that changes is another one.
 """
 
 import asyncio
@@ -142,6 +152,8 @@ class _SeenDefinitions:
 
 
 class Definitions:
+    """The definitions that a node has accepted, by segment and tool."""
+
     def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:
         """Publish the segment of a tool to `ruled` whenever a person decides about the tool."""
         self.rulings = ToolRulings(kv, clock)

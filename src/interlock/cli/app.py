@@ -1,7 +1,7 @@
-"""The program: its commands, which the capabilities declare, and what happens when one is used wrongly.
+"""The program: its commands, which the capabilities declare, and how a wrong use of one is reported.
 
-A command's module is imported when the command is named (or when help lists them all), so that no command pays for
-another.
+A capability declares the module of a command by name. The module is imported when the command is named, or when the
+help lists all commands, so that no command pays for the imports of another.
 """
 
 import sys
@@ -53,6 +53,8 @@ Exit codes: 0 done, 1 refused, 2 usage, 3 waits for a decision, 4 unreachable.""
 
 
 class Verbs(TyperGroup):
+    """The group of all commands, which imports the module of a command when it is asked for."""
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         # The names alone, for listing and for suggestions; get_command puts the command to them.

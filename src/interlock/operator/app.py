@@ -1,8 +1,12 @@
-"""The operator endpoint: JSON over HTTP in front of `Operations`, for the operator's TCP listener and for admin.sock.
+"""The operator endpoint: JSON over HTTP, for the operator's TCP listener and for admin.sock.
 
-Comes in: a request; with `authenticate`, only one that it names a principal for. Goes out: what the operation
-answered, or `{error, message, details}` with a fitting status. No path, class name or trace leaves; an unexpected
-failure leaves an id that the log repeats.
+A request passes the middleware, then its route. The middleware refuses changes that come from other pages, finds the
+principal and its roles, and checks the key of a browser's session. Pages that need no credential are let through: they
+hold no data, or have a proof of their own (`open_pages`). The route checks what the operation declares and calls its
+handler (`endpoint`).
+
+The reply is what the operation returned, or `{error, message, details}` with a fitting status. No path, class name or
+trace leaves the node; an unexpected failure leaves an id that the log repeats.
 """
 
 import logging

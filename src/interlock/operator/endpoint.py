@@ -2,6 +2,11 @@
 
 Comes in: a request whose principal and roles are known. Goes out: what the handler of the operation returned. Nothing
 about single operations is written here; what a request must look like follows from the declaration.
+
+For each operation the checks have one order: the role, the query parameters, the body, and whether a passphrase came
+over a connection of this machine or over https. Then the handler gets the arguments that it names. Some operations
+also have pages or forms; those have a request handler of their own, which gets the whole exchange and calls the
+operation through it.
 """
 
 import asyncio

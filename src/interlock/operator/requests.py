@@ -1,4 +1,8 @@
-"""What endpoints for operators do alike: read a request strictly, answer in JSON, refuse by name."""
+"""Requests and replies of the operator endpoint: bodies are read strictly, replies are JSON, refusals have a name.
+
+Everything that a peer sends has a limit. A form of a browser is taken only from a page of this endpoint, with the key
+of the session: a cookie alone proves nothing, because browsers attach it to requests of any page.
+"""
 
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl

@@ -24,6 +24,8 @@ _STAGES: Final = {"outcome": 2, "patterns": 3, "risk": 4, "tolerance": 5}
 
 
 class AgentKey(NamedTuple):
+    """Identity of an agent: its principal, and its name in normal form."""
+
     principal: str
     name: str  # normal
 
@@ -78,6 +80,8 @@ def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """Block of an agent, until the challenge is verified."""
+
     principal: str
     name: str  # as the agent wrote it
     reason: str

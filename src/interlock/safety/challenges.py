@@ -35,6 +35,8 @@ TOOL_PREFIX: Final = "agent."  # what the inbox calls an agent, and what `approv
 
 @dataclass(eq=False)
 class Challenges:
+    """Requests to people about agents. An agent has one valid challenge, and at most one new one in a minute."""
+
     inbox: Inbox
     codes: Codes
     clock: Clock

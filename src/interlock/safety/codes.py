@@ -56,6 +56,8 @@ def plain_code(written: str) -> str:
 
 
 class StoredChallenge(msgspec.Struct, frozen=True, kw_only=True):
+    """Challenge as it is on disk: whom the code is for, and the keyed hash of the code."""
+
     id: str
     principal: str
     name: str
@@ -165,6 +167,11 @@ class Limited(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Attempts:
+    """Counter of failed verifications. After FAILURES_MAX failures in a window, no code is read for a while.
+
+    With `is_progressive`, each further attempt within an hour doubles that time.
+    """
+
     kv: KeyValue
     clock: Clock
     _: KW_ONLY

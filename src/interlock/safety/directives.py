@@ -29,6 +29,8 @@ _T = NotificationType
 
 @dataclass(eq=False)
 class Directives:
+    """Directives for the reports of agents, made from the state at that moment."""
+
     inbox: Inbox
     blocks: Blocks
 
@@ -118,22 +120,17 @@ def pending_start(at: float) -> AgentNotification:
 
 
 def _paused(pause: Pause) -> AgentNotification:
+    how = "the code of" if pause.is_verified_by_code else "a decision about"
+    waits = f" It waits for {how} approval {pause.approval_id}." if pause.approval_id else ""
     return AgentNotification(
         type=_T.AUTONOMY_PAUSE,
-        message=f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{_waits_for(pause)}",
+        message=f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{waits}",
         metadata=Metadata(
             reason=pause.evaluation.reason,
             verification_id=pause.approval_id if pause.is_verified_by_code else None,  # AQL-8.7.3-6, AQL-8.8.2-4
         ),
         timestamp=rfc3339(pause.at),
     )
-
-
-def _waits_for(pause: Pause) -> str:
-    if not pause.approval_id:
-        return ""
-    how = "the code of" if pause.is_verified_by_code else "a decision about"
-    return f" It waits for {how} approval {pause.approval_id}."
 
 
 def _danger(block: Block, *, is_own: bool) -> AgentNotification:

@@ -1,7 +1,12 @@
-"""Executions of agents: their state, the step they are at, what they wait for, and what they are still to be told.
+"""Executions of agents: their state, the step they are at, what they wait for, and the notices for their next report.
 
-Kept in memory and written to disk within a second. After a crash nothing of them goes on: a running one has failed, a
-pending one is cancelled.
+Executions are kept in memory and written to disk within a second. After a crash no execution continues: one that was
+running has failed, one that was pending is cancelled. Blocks are elsewhere (`agents`), because they must survive.
+
+Dangerous operations inside an execution are confirmed by a person, and the agent never gets the token. Outside of an
+execution a caller confirms itself with a token that it is given. Inside, the token goes to operators: the operation
+waits as an approval, the next directives say so, and when a person has agreed the same call runs. CREATE is agreed to
+once for the execution, everything else for one call (C.gate-1, 8.7.3).
 """
 
 import logging
@@ -19,14 +24,6 @@ from interlock.safety.grants import StepGrant
 from interlock.safety.protocol.evaluation import AgentNotification, Evaluation, Metadata, NotificationType
 from interlock.safety.protocol.hint import Hint
 from interlock.store.ports import KeyValue, StoreError
-
-# Dangerous operations of an agent inside an execution: a person confirms them, and the agent never gets the token.
-#
-# Outside of an execution a caller confirms itself, with a token that it is given. Inside, the token goes to
-# operators: an
-# operation waits as an approval, the next directives say so, and when a person has agreed the same call runs. CREATE
-# is
-# agreed to once for the execution, everything else for one call (C.gate-1, 8.7.3).
 
 SESSION: Final = "CONFIRM_SESSION"
 LEVELS: Final = {
@@ -59,31 +56,27 @@ class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
         return self.operation, "" if self.category is Category.CREATE else self.digest
 
 
+@dataclass(eq=False)
 class HeldOperations:
     """Operations of an execution that wait for a person, by approval id, and those that were released."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, HeldOperation] = {}
-        self._released: set[tuple[str, str]] = set()
-
-    @property
-    def waiting(self) -> dict[str, HeldOperation]:
-        return self._waiting
+    waiting: dict[str, HeldOperation] = field(default_factory=dict)
+    _released: set[tuple[str, str]] = field(default_factory=set, init=False)
 
     def find_waiting(self, held: HeldOperation) -> str | None:
         """Return the id of the approval that this operation already waits for, or None."""
-        return next((id for id, waiting in self._waiting.items() if waiting.key == held.key), None)
+        return next((id for id, waiting in self.waiting.items() if waiting.key == held.key), None)
 
     def wait(self, id: str, held: HeldOperation) -> None:
-        while len(self._waiting) >= HELD_MAX:
-            del self._waiting[next(iter(self._waiting))]
-        self._waiting[id] = held
+        while len(self.waiting) >= HELD_MAX:
+            del self.waiting[next(iter(self.waiting))]
+        self.waiting[id] = held
 
     def settle(self, id: str, *, is_yes: bool) -> HeldOperation | None:
         """Remove and return the operation of a decided approval, and release it if `is_yes`. Return None for an
         unknown id.
         """
-        held = self._waiting.pop(id, None)
+        held = self.waiting.pop(id, None)
         if held is not None and is_yes:
             self._released.add(held.key)
         return held
@@ -124,6 +117,8 @@ def find_owner(caller: Caller) -> Owner | None:
 
 
 class StoredExecution(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution as it is on disk."""
+
     id: str
     principal: str
     name: str
@@ -147,6 +142,8 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execution:
+    """Run of an agent, from its start to its end. The owner is a principal, and its session where it has one."""
+
     def __init__(self, owner: Owner, name: str, now: float, caller: Caller | None) -> None:
         self.id = f"exec_{secrets.token_hex(16)}"
         self.owner = owner
@@ -199,10 +196,6 @@ class Execution:
             self.grants, self.notices, self.pause, self.caller = [], [], None, None
         return True
 
-    def restore(self, error: dict[str, Any] | None, result: dict[str, Any] | None) -> None:
-        """Set the error and the result from a stored record."""
-        self.error, self.result = error, result
-
     def tell(self, type: NotificationType, message: str, now: float, metadata: Metadata | None = None) -> None:
         self.notices.append(AgentNotification(type=type, message=message, metadata=metadata, timestamp=rfc3339(now)))
         del self.notices[:-NOTICES_MAX]
@@ -217,23 +210,11 @@ class Execution:
         )
         return answer if self.result is None else {**answer, "result": self.result}
 
-    def stored(self) -> StoredExecution:
-        return StoredExecution(
-            id=self.id,
-            principal=self.agent.principal,
-            name=self.name,
-            status=self.status,
-            created_at=self.created_at,
-            started_at=self.started_at,
-            finished_at=self.finished_at,
-            error=self.error,
-            steps=self.steps,
-            result=self.result,
-        )
-
 
 @dataclass(eq=False)
 class Executions:
+    """Executions of a node by owner and id. Ended ones are kept for `keep_s`, so that late questions get an answer."""
+
     kv: KeyValue
     clock: Clock
     keep_s: float
@@ -254,7 +235,7 @@ class Executions:
             execution = Execution((stored.principal, 0), stored.name, stored.created_at, None)
             execution.id, execution.status, execution.steps = stored.id, stored.status, stored.steps
             execution.started_at, execution.finished_at = stored.started_at, stored.finished_at
-            execution.restore(stored.error, stored.result)
+            execution.error, execution.result = stored.error, stored.result
             if execution.move(_S.FAILED, now, error=_LOST) or execution.move(_S.CANCELLED, now):
                 self._changed[execution.id] = execution
             self._by_id[execution.id] = execution
@@ -304,8 +285,20 @@ class Executions:
         changed, self._changed = self._changed, {}
         for id, execution in changed.items():
             ttl_s = None if execution.is_live else self.keep_s
+            stored = StoredExecution(
+                id=id,
+                principal=execution.agent.principal,
+                name=execution.name,
+                status=execution.status,
+                created_at=execution.created_at,
+                started_at=execution.started_at,
+                finished_at=execution.finished_at,
+                error=execution.error,
+                steps=execution.steps,
+                result=execution.result,
+            )
             try:
-                await self.kv.put(BUCKET, id, msgspec.json.encode(execution.stored()), self.clock.wall(), ttl_s=ttl_s)
+                await self.kv.put(BUCKET, id, msgspec.json.encode(stored), self.clock.wall(), ttl_s=ttl_s)
             except StoreError as refused:
                 log.warning("an execution cannot be written down: %s; tried again", refused)
                 self._changed.setdefault(id, execution)

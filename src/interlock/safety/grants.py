@@ -47,6 +47,8 @@ class CallNames(NamedTuple):
 
 
 class StepGrant:
+    """Permission of a reported step: each name in the hint may be called once."""
+
     __slots__ = ("_used", "is_approved", "names")
 
     def __init__(self, names: frozenset[str], *, is_approved: bool = False) -> None:

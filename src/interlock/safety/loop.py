@@ -1,8 +1,19 @@
-"""The execution safety loop (8.6): an agent starts, reports each step before it acts, and ends.
+"""The execution safety loop (MCP-AQL 8.6): an agent starts, reports each step before it acts, and ends.
 
-In: the operations of agents, the decisions of people. Out: state answers and directives; refusals as OperationFailed.
-Reports of one agent are judged one after the other. A block is on disk before its directive is sent. Which calls pass
-is asked by the guard, of `watch`.
+Theory of operation. An execution is created pending; a person approves its start, or the policy does. Before each
+action the agent reports a hint in prose. The evaluation of the hint (`protocol.evaluation`) has one of four results:
+
+continue   the step gets a grant for the names in the hint, and the guard lets each of them be called once
+pause      the agent waits until a person approves the step
+verify     the agent waits until its client repeats a code that only operators see
+stop       the agent is blocked; only a person who verifies it with a code lifts the block
+
+Reports of one agent are judged one after the other, under a lock for each agent. A block is on disk before its
+directive is sent, so that a crash cannot unblock an agent. Which calls pass is decided by the check of `watch`; a call
+that is judged more strictly than its report (`escalate`) has the same results as a report.
+
+The mode of the loop says what the results mean: `disabled` watches nothing, `logging` records the reports, `monitoring`
+evaluates them and tells the agent what would have happened, and `enforcing` carries the results out.
 """
 
 import asyncio
@@ -311,7 +322,13 @@ class SafetyLoop:
             if paused is not None:
                 return paused
         policy = self.policies.of(execution.agent)
-        assessed = [self._assess(trigger, execution, hint) for trigger in self._triggers]
+        assessed = []
+        for trigger in self._triggers:
+            try:
+                assessed.append(trigger(execution.agent, hint))
+            except Exception:
+                log.exception("an assessment of the agent %r failed; it is stopped", execution.name)
+                assessed.append(Assessment(is_stopped=True, reason="An assessment of this action failed."))
         evaluation = evaluate(
             policy,
             hint,
@@ -352,13 +369,6 @@ class SafetyLoop:
                 await self.block(execution, evaluation, written)  # AQL-8.6.4-5
         return self._directives.of_evaluation(execution, evaluation, more=more)
 
-    def _assess(self, trigger: Trigger, execution: Execution, hint: Hint) -> Assessment:
-        try:
-            return trigger(execution.agent, hint)
-        except Exception:
-            log.exception("an assessment of the agent %r failed; it is stopped", execution.name)
-            return Assessment(is_stopped=True, reason="An assessment of this action failed.")
-
     async def _still_paused(self, execution: Execution, pause: Pause, written: str) -> Directive | None:
         """Return the directive that keeps the agent paused, or None if the pause is over and the report must be
         judged.
@@ -368,7 +378,8 @@ class SafetyLoop:
         reason = pause.evaluation.reason or ""
         if status is not Status.PENDING and pause.is_verified_by_code:
             if status is Status.EXPIRED:  # AQL-8.7.3-6
-                self._lift_pause(execution, "The challenge expired.")
+                execution.pause = None
+                self._tell(execution, "The pause was lifted. The challenge expired.")
                 return None
             if self.challenges.may_issue(execution.agent):
                 pause = await self._verify(execution, pause.evaluation, pause.hint, written)
@@ -529,10 +540,6 @@ class SafetyLoop:
             self._tell(execution, "The step counter begins again.")
         elif pause.hint is not None:  # the person saw what is to be done; after a failure it was not judged yet
             execution.grants = [StepGrant(pause.hint.names, is_approved=pause.evaluation.stage > 2)]
-
-    def _lift_pause(self, execution: Execution, why: str) -> None:
-        execution.pause = None
-        self._tell(execution, f"The pause was lifted. {why}")
 
     # Inside
 

@@ -42,15 +42,15 @@ class AgentParts(CapabilityParts):
         return {"safety": take_safety}
 
     def replicated_buckets(self) -> Mapping[str, Callable[[Change], None]]:
+        def take_block(change: Change) -> None:
+            self._safety.loop.blocks.take_change(change)
+            self._safety.loop.changed.publish(None)
+
         return {
-            agents.BUCKET: self._take_block,
+            agents.BUCKET: take_block,
             codes.CHALLENGES: self._codes.take_change,
             codes.ATTEMPTS: self._safety.attempts.take_change,
         }
-
-    def _take_block(self, change: Change) -> None:
-        self._safety.loop.blocks.take_change(change)
-        self._safety.loop.changed.publish(None)
 
     def _end_session(self, ended: EndedSession) -> None:
         self._safety.loop.end_session(ended.caller, is_graceful=ended.is_graceful)  # AQL-2.3.3-5

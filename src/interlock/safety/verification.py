@@ -30,6 +30,8 @@ NOBODY: Final = ""  # the name under which attempts count that belong to no agen
 
 @dataclass(eq=False)
 class Verification:
+    """The service that compares codes and tokens of agents' clients with those that operators saw."""
+
     loop: SafetyLoop
     codes: Codes
     attempts: Attempts

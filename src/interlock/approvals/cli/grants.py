@@ -1,4 +1,8 @@
-"""Commands about standing grants, and the options that say which calls a grant covers."""
+"""Commands about standing grants, and the options that say which calls a grant covers.
+
+An option such as `--below path=/srv` becomes a rule for one argument. For a held call the node proposes rules, and the
+options of the user replace the proposals for the arguments that they name.
+"""
 
 import json
 import re

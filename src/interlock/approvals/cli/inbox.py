@@ -1,4 +1,9 @@
-"""Commands about the inbox: show what waits for a decision, approve it, deny it."""
+"""Commands about the inbox: show what waits for a decision, approve it, deny it.
+
+A person signs what they have read, so the preview of an approval shows everything that is signed. Long values are
+folded to their size, and approving them takes a second confirmation. Text of callers and servers is escaped, so that it
+can neither move the cursor nor imitate a line of the preview.
+"""
 
 import sys
 import textwrap

@@ -1,4 +1,8 @@
-"""Operations on standing grants: draft one from a held call or for a tool, sign, show and revoke it."""
+"""Operations on standing grants: draft one from a held call or for a tool, sign, show and revoke it.
+
+A draft is not stored. It contains the terms, their digest and sentences that describe the covered calls; a person signs
+the digest, and `sign` stores the grant with that proof. Waiting calls that the new grant covers are approved with it.
+"""
 
 import uuid
 from collections.abc import Callable, Sequence

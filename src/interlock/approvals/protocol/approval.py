@@ -1,6 +1,15 @@
-"""The one record of something that waits for a decision: a held call, a tool without a class, a room's proposal.
+"""The record of something that waits for a decision, its states, and the refusals around it.
 
-Values only. Times are UNIX seconds. What a record may become is said in `state`, how a refusal looks in `errors`.
+Values only; times are UNIX seconds. A held call, a tool without a class, a step of an agent, a proposal in a room and
+a new approver are all the same record, so that expiry, proof, page and command are the same for all of them.
+
+Refusals have a number and a name (MCP-AX 11.3 names none of them):
+
+asked too late or twice   confirmation_unknown, confirmation_expired, confirmation_used
+no longer valid           confirmation_void, confirmation_denied
+proof                     proof_invalid
+asked too often           budget_exceeded (the draft's own number, 11.4)
+store                     unavailable: nothing was done
 """
 
 import enum
@@ -34,6 +43,8 @@ from interlock.wire.refusal import (
 
 
 class Status(enum.Enum):
+    """State of an approval. Only pending and approved ones are live; the others except `used` are ends."""
+
     PENDING = "pending"
     APPROVED = "approved"
     USED = "used"
@@ -86,6 +97,8 @@ CLASSIFIED: Final = "classified_here"  # a factor of a call: its class is the wo
 
 
 class Kind(enum.Enum):
+    """Subject of an approval, which decides who carries the decision out."""
+
     CALL = "call"
     DEFINITION = "definition"
     ACK = "ack"
@@ -99,6 +112,8 @@ class Kind(enum.Enum):
 
 
 class Source(enum.Enum):
+    """The capability that raised an approval."""
+
     AX = "ax"
     AQL = "aql"
     ROOMS = "rooms"

@@ -1,8 +1,8 @@
-"""A standing grant: a person's signed yes to calls of one tool by one caller, within limits, for some time.
+"""A standing grant: a person's signed agreement to calls of one tool by one caller, within limits, for some time.
 
-It is signed once, over its canonical JSON (RFC 8785), which has the digest of the tool's definition in it: another
-definition is another tool. What it lets through is said by `argument_rules`. It stands for the yes to a held call
-(MCP-AX 11.3) at the node that it names, and at no other.
+The grant is signed once, over its canonical JSON (RFC 8785). The digest of the tool's definition is part of it, so a
+changed definition is another tool. At the node that it names, and at no other, a grant has the effect of an approval of
+a held call (MCP-AX 11.3). The module has three parts: paths as text, rules for arguments, and the grant itself.
 """
 
 import hashlib
@@ -19,9 +19,8 @@ from interlock.wire.jsontext.canonical import INTEGER_MAX, NotCanonical, canonic
 #
 # What is not the same path to every reader lies below no folder: `..`, percent-encoding, backslashes, variables and
 # patterns, characters that are invisible or that normalise to a separator or a dot. Upper and lower case are
-# different.
-# Only the text is judged: a symbolic link below the folder may lead out of it, which a sandbox prevents and this
-# cannot.
+# different. Only the text is judged: a symbolic link below the folder may lead out of it, which a sandbox prevents
+# and this cannot.
 
 PATH_CHARS_MAX: Final = 4096
 _EXPANDED: Final = frozenset("\\%$`*?{}")  # what a server, its shell or a URI decoder may turn into something else

@@ -1,9 +1,11 @@
-"""The anchors of a node: who is believed when something is signed, with the keys they have at the moment.
+"""The anchors of a node: whose signatures are believed, with the keys that they have at the moment.
 
-In: [[anchor]] entries. Keys that are written out or stand in files are read once, at the start, and one that cannot be
-read stops it: a node must not run with less trust, or more, than its operator wrote down. Key sets at a URL are fetched
-when a signature is to be judged, kept while fresh, and fetched anew when one names a key that is not among them.
-Without a usable key set nothing under it is believed.
+Anchors come from [[anchor]] entries. Keys that are written out or are in files are read once, at the start. A key that
+cannot be read stops the start: a node must not run with less trust, or more, than its operator wrote down. Key sets at
+a URL are fetched when a signature is to be judged, kept while they are fresh, and fetched again when a signature names
+a key that is not in them. While no usable key set is there, no signature under it is believed.
+
+An anchor approves only tools for which it was enrolled (`enrolments`), even if the configuration lists more.
 """
 
 import asyncio
@@ -28,6 +30,8 @@ _Judged = TypeVar("_Judged")
 
 
 class Anchors:
+    """The anchors of a configuration and those that were enrolled besides."""
+
     def __init__(self, plans: Sequence[AnchorPlan], clock: Clock, get: Get | None = None) -> None:
         """Trust no anchor before `open`. `get` fetches a document; by default it uses HTTPS."""
         self._fetcher = Fetcher()

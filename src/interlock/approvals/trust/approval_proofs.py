@@ -1,7 +1,11 @@
 """The verification of proofs of approval (MCP-AX 11.3): the signature, the anchor behind it, and that it is used once.
 
-Keys of people can be revoked. That is on disk, and counts from its moment on whatever the configuration still says:
-the key proves nothing any more, and what was approved with it and not yet used does not stand.
+A proof names what it is for (`ProofQuestion`) and is signed by a key of an anchor that may approve the tool. It is
+accepted once: its id is on disk, until after it expires, before the approval counts. A passkey also has a counter; a
+counter that goes back means that there is a copy of the passkey.
+
+Keys of people can be revoked. The revocation is on disk, and counts from its moment on whatever the configuration still
+says: the key proves nothing any more, and its approvals that were not used yet end.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""Passkeys at the operator endpoint: what a browser is asked to sign for a decision, and how a person makes one.
+"""Passkeys at the operator endpoint: what a browser is asked to sign for a decision, and how a person makes a passkey.
 
-Making one takes an invitation: a ticket in an address, good once and for ten minutes, which an operator asks for and
-opens in a browser. What comes of it is the text of an [[anchor]] and nothing else: the node believes a passkey when it
-stands in its configuration. Invitations are in memory alone.
+To make a passkey takes an invitation: a ticket in an address, good once and for ten minutes, which an operator asks for
+and opens in a browser. The result is the text of an [[anchor]] and nothing else. The node believes a passkey when it is
+in the configuration and enrolled. Invitations are in memory alone, so none outlives the process that gave it.
 """
 
 import secrets
@@ -43,6 +43,8 @@ GONE: Final = Wrong("invitation", "the invitation was used, or its ten minutes a
 
 
 class PasskeyInvitation(msgspec.Struct, frozen=True, kw_only=True):
+    """Invitation to make a passkey. `challenge` and `user` are what the browser must sign and store."""
+
     ticket: str
     name: str
     by: str
@@ -54,6 +56,8 @@ class PasskeyInvitation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PasskeyService:
+    """The relying party of this node (WebAuthn): its open invitations, and the requests to passkeys."""
+
     def __init__(self, anchors: Anchors, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
         """Create the service. `url` returns the URL of the operator endpoint."""
         self._anchors = anchors
@@ -162,7 +166,17 @@ class PasskeyService:
             return registration
         done = self._invitations[ticket] = msgspec.structs.replace(invitation, key=registration.key)
         try:
-            await self._recorder.append_now(_creation_line(done, registration.key, self._clock.wall()))
+            # The record says that a passkey was made; the node trusts it only once it is configured.
+            record = AuditRecord.event(
+                self._clock.wall(),
+                done.by,
+                "operator",
+                "passkeys/make",
+                verdict="made",
+                anchor=done.name,
+                keys=[thumbprint(registration.key)],
+            )
+            await self._recorder.append_now(record)
         except StoreError:
             self._invitations[ticket] = invitation
             raise
@@ -178,17 +192,4 @@ def invitation_view(invitation: PasskeyInvitation) -> InvitationView:
         status="waiting" if key is None else "made",
         passkey=None if key is None else format_passkey(key),
         thumbprint=None if key is None else thumbprint(key),
-    )
-
-
-def _creation_line(invitation: PasskeyInvitation, key: Jwk, now: float) -> bytes:
-    """Encode the audit record of a new passkey. The node trusts it only once it is configured."""
-    return AuditRecord.event(
-        now,
-        invitation.by,
-        "operator",
-        "passkeys/make",
-        verdict="made",
-        anchor=invitation.name,
-        keys=[thumbprint(key)],
     )

@@ -1,7 +1,7 @@
 """A plain MCP client of the 2026-07-28 form at a node's public endpoint: one POST per request, no session.
 
-Blocking, over http.client. Results keep their bytes. The stream form of an answer (SSE) is read too, its progress
-notifications handed to the caller as they come.
+The client blocks, over http.client. Results keep their bytes. A server may answer with a stream (SSE) instead of one
+reply: the client reads it too, and passes progress notifications to the caller as they come.
 """
 
 import http.client
@@ -81,6 +81,8 @@ class _ProgressParams(msgspec.Struct, frozen=True):
 
 
 class McpClient:
+    """A client at one URL. Methods raise Refused for errors of the node, and Unreachable if it does not answer."""
+
     def __init__(self, url: str, token: str | None, *, timeout: float) -> None:
         """Connect to `url`, which is the URL of a node or of an MCP endpoint. For a node, use its flat list of
         tools, even if its clients get another surface.

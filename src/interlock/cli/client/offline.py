@@ -1,7 +1,8 @@
 """Operations on a data folder while no node runs, and its audit log.
 
-Each method opens, does one thing and closes. What the store says no to becomes a refusal with its own words. The
-answers are those of the operator endpoint.
+Each method opens the stores, does one thing and closes them. The handlers are those of a node, so replies, errors and
+audit records are the same as from the operator endpoint. A refusal of the store becomes a refusal of the command with
+the same words. Parts of the node are imported in the functions that need them, because most commands need none.
 """
 
 import asyncio

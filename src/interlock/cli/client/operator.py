@@ -1,6 +1,8 @@
 """The operator endpoint of a node, seen from a command: HTTP over run/admin.sock, or over a URL with a token.
 
-Blocking, one connection per request. An answer keeps its bytes, so that --json can pass them on as they came.
+A client blocks and opens one connection for each request, because most commands send one. An answer keeps its bytes, so
+that --json can pass them on as they came. An error of the node becomes a `Refused` with the node's code and message and
+with a hint that names the next command; a node that cannot be reached becomes `Unreachable`.
 """
 
 import http.client

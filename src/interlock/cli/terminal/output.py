@@ -33,6 +33,8 @@ _PLAIN = "\x1b[0m"
 
 
 class Output:
+    """The output of one command: results to stdout, remarks and errors to stderr, as text or as JSON."""
+
     def __init__(self, *, as_json: bool) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -123,6 +125,8 @@ _PAUSE: Final = re.compile(r"\b\d+(?:\.\d+)? m?s\b")  # the one part of a repeat
 
 
 class LogHandler(logging.Handler):
+    """The handler that writes log records to a stream and counts repeated ones."""
+
     def __init__(self, form: LogFormat, stream: TextIO) -> None:
         super().__init__()
         self._form = form

@@ -20,8 +20,8 @@ from interlock.safety.protocol.policy import CompiledPolicy
 
 # The risk of an action (8.7.2, stages 4 and 5): a score from 0 to 100, its tier, and the tolerance of an agent.
 #
-# The score is a pure function of the words of the action and of what is known of the danger of the operation it names.
-# A word that means more harm raises it, nothing lowers it; an action in which nothing is recognised scores
+# The score is a pure function of the words of the action and of what is known of the danger of the operation it
+# names. A word that means more harm raises it, nothing lowers it; an action in which nothing is recognised scores
 # UNRECOGNISED.
 
 SCORES: Final = (10, 25, 50, 75, 95)  # by danger level: safe, reversible, destructive, dangerous, forbidden
@@ -30,6 +30,8 @@ SCORE_MAX: Final = 100
 
 
 class Tier(Enum):
+    """Class of a risk score, from advice only to a block (8.7.2)."""
+
     ADVISORY = "advisory"
     CONFIRM = "confirm"
     VERIFY = "verify"
@@ -50,6 +52,8 @@ DANGER_BY_WORD: Final = {word: level for level, words in enumerate(_VERBS) for w
 
 
 class Risk(msgspec.Struct, frozen=True):
+    """Risk of an action: a score from 0 to 100, and the word or assessment that it comes from."""
+
     score: int
     why: str
     is_clamped: bool = False
@@ -100,6 +104,8 @@ _SEVERAL: Final = re.compile(r"[;&|<>$`]|\b(?:and|then)\b")  # an action with mo
 
 
 class StepVerdict(Enum):
+    """Result of an evaluation."""
+
     CONTINUE = "continue"
     PAUSE = "pause"
     VERIFY = "verify"
@@ -107,6 +113,8 @@ class StepVerdict(Enum):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of all stages, with one factor for each stage that was passed."""
+
     verdict: StepVerdict
     factors: tuple[str, ...]
     reason: str | None = None

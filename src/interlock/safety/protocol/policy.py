@@ -9,9 +9,10 @@ from interlock.safety.protocol.hint import normalise
 
 # Glob patterns over hints and names (8.7.2, stage 3): `*`, `?` and `[...]`, in time linear in the text.
 #
-# A pattern of deny or requiresApproval is looked for from every word start, because hints are prose; without a star at
-# its end it ends where a word ends. One of autoApprove has to be the whole text. Words are parted by anything that is
-# neither letter nor digit: `drop_*` finds "calling drop_table", and `force` finds "force_push" and not "enforcement".
+# A pattern of deny or requiresApproval is looked for from every word start, because hints are prose; without a star
+# at its end it ends where a word ends. One of autoApprove has to be the whole text. Words are parted by anything that
+# is neither letter nor digit: `drop_*` finds "calling drop_table", and `force` finds "force_push" and not
+# "enforcement".
 
 PATTERN_CHARS_MAX: Final = 200
 
