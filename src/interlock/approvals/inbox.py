@@ -259,11 +259,6 @@ class Index:
         else:
             self._dues[approval.id] = self.clock.now() + deadline - self.clock.wall()
             self.lapsing.set()
-        self._place(approval)
-        if approval.status in ENDS and (before is None or before.approval.status not in ENDS):
-            self._ended.append(approval.id)
-
-    def _place(self, approval: Approval) -> None:
         key = key_of(approval)
         standing = self.get(self._by_key.get(key, ""))
         if approval.status in LIVE:
@@ -273,6 +268,8 @@ class Index:
                 self._by_key[key] = approval.id
         elif standing is not None and standing.id == approval.id:
             del self._by_key[key]
+        if approval.status in ENDS and (before is None or before.approval.status not in ENDS):
+            self._ended.append(approval.id)
 
     def hold(self, approval: Approval) -> None:
         """Count an approval from now on, also before it is on disk, so that many at once cannot exceed the limit."""
@@ -452,16 +449,16 @@ class Inbox:
         """End the approvals that a replica used before it disappeared."""
         for approval in self.listed((Status.USED,)):
             entry = self._index.find_entry(approval.id)
-            if entry is not None and not self._is_finished_by(entry.replica):
+            if entry is not None and not self._is_alive(entry.replica):
                 await self.finish(approval.id, Move.LOSE, _LOST)
 
-    def _is_finished_by(self, replica: str | None) -> bool:
+    def _is_alive(self, replica: str | None) -> bool:
         return self._replicas is not None and replica is not None and self._replicas.is_alive(replica)
 
     def is_elsewhere(self, id: str) -> bool:
         """Return whether another live replica raised this approval or changed it last."""
         entry = self._index.find_entry(id)
-        return entry is not None and not self._is_own(entry) and self._is_finished_by(entry.replica)
+        return entry is not None and not self._is_own(entry) and self._is_alive(entry.replica)
 
     def take_change(self, change: Change) -> None:
         """Take over a change of another replica, or a change of this replica whose write was reported as failed."""
@@ -524,15 +521,13 @@ class Inbox:
 
     def waiting_definitions(self) -> list[Approval]:
         """Return the undecided definitions in no order. This runs for each list that a server sends."""
-        return [
-            approval for id in self._index.held_counts(DEFINITIONS) if (approval := self._index.get(id)) is not None
-        ]
+        approvals = map(self._index.get, self._index.held_counts(DEFINITIONS))
+        return [approval for approval in approvals if approval is not None]
 
     def listed(self, statuses: Iterable[Status] = Status, kind: Kind | None = None) -> list[Approval]:
         wanted = frozenset(statuses)
-        approvals = [
-            approval for approval in self._index.all() if approval.status in wanted and kind in (None, approval.kind)
-        ]
+        every = self._index.all()
+        approvals = [approval for approval in every if approval.status in wanted and kind in (None, approval.kind)]
         return sorted(approvals, key=lambda approval: (approval.created_at, approval.id))
 
     def find(self, requested_by: str, digest: str) -> Approval | None:
@@ -655,6 +650,11 @@ class Inbox:
             await self.sweep()
             await asyncio.sleep(SWEEP_EVERY_S)
 
+    async def end_lost_forever(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S)
+            await self.end_lost()
+
     def _begin(self, work: Coroutine[Any, Any, Approval | Refusal]) -> asyncio.Task[Approval | Refusal]:
         """Start a task that continues if its waiter is cancelled, so that memory and disk stay the same."""
         return self._work.begin_awaited(work)
@@ -724,7 +724,13 @@ class Inbox:
                         replace(approval, status=after, params=params, **changes), entry.revision
                     )
                 except Conflict:
-                    await self._read_again(id)
+                    current = await self._store.find(id)
+                    if current is None:
+                        self._index.forget(id)
+                    elif self._is_own(current):
+                        self._index.keep(current)
+                    else:
+                        self._take(current)
                     continue
                 self._index.keep(moved)
                 self._tell(moved.approval, approval)
@@ -732,15 +738,6 @@ class Inbox:
         except StoreError as refused:
             return _unavailable(refused)
         return _unavailable("others keep changing it")
-
-    async def _read_again(self, id: str) -> None:
-        entry = await self._store.find(id)
-        if entry is None:
-            self._index.forget(id)
-        elif self._is_own(entry):
-            self._index.keep(entry)
-        else:
-            self._take(entry)
 
     def _tell(self, approval: Approval, before: Approval | None) -> None:
         if before is None or approval.decision == before.decision:  # a decision is on record already
@@ -795,12 +792,7 @@ class Expiry:
     async def open(self) -> None:
         self._work.begin(self.inbox.sweep_forever(), "approvals")
         if not self.replicas.is_alone:
-            self._work.begin(self._end_lost_forever(), "approvals of lost replicas")
+            self._work.begin(self.inbox.end_lost_forever(), "approvals of lost replicas")
 
     async def close(self) -> None:
         await self._work.close()
-
-    async def _end_lost_forever(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE_S)
-            await self.inbox.end_lost()

@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status, What
+from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
 from interlock.catalog.routes import DefinitionSnapshot, DefinitionState
 from interlock.config.plan import ToolClass
@@ -270,7 +270,10 @@ class Definitions:
                     question_count = 0
                     log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
                 finally:
-                    self._no_longer_coming(segment, latest.coming)
+                    coming = self._coming.pop(segment, {})
+                    left = {tool: each for tool, each in coming.items() if latest.coming.get(tool) is not each}
+                    if left:
+                        self._coming[segment] = left
                 if question_count and not self._hurry.is_set():
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._hurry.wait(), PAUSE_S)
@@ -295,7 +298,8 @@ class Definitions:
         ]
         if not asking:
             return 0
-        before = await self._on_disk(segment)
+        entry = await self._kv.get(BUCKET, segment, self._clock.wall())
+        before = {} if entry is None else await asyncio.to_thread(_read, entry)
         room = WAITING_MAX - sum(
             changed_snapshot.target == segment for changed_snapshot in self._inbox.waiting_definitions()
         )
@@ -306,13 +310,6 @@ class Definitions:
             log.warning("link %s: %d more definitions changed; they are asked about later", segment, len(asking) - room)
         return len(asking)
 
-    def _no_longer_coming(self, segment: str, coming: dict[str, DefinitionSnapshot]) -> None:
-        left = {t: s for t, s in self._coming.get(segment, {}).items() if coming.get(t) is not s}
-        if left:
-            self._coming[segment] = left
-        else:
-            self._coming.pop(segment, None)
-
     async def _remember(self, segment: str, sights: list[DefinitionSnapshot], listed: Mapping[str, object]) -> None:
         if not sights:
             return
@@ -320,7 +317,7 @@ class Definitions:
         for done, snapshot in enumerate(sights):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            definitions[snapshot.tool] = _decode_kept(
+            definitions[snapshot.tool] = _stored_definition(
                 snapshot.fingerprint, snapshot.digest, snapshot.definition(), snapshot.claims
             )
         await self._write(segment, definitions, listed)
@@ -349,7 +346,7 @@ class Definitions:
             left_out = frozenset(new[free_count:])
             definitions = {tool: definition for tool, definition in definitions.items() if tool not in left_out}
         merged = {**stored, **definitions}
-        encoded = await asyncio.to_thread(_encode_kept, merged)
+        encoded = await asyncio.to_thread(_encode, merged)
         try:
             if entry is None:
                 await self._kv.create(BUCKET, segment, encoded, now)
@@ -358,10 +355,6 @@ class Definitions:
         except Conflict:
             return None
         return merged
-
-    async def _on_disk(self, segment: str) -> dict[str, StoredDefinition]:
-        entry = await self._kv.get(BUCKET, segment, self._clock.wall())
-        return {} if entry is None else await asyncio.to_thread(_read, entry)
 
     async def _ask(self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None) -> None:
         wanted = self._again.pop((segment, snapshot.tool), None)
@@ -451,9 +444,23 @@ class Definitions:
         if decision is None:
             return approval
         try:
-            await self.rulings.put(_decode_ruling(approval, decision))
+            answer = decision.answer or ACCEPT if decision.what is What.APPROVED else "denied"
+            ruling = Ruling(
+                tool=approval.tool,
+                digest=approval.digest,
+                says=msgspec.convert(answer, Says),
+                by=decision.by,
+                at=decision.at,
+            )
+            await self.rulings.put(ruling)
             if decision.what is What.APPROVED and approval.target is not None and approval.params is not None:
-                await self._accept(approval.target, approval)
+                shown = msgspec.json.decode(approval.params, type=dict[str, Raw])
+                definition = shown.get("after", shown.get("definition"))
+                if definition is not None:
+                    # The same definition may come in other bytes, so no fingerprint of these is stored.
+                    claims = claims_shown(msgspec.json.decode(definition))
+                    stored = _stored_definition("", approval.digest, bytes(definition), claims)
+                    await self._write(approval.target, {approval.tool: stored})
         except StoreError as refused:
             log.error("what was decided of %s cannot be remembered: %s", approval.tool, refused)
             return approval
@@ -466,17 +473,8 @@ class Definitions:
             await self.publish(approval.target)
         return settled
 
-    async def _accept(self, segment: str, approval: Approval) -> None:
-        shown = msgspec.json.decode(approval.params or b"{}", type=dict[str, Raw])
-        definition = shown.get("after", shown.get("definition"))
-        if definition is not None:
-            # Its bytes may differ from these; the digest does not.
-            claims = claims_shown(msgspec.json.decode(definition))
-            stored = _decode_kept("", approval.digest, bytes(definition), claims)
-            await self._write(segment, {approval.tool: stored})
 
-
-def _decode_kept(fingerprint: str, digest: str, definition: bytes, claims: ToolClaims) -> StoredDefinition:
+def _stored_definition(fingerprint: str, digest: str, definition: bytes, claims: ToolClaims) -> StoredDefinition:
     text = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
     identity = KnownDefinition(fingerprint=fingerprint, digest=digest, claims=claims)
     return StoredDefinition(identity=identity, definition=text)
@@ -497,7 +495,7 @@ def _claims(stored: StoredDefinition) -> ToolClaims:
     return stored.identity.claims or claims_shown(msgspec.json.decode(stored.definition or "null"))
 
 
-def _encode_kept(definitions: Mapping[str, StoredDefinition]) -> bytes:
+def _encode(definitions: Mapping[str, StoredDefinition]) -> bytes:
     """Encode the definitions of a segment. Beyond SEGMENT_BYTES_MAX, only the digests of the last definitions are
     stored.
     """
@@ -516,14 +514,3 @@ def _read(entry: Entry) -> dict[str, StoredDefinition]:
         # Taken on trust once more, which is said: what cannot be compared may have changed.
         log.error("what the tools of %s were cannot be read; they are taken as they now are", entry.key)
         return {}
-
-
-def _decode_ruling(approval: Approval, decision: Decision) -> Ruling:
-    answer = decision.answer or ACCEPT if decision.what is What.APPROVED else "denied"
-    return Ruling(
-        tool=approval.tool,
-        digest=approval.digest,
-        says=msgspec.convert(answer, Says),
-        by=decision.by,
-        at=decision.at,
-    )

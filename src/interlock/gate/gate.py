@@ -108,7 +108,10 @@ class Gate:
         self._judge = parts.judge
         self._clock = parts.clock
         self._kv = parts.kv
-        self.rounds = Rounds(parts.clock, self._fail_unanswered)
+        self.rounds = Rounds(
+            parts.clock,
+            lambda id: self.finish(id, Move.FAIL, "the question it was answered with was not answered in time"),
+        )
         self.relays = Relays(parts.inbox, self.rounds, parts.aggregator_id)
         self.responses = Responses(
             parts.clock,
@@ -187,9 +190,6 @@ class Gate:
         """Record how the call of a used approval ended."""
         self.used_approvals.discard(approval_id)
         self._work.begin(self.inbox.finish(approval_id, move, outcome))
-
-    def _fail_unanswered(self, approval_id: str) -> None:
-        self.finish(approval_id, Move.FAIL, "the question it was answered with was not answered in time")
 
     def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
         """End the approvals of calls of these tools: an approval holds only for the definition that was shown."""
@@ -284,7 +284,10 @@ class GateHold(msgspec.Struct, eq=False):
             return _RELISTING  # classified meanwhile: no person is asked a second time
         for _ in range(RELEASE_TRIES_MAX):
             present = self._find_approval()
-            grant = gate.granted.find_release(self, present) if self._may_use_grant(present) else ""
+            may_use_grant = present is None or present.status is Status.PENDING
+            if present is not None and present.status is Status.APPROVED:
+                may_use_grant = gate.granted.is_granted(present)
+            grant = gate.granted.find_release(self, present) if may_use_grant else ""
             if isinstance(grant, Release):
                 return grant
             approval = present or await gate.inbox.raise_(self.draft_question(call))
@@ -305,11 +308,6 @@ class GateHold(msgspec.Struct, eq=False):
         if is_unclassified(self.route):
             return self.gate.inbox.find_definition(self.route.qualified, self.route.digest)
         return self.gate.inbox.find(self.requester, self.digest)
-
-    def _may_use_grant(self, approval: Approval | None) -> bool:
-        if approval is None or approval.status is Status.PENDING:
-            return True
-        return approval.status is Status.APPROVED and self.gate.granted.is_granted(approval)
 
     def _is_released_by(self, proposal: Approval) -> bool:
         """Return whether the person who approved a proposal of this call agreed to the tool as it is (X-10.2-3)."""

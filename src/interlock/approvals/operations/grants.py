@@ -79,7 +79,7 @@ class GrantOperations:
     @handles(LIST_GRANTS)
     def list_all(self) -> Grants:
         calls = self._calls()
-        return Grants(grants=tuple(self._shown(stored, calls) for stored in self.grants.all()))
+        return Grants(grants=tuple(self._view(stored, calls) for stored in self.grants.all()))
 
     def _calls(self) -> dict[str, list[str]]:
         """Return the ids of approved calls under grants, by the name of the grant that decided them. The newest is
@@ -94,7 +94,7 @@ class GrantOperations:
     @handles(GET_GRANT)
     def get(self, id: str) -> Grant:
         """Return a grant by its id, or the beginning of it. Raises NotFound, Refused."""
-        return self._shown(self._find(id))
+        return self._view(self._find(id))
 
     @handles(DRAFT_GRANT)
     def draft(self, body: DraftGrant) -> GrantDraft:
@@ -154,7 +154,7 @@ class GrantOperations:
         if isinstance(stored, Refusal):
             raise signature_refused(stored)
         await approve_waiting(stored, self.inbox, self.clock.wall())
-        return self._shown(stored)
+        return self._view(stored)
 
     @handles(REVOKE_GRANT)
     async def revoke(self, id: str, by: str) -> Grant:
@@ -162,7 +162,7 @@ class GrantOperations:
         ended = await self.grants.revoke(self._find(id).grant.id, by=by)
         if isinstance(ended, Refusal):
             raise signature_refused(ended)
-        return self._shown(ended)
+        return self._view(ended)
 
     # Drafting
 
@@ -188,13 +188,13 @@ class GrantOperations:
             rules = completed_rules(initial, arguments)
         except (BadRules, AmbiguousJson) as bad:
             raise refused_as(BAD_GRANT_DRAFT, str(bad)) from None
-        return self._made(wanted, route, approval.requested_by, rules)
+        return self._new_grant(wanted, route, approval.requested_by, rules)
 
     def _for_tool(self, wanted: DraftGrant, tool: str, who: str) -> StandingGrant:
         rules = tuple(sorted(_rules(wanted), key=lambda rule: rule.at))
-        return self._made(wanted, self._route(tool), who, rules)
+        return self._new_grant(wanted, self._route(tool), who, rules)
 
-    def _made(self, wanted: DraftGrant, route: Route, who: str, rules: tuple[ArgumentRule, ...]) -> StandingGrant:
+    def _new_grant(self, wanted: DraftGrant, route: Route, who: str, rules: tuple[ArgumentRule, ...]) -> StandingGrant:
         now = int(self.clock.wall())
         seconds = SECONDS if wanted.seconds is None and wanted.calls is None else wanted.seconds
         return StandingGrant(
@@ -233,7 +233,7 @@ class GrantOperations:
             raise refused_as(AMBIGUOUS_ID, "several grants have an id that begins like this; give more of it")
         return matches[0]
 
-    def _shown(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:
+    def _view(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:
         grant, over = stored.grant, self.grants.find_end_reason(stored.grant.id)
         used = (self._calls() if calls is None else calls).get(f"{DECIDED_BY}{grant.id}", [])
         return Grant(
