@@ -21,7 +21,7 @@ from tests.support.node_process import RunningNode, running_node, wait_for
 
 from interlock.core.clock import Clock
 from interlock.drivers.install.installation import Locked, Locks
-from interlock.store.sqlite.secrets import Secrets
+from interlock.store.sqlite.secrets import SealedSecrets
 from interlock.store.sqlite.store import SqliteStore
 from mcp import Client
 
@@ -138,7 +138,7 @@ async def confide(folder: Path, data: Path) -> None:
     (folder / "DRIVER.md").write_text(text.replace("args: [stdio]\n", given))
     entry = "{slug: everything-mcp/marked, name: Marked, description: Told to nobody.}"
     (folder / "SECRETS.md").write_text(f"---\nsecrets:\n  - {entry}\n---\n")
-    secrets = Secrets(data)
+    secrets = SealedSecrets(data)
     await secrets.put("secret", "everything-mcp/marked", MARKER.encode(), Clock.wall())
     await secrets.close()
 

@@ -33,7 +33,7 @@ from interlock.operator.operation import INVALID_BODY, handles
 from interlock.rooms.api import RoomPrivilege
 from interlock.rooms.protocol.envelope import PROTOCOLS
 from interlock.rooms.protocol.participants import is_participant_id, is_reserved, is_topic
-from interlock.store.tokens import BadTokenName, TokenRoom, token_name_fault
+from interlock.store.tokens import BadTokenName, GrantedRoom, token_name_fault
 from interlock.wire.refusal import NotFound, Refused
 
 
@@ -112,7 +112,7 @@ class LoginOperations:
         await self._logins.end(host, cookies)
 
 
-def check_token(wanted: IssueToken) -> TokenRoom | None:
+def check_token(wanted: IssueToken) -> GrantedRoom | None:
     """Return the room of a token for a room, None for any other token. Raises Refused."""
     if (problem := token_name_fault(wanted.name)) is not None:
         raise refused_as(INVALID_BODY, problem, {"member": "name"})
@@ -123,7 +123,7 @@ def check_token(wanted: IssueToken) -> TokenRoom | None:
     if wanted.room.privilege not in get_args(RoomPrivilege):
         message = f"a privilege is one of {', '.join(get_args(RoomPrivilege))}"
         raise refused_as(UNKNOWN_PRIVILEGE, message, {"member": "room.privilege"})
-    room = msgspec.convert(wanted.room, type=TokenRoom, from_attributes=True)
+    room = msgspec.convert(wanted.room, type=GrantedRoom, from_attributes=True)
     if not is_topic(room.topic):
         message = "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter or digit"
         raise Refused("bad_topic", message)

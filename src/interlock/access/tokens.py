@@ -25,7 +25,7 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock, rfc3339
 from interlock.store.ports import Change, StoreError
-from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom, TokenTable, find_audience, token_hash
+from interlock.store.tokens import GrantedRoom, Scope, TokenAudience, TokenRecord, TokenTable, find_audience, token_hash
 
 
 def token_line(event: Literal["issue", "revoke"], token: TokenRecord, by: str, now: float) -> bytes:
@@ -231,7 +231,7 @@ class TokenRegistry:
         audience: TokenAudience,
         scope: Scope | None,
         days: int | None,
-        room: TokenRoom | None = None,
+        room: GrantedRoom | None = None,
     ) -> tuple[str, TokenRecord]:
         return await self._issue(name, audience, scope or WIDEST[audience], (days or self._days) * DAY_S, room=room)
 
@@ -250,7 +250,7 @@ class TokenRegistry:
         scope: Scope,
         lasts_s: float,
         roles: tuple[str, ...] | None = None,
-        room: TokenRoom | None = None,
+        room: GrantedRoom | None = None,
         token: str | None = None,
     ) -> tuple[str, TokenRecord]:
         now = self._clock.wall()

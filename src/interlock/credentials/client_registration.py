@@ -30,7 +30,7 @@ from interlock.credentials.protocol.resource import (
     is_protected,
 )
 from interlock.credentials.secret_references import SecretResolver, TokenRefused, Unobtainable
-from interlock.store.sqlite.secrets import Secrets
+from interlock.store.sqlite.secrets import SealedSecrets
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class _ClientBinding(msgspec.Struct, frozen=True):
 class TokenStore:
     """Store of tokens and registrations. An entry that cannot be read counts as absent."""
 
-    def __init__(self, secrets: Secrets, clock: Clock) -> None:
+    def __init__(self, secrets: SealedSecrets, clock: Clock) -> None:
         self._secrets = secrets
         self._clock = clock
 

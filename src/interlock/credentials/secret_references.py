@@ -10,7 +10,7 @@ from typing import Literal
 from interlock.config.value_types import HEADER_VALUE, SECRET_REFERENCE, secret_slug
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
-from interlock.store.sqlite.secrets import Kind, Secrets
+from interlock.store.sqlite.secrets import Kind, SealedSecrets
 
 
 class Unobtainable(Exception):
@@ -57,7 +57,7 @@ def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str,
 class SecretResolver:
     """Resolver of references to the secrets that operators set."""
 
-    def __init__(self, secrets: Secrets, clock: Clock) -> None:
+    def __init__(self, secrets: SealedSecrets, clock: Clock) -> None:
         self._secrets = secrets
         self._clock = clock
 

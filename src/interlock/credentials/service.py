@@ -17,7 +17,7 @@ from interlock.credentials.protocol.oauth_client import DOCUMENT_PATH, client_do
 from interlock.credentials.protocol.resource import is_loopback_url
 from interlock.credentials.secret_references import SecretResolver, secrets_named
 from interlock.credentials.token import Consents, TokenHolder, TokenServices
-from interlock.store.sqlite.secrets import KINDS, Kind, Secrets
+from interlock.store.sqlite.secrets import KINDS, Kind, SealedSecrets
 
 
 def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
@@ -40,7 +40,7 @@ class CredentialService:
 
     def __init__(self, data: Path, clock: Clock, node_name: str, addresses: Addresses) -> None:
         self._clock = clock
-        self.secrets = Secrets(data)
+        self.secrets = SealedSecrets(data)
         self.revealer = SecretResolver(self.secrets, clock)
         self._identity = ClientIdentity(f"Interlock {node_name}", addresses)
         self.consents = Consents(clock)

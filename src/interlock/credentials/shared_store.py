@@ -16,7 +16,7 @@ from interlock.core.store_backends import BACKENDS, build_store, load_class
 from interlock.credentials.secret_references import SecretResolver, Unobtainable
 from interlock.store.nats.servers import NatsServers, SharedPlace
 from interlock.store.ports import NamesLog, Store, StoreError, StoreRefused
-from interlock.store.sqlite.secrets import Secrets
+from interlock.store.sqlite.secrets import SealedSecrets
 
 if TYPE_CHECKING:
     from interlock.store.nats.connection import Connection
@@ -71,7 +71,7 @@ def _find_shared_place(plan: Plan, data: Path, clock: Clock) -> SharedPlace | No
     ca_file, secret = plan.store.nats_ca_file, plan.store.nats_secret
 
     async def resolve() -> str:
-        secrets = Secrets(data)
+        secrets = SealedSecrets(data)
         await secrets.open()
         try:
             return await SecretResolver(secrets, clock).text(secret or "")

@@ -56,7 +56,7 @@ def token_name_fault(name: str) -> str | None:
     )
 
 
-class TokenRoom(msgspec.Struct, frozen=True, kw_only=True):
+class GrantedRoom(msgspec.Struct, frozen=True, kw_only=True):
     """The room, participant and privilege that a room token grants (MCPx 5.1)."""
 
     topic: str
@@ -77,7 +77,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     revoked_at: float | None = None
     roles: tuple[str, ...] | None = None  # of a person; None: those of the scope
-    room: TokenRoom | None = None
+    room: GrantedRoom | None = None
     last_used_at: float | None = None  # to the minute, as far as the node lived to write it down
 
     def opens(self, now: float) -> bool:
@@ -138,7 +138,7 @@ class TokenTable:
         now: float,
         expires_at: float | None = None,
         roles: tuple[str, ...] | None = None,
-        room: TokenRoom | None = None,
+        room: GrantedRoom | None = None,
         token: str | None = None,
     ) -> tuple[str, TokenRecord]:
         """Create a token and its record. The token is shown once and never stored.

@@ -14,7 +14,7 @@ from interlock.config.plan import OAuthPlan
 from interlock.credentials.client_registration import Clients, TokenGrant, TokenStore
 from interlock.credentials.protocol.oauth_client import AuthorizationServer, Client
 from interlock.credentials.secret_references import SecretResolver, TokenRefused, Unobtainable
-from interlock.store.sqlite.secrets import Secrets
+from interlock.store.sqlite.secrets import SealedSecrets
 
 ISSUER = "https://login.example.com"
 CALLBACK = "http://127.0.0.1:7412/oauth/callback"
@@ -48,7 +48,7 @@ class Registrar:
 class Room:
     def __init__(self, folder: Path) -> None:
         self.clock = SetClock()
-        self.secrets = Secrets(folder)
+        self.secrets = SealedSecrets(folder)
         self.records = TokenStore(self.secrets, self.clock)
         self.identity: Any = SimpleNamespace(name="Interlock x", callback=CALLBACK, document=None)
         self.clients = Clients(self.records, self.identity, SecretResolver(self.secrets, self.clock))

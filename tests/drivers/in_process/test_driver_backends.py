@@ -9,25 +9,25 @@ import pytest
 import pytest_asyncio
 
 from interlock.drivers.provider.vault import BackendFailed, fetch
-from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, Secrets
+from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, SealedSecrets
 
 
 @pytest_asyncio.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Secrets]:
-    secrets = Secrets(tmp_path / "data")
+async def store(tmp_path: Path) -> AsyncIterator[SealedSecrets]:
+    secrets = SealedSecrets(tmp_path / "data")
     (tmp_path / "data").mkdir(mode=0o700)
     await secrets.put("secret", "acme/key", b"of the store", time.time())
     yield secrets
     await secrets.close()
 
 
-async def found(store: Secrets, backend: str | None, *private: Path) -> str:
+async def found(store: SealedSecrets, backend: str | None, *private: Path) -> str:
     env = {"ACME": "of the environment", "EMPTY": ""}
     return await fetch("acme/key", backend, store, env, time.time(), private=private)
 
 
 @pytest.mark.req("AIP-19.plain-1")
-async def test_a_value_is_where_its_backend_says(store: Secrets, tmp_path: Path) -> None:
+async def test_a_value_is_where_its_backend_says(store: SealedSecrets, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_bytes(b"of a file\r\n")
     assert await found(store, None) == "of the store"
@@ -35,7 +35,7 @@ async def test_a_value_is_where_its_backend_says(store: Secrets, tmp_path: Path)
     assert await found(store, f"file://{file}") == "of a file"
 
 
-async def test_what_is_not_there_is_empty(store: Secrets, tmp_path: Path) -> None:
+async def test_what_is_not_there_is_empty(store: SealedSecrets, tmp_path: Path) -> None:
     assert await found(store, "env://NONE") == ""
     assert await found(store, "env://EMPTY") == ""
     assert await found(store, f"file://{tmp_path}/none") == ""
@@ -51,12 +51,12 @@ async def test_what_is_not_there_is_empty(store: Secrets, tmp_path: Path) -> Non
         ("keyring:///", "SERVICE/NAME"),
     ],
 )
-async def test_what_cannot_be_asked_is_said(store: Secrets, backend: str, words: str) -> None:
+async def test_what_cannot_be_asked_is_said(store: SealedSecrets, backend: str, words: str) -> None:
     with pytest.raises(BackendFailed, match=words):
         await found(store, backend)
 
 
-async def test_a_file_beyond_the_size_of_a_secret_is_not_read_whole(store: Secrets, tmp_path: Path) -> None:
+async def test_a_file_beyond_the_size_of_a_secret_is_not_read_whole(store: SealedSecrets, tmp_path: Path) -> None:
     with pytest.raises(BackendFailed, match="bytes"):
         await found(store, "file:///dev/zero")
     file = tmp_path / "large"
@@ -65,14 +65,16 @@ async def test_a_file_beyond_the_size_of_a_secret_is_not_read_whole(store: Secre
         await found(store, f"file://{file}")
 
 
-async def test_a_pipe_is_not_waited_for(store: Secrets, tmp_path: Path) -> None:
+async def test_a_pipe_is_not_waited_for(store: SealedSecrets, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BackendFailed, match="pipe"):
         await found(store, f"file://{tmp_path}/pipe")
 
 
 @pytest.mark.req("AIP-19.plain-1")
-async def test_no_way_of_writing_it_reads_a_file_of_the_node_or_its_operator(store: Secrets, tmp_path: Path) -> None:
+async def test_no_way_of_writing_it_reads_a_file_of_the_node_or_its_operator(
+    store: SealedSecrets, tmp_path: Path
+) -> None:
     config, outside = tmp_path / "config" / "interlock", tmp_path / "outside"
     (config / "keys").mkdir(parents=True)
     outside.mkdir()
@@ -100,7 +102,7 @@ async def test_no_way_of_writing_it_reads_a_file_of_the_node_or_its_operator(sto
     assert await found(store, f"file://{outside / 'key'}", *private) == "of a file"
 
 
-async def test_the_systems_keyring_is_asked(store: Secrets) -> None:
+async def test_the_systems_keyring_is_asked(store: SealedSecrets) -> None:
     keyring = pytest.importorskip("keyring")
     backend = pytest.importorskip("keyring.backend")
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.program import Interlock
 from tests.drivers.driver_files import driver, text, write
 
-from interlock.store.sqlite.secrets import Secrets
+from interlock.store.sqlite.secrets import SealedSecrets
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
 TOKEN = f"ghp_{MARKER}"
@@ -31,7 +31,7 @@ REMOTE = {"kind": "remote", "url": "https://a.example/mcp", "headers": {"Authori
 
 def revealed(data: Path, slug: str) -> str | None:
     async def get() -> bytes | None:
-        secrets = Secrets(data)
+        secrets = SealedSecrets(data)
         await secrets.open()
         try:
             return await secrets.get("secret", slug, time.time())

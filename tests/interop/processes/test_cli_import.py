@@ -15,7 +15,7 @@ import pytest
 from tests.cli.program import Inline, Interlock
 from tests.operator.fake_node import FakeOperations
 
-from interlock.store.sqlite.secrets import Secrets
+from interlock.store.sqlite.secrets import SealedSecrets
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
 
@@ -29,7 +29,7 @@ def cursor(folder: Path, servers: dict[str, Any]) -> Path:
 
 def revealed(data: Path, slug: str) -> str | None:
     async def get() -> bytes | None:
-        secrets = Secrets(data)
+        secrets = SealedSecrets(data)
         await secrets.open()
         try:
             return await secrets.get("secret", slug, time.time())

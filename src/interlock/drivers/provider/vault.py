@@ -37,7 +37,7 @@ from interlock.drivers.protocol.secret_use import (
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connector import ConnectFailed
 from interlock.store.ports import KeyValue, StoreError
-from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, Secrets
+from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, SealedSecrets
 
 log = logging.getLogger("interlock.drivers")
 
@@ -53,7 +53,7 @@ class BackendFailed(Exception):
 async def fetch(
     slug: str,
     backend: str | None,
-    store: Secrets,
+    store: SealedSecrets,
     environment: Mapping[str, str],
     now: float,
     *,
@@ -148,7 +148,7 @@ _encode = msgspec.json.Encoder().encode
 class Vault(msgspec.Struct, frozen=True, kw_only=True):
     """The stores that all drivers share."""
 
-    store: Secrets
+    store: SealedSecrets
     clock: Clock
     record: Callable[[bytes], None]  # into the audit log
     workspace: str

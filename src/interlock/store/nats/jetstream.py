@@ -54,7 +54,7 @@ def text_of(quoted: str) -> str:
     return _QUOTED.sub(lambda match: bytes.fromhex(match[1].decode()), quoted.encode()).decode()
 
 
-class Names:
+class StreamNames:
     """The names of streams and subjects that replicas of one node share."""
 
     def __init__(self, node: str) -> None:

@@ -30,8 +30,8 @@ from interlock.store.nats.jetstream import (
     BATCH_MAX,
     HEADERS_MAX,
     JetStream,
-    Names,
     Stored,
+    StreamNames,
     WrongSequence,
     is_digest,
     text_of,
@@ -116,7 +116,7 @@ class OwnWrites:
 class NatsKeyValue:
     """The key-value part of a store. Values in parts are written one after the other."""
 
-    def __init__(self, jetstream: JetStream, names: Names) -> None:
+    def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
         self._jetstream = jetstream
         self._names = names
         self._stream = names.kv_stream
@@ -339,7 +339,7 @@ class Watches:
     not reached yet; the reader skips what is older.
     """
 
-    def __init__(self, jetstream: JetStream, names: Names, kv: NatsKeyValue) -> None:
+    def __init__(self, jetstream: JetStream, names: StreamNames, kv: NatsKeyValue) -> None:
         self._jetstream = jetstream
         self._names = names
         self._kv = kv

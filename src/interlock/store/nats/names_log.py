@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
 from interlock.store.nats.connection import Connection, Headers
-from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Names, Stored, WrongSequence, token
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Stored, StreamNames, WrongSequence, token
 from interlock.store.nats.reader import Reader, StreamIterator
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Conflict, Damaged, NamedRecord, StoreRefused
@@ -47,7 +47,7 @@ class NatsNamesLog:
     is_begun = True  # others may have begun it: only reading tells
 
     def __init__(self, place: SharedPlace) -> None:
-        names = Names(place.node)
+        names = StreamNames(place.node)
         self._connection = Connection(place.servers, "the registry's log on NATS")
         self._jetstream = JetStream(self._connection, place.replicas)
         self._stream = names.names_stream

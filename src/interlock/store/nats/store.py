@@ -13,7 +13,7 @@ from typing import TypeVar
 from nats.aio.msg import Msg
 
 from interlock.store.nats.connection import Connection, settle_with_message
-from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Names, NoStream
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream, StreamNames
 from interlock.store.nats.key_value import NatsKeyValue, NatsWatch, Watches
 from interlock.store.nats.reader import Reader, StreamIterator
 from interlock.store.nats.servers import SharedPlace
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class NatsStreams:
     """The append-only streams of a store: one JetStream stream each, created with the first record."""
 
-    def __init__(self, jetstream: JetStream, names: Names) -> None:
+    def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
         self._jetstream = jetstream
         self._names = names
         self._appending: dict[str, asyncio.Lock] = {}
@@ -129,7 +129,7 @@ class NatsFollowing(StreamIterator):
     """
 
     def __init__(
-        self, jetstream: JetStream, names: Names, stream: str, after: int, ensure: Callable[[], Awaitable[None]]
+        self, jetstream: JetStream, names: StreamNames, stream: str, after: int, ensure: Callable[[], Awaitable[None]]
     ) -> None:
         super().__init__()
         self._jetstream = jetstream
@@ -210,7 +210,7 @@ class NatsStore:
     def __init__(self, place: SharedPlace) -> None:
         self._connection = Connection(place.servers, "the NATS store")
         jetstream = JetStream(self._connection, place.replicas)
-        names = Names(place.node)
+        names = StreamNames(place.node)
         self.kv = NatsKeyValue(jetstream, names)
         self.streams = NatsStreams(jetstream, names)
         self._watches = Watches(jetstream, names, self.kv)

@@ -51,7 +51,7 @@ def names_on_disk(data: Path, kind: Kind) -> frozenset[str]:
         db.close()
 
 
-class Secrets:
+class SealedSecrets:
     """The secrets of a node, by kind and name."""
 
     def __init__(self, data: Path) -> None:
