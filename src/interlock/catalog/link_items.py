@@ -550,7 +550,7 @@ class _LinkItemsBuilder:
         ruling: ToolClass | None,
         accepted: ToolClaims | None,
     ) -> _Assessment | InvalidAnnotation:
-        """Assess a tool. Most tools of a server state the same about themselves, so that they share one assessment."""
+        """Return the assessment of a tool. Most tools of a server state the same, so that they share one."""
         if rule is not None or ruling is not None or accepted is not None or original in self._link.classes:
             return self._judge_one(original, stated, annotations, rule, ruling, accepted)
         key = (

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import Raw
 
-from interlock.approvals.protocol.approval import TABLE, Approval, Kind, Move, Source, Status, maybe_after, refusal_of
+from interlock.approvals.protocol.approval import TABLE, Approval, Kind, Move, Source, Status, find_next_status, refusal_of
 from interlock.approvals.protocol.digests import proposal_digest
 from interlock.rooms.protocol.proposals import (
     STATUS,
@@ -56,7 +56,7 @@ def test_an_illegal_move_is_refused_by_its_name(status: Status) -> None:
     names |= {"unknown": "already_claimed", "expired": "proposal_expired", "rejected": "confirmation_denied"}
     names |= {"withdrawn": "confirmation_void", "void": "confirmation_void", "pending": "confirmation_unknown"}
     assert refusal_of(approval).message == names[STATUS[status].value]
-    assert (maybe_after(status, Move.APPROVE) is not None) == (status is Status.PENDING)
+    assert (find_next_status(status, Move.APPROVE) is not None) == (status is Status.PENDING)
 
 
 @pytest.mark.req("X-4.2-2", "X-4.2-3", "X-4.2-4")

@@ -281,7 +281,7 @@ def _block(block: Any) -> str:
 
 
 def _as_json(text: str) -> str | None:
-    """Indent a text that is one JSON object or list, as servers often answer. Return None for any other text."""
+    """Return a text that is one JSON object or list with indentation, or None for any other text."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
