@@ -3,7 +3,16 @@
 import pytest
 from msgspec import Raw
 
-from interlock.approvals.protocol.approval import TABLE, Approval, Kind, Move, Source, Status, find_next_status, refusal_of
+from interlock.approvals.protocol.approval import (
+    TABLE,
+    Approval,
+    Kind,
+    Move,
+    Source,
+    Status,
+    find_next_status,
+    refusal_of,
+)
 from interlock.approvals.protocol.digests import proposal_digest
 from interlock.rooms.protocol.proposals import (
     STATUS,
