@@ -36,7 +36,7 @@ FLAGS = (
 )
 
 
-def maybe_chromium() -> str | None:
+def find_chromium() -> str | None:
     named = os.environ.get("CHROMIUM")
     return named or next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), None)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gate.browser import Browser, Tab, browsing, maybe_chromium
+from tests.gate.browser import Browser, Tab, browsing, find_chromium
 from tests.gate.certificate import certify
 from tests.gate.held_calls import ADA, GATED, Client, Diary, anchor, enrol_waiting, gated_node
 from tests.support.node_process import RunningNode, wait_for
 
-CHROMIUM = maybe_chromium()
+CHROMIUM = find_chromium()
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install chromium (make test does, where it may)"),
     pytest.mark.timeout(120),  # a browser starts slowly beside seven others

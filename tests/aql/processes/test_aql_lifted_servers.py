@@ -187,7 +187,7 @@ async def test_what_was_reported_is_not_used_up_by_asking_for_a_confirmation(tmp
         id = asked["error"]["details"]["confirmation_id"]
         assert "confirmation_token" not in asked["error"]["details"]
         await here.house.until(lambda: here.node.approvals.inbox.get(id) is not None)
-        token = here.node.approvals.codes.maybe_shown(id)
+        token = here.node.approvals.codes.find_code(id)
         confirms = {"operation": "confirm_operation", "params": {"confirmation_token": token}}
         waits = client.client.begin("tools/call", {"name": "mcp_aql", "arguments": confirms})
         await here.house.until(waits.done)

@@ -62,6 +62,6 @@ def test_what_waits_for_this_caller_is_named(node: RunningNode) -> None:
 
 def test_the_command_prints_them(node: RunningNode) -> None:
     shown = node.cli("tools", "show", "plant.fire", "--as", "client:reader").stdout
-    assert "what a call of client:reader meets" in shown
+    assert "checks before a call by client:reader runs" in shown
     assert "refuse" in shown
     assert "proof by ada" in shown

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, expect, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
-from tests.gate.browser import maybe_chromium
+from tests.gate.browser import find_chromium
 from tests.gate.held_calls import ADA, GATED, anchor, enrol_waiting
 from tests.operator.garden_server import command
 from tests.support.node_process import RunningNode, running_node, wait_for
@@ -91,7 +91,7 @@ class Console:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = maybe_chromium()
+    program = find_chromium()
     if program is None:
         pytest.skip("NO BROWSER: install chromium (make test does, where it may)")
     with sync_playwright() as playwright:
