@@ -229,16 +229,16 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def lingering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def idle_clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Connect clients that do nothing to a node; the first test that names this starts their time."""
     from tests.servers.start import raw
-    from tests.support.idle_clients import HUGE, Lingering
+    from tests.support.idle_clients import HUGE, IdleClients
     from tests.support.node_process import running_node
 
     servers = {"good": {"command": raw("all")}, "huge": {"command": raw("huge-answer", "--bytes", str(HUGE))}}
     with (
         running_node(tmp_path_factory.mktemp("lingering"), servers) as node,
-        contextlib.closing(Lingering(node)) as opened,
+        contextlib.closing(IdleClients(node)) as opened,
     ):
         yield opened
 
@@ -280,11 +280,11 @@ def node(interlock: Any, operations: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def public_door(operations: Any) -> Iterator[Any]:
+def public_endpoint(operations: Any) -> Iterator[Any]:
     """Serve the public endpoint of the fake node."""
-    from tests.operator.fake_node import FakePublicDoor, serving, tcp_listener, url_of
+    from tests.operator.fake_node import FakePublicEndpoint, serving, tcp_listener, url_of
 
-    door = FakePublicDoor()
+    door = FakePublicEndpoint()
     listener = tcp_listener()
     operations.url = url_of(listener) + "/mcp"
     with serving(door.app, listener):

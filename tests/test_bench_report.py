@@ -193,7 +193,7 @@ def fanned(rate: float, each_kb: float, busy_us: float, deaf_ms: float) -> RoomF
     ],
     ids=["at the limit", "beyond it", "not measured"],
 )
-def test_rooms_keep_their_promises_or_are_said_not_to(figures: RoomFigures, kept: list[bool | None]) -> None:
+def test_rooms_keep_their_promises_or_are_reported(figures: RoomFigures, kept: list[bool | None]) -> None:
     whole = Report(machine="m", python="3", pinned=True, sections=[], rooms=figures)
     assert [one.kept for one in limits(whole)] == kept
     assert "## rooms" in markdown(whole)

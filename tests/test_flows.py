@@ -27,13 +27,13 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from tests.approvals.inboxes import Hands  # noqa: E402
-from tests.aql.aql_node import TOOLS, place  # noqa: E402
+from tests.approvals.inboxes import ManualClock  # noqa: E402
+from tests.aql.aql_node import TOOLS, aql_node  # noqa: E402
 from tests.gate.held_calls import ADA, anchor  # noqa: E402
 from tests.rooms.in_process.test_room_tracker import AGENT, HUMAN, garden_at  # noqa: E402
 from tests.servers.minting import mint  # noqa: E402
 from tests.servers.start import raw, serving  # noqa: E402
-from tests.support.frozen_node import house, move, still, tool  # noqa: E402
+from tests.support.frozen_node import advance_time, frozen_node, in_frozen_time, tool  # noqa: E402
 
 from interlock.approvals.protocol.approval import Status  # noqa: E402
 from interlock.config.load import load  # noqa: E402
@@ -79,10 +79,10 @@ class Trace:
             OF_THE_FLOW.reset(token)
 
 
-@still
+@in_frozen_time
 async def plain_call(folder: Path, trace: Trace) -> None:
     """A client on stdio calls a tool of a subserver."""
-    async with house(folder, '[gate]\nmode = "open"\n') as here:
+    async with frozen_node(folder, '[gate]\nmode = "open"\n') as here:
         await here.leaf("docs", tools=TOOLS, heartbeat_interval_ms=0).joined()
         client = here.client()
         await client.call("docs.list_users")
@@ -91,10 +91,10 @@ async def plain_call(folder: Path, trace: Trace) -> None:
     assert "result" in reply
 
 
-@still
+@in_frozen_time
 async def aql_operation(folder: Path, trace: Trace) -> None:
     """A client sends an operation to an endpoint of MCP-AQL."""
-    async with place(folder) as here:
+    async with aql_node(folder) as here:
         await here.leaf()
         client = here.modern()
         await client.do("docs__list_users")
@@ -103,11 +103,11 @@ async def aql_operation(folder: Path, trace: Trace) -> None:
     assert reply["success"]
 
 
-@still
+@in_frozen_time
 async def held_call(folder: Path, trace: Trace) -> None:
     """A client calls a tool that cannot be undone, and confirms the call with a proof."""
     config = anchor("key", ADA, "*")
-    async with house(folder, config) as here:
+    async with frozen_node(folder, config) as here:
         erase = tool("erase", annotations={"destructiveHint": True})
         leaf = await here.leaf("docs", tools=[erase], heartbeat_interval_ms=0).joined()
         client = here.client()
@@ -140,7 +140,7 @@ class Pipe:
 
 async def room_proposal(folder: Path, trace: Trace) -> None:
     """A restricted participant proposes a call, and a full one carries it out."""
-    async with garden_at(folder, Hands()) as garden:
+    async with garden_at(folder, ManualClock()) as garden:
         agent = ParticipantConnection(Admission(garden.room, AGENT, "room:agent", "token", 0), garden.clock)
         human = ParticipantConnection(Admission(garden.room, HUMAN, "room:human", "token", 0), garden.clock)
         for connection in (agent, human):
@@ -159,22 +159,22 @@ async def room_proposal(folder: Path, trace: Trace) -> None:
 DEVICE = ROOT / "examples" / "tree" / ".devices" / "vent.toml"
 
 
-@still
+@in_frozen_time
 async def device_call(folder: Path, trace: Trace) -> None:
     """A client calls a command of a device that the node simulates."""
     (folder / ".devices").mkdir()
     (folder / ".devices" / "vent.toml").write_text(DEVICE.read_text(encoding="utf-8"))
-    async with house(folder, '[gate]\nmode = "open"\n') as here:
+    async with frozen_node(folder, '[gate]\nmode = "open"\n') as here:
         client = here.client()
         while here.state("vent") != "ready":
-            await move(0.05)
+            await advance_time(0.05)
         waiting = client.begin("tools/call", {"name": "vent.read_air", "arguments": {}})
         while not waiting.done():
-            await move(0.001)
+            await advance_time(0.001)
         with trace.active():
             waiting = client.begin("tools/call", {"name": "vent.read_air", "arguments": {}})
             while not waiting.done():
-                await move(0.001)
+                await advance_time(0.001)
     assert "result" in waiting.result(), waiting.result()
 
 

@@ -69,7 +69,7 @@ def test_conditions_statements_words_and_limits_are_changed_one_at_a_time() -> N
     assert option.applied(b'APART = ("--unshare-net", "--", "all of it")') == b'APART = (*(), "--", "all of it")'
 
 
-def test_a_comment_stands_for_its_statement_and_a_docstring_for_none() -> None:
+def test_a_comment_applies_to_its_statement_and_a_docstring_to_none() -> None:
     found = {(one.entry, one.first, one.last) for one in citations(SOURCE)}
     assert found == {("AX-1-1", 1, 1), ("AX-1-2", 7, 8), ("AX-1-3", 10, 10), ("AX-1-4", 10, 10)}
     assert not citations(b'"""AX-1-1."""\n\n\ndef several():\n    """AX-1-2."""\n    return 7\n')

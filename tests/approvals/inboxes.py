@@ -19,7 +19,7 @@ ALICE = "client:alice"
 ARGUMENTS = Raw(b'{"path":"/etc/s3cret-name",  "n":123456789012345678901234567890}')  # kept byte for byte
 
 
-class Hands:
+class ManualClock:
     """A clock that stands until it is moved; the wall can be moved alone."""
 
     def __init__(self) -> None:
@@ -37,10 +37,10 @@ class Hands:
         self.wall_at += seconds
 
 
-class Desk:
+class StoredInbox:
     """`inbox` on `store`, with what it needs; `records` reads the audit log."""
 
-    def __init__(self, store: Store, audit: AuditLog, clock: Hands, rules: Rules) -> None:
+    def __init__(self, store: Store, audit: AuditLog, clock: ManualClock, rules: Rules) -> None:
         self.store, self.audit, self.clock = store, audit, clock
         self.recorder = Recorder(audit)
         self.inbox = Inbox(ApprovalStore(store.kv, clock), ApprovalAudit(self.recorder), clock, rules)
@@ -76,9 +76,9 @@ def _got(answer: object) -> Approval:
 
 
 @contextlib.asynccontextmanager
-async def desk_at(
-    folder: Path, clock: Hands | None = None, made: Callable[[Desk], None] = lambda _: None, **rules: Any
-) -> AsyncIterator[Desk]:
+async def stored_inbox(
+    folder: Path, clock: ManualClock | None = None, made: Callable[[StoredInbox], None] = lambda _: None, **rules: Any
+) -> AsyncIterator[StoredInbox]:
     """A second one on the same folder is what a restart sees: nothing is carried over but the disk.
 
     `made` makes what is there before the inbox opens.
@@ -86,7 +86,7 @@ async def desk_at(
     store, audit = build_store("sqlite", folder), build_audit("sqlite", folder)
     await store.open()
     await audit.open()
-    desk = Desk(store, audit, clock or Hands(), Rules(**rules))
+    desk = StoredInbox(store, audit, clock or ManualClock(), Rules(**rules))
     made(desk)
     try:
         await desk.inbox.open()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.aql.aql_schemas import check_answer, is_valid
-from tests.support.frozen_node import Client, House, Leaf, house, tool, turns
+from tests.support.frozen_node import Client, FrozenNode, Leaf, frozen_node, run_until_idle, tool
 
 OPEN = '[gate]\nmode = "open"\n'
 TEXT = {"type": "string"}
@@ -44,7 +44,7 @@ TOOLS = [
 ]
 
 
-class Aql:
+class AqlClient:
     """A client of one AQL surface. `send` gives the envelope; `result` the whole MCP result."""
 
     def __init__(self, client: Client) -> None:
@@ -76,8 +76,8 @@ class Aql:
         return envelope["data"]
 
 
-class AqlPlace:
-    def __init__(self, here: House) -> None:
+class AqlNode:
+    def __init__(self, here: FrozenNode) -> None:
         self.house = here
         self.node = here.node
 
@@ -86,32 +86,45 @@ class AqlPlace:
         leaf.answer = lambda params: {"structuredContent": {"got": params["arguments"]}, "content": []}
         return leaf
 
-    def modern(self, surface: str = "aql") -> Aql:
+    def modern(self, surface: str = "aql") -> AqlClient:
         front = self.node.fronts.lines.make(None, surface)
         client = Client(front.feed)
         front.connect(cast(Any, client))
-        return Aql(client)
+        return AqlClient(client)
 
-    async def legacy(self, surface: str = "aql") -> Aql:
+    async def legacy(self, surface: str = "aql") -> AqlClient:
         made = self.modern(surface)
         await made.client.greet(level=None)
         return made
 
-    async def client(self, era: str, surface: str = "aql") -> Aql:
+    async def client(self, era: str, surface: str = "aql") -> AqlClient:
         return self.modern(surface) if era == "modern" else await self.legacy(surface)
 
 
-def sent(leaf: Leaf) -> list[dict[str, Any]]:
+def received_calls(leaf: Leaf) -> list[dict[str, Any]]:
     """What the leaf's tools were called with: name and arguments."""
     calls = [one["params"] for one in leaf.heard if one.get("method") == "tools/call"]
     return [{"name": one["name"], "arguments": one.get("arguments")} for one in calls]
 
 
 @contextlib.asynccontextmanager
-async def place(folder: Path, config: str = OPEN) -> AsyncIterator[AqlPlace]:
+async def aql_node(folder: Path, config: str = OPEN) -> AsyncIterator[AqlNode]:
     folder.mkdir(parents=True, exist_ok=True)
-    async with house(folder, config) as here:
-        yield AqlPlace(here)
+    async with frozen_node(folder, config) as here:
+        yield AqlNode(here)
 
 
-__all__ = ["OPEN", "READS", "TEXT", "TOOLS", "WRITES", "Aql", "AqlPlace", "place", "schema", "sent", "tool", "turns"]
+__all__ = [
+    "OPEN",
+    "READS",
+    "TEXT",
+    "TOOLS",
+    "WRITES",
+    "AqlClient",
+    "AqlNode",
+    "aql_node",
+    "received_calls",
+    "run_until_idle",
+    "schema",
+    "tool",
+]

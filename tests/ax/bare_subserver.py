@@ -44,7 +44,7 @@ async def connect(node: RunningNode, *, token: str | None = None, **options: Any
     return await websockets.connect(address(node), additional_headers=headers, **kept)
 
 
-class Bare:
+class BareSubserver:
     def __init__(
         self,
         socket: Any,
@@ -104,7 +104,7 @@ class Bare:
     async def beat(self, **more: Any) -> Any:
         return await self.request("mcpax/heartbeat", {"session_id": self.session["session_id"], **more})
 
-    async def until(self, true: Callable[["Bare"], Any], seconds: float = PATIENCE_S) -> Any:
+    async def until(self, true: Callable[["BareSubserver"], Any], seconds: float = PATIENCE_S) -> Any:
         async with asyncio.timeout(seconds):
             while not (found := true(self)):
                 self._news.clear()
@@ -113,7 +113,9 @@ class Bare:
 
     async def hear(self, method: str) -> dict[str, Any]:
         """The first message of that method."""
-        return await self.until(lambda bare: next((m for m in bare.heard if m.get("method") == method), None))
+        return await self.until(
+            lambda bare_subserver: next((m for m in bare_subserver.heard if m.get("method") == method), None)
+        )
 
     async def closed(self) -> tuple[int | None, str]:
         await asyncio.wait_for(self.socket.wait_closed(), PATIENCE_S)
@@ -196,9 +198,11 @@ class Bare:
 
 
 @contextlib.asynccontextmanager
-async def bare(node: RunningNode, segment: str, *, token: str | None = None, **options: Any) -> AsyncIterator[Bare]:
+async def bare_subserver(
+    node: RunningNode, segment: str, *, token: str | None = None, **options: Any
+) -> AsyncIterator[BareSubserver]:
     """Registered, and listed as far as it has tools."""
-    leaf = Bare(await connect(node, token=token), segment, **options)
+    leaf = BareSubserver(await connect(node, token=token), segment, **options)
     try:
         await leaf.register()
         yield leaf

@@ -12,7 +12,7 @@ SUBPROTOCOL = websockets.Subprotocol("mcpax.v1")
 PATIENCE_S = 10.0
 
 
-class Tap:
+class LinkTap:
     def __init__(self, target: str) -> None:
         """`target` is the aggregator's ws:// address of /ax."""
         self._target = target
@@ -61,8 +61,8 @@ class Tap:
 
 
 @contextlib.asynccontextmanager
-async def tap(target: str) -> AsyncIterator[Tap]:
-    made = Tap(target)
+async def link_tap(target: str) -> AsyncIterator[LinkTap]:
+    made = LinkTap(target)
     async with websockets.serve(
         made._accept, "127.0.0.1", 0, subprotocols=[SUBPROTOCOL], max_size=None, close_timeout=0.5
     ) as server:

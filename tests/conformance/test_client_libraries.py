@@ -104,7 +104,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, "Fut
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_library_lists_calls_hears_answers_and_is_refused(name: str, running: dict[str, "Future[Found]"]) -> None:
+def test_a_library_lists_calls_receives_answers_and_is_refused(name: str, running: dict[str, "Future[Found]"]) -> None:
     try:
         found = running[name].result()
     except toolbox.ToolMissing as missing:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.toolbox import ToolMissing, npm_server, pypi_server
-from tests.servers.caging import has, needs_sandbox
+from tests.servers.caging import is_installed, needs_sandbox
 from tests.support.node_process import RunningNode, Wire, running_node
 
 pytestmark = [needs_sandbox, pytest.mark.timeout(600)]
@@ -34,7 +34,7 @@ def servers(folder: Path) -> dict[str, dict[str, Any]]:
         each.mkdir()
     (shared / "note.txt").write_text("a note")
     (folder / "private.txt").write_text("private")
-    if has("git"):
+    if is_installed("git"):
         subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
     database = ("--db-path", str(data / "t.db"))
     return {
@@ -86,7 +86,7 @@ def test_time_tells_the_time(scene: Scene) -> None:
 
 
 @pytest.mark.req("AIP-security-2")
-@pytest.mark.skipif(not has("git"), reason="git is not installed: its server is not shown")
+@pytest.mark.skipif(not is_installed("git"), reason="git is not installed: its server is not shown")
 def test_git_sees_the_repository_among_its_arguments(scene: Scene) -> None:
     assert "branch" in scene.call("git.git_status", repo_path=str(scene.folder / "repository"))
 

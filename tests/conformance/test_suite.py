@@ -88,7 +88,7 @@ async def roots(context: Any) -> types.ListRootsResult:
     return types.ListRootsResult(roots=[types.Root(uri="file:///shop")])
 
 
-def test_every_client_scenario_is_run_or_stands_among_those_that_are_not() -> None:
+def test_every_client_scenario_is_run_or_listed_as_not_run() -> None:
     required = {one for revision in suite.REQUIREMENTS.values() for one in suite.client_scenarios(revision)}
     run = {one for one in required if suite.is_run(one)}
     assert {one for one in run if not one.startswith(agreeing.PREFIX)} == SCENARIOS.keys()

@@ -13,7 +13,7 @@ from typing import Any
 from tests.drivers import driver_texts
 from tests.servers.start import raw
 from tests.support.node_process import _toml
-from tests.support.node_with_clock import SECONDS, AheadClock, Place
+from tests.support.node_with_clock import SECONDS, AheadClock, ClockedNode
 
 from interlock.config.load import load
 from interlock.core.calls.caller import Caller
@@ -49,8 +49,8 @@ def driver(ident: str, *bindings: dict[str, Any], **changed: Any) -> Driver:
     return reading.value
 
 
-class Lent:
-    def __init__(self, provider: "Lending", link: ServerLink) -> None:
+class LentLink:
+    def __init__(self, provider: "LendingProvider", link: ServerLink) -> None:
         self.provider, self.link = provider, link
         provider.lent += 1
 
@@ -60,7 +60,7 @@ class Lent:
         self.provider = None  # type: ignore[assignment]
 
 
-class Lending:
+class LendingProvider:
     """A provider whose server is a configured one of the node."""
 
     def __init__(self, node: Node, segment: str, declared: Driver, contracts: Iterable[Contract]) -> None:
@@ -95,17 +95,17 @@ class Lending:
         self.looked += 1
         return self.illness
 
-    def find_ready_lease(self, caller: Caller) -> Lent | None:
-        return None if self.asleep or self.refusal is not None else Lent(self, self.link)
+    def find_ready_lease(self, caller: Caller) -> LentLink | None:
+        return None if self.asleep or self.refusal is not None else LentLink(self, self.link)
 
-    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lent | DriverRefusal:
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> LentLink | DriverRefusal:
         self.woken += 1
         await asyncio.sleep(0)
-        return self.refusal if self.refusal is not None else Lent(self, self.link)
+        return self.refusal if self.refusal is not None else LentLink(self, self.link)
 
 
-class ContractPlace(Place):
-    async def offer(self, contracts: Iterable[Contract], *providers: Lending) -> None:
+class ContractNode(ClockedNode):
+    async def offer(self, contracts: Iterable[Contract], *providers: LendingProvider) -> None:
         known = {each.id: each for each in contracts}
         serving = {ident: tuple(one for one in providers if ident in one.bindings) for ident in known}
         await (
@@ -114,9 +114,11 @@ class ContractPlace(Place):
             .take(ContractTable(contracts=known, providers=serving, drivers=providers))
         )
 
-    async def serve(self, segment: str, made: Contract, tool_name: str, **changed: Any) -> Lending:
+    async def serve(self, segment: str, made: Contract, tool_name: str, **changed: Any) -> LendingProvider:
         """One contract, one driver."""
-        lending = Lending(self.node, segment, driver("only-mcp", binding(made.id, tool_name, **changed)), [made])
+        lending = LendingProvider(
+            self.node, segment, driver("only-mcp", binding(made.id, tool_name, **changed)), [made]
+        )
         await self.offer([made], lending)
         return lending
 
@@ -133,7 +135,7 @@ class ContractPlace(Place):
 
 
 @contextlib.asynccontextmanager
-async def contract_place(folder: Path, servers: Mapping[str, Any], extra: str = "") -> AsyncIterator[ContractPlace]:
+async def contract_node(folder: Path, servers: Mapping[str, Any], extra: str = "") -> AsyncIterator[ContractNode]:
     """`servers`: segment -> its era, or its table."""
     config = folder / "interlock.toml"
     tables = ""
@@ -147,7 +149,7 @@ async def contract_place(folder: Path, servers: Mapping[str, Any], extra: str = 
     await node.open()
     try:
         await node.readiness.settle(SECONDS)
-        yield ContractPlace(node, clock)
+        yield ContractNode(node, clock)
     finally:
         await node.close()
 

@@ -23,31 +23,31 @@ CONTENT = {
 }
 
 
-def takes(*required: str, **properties: Any) -> dict[str, Any]:
+def input_schema(*required: str, **properties: Any) -> dict[str, Any]:
     """An inputSchema, or the inputs of a contract."""
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
 READ_FILE = {
     "name": "read_file",
-    "inputSchema": {**DRAFT_07, **takes("path", path=STRING, tail={"type": "number"}, head={"type": "number"})},
+    "inputSchema": {**DRAFT_07, **input_schema("path", path=STRING, tail={"type": "number"}, head={"type": "number"})},
     "annotations": READS,
     "outputSchema": CONTENT,
 }
 WRITE_FILE = {
     "name": "write_file",
-    "inputSchema": {**DRAFT_07, **takes("path", "content", path=STRING, content=STRING)},
+    "inputSchema": {**DRAFT_07, **input_schema("path", "content", path=STRING, content=STRING)},
     "annotations": {"readOnlyHint": False, "idempotentHint": True, "destructiveHint": True, "openWorldHint": False},
     "outputSchema": CONTENT,
 }
 LIST_DIRECTORY = {
     "name": "list_directory",
-    "inputSchema": {**DRAFT_07, **takes("path", path=STRING)},
+    "inputSchema": {**DRAFT_07, **input_schema("path", path=STRING)},
     "annotations": READS,
     "outputSchema": CONTENT,
 }
 _ENTITY = {
-    **takes(
+    **input_schema(
         *("name", "entityType", "observations"),
         name=STRING,
         entityType=STRING,
@@ -56,7 +56,7 @@ _ENTITY = {
     "additionalProperties": False,
 }
 _RELATION = {
-    **takes("from", "to", "relationType", **{"from": STRING, "to": STRING, "relationType": STRING}),
+    **input_schema("from", "to", "relationType", **{"from": STRING, "to": STRING, "relationType": STRING}),
     "additionalProperties": False,
 }
 READ_GRAPH = {
@@ -65,7 +65,7 @@ READ_GRAPH = {
     "annotations": READS,
     "outputSchema": {
         **DRAFT_07,
-        **takes(
+        **input_schema(
             *("entities", "relations"),
             entities={"type": "array", "items": _ENTITY},
             relations={"type": "array", "items": _RELATION},
@@ -73,9 +73,12 @@ READ_GRAPH = {
         "additionalProperties": False,
     },
 }
-ECHO = {"name": "echo", "inputSchema": {**DRAFT_07, **takes("message", message=STRING)}}
-GIT_STATUS = {"name": "git_status", "inputSchema": takes("repo_path", repo_path={"title": "Repo Path", **STRING})}
-READ_QUERY = {"name": "read_query", "inputSchema": takes("query", query=STRING)}
+ECHO = {"name": "echo", "inputSchema": {**DRAFT_07, **input_schema("message", message=STRING)}}
+GIT_STATUS = {
+    "name": "git_status",
+    "inputSchema": input_schema("repo_path", repo_path={"title": "Repo Path", **STRING}),
+}
+READ_QUERY = {"name": "read_query", "inputSchema": input_schema("query", query=STRING)}
 
 
 def entry(extract: str | None = None, mapping: Mapping[str, str] | None = None, **ours: Any) -> dict[str, Any]:
@@ -131,12 +134,12 @@ def refused(one: dict[str, Any], promise: dict[str, Any], tool: Mapping[str, Any
 
 def promising(outputs: Any, inputs: Any = None, **changed: Any) -> dict[str, Any]:
     """A contract with these outputs."""
-    return contract(outputs=outputs, inputs=inputs if inputs is not None else takes(), **changed)
+    return contract(outputs=outputs, inputs=inputs if inputs is not None else input_schema(), **changed)
 
 
 def giving(outputs: Any = None, inputs: Any = None, **changed: Any) -> dict[str, Any]:
     """A tool with this outputSchema."""
-    made = {"name": "tool", "inputSchema": inputs if inputs is not None else takes(), **changed}
+    made = {"name": "tool", "inputSchema": inputs if inputs is not None else input_schema(), **changed}
     return made if outputs is None else {**made, "outputSchema": outputs}
 
 

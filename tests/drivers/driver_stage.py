@@ -94,7 +94,7 @@ class Log:
         return [line["got"].get("params") for line in self.lines if line.get("got", {}).get("method") == method]
 
 
-class Stage:
+class DriverStage:
     def __init__(self, folder: Path, node: Node) -> None:
         self.folder = folder
         self.node = node
@@ -196,19 +196,19 @@ class Stage:
         await asyncio.gather(*(provider.stop() for provider in self.providers))
 
 
-async def settled(provider: DriverProvider) -> DriverProvider:
+async def wait_until_settled(provider: DriverProvider) -> DriverProvider:
     async with asyncio.timeout(SECONDS):
         await provider.settled.wait()
     return provider
 
 
-async def lent(provider: DriverProvider, who: str = "ada", timeout_s: float = SECONDS) -> InstanceLease:
+async def lend_link(provider: DriverProvider, who: str = "ada", timeout_s: float = SECONDS) -> InstanceLease:
     lease = await provider.acquire(caller(who), timeout_s)
     assert isinstance(lease, InstanceLease), lease
     return lease
 
 
-async def asked(lease: InstanceLease, name: str = "echo", **arguments: Any) -> dict[str, Any]:
+async def call_tool(lease: InstanceLease, name: str = "echo", **arguments: Any) -> dict[str, Any]:
     """A tools/call on the lent link, as plain as can be."""
     meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     params: dict[str, Any] = {"name": name, "arguments": arguments}
@@ -223,13 +223,13 @@ async def asked(lease: InstanceLease, name: str = "echo", **arguments: Any) -> d
 
 
 @contextlib.asynccontextmanager
-async def staged(folder: Path, clock: Clock | None = None) -> AsyncIterator[Stage]:
+async def driver_stage(folder: Path, clock: Clock | None = None) -> AsyncIterator[DriverStage]:
     config = folder / "interlock.toml"
     config.write_text("")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda *_: None, clock, listen=False)
     await node.open()
-    stage = Stage(folder, node)
+    stage = DriverStage(folder, node)
     try:
         yield stage
     finally:

@@ -31,7 +31,7 @@ def anchor(name: str, signer: SigningKey, *approves: str) -> str:
 ANCHORED = GATED + anchor("ada", ADA, "*") + anchor("bob", BOB, "office.*")
 
 
-class Diary:
+class ActuatorLog:
     """What the actuator did."""
 
     def __init__(self, path: Path) -> None:
@@ -45,14 +45,14 @@ class Diary:
         return len(self.read())
 
 
-def served(diary: Diary, era: str = "modern") -> dict[str, Any]:
+def actuator_table(diary: ActuatorLog, era: str = "modern") -> dict[str, Any]:
     words = command(diary.path, "--era", era)
     return {"command": words[0], "args": words[1:]}
 
 
 @contextlib.contextmanager
-def gated_node(folder: Path, diary: Diary, extra: str = ANCHORED, era: str = "modern") -> Iterator[RunningNode]:
-    with running_node(folder, {"plant": served(diary, era)}, extra) as node:
+def gated_node(folder: Path, diary: ActuatorLog, extra: str = ANCHORED, era: str = "modern") -> Iterator[RunningNode]:
+    with running_node(folder, {"plant": actuator_table(diary, era)}, extra) as node:
         node.wait_link("plant", {"state": "ready"})
         yield node
 
@@ -125,7 +125,7 @@ def proof(demand: Mapping[str, Any], signer: SigningKey = ADA, **changes: Any) -
     return mint(signer, said, typ="mcpax-confirm+jwt")
 
 
-def recomputed(demand: Mapping[str, Any]) -> str:
+def compute_digest(demand: Mapping[str, Any]) -> str:
     """The digest of a held call as a signer computes it, from nothing but what it was shown."""
     signed = {"v": 1, **demand, **demand.get("held_as", {})}
     names = ("v", "aggregator_id", "tool", "arguments", "route", "caller", "tool_digest")

@@ -13,7 +13,7 @@ HOME = "/srv/ada"
 WORKSPACE = "/srv/ada/project"
 
 
-def around(**changed: Any) -> Surroundings:
+def wrap_servers(**changed: Any) -> Surroundings:
     return Surroundings(**{"home": HOME, "workspace": WORKSPACE, **changed})
 
 
@@ -32,16 +32,16 @@ def entry(client: str, raw: dict[str, Any], **file: Any) -> ServerEntry:
 def drafted_from(
     client: str, raw: dict[str, Any], *, wishes: ImportChoices | None = None, **surroundings: Any
 ) -> DriverDraft:
-    made = draft_entry(entry(client, raw), around(**surroundings), wishes or ImportChoices())
+    made = draft_entry(entry(client, raw), wrap_servers(**surroundings), wishes or ImportChoices())
     assert isinstance(made, DriverDraft), made
     return made
 
 
 def refused_from(client: str, raw: dict[str, Any], **surroundings: Any) -> ImportNote:
-    made = draft_entry(entry(client, raw), around(**surroundings), ImportChoices())
+    made = draft_entry(entry(client, raw), wrap_servers(**surroundings), ImportChoices())
     assert isinstance(made, ImportNote), made
     return made
 
 
-def kept(draft: DriverDraft) -> dict[str, str | None]:
+def written_files(draft: DriverDraft) -> dict[str, str | None]:
     return {each.slug: each.value for each in draft.secrets}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Raw
-from tests.approvals.inboxes import Desk, Hands, desk_at
+from tests.approvals.inboxes import ManualClock, StoredInbox, stored_inbox
 
 from interlock.approvals.decisions import DecisionReceivers, DecisionService
 from interlock.approvals.protocol.approval import Approval, Status
@@ -58,8 +58,8 @@ class Signatures:
         )
 
 
-class NamesHere:
-    def __init__(self, desk: Desk, folder: Path) -> None:
+class NamesNode:
+    def __init__(self, desk: StoredInbox, folder: Path) -> None:
         self.clock, self.inbox = desk.clock, desk.inbox
         self.desk = desk
         self.experts: tuple[str, ...] = ("eve", "acme")
@@ -118,9 +118,9 @@ class NamesHere:
 
 
 @contextlib.asynccontextmanager
-async def names_at(folder: Path, clock: Hands | None = None) -> AsyncIterator[NamesHere]:
-    async with desk_at(folder, clock) as desk:
-        here = NamesHere(desk, folder)
+async def names_at(folder: Path, clock: ManualClock | None = None) -> AsyncIterator[NamesNode]:
+    async with stored_inbox(folder, clock) as desk:
+        here = NamesNode(desk, folder)
         if clock is None:
             here.set_day("2026-11-17")
         await here.state.open()

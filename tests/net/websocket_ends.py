@@ -23,7 +23,7 @@ PATIENCE_S = 10.0
 SUBPROTOCOL = "mcpax.v1"
 
 
-class Heard:
+class RecordedMessages:
     """A sink that remembers, and lets a test wait for what it hears."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Heard:
         self.closed.append((code, reason))
         self._changed.set()
 
-    async def until(self, true: Callable[["Heard"], bool]) -> None:
+    async def until(self, true: Callable[["RecordedMessages"], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not true(self):
                 self._changed.clear()
@@ -62,13 +62,13 @@ class End(Protocol):
 
     def __call__(
         self, *, ping_every_s: float = 20.0, pong_within_s: float = 10.0
-    ) -> contextlib.AbstractAsyncContextManager[tuple[MessagePipe, Heard, Any]]: ...
+    ) -> contextlib.AbstractAsyncContextManager[tuple[MessagePipe, RecordedMessages, Any]]: ...
 
 
 @contextlib.asynccontextmanager
 async def dialled(
     *, ping_every_s: float = 20.0, pong_within_s: float = 10.0
-) -> AsyncIterator[tuple[MessagePipe, Heard, Any]]:
+) -> AsyncIterator[tuple[MessagePipe, RecordedMessages, Any]]:
     peers: asyncio.Queue[Any] = asyncio.Queue()
 
     async def accept(peer: Any) -> None:
@@ -86,7 +86,7 @@ async def dialled(
         compression=None,
         close_timeout=0.2,
     ) as server:
-        heard = Heard()
+        heard = RecordedMessages()
         pipe = await dial(
             f"ws://127.0.0.1:{port_of(server)}/ax",
             heard,
@@ -105,12 +105,12 @@ async def dialled(
 @contextlib.asynccontextmanager
 async def accepted(
     *, ping_every_s: float = 20.0, pong_within_s: float = 10.0
-) -> AsyncIterator[tuple[MessagePipe, Heard, Any]]:
-    made: asyncio.Queue[tuple[AcceptedPipe, Heard]] = asyncio.Queue()
+) -> AsyncIterator[tuple[MessagePipe, RecordedMessages, Any]]:
+    made: asyncio.Queue[tuple[AcceptedPipe, RecordedMessages]] = asyncio.Queue()
 
     async def door(socket: WebSocket) -> None:
         await socket.accept(subprotocol=SUBPROTOCOL)
-        heard = Heard()
+        heard = RecordedMessages()
         pipe = AcceptedPipe(
             socket.scope["extensions"][UPGRADED],
             heard,

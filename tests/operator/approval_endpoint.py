@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 from starlette.requests import Request
-from tests.approvals.inboxes import Desk, desk_at
+from tests.approvals.inboxes import StoredInbox, stored_inbox
 
 from interlock.access.tokens import credential_of
 from interlock.approvals.decisions import DecisionService
@@ -29,7 +29,7 @@ CLIENT = "ilc_" + "c" * 43
 ROLES = {OPERATOR: {"viewer", "operator", "admin"}, VIEWER: {"viewer"}}
 
 
-class KnowsOneWord:
+class PasswordVerifier:
     """Judges by a token that spells out what it is for."""
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ def signed(id: str, digest: str) -> str:
     return f"signed.{id}.{digest}"
 
 
-class Door:
-    def __init__(self, desk: Desk, app: Any, judge: KnowsOneWord, deciding: DecisionService) -> None:
+class ApprovalEndpoint:
+    def __init__(self, desk: StoredInbox, app: Any, judge: PasswordVerifier, deciding: DecisionService) -> None:
         self.desk, self.app, self.judge, self.deciding = desk, app, judge, deciding
 
     async def ask(
@@ -71,9 +71,9 @@ async def authenticate(request: Request) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def door_at(folder: Path, *, guarded: bool = True, **rules: Any) -> AsyncIterator[Door]:
-    async with desk_at(folder, **rules) as desk:
-        judge = KnowsOneWord()
+async def approval_endpoint(folder: Path, *, guarded: bool = True, **rules: Any) -> AsyncIterator[ApprovalEndpoint]:
+    async with stored_inbox(folder, **rules) as desk:
+        judge = PasswordVerifier()
         deciding = DecisionService(desk.inbox, desk.clock, OWN_ID, judge=judge)
         anchors = Anchors((), desk.clock)
         unused: Any = None
@@ -82,4 +82,4 @@ async def door_at(folder: Path, *, guarded: bool = True, **rules: Any) -> AsyncI
         approvals = InboxOperations(desk.inbox, deciding, desk.clock, anchors, passkeys, keys, aggregator_id=OWN_ID)
         handlers = handlers_of([approvals])
         app = operator_app(handlers, authenticate=authenticate if guarded else None)
-        yield Door(desk, app, judge, deciding)
+        yield ApprovalEndpoint(desk, app, judge, deciding)

@@ -515,7 +515,7 @@ class FakeOperations:
         return handlers_of((*services, self.tokens, self.keys, self.approvals))
 
 
-class FakePublicDoor:
+class FakePublicEndpoint:
     """tools/list in two pages and tools/call with one tool per kind of answer; keeps what it was sent."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ needs_node = pytest.mark.skipif(
 )
 
 
-class Shelf:
+class WheelFolder:
     """Wheels in a folder, and the environment in which pip knows nothing else."""
 
     def __init__(self, folder: Path) -> None:
@@ -71,16 +71,16 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path / "shelf")
+def wheel_folder(tmp_path: Path) -> WheelFolder:
+    return WheelFolder(tmp_path / "shelf")
 
 
-class Said(list[str]):
+class RecordedProgress(list[str]):
     def __call__(self, text: str) -> None:
         self.append(text)
 
 
-class Registry:
+class NpmRegistry:
     """A small npm registry on the loopback."""
 
     def __init__(self, port: int, home: Path) -> None:
@@ -115,7 +115,7 @@ class Registry:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
+def registry(tmp_path: Path) -> Iterator[NpmRegistry]:
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = urllib.parse.unquote(self.path)
@@ -132,7 +132,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        serving = Registry(server.server_port, tmp_path)
+        serving = NpmRegistry(server.server_port, tmp_path)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield serving

@@ -18,7 +18,7 @@ from interlock.process.sandbox.sandbox import SandboxedCommand, Sandboxes
 from interlock.process.stderr import StderrRing
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ProgramResult(msgspec.Struct, frozen=True):
     reason: str
     lines: list[str]
     errors: list[str]
@@ -31,7 +31,7 @@ class Ended(msgspec.Struct, frozen=True):
         return json.loads(self.lines[-1])
 
 
-class House:
+class SandboxedHome:
     """A user's home, a workspace and a data folder, and the sandboxes of a node that would live there."""
 
     def __init__(self, folder: Path, packages: Path | None = None, **limits: int) -> None:
@@ -58,7 +58,7 @@ class House:
 
     async def run(
         self, plan: SandboxPlan, *argv: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> Ended:
+    ) -> ProgramResult:
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         sink, stderr = _Sink(gone), StderrRing(now=time.time)
         command = SandboxedCommand(argv=argv, env=env or {}, cwd=cwd or self.workspace)
@@ -82,7 +82,7 @@ class House:
         finally:
             await child.stop(grace_s=0)
             cell.close()
-        return Ended(reason, sink.lines, [line.text for line in stderr.tail()], cell.argv, cell.remark)
+        return ProgramResult(reason, sink.lines, [line.text for line in stderr.tail()], cell.argv, cell.remark)
 
     async def python(self, plan: SandboxPlan, text: str, *words: str, **options: Any) -> Any:
         """What `tell(value)` was called with last; `tried(function)` is its value or the name of its error."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from tests.aql.aql_schemas import check_answer, is_valid
-from tests.safety.agents import LOOK, AgentsHere
+from tests.safety.agents import LOOK, AgentNode
 from tests.support.node_with_clock import CAPABLE, META, SECONDS
 
 from interlock.core.calls.caller import Principal
@@ -24,7 +24,7 @@ STAMP = {
 class Lines:
     """A client over lines, of either era, that keeps every byte it gets."""
 
-    def __init__(self, here: AgentsHere, surface: str, client: str | None = None) -> None:
+    def __init__(self, here: AgentNode, surface: str, client: str | None = None) -> None:
         """`client`: the principal that it is, where it is not `local`."""
         self.is_lost = False
         self.received = b""

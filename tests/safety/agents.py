@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.gate.held_calls import ADA, Diary, anchor, served
+from tests.gate.held_calls import ADA, ActuatorLog, actuator_table, anchor
 from tests.support.node_process import _toml
-from tests.support.node_with_clock import SECONDS, AheadClock, Asked, Place
+from tests.support.node_with_clock import SECONDS, AheadClock, ClockedNode, ModernRequest
 
 from interlock.approvals.protocol.approval import Approval
 from interlock.aql.protocol.errors import AqlFailure, OperationFailed
@@ -27,7 +27,7 @@ LOOK = "calling plant.look to see what is there"
 class Agent:
     """An agent of a client that has a token."""
 
-    def __init__(self, here: "AgentsHere", client: str, name: str) -> None:
+    def __init__(self, here: "AgentNode", client: str, name: str) -> None:
         self.here, self.client, self.name = here, client, name
 
     @property
@@ -78,16 +78,16 @@ class Agent:
         await self.call(tool, **arguments).result()
 
 
-class AgentsHere(Place):
+class AgentNode(ClockedNode):
     def __init__(self, node: Node, clock: AheadClock, folder: Path) -> None:
         super().__init__(node, clock)
         self.folder = folder
         self.heard: list[str] = []  # by agents, on every way
-        self._asked: list[Asked] = []
+        self._asked: list[ModernRequest] = []
         self.loop, self.verification = node.calls.safety.loop, node.calls.safety.verification
         self.inbox, self.codes = node.approvals.inbox, node.approvals.codes
 
-    def ask(self, *words: Any, **options: Any) -> Asked:
+    def ask(self, *words: Any, **options: Any) -> ModernRequest:
         asked = super().ask(*words, **options)
         self._asked.append(asked)
         return asked
@@ -138,11 +138,13 @@ async def failed(work: Any) -> AqlFailure:
 
 
 @contextlib.asynccontextmanager
-async def agents_here(
+async def agent_node(
     folder: Path, extra: str = ENFORCING, clock: AheadClock | None = None, *, anchored: str = anchor("ada", ADA, "*")
-) -> AsyncIterator[AgentsHere]:
+) -> AsyncIterator[AgentNode]:
     config = folder / "interlock.toml"
-    config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(served(Diary(folder / 'diary.jsonl')))}")
+    config.write_text(
+        f"{anchored}{extra}\n[servers.plant]\n{_toml(actuator_table(ActuatorLog(folder / 'diary.jsonl')))}"
+    )
     clock = clock or AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
@@ -159,7 +161,7 @@ async def agents_here(
 
     codes.new_code, codes.new_token = noted(made[0]), noted(made[1])
     await node.open()
-    here = AgentsHere(node, clock, folder)
+    here = AgentNode(node, clock, folder)
     try:
         await node.readiness.settle(SECONDS)
         yield here

@@ -46,7 +46,7 @@ def attempt(node: RunningNode, segment: str, what: str, *arguments: Any) -> dict
     return json.loads(message["result"]["content"][0]["text"]) if "result" in message else {"lost": message["error"]}
 
 
-class Outside:
+class OutsideHost:
     """A host that answers: what is reached when nothing holds a server back."""
 
     def __init__(self) -> None:
@@ -96,19 +96,19 @@ class Outside:
 
 
 @contextlib.contextmanager
-def outside() -> Iterator[Outside]:
-    made = Outside()
+def outside_host() -> Iterator[OutsideHost]:
+    made = OutsideHost()
     try:
         yield made
     finally:
         made.close()
 
 
-def a_mark() -> str:
+def process_mark() -> str:
     return f"mark-{uuid.uuid4()}"
 
 
-def marked(mark: str) -> list[int]:
+def find_marked_processes(mark: str) -> list[int]:
     """The processes that have it among their arguments."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -120,8 +120,8 @@ def marked(mark: str) -> list[int]:
 
 
 def wait_until_none(mark: str, seconds: float) -> None:
-    wait_for(lambda: not marked(mark), seconds)
+    wait_for(lambda: not find_marked_processes(mark), seconds)
 
 
-def has(program: str) -> bool:
+def is_installed(program: str) -> bool:
     return shutil.which(program) is not None

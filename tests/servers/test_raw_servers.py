@@ -111,7 +111,7 @@ async def test_a_modern_subscription_gets_what_it_asked_for_and_a_graceful_end()
             assert "late" in {tool.name for tool in (await client.list_tools()).tools}
 
 
-async def test_a_legacy_session_hears_of_changes_on_its_stream() -> None:
+async def test_a_legacy_session_receives_changes_on_its_stream() -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
 
     async def on_message(message: Any) -> None:

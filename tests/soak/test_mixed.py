@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from bench.contracts import CONTRACT, DRIVER, TRUSTED
 from bench.measure import fast_server
-from tests.gate.held_calls import ANCHORED, Client, Diary, approve, deny, served
+from tests.gate.held_calls import ANCHORED, ActuatorLog, Client, actuator_table, approve, deny
 from tests.servers.start import raw
 from tests.soak.test_chaos import resident_kib
 from tests.support.node_process import RunningNode, Wire, running_node, wait_for
@@ -112,7 +112,7 @@ def test_a_node_under_mixed_load_keeps_its_size(tmp_path: Path, record_property:
     servers = {
         "one": {"command": raw("echo")},
         "two": {"command": raw("all")},
-        "plant": served(Diary(tmp_path / "did")),
+        "plant": actuator_table(ActuatorLog(tmp_path / "did")),
     }
     drivers = tmp_path / "workspace" / ".drivers" / "bound-mcp"
     (drivers / "tools" / "echo").mkdir(parents=True)

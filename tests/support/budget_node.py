@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Raw
 from tests.support.local_node import running
-from tests.support.node_with_clock import META, SECONDS, AheadClock, Asked
+from tests.support.node_with_clock import META, SECONDS, AheadClock, ModernRequest
 
 from interlock.approvals.trust.registrant import registrant_identity
 from interlock.ax.connection import SubserverConnection
@@ -46,7 +46,7 @@ TOOLS = [
 class Leaf:
     """A subserver, and the MessagePipe to it."""
 
-    def __init__(self, house: "House", segment: str, era: str, call: Call | None) -> None:
+    def __init__(self, budget_node: "BudgetNode", segment: str, era: str, call: Call | None) -> None:
         self.segment = segment
         self.ran: list[str] = []  # the tools that were called
         self.reads = True
@@ -55,10 +55,10 @@ class Leaf:
         self._ids = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         who = registrant_identity(
-            "subserver:" + segment, house.node.stores.current.plan.access, on_this_machine=True, tls=None
+            "subserver:" + segment, budget_node.node.stores.current.plan.access, on_this_machine=True, tls=None
         )
         self._connection = SubserverConnection(
-            house.node.get(AxParts).registrar, who, transport="websocket", heartbeat_min_ms=100
+            budget_node.node.get(AxParts).registrar, who, transport="websocket", heartbeat_min_ms=100
         )
         self._connection.begin(self)
         self.registered: dict[str, Any] = {}
@@ -141,28 +141,28 @@ class Leaf:
 class Client:
     """Of either era."""
 
-    def __init__(self, house: "House", era: str, who: str, parent: str | None, capabilities: Any) -> None:
-        node = house.node
+    def __init__(self, budget_node: "BudgetNode", era: str, who: str, parent: str | None, capabilities: Any) -> None:
+        node = budget_node.node
         self._node = node
         principal = principal_for(who, None, node.stores.current.plan.access)
         self._capabilities = capabilities
         self._session: ClientSession | None = None
-        self.stream = Asked()
+        self.stream = ModernRequest()
         if era == "legacy":
             hello = Raw(json.dumps({**LEGACY_HELLO, "capabilities": capabilities}).encode())
             request = Request(b"0", "initialize", hello)
             opened = node.fronts.legacy.initialize(request, principal, "http", None, "auto")
             assert isinstance(opened, ClientSession)
             opened.attach(self.stream)
-            node.fronts.legacy.welcome(opened, request, Asked())
+            node.fronts.legacy.welcome(opened, request, ModernRequest())
             self._session, self.caller = opened, opened.caller
         else:
             self.caller = node.fronts.modern.caller(principal, "http", None, "auto")
         if parent is not None:
             self.caller.hop = Hop(parent)
 
-    def ask(self, method: str, params: Mapping[str, Any]) -> Asked:
-        asked = Asked()
+    def ask(self, method: str, params: Mapping[str, Any]) -> ModernRequest:
+        asked = ModernRequest()
         request_id = str(asked.id).encode()
         if self._session is not None:
             request = Request(request_id, method, Raw(json.dumps(params).encode()))
@@ -184,13 +184,13 @@ class Client:
         """To what a legacy client was asked."""
         assert self._session is not None
         said = Response(json.dumps(request_id).encode(), Raw(json.dumps(result).encode()), Raw(b""))
-        self._node.fronts.legacy.handle(self._session, said, Asked())
+        self._node.fronts.legacy.handle(self._session, said, ModernRequest())
 
-    def call(self, name: str, arguments: Any = None) -> Asked:
+    def call(self, name: str, arguments: Any = None) -> ModernRequest:
         return self.ask("tools/call", {"name": name, "arguments": {} if arguments is None else arguments})
 
 
-class House:
+class BudgetNode:
     def __init__(self, node: Node, clock: AheadClock) -> None:
         self.node, self.clock = node, clock
 
@@ -215,14 +215,14 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(folder: Path, configuration: str = "") -> AsyncIterator[House]:
+async def budget_node(folder: Path, configuration: str = "") -> AsyncIterator[BudgetNode]:
     """Registrants may write without proof; the rest is as the test says."""
     rules = '[ax]\nrequire_proof = "never"\n[[access]]\nwho = ["subserver:*"]\nscope = "admin"\n'
     async with running(folder, configuration + "\n" + rules) as (node, clock):
-        yield House(node, clock)
+        yield BudgetNode(node, clock)
 
 
-async def outcomes(asked: list[Asked]) -> list[str]:
+async def outcomes(asked: list[ModernRequest]) -> list[str]:
     """In order: "ran", or the limit that refused it."""
     messages = [await one.message() for one in asked]
     return ["ran" if "result" in one else one["error"]["data"]["budget"] for one in messages]

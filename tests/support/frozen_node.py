@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from tests.support.frozen_time import StillClock, move, real_patience, still, turns
+from tests.support.frozen_time import FrozenClock, advance_time, in_frozen_time, in_real_time, run_until_idle
 from tests.support.memory_subserver import META, MODERN, Leaf, tool
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
@@ -31,7 +31,19 @@ from interlock.net.websocket import DialFailed
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Notification, Request, decode_untrusted
 
-__all__ = ["Client", "House", "Leaf", "Wires", "chain", "house", "move", "real_patience", "still", "tool", "turns"]
+__all__ = [
+    "Client",
+    "FrozenNode",
+    "Leaf",
+    "MemoryNetwork",
+    "advance_time",
+    "frozen_node",
+    "in_frozen_time",
+    "in_real_time",
+    "node_chain",
+    "run_until_idle",
+    "tool",
+]
 
 STAMP = {
     META + "protocolVersion": MODERN,
@@ -39,7 +51,7 @@ STAMP = {
 }
 
 
-class House:
+class FrozenNode:
     def __init__(self, node: Node) -> None:
         self.node = node
 
@@ -67,7 +79,7 @@ class House:
 
     async def until(self, true: Callable[[], Any]) -> None:
         """What waits for a file or a thread takes its own time, however still ours stands."""
-        async with real_patience():
+        async with in_real_time():
             while not true():  # noqa: ASYNC110  (what is waited for is the node's own state)
                 await asyncio.sleep(0)
 
@@ -90,14 +102,14 @@ def _serve(front: UpwardFront, line: bytes) -> None:
 
 
 @contextlib.asynccontextmanager
-async def house(folder: Path, config: str = "") -> AsyncIterator[House]:
+async def frozen_node(folder: Path, config: str = "") -> AsyncIterator[FrozenNode]:
     file = folder / "interlock.toml"
     file.write_text(config)
     plan = load(file, {}, {"data": str(folder / "data")}).plan
-    node = Node(plan, lambda operations, who: None, StillClock(), listen=False)
+    node = Node(plan, lambda operations, who: None, FrozenClock(), listen=False)
     await node.open()
     try:
-        yield House(node)
+        yield FrozenNode(node)
     finally:
         await node.close()
 
@@ -137,7 +149,7 @@ class Client:
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         answer = self.begin(method, params, **more)
-        await turns()
+        await run_until_idle()
         assert answer.done(), f"{method} is not answered while time stands still"
         return answer.result()
 
@@ -150,7 +162,7 @@ class Client:
     async def listen(self, **wanted: Any) -> None:
         """Hear of changed lists, and of what the tree tells."""
         self.begin("subscriptions/listen", {"notifications": wanted}, {"x-mcpax-events": True})
-        await turns()
+        await run_until_idle()
 
     def heard(self, method: str) -> list[dict[str, Any]]:
         return [one.get("params", {}) for one in self.told if one.get("method") == method]
@@ -219,11 +231,11 @@ class End:
             self.resume_reading()
 
 
-class Wires:
+class MemoryNetwork:
     """Stands for the network between nodes: [[ax.parents]] of `ws://127.0.0.1:1/NAME/ax` leads to the house NAME."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.houses: dict[str, House] = {}
+        self.houses: dict[str, FrozenNode] = {}
         self.ends: dict[str, list[End]] = {}  # by the house dialled: the ends of those who dialled it
         self.down: set[str] = set()
         monkeypatch.setattr(parents, "dial", self._dial)
@@ -248,18 +260,18 @@ class Wires:
 
 
 @contextlib.asynccontextmanager
-async def chain(
-    folder: Path, wires: Wires, segments: Sequence[str], config: Mapping[str, str] | None = None
-) -> AsyncIterator[list[House]]:
+async def node_chain(
+    folder: Path, wires: MemoryNetwork, segments: Sequence[str], config: Mapping[str, str] | None = None
+) -> AsyncIterator[list[FrozenNode]]:
     """The root first, each further house below the one before it. `config` is TOML by segment, "root" for the root."""
     async with contextlib.AsyncExitStack() as stack:
-        houses: list[House] = []
+        houses: list[FrozenNode] = []
         for depth, segment in enumerate(["root", *segments]):
             place = folder / segment
             place.mkdir()
             above = wires.config(["root", *segments][depth - 1], segment) if depth else ""
             own = (config or {}).get(segment, "")
-            houses.append(await stack.enter_async_context(house(place, f"{own}\n{above}")))
+            houses.append(await stack.enter_async_context(frozen_node(place, f"{own}\n{above}")))
             wires.houses[segment] = houses[-1]
             if depth:
                 await houses[-2].until(lambda: houses[-2].state(segment) == "ready")  # noqa: B023 - within this turn

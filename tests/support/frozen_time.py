@@ -12,7 +12,7 @@ TURNS_MAX = 100_000  # of the loop without a rest: what does not come to one by 
 WALL = 1_800_000_000.0
 
 
-class StillLoop(asyncio.SelectorEventLoop):
+class FrozenLoop(asyncio.SelectorEventLoop):
     """Its time is `moved`; files, threads and processes go on in theirs."""
 
     moved = 1000.0
@@ -25,18 +25,18 @@ class StillLoop(asyncio.SelectorEventLoop):
         return self.moved
 
 
-def still(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def in_frozen_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """The test runs in a loop whose time stands still."""
 
     @functools.wraps(test)
     def run(*args: Any, **named: Any) -> None:
-        with asyncio.Runner(loop_factory=StillLoop) as runner:
+        with asyncio.Runner(loop_factory=FrozenLoop) as runner:
             runner.run(test(*args, **named))
 
     return run
 
 
-class StillClock:
+class FrozenClock:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
@@ -44,7 +44,7 @@ class StillClock:
         return WALL + self.now()
 
 
-async def turns() -> None:
+async def run_until_idle() -> None:
     """Until nobody has anything to do any more at this point in time."""
     loop: Any = asyncio.get_running_loop()
     for _ in range(TURNS_MAX):
@@ -54,24 +54,24 @@ async def turns() -> None:
     raise AssertionError(f"the node does not come to rest: {loop._ready}")
 
 
-async def move(seconds: float) -> None:
+async def advance_time(seconds: float) -> None:
     """Let time pass, timer by timer."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, StillLoop)
+    assert isinstance(loop, FrozenLoop)
     until = loop.moved + seconds
-    await turns()
+    await run_until_idle()
     while True:
         due = [timer.when() for timer in cast(Any, loop)._scheduled if not timer.cancelled() and timer.when() <= until]
         if not due:
             break
         loop.moved = max(loop.moved, math.nextafter(min(due), math.inf))
-        await turns()
+        await run_until_idle()
     loop.moved = max(loop.moved, until)
-    await turns()
+    await run_until_idle()
 
 
 @contextlib.asynccontextmanager
-async def real_patience() -> AsyncIterator[None]:
+async def in_real_time() -> AsyncIterator[None]:
     """A bound in the time of people, for a node that is broken."""
     task = asyncio.current_task()
     loop = asyncio.get_running_loop()

@@ -6,7 +6,7 @@ The node gives them half a minute. So that nobody waits for it, other tests run 
 import time
 
 from tests.support.node_process import RunningNode
-from tests.support.raw_client import Rude, call
+from tests.support.raw_client import RawConnection, call
 
 PATIENCE_S = 30.0
 SLACK_S = 6.0
@@ -14,7 +14,7 @@ HUGE = 8_000_000
 ASKED = 4
 
 
-class Lingering:
+class IdleClients:
     def __init__(self, node: RunningNode) -> None:
         self.node = node
         self.began = time.monotonic()
@@ -25,13 +25,13 @@ class Lingering:
             "no body": whole[: whole.index(b"\r\n\r\n") + 4],
             "half a body": whole[:-20],
         }
-        self.half_sent = {name: Rude(node, PATIENCE_S + SLACK_S).send(data) for name, data in late.items()}
+        self.half_sent = {name: RawConnection(node, PATIENCE_S + SLACK_S).send(data) for name, data in late.items()}
         operator = whole[: whole.index(b"\r\n\r\n") + 4].replace(b"POST /mcp", b"POST /admin/tokens")
         self.at_operator = {
-            name: Rude(node, PATIENCE_S + SLACK_S, node.operator_url).send(data)
+            name: RawConnection(node, PATIENCE_S + SLACK_S, node.operator_url).send(data)
             for name, data in {"half a head": operator[:120], "silent": b""}.items()
         }
-        self.deaf = Rude(node, PATIENCE_S + SLACK_S)
+        self.deaf = RawConnection(node, PATIENCE_S + SLACK_S)
         self.deaf.send(b"".join(call("huge__echo", request_id=number) for number in range(ASKED)))
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Raw
-from tests.support.node_with_clock import OPEN, SECONDS, AheadClock, Asked
+from tests.support.node_with_clock import OPEN, SECONDS, AheadClock, ModernRequest
 
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal
@@ -48,25 +48,25 @@ class LegacyClient:
         request = Request(b"0", "initialize", Raw(json.dumps(hello).encode()))
         opened = self._desk.initialize(request, Principal("local"), "http", None, "auto")
         assert isinstance(opened, ClientSession)
-        self.session, self.stream = opened, Asked()
+        self.session, self.stream = opened, ModernRequest()
         opened.attach(self.stream)
-        self._desk.welcome(opened, request, Asked())
+        self._desk.welcome(opened, request, ModernRequest())
 
-    def ask(self, method: str, params: Any) -> Asked:
-        asked = Asked()
+    def ask(self, method: str, params: Any) -> ModernRequest:
+        asked = ModernRequest()
         message = Request(str(asked.id).encode(), method, Raw(json.dumps(params).encode()))
         asked.running = self._desk.handle(self.session, message, asked)
         return asked
 
-    def call(self, name: str, arguments: Any = None) -> Asked:
+    def call(self, name: str, arguments: Any = None) -> ModernRequest:
         return self.ask("tools/call", {"name": name, "arguments": arguments or {}})
 
     def answer(self, request_id: Any, result: Any) -> None:
         """To what it was asked."""
         said = Response(json.dumps(request_id).encode(), Raw(json.dumps(result).encode()), Raw(b""))
-        self._desk.handle(self.session, said, Asked())
+        self._desk.handle(self.session, said, ModernRequest())
 
-    def subscribe(self, uri: str) -> Asked:
+    def subscribe(self, uri: str) -> ModernRequest:
         return self.ask("resources/subscribe", {"uri": uri})
 
     def updates(self) -> list[str]:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from tests.support.frozen_time import real_patience, turns
+from tests.support.frozen_time import in_real_time, run_until_idle
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
@@ -80,9 +80,9 @@ class Leaf:
         name = f"up-{uuid.uuid4()}"
         waits = self._waiting[name] = asyncio.get_running_loop().create_future()
         self.say({"jsonrpc": "2.0", "id": name, "method": method, "params": params})
-        async with real_patience():
+        async with in_real_time():
             answer = await waits
-        await turns()
+        await run_until_idle()
         return answer
 
     async def beat(self) -> dict[str, Any]:

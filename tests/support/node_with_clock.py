@@ -57,7 +57,7 @@ class AheadClock(Clock):
         return Clock.wall() + self.ahead
 
 
-class Asked:
+class ModernRequest:
     """A request of a modern client, and the Sink it is answered in."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Asked:
         return (await self.error())["data"]["reason"]
 
 
-class Place:
+class ClockedNode:
     def __init__(self, node: Node, clock: AheadClock) -> None:
         self.node, self.clock = node, clock
         self.parking = node.calls.dispatch.under_way.parking
@@ -113,8 +113,8 @@ class Place:
         client: str = "one",
         capabilities: Mapping[str, Any] | None = None,
         meta: Mapping[str, Any] | None = None,
-    ) -> Asked:
-        asked = Asked()
+    ) -> ModernRequest:
+        asked = ModernRequest()
         stamp = {
             META + "protocolVersion": "2026-07-28",
             META + "clientInfo": {"name": client, "version": "1"},
@@ -129,10 +129,12 @@ class Place:
         asked.running = self.node.fronts.modern.handle(caller, climbed, asked, None)
         return asked
 
-    def call(self, name: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Asked:
+    def call(self, name: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ModernRequest:
         return self.ask("tools/call", {"name": name, "arguments": arguments or {}}, **options)
 
-    def again(self, name: str, arguments: Mapping[str, Any], said: Any, answers: Any = None, **options: Any) -> Asked:
+    def again(
+        self, name: str, arguments: Mapping[str, Any], said: Any, answers: Any = None, **options: Any
+    ) -> ModernRequest:
         """The retry that `said`, an input_required, asks for."""
         params = {"name": name, "arguments": arguments, "requestState": said["requestState"]}
         given = {} if answers is None else {"inputResponses": answers}
@@ -164,7 +166,7 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def place(folder: Path) -> AsyncIterator[Place]:
+async def clocked_node(folder: Path) -> AsyncIterator[ClockedNode]:
     config = folder / "interlock.toml"
     servers = ""
     for segment, era in (("old", "legacy"), ("mortal", "legacy"), ("new", "modern")):
@@ -177,7 +179,7 @@ async def place(folder: Path) -> AsyncIterator[Place]:
         await node.open()
         try:
             await node.readiness.settle(SECONDS)
-            yield Place(node, clock)
+            yield ClockedNode(node, clock)
         finally:
             await node.close()
 
@@ -190,7 +192,9 @@ def steps(label: str, *rest: dict[str, Any]) -> dict[str, Any]:
     return {"label": label, "steps": list(rest or [{"ask": {"q": ELICIT}}])}
 
 
-async def park(here: Place, label: str, *rest: dict[str, Any], name: str = "old__interview", **options: Any) -> Any:
+async def park(
+    here: ClockedNode, label: str, *rest: dict[str, Any], name: str = "old__interview", **options: Any
+) -> Any:
     """A call that waits for its client: its arguments, and what the client was told."""
     arguments = steps(label, *rest)
     said = await here.call(name, arguments, **options).result()
@@ -198,11 +202,11 @@ async def park(here: Place, label: str, *rest: dict[str, Any], name: str = "old_
     return arguments, said
 
 
-def filled(said: Any, answer: Any = FILLED) -> dict[str, Any]:
+def filled_answers(said: Any, answer: Any = FILLED) -> dict[str, Any]:
     return dict.fromkeys(said["inputRequests"], answer)
 
 
-async def finish(here: Place, arguments: Any, said: Any, **options: Any) -> Any:
-    result = await here.again("old__interview", arguments, said, filled(said), **options).result()
+async def finish(here: ClockedNode, arguments: Any, said: Any, **options: Any) -> Any:
+    result = await here.again("old__interview", arguments, said, filled_answers(said), **options).result()
     assert result["resultType"] == "complete"
     return result["structuredContent"]["answers"]

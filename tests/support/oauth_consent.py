@@ -23,7 +23,7 @@ class Page:
 
 
 @contextlib.contextmanager
-def guarded(authority: Authority, *options: str, era: str = "both", port: int | None = None) -> Iterator[str]:
+def guarded_server(authority: Authority, *options: str, era: str = "both", port: int | None = None) -> Iterator[str]:
     """The URL of a server that wants tokens of this authorization server."""
     with serving(raw("echo", "--era", era, "--guard", authority.url, *options), port or 0) as url:
         yield url
@@ -49,20 +49,20 @@ def ask_for_page(node: RunningNode, segment: str) -> str:
     return str(answer["url"])
 
 
-def agree(node: RunningNode, segment: str, user: str = "somebody") -> dict[str, Any]:
+def give_consent(node: RunningNode, segment: str, user: str = "somebody") -> dict[str, Any]:
     """What an operator does: see that it is wanted, open the page, agree. The link, once it is ready."""
-    wanting(node, segment)
+    wait_for_consent_request(node, segment)
     page = visit(ask_for_page(node, segment), user)
     assert page.status == 200, page.text
     return node.wait_link(segment, {"state": "ready"})
 
 
-def wanting(node: RunningNode, segment: str) -> dict[str, Any]:
+def wait_for_consent_request(node: RunningNode, segment: str) -> dict[str, Any]:
     """The link, once it says that a person has to agree."""
     return node.wait_link(segment, {"state": "unauthorised", "consent": True})
 
 
-def refusing(node: RunningNode, segment: str, *words: str) -> dict[str, Any]:
+def wait_for_refusal(node: RunningNode, segment: str, *words: str) -> dict[str, Any]:
     """The link, once it is unauthorised for a reason with these words in it."""
     return wait_for(
         lambda: (
@@ -78,21 +78,21 @@ def call(node: RunningNode, tool: str, token: str | None = None, **options: Any)
         return wire.modern("tools/call", {"name": tool, "arguments": {}}, **options)
 
 
-def said(answer: Answer) -> str:
+def result_text(answer: Answer) -> str:
     message = answer.message
     assert "result" in message, message
     return str(message["result"]["content"][0]["text"])
 
 
 def whoami(node: RunningNode, segment: str, token: str | None = None) -> str:
-    return said(call(node, f"{segment}__whoami", token))
+    return result_text(call(node, f"{segment}__whoami", token))
 
 
-def refreshed(authority: Authority) -> int:
+def refresh_count(authority: Authority) -> int:
     return sum(one["grant_type"] == "refresh_token" for one in authority.do("seen", of="token"))
 
 
-def leaked(folder: Path, *more: bytes) -> list[str]:
+def find_leaks(folder: Path, *more: bytes) -> list[str]:
     """Where below the folder a secret can be read."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [str(path) for path in files if any(marker in path.read_bytes() for marker in (*MARKERS, *more))]

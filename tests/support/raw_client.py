@@ -32,7 +32,7 @@ def assert_discreet(data: bytes) -> None:
     assert found is None, f"{found[0]!r} left the node in {data[max(0, found.start() - 100) : found.end() + 100]!r}"
 
 
-class Rude:
+class RawConnection:
     """One connection. `response` reads one answer; None when the node has closed."""
 
     def __init__(self, node: RunningNode, seconds: float = 10.0, url: str | None = None) -> None:
@@ -45,19 +45,19 @@ class Rude:
         self.interim: list[int] = []
         self._buffer = b""
 
-    def __enter__(self) -> "Rude":
+    def __enter__(self) -> "RawConnection":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def send(self, data: bytes) -> "Rude":
+    def send(self, data: bytes) -> "RawConnection":
         """Bytes the node no longer takes are no failure of the test: what it answered is what counts."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(data)
         return self
 
-    def send_apart(self, pieces: Iterable[bytes]) -> "Rude":
+    def send_apart(self, pieces: Iterable[bytes]) -> "RawConnection":
         """Each piece has surely been read before the next is sent: another connection was served in between."""
         for piece in pieces:
             self.send(piece)
@@ -167,7 +167,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 def ask(node: RunningNode, data: bytes, seconds: float = 10.0) -> Answer:
     """One connection, one request, one answer."""
-    with Rude(node, seconds) as rude:
+    with RawConnection(node, seconds) as rude:
         return rude.send(data).answer()
 
 
@@ -175,7 +175,7 @@ def ask_in_every_way(node: RunningNode, data: bytes) -> Answer:
     """The answer, which must not depend on whether the bytes were seen before or came in pieces."""
     first, again = ask(node, data), ask(node, data)
     head, body = data.index(b"\r\n\r\n") // 2, data.index(b"\r\n\r\n") + 4
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         apart = rude.send_apart([data[:head], data[head:body], data[body:]]).answer()
     for other in (again, apart):
         assert (other.status, other.body) == (first.status, first.body)

@@ -31,7 +31,7 @@ _PLANTED = pytest.StashKey[Tree]()
 _labels = itertools.count(1)
 
 
-def planted(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> Tree:
+def start_tree(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> Tree:
     stash = request.config.stash
     if _PLANTED not in stash:
         stack = contextlib.ExitStack()
@@ -76,7 +76,7 @@ async def make(peer: Peer, link: str, name: str = "job", task: Any = None, meta:
     return await peer.request("tools/call", params, meta=meta)
 
 
-def made(reply: Reply) -> str:
+def task_id_of(reply: Reply) -> str:
     """The id the client sees."""
     found = reply.result["taskId"] if "taskId" in reply.result else reply.result["task"]["taskId"]
     assert isinstance(found, str)
@@ -84,20 +84,20 @@ def made(reply: Reply) -> str:
 
 
 async def made_by(peer: Peer, link: str, **arguments: Any) -> str:
-    return made(await make(peer, link, **arguments))
+    return task_id_of(await make(peer, link, **arguments))
 
 
-async def about(peer: Peer, method: str, task_id: Any, **more: Any) -> Reply:
+async def ask_about_task(peer: Peer, method: str, task_id: Any, **more: Any) -> Reply:
     return await peer.request(f"tasks/{method}", {"taskId": task_id, **more})
 
 
-async def drive(peer: Peer, link: str, name: str, **arguments: Any) -> Any:
+async def drive_task(peer: Peer, link: str, name: str, **arguments: Any) -> Any:
     """Have a server do something with a task it knows by its own id."""
     return (await peer.call(tool(link, name), arguments)).result.get("structuredContent")
 
 
-async def book(peer: Peer, link: str) -> Any:
-    return await drive(peer, link, "book")
+async def read_tasks(peer: Peer, link: str) -> Any:
+    return await drive_task(peer, link, "book")
 
 
 def state(task_id: str, status: str, era: str, ttl: str = "60000", poll: str = "20") -> str:

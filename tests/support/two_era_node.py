@@ -87,7 +87,7 @@ class Tree:
         return self.node.admin("/admin/tokens", "POST", {"name": name, "for": "client"})["token"]
 
 
-def planted(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> Tree:
+def start_tree(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> Tree:
     stash = request.config.stash
     if _PLANTED not in stash:
         with contextlib.ExitStack() as stack:
@@ -132,7 +132,7 @@ def interview(*steps: Mapping[str, Any], name: str | None = None) -> dict[str, A
     return {"label": name or label(), "steps": list(steps)}
 
 
-def willing(peer: Peer) -> Peer:
+def answer_every_question(peer: Peer) -> Peer:
     """A client that answers every question."""
     for method, (_, answer) in QUESTIONS.items():
         peer.answers[method] = lambda params, answer=answer: answer
@@ -143,13 +143,13 @@ def answers(reply: Reply) -> Any:
     return reply.result["structuredContent"]["answers"]
 
 
-def filled(asked: Reply) -> dict[str, Any]:
+def filled_answers(asked: Reply) -> dict[str, Any]:
     """An answer to each question of an input_required."""
     assert asked.result["resultType"] == "input_required", asked.text
     return {key: QUESTIONS[one["method"]][1] for key, one in asked.result["inputRequests"].items()}
 
 
-async def again(
+async def call_again(
     peer: Peer, name: str, arguments: Mapping[str, Any], asked: Reply, responses: Any = None, **options: Any
 ) -> Reply:
     """The call again, with answers to what was asked."""
@@ -158,7 +158,7 @@ async def again(
     return await peer.request("tools/call", params, **options)
 
 
-async def tally(peer: Peer, link: str) -> Any:
+async def read_tally(peer: Peer, link: str) -> Any:
     return (await peer.call(tool(link, "tally"))).result["structuredContent"]
 
 
@@ -169,6 +169,6 @@ async def open_gate(peer: Peer, link: str, gate: str) -> None:
 async def until(peer: Peer, link: str, which: str, name: str, count: int) -> None:
     """Until the server has begun, finished or cancelled what is named so often."""
     async with asyncio.timeout(10):
-        while (await tally(peer, link))[which].get(name, 0) < count:
+        while (await read_tally(peer, link))[which].get(name, 0) < count:
             pass
-    assert (await tally(peer, link))[which][name] == count
+    assert (await read_tally(peer, link))[which][name] == count

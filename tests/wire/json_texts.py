@@ -17,7 +17,7 @@ STYLES: list[dict[str, Any]] = [{}, {"separators": (",", ":")}, {"indent": 1}, {
 
 
 @st.composite
-def written(draw: st.DrawFn, values: st.SearchStrategy[Any] = VALUES) -> bytes:
+def json_text(draw: st.DrawFn, values: st.SearchStrategy[Any] = VALUES) -> bytes:
     """A value as JSON, in some style; never a lone surrogate as raw UTF-8, which is no text."""
     value, style = draw(values), draw(st.sampled_from(STYLES))
     plain = json.dumps(value, ensure_ascii=False, **style)
@@ -33,7 +33,7 @@ PIECES = [b"", b"\0", b"\xff", b'"', b"\\", b"\\u", b"\\ud800", b"{", b"}", b"["
 PIECES += [b"e9", b"0", b'"id":', b'"id":null,', b'"method":"x",', b'"error":{},', b'"result":1,', b"\xef\xbb\xbf"]
 
 
-def damaged(text: bytes, chance: random.Random) -> bytes:
+def damaged_text(text: bytes, chance: random.Random) -> bytes:
     """The text after one to four small accidents."""
     for _ in range(chance.randint(1, 4)):
         at, to = sorted(chance.randrange(len(text) + 1) for _ in range(2))

@@ -306,7 +306,7 @@ async def test_a_confirmed_token_that_its_server_confirms_no_more_is_refused(
     assert await asking.claims("x", "here") == InvalidToken(reason)
 
 
-async def test_a_confirmed_token_is_asked_about_whoever_else_keeps_the_server_busy(clock: SetClock) -> None:
+async def test_a_confirmed_token_is_looked_up_however_busy_others_keep_the_server(clock: SetClock) -> None:
     judge = Judge()
     asking = introspector(judge, clock)
     judge.answer = {"active": True, "sub": "alice"}

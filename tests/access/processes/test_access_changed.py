@@ -32,7 +32,7 @@ async def narrows_and_widens(peer: Peer, folder: Path) -> None:
     assert len(await listed(peer)) > 1
 
 
-async def test_open_clients_over_http_are_told_and_see_what_they_may_now(tmp_path: Path) -> None:
+async def test_open_clients_over_http_are_informed_and_see_what_they_may_now(tmp_path: Path) -> None:
     with running_node(tmp_path, BENCH) as node:
         node.wait_link("bench", {"state": "ready"})
         url = f"http://{node.host}:{node.port}/mcp"
@@ -46,7 +46,7 @@ async def test_open_clients_over_http_are_told_and_see_what_they_may_now(tmp_pat
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
-async def test_an_open_client_on_stdio_is_told_and_sees_what_it_may_now(tmp_path: Path, era: str) -> None:
+async def test_an_open_client_on_stdio_is_informed_and_sees_what_it_may_now(tmp_path: Path, era: str) -> None:
     config = write_config(tmp_path, BENCH)
     command = ["serve", "--stdio", "--config", str(config), "--data", str(tmp_path / "data")]
     async with await StdioPeer.start([sys.executable, "-m", "interlock", *command], era) as peer:
@@ -57,7 +57,7 @@ async def test_an_open_client_on_stdio_is_told_and_sees_what_it_may_now(tmp_path
 
 
 @pytest.mark.req("AX-10.2-2")
-def test_a_registrant_gets_the_scope_of_its_new_entry_and_both_sides_say_what_is_not_listed(tmp_path: Path) -> None:
+def test_a_registrant_gets_the_scope_of_its_new_entry_and_both_sides_show_what_is_not_listed(tmp_path: Path) -> None:
     """One line per reason at the parent and at the child; neither is started again."""
     above, below = tmp_path / "root", tmp_path / "edge"
     joins = '[[ax.parents]]\nurl = "{}"\nsegment = "edge"\n'

@@ -13,7 +13,7 @@ import pytest
 from tests.support.authority import WELL_KNOWN, Authority, authority, protected_node
 from tests.support.node_process import Answer, RunningNode, wait_for
 from tests.support.raw_client import (
-    Rude,
+    RawConnection,
     ask,
     ask_in_every_way,
     call,
@@ -67,7 +67,7 @@ def assert_invalid(node: RunningNode, answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("signer", [None, ["RS256", "rsa"], ["ES256", "ec"]])
-def test_a_good_token_opens_the_door_however_its_bytes_arrive(corp: Authority, node: RunningNode, signer: Any) -> None:
+def test_a_good_token_is_accepted_however_its_bytes_arrive(corp: Authority, node: RunningNode, signer: Any) -> None:
     token = corp.token(signer=signer)
     answer = ask_in_every_way(node, call("good__echo", {"n": 1}, authorization=bearer(token)))
     assert answer.json["result"]["structuredContent"] == {"n": 1}
@@ -97,7 +97,7 @@ def test_a_verified_token_is_not_asked_about_again(corp: Authority, node: Runnin
     assert corp.do("counts") == before
 
 
-def test_a_static_token_still_opens_the_door(node: RunningNode) -> None:
+def test_a_static_token_is_still_accepted(node: RunningNode) -> None:
     static = node.admin("/admin/tokens", "POST", {"name": "small", "for": "client"})["token"]
     assert "result" in ask(node, call("good__echo", authorization=bearer(static))).json
     assert_invalid(node, ask(node, call("good__echo", authorization=bearer("ilc_" + "a" * 43))))
@@ -105,7 +105,7 @@ def test_a_static_token_still_opens_the_door(node: RunningNode) -> None:
     assert_invalid(node, ask(node, call("good__echo", authorization=bearer(static))))
 
 
-def test_an_access_token_never_opens_the_operator_door(corp: Authority, node: RunningNode) -> None:
+def test_an_access_token_is_never_accepted_at_the_operator_endpoint(corp: Authority, node: RunningNode) -> None:
     token = corp.token("read write admin", sub="root", roles=["admin", "operator"])
     host, port = node.operator_url.removeprefix("http://").rsplit(":", 1)
     for path in ("/admin/status", "/admin/tokens", "/admin/config"):
@@ -180,7 +180,7 @@ def test_a_token_in_the_url_is_refused_even_beside_a_good_one(corp: Authority, n
         assert_invalid(node, ask(node, call("good__echo", path=path, authorization=bearer(token))))
 
 
-def test_without_a_credential_only_the_way_to_one_is_told(node: RunningNode) -> None:
+def test_without_a_credential_only_the_way_to_one_is_shown(node: RunningNode) -> None:
     for value in (None, "Basic eDp5", "DPoP x"):
         answer = ask(node, call("good__echo", authorization=value))
         assert answer.status == 401
@@ -277,7 +277,7 @@ def test_a_session_goes_by_the_token_of_each_request(corp: Authority, node: Runn
 def test_the_older_transport_goes_by_the_token_of_each_post(corp: Authority, node: RunningNode) -> None:
     low, high = corp.token("read", sub="dora"), corp.token("write", sub="dora")
     kind = {"content-type": "application/json"}
-    with Rude(node) as stream:
+    with RawConnection(node) as stream:
         stream.send(request("GET", "/sse", {"authorization": bearer(low)})).stream_head()
         endpoint = stream.event()
         info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -325,7 +325,7 @@ def test_many_requests_with_one_new_token_are_one_verification(corp: Authority, 
             with concurrent.futures.ThreadPoolExecutor(20) as pool:
                 asked = [pool.submit(ask, node, data) for _ in range(20)]
                 wait_for(lambda: corp.count("/jwks") + corp.count("/.well-known/oauth-authorization-server") > before)
-                with Rude(node) as gone:  # one that does not wait for the answer
+                with RawConnection(node) as gone:  # one that does not wait for the answer
                     gone.send(data)
                 assert ask(node, request("GET", "/healthz")).status == 200
                 corp.do("release")

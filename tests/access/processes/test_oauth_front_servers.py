@@ -14,7 +14,7 @@ import pytest
 from tests.servers.start import raw
 from tests.support.authority import WELL_KNOWN, Authority, authority, issuer_toml, protected_node
 from tests.support.node_process import Answer, RunningNode, running_node, wait_for
-from tests.support.raw_client import Rude, ask, call, legacy, legacy_session, modern, request
+from tests.support.raw_client import RawConnection, ask, call, legacy, legacy_session, modern, request
 
 OAUTH_METADATA = "/.well-known/oauth-authorization-server"
 OPENID_METADATA = "/.well-known/openid-configuration"
@@ -211,7 +211,7 @@ def test_a_flood_of_made_up_tokens_shuts_out_nobody_from_elsewhere(corp: Authori
         try:
             sources = ("2001:db8::1", "2001:db8::2", "2001:db8::ffff:3")  # all of one site
             flood = [
-                opened.enter_context(Rude(node, 30.0)).send(asking(f"made-up-{number}", sources[number % 3]))
+                opened.enter_context(RawConnection(node, 30.0)).send(asking(f"made-up-{number}", sources[number % 3]))
                 for number in range(90)
             ]
             wait_for(lambda: corp.count("/introspect") == asked + 2)
@@ -324,7 +324,7 @@ def test_behind_a_proxy_tokens_are_for_the_public_url(corp: Authority, tmp_path:
             assert ask(node, request("GET", path)).json["resource"] == "https://example.com/x/mcp"
 
 
-def test_without_an_authorization_server_nothing_is_said_of_one(tmp_path: Path) -> None:
+def test_without_an_authorization_server_none_is_advertised(tmp_path: Path) -> None:
     with running_node(tmp_path, {"good": {"command": raw("all")}}, '[auth]\nanonymous = "never"\n') as node:
         assert ask(node, request("GET", WELL_KNOWN)).status == 404
         answer = echo(node, "x.y.z")
@@ -346,7 +346,7 @@ def test_at_the_end_of_a_token_its_streams_end_and_its_session_waits_for_a_newer
             request("GET", "/sse", {"authorization": bearer}),
         )
         with contextlib.ExitStack() as opened:
-            streams = [opened.enter_context(Rude(node, 20.0)).send(data) for data in opening]
+            streams = [opened.enter_context(RawConnection(node, 20.0)).send(data) for data in opening]
             for stream in streams:
                 assert stream.stream_head().headers["content-type"] == "text/event-stream"
             for stream in streams:

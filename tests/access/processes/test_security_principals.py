@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.servers.start import raw, serving
 from tests.support.node_process import LEGACY, Answer, RunningNode, running_node, wait_for
-from tests.support.raw_client import Rude, ask, assert_discreet, legacy, legacy_headers, message, request
+from tests.support.raw_client import RawConnection, ask, assert_discreet, legacy, legacy_headers, message, request
 
 ABLE = {"sampling": {}, "elicitation": {"form": {}}, "roots": {"listChanged": True}}
 QUESTION = {"message": "whose?", "mode": "form", "requestedSchema": {"type": "object", "properties": {}}}
@@ -39,7 +39,7 @@ class Principal:
         self.session = answer.headers["mcp-session-id"]
         self.request("logging/setLevel", {"level": "debug"})
         self.heard: list[Any] = []
-        self.stream = Rude(node, 60.0)
+        self.stream = RawConnection(node, 60.0)
         headers = legacy_headers(self.session, authorization=self.authorization)
         self.stream.send(request("GET", "/mcp", headers)).stream_head()
         self.listener = threading.Thread(target=self._listen, daemon=True)
@@ -73,9 +73,9 @@ class Principal:
     def _updates(self) -> list[Any]:
         return [event for event in self.heard if event.get("params", {}).get("uri") == "mcpax://pipe/raw://blob"]
 
-    def waiting(self, segment: str) -> Rude:
+    def waiting(self, segment: str) -> RawConnection:
         """A call under way that never ends by itself."""
-        rude = Rude(self.node).send(self.data("tools/call", {"name": f"{segment}__wait", "arguments": {}}, 77))
+        rude = RawConnection(self.node).send(self.data("tools/call", {"name": f"{segment}__wait", "arguments": {}}, 77))
         wait_for(lambda: self.node.admin("/admin/status")["calls"]["in_flight"] >= 1)
         return rude
 
@@ -93,7 +93,7 @@ def two(node: RunningNode) -> Iterator[tuple[Principal, Principal]]:
 
 @pytest.mark.parametrize("segment", ["pipe", "web"])
 @pytest.mark.parametrize("busy", [False, True], ids=["bob idle", "bob calling"])
-def test_a_log_message_of_one_call_is_not_heard_by_another_principal(
+def test_a_log_message_of_one_call_does_not_reach_another_principal(
     two: tuple[Principal, Principal], segment: str, busy: bool
 ) -> None:
     alice, bob = two
@@ -111,7 +111,7 @@ def test_a_question_of_one_call_is_not_asked_of_another_principal(
 ) -> None:
     alice, bob = two
     asks = {"method": "elicitation/create", "params": {**QUESTION, "message": SECRET}}
-    with bob.waiting(segment), Rude(alice.node) as rude:
+    with bob.waiting(segment), RawConnection(alice.node) as rude:
         rude.send(alice.data("tools/call", {"name": f"{segment}__ask", "arguments": asks}, 5))
         if segment == "web":  # HTTP tells whose it is: alice is asked, and answers
             assert rude.stream_head().status == 200

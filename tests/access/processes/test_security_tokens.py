@@ -13,7 +13,7 @@ import pytest
 from tests.servers.start import raw
 from tests.support.node_process import Answer, RunningNode, Wire, running_node, wait_for
 from tests.support.raw_client import (
-    Rude,
+    RawConnection,
     ask,
     ask_in_every_way,
     assert_unharmed,
@@ -104,7 +104,7 @@ def at_operator_door(node: RunningNode, path: str, token: str | None, verb: str 
 # Tokens
 
 
-def test_without_a_valid_token_every_path_of_the_public_door_is_closed(node: RunningNode) -> None:
+def test_without_a_valid_token_every_path_of_the_public_endpoint_is_closed(node: RunningNode) -> None:
     wrong: list[str | None] = [None, *(bearer(guess) for guess in GUESSES), "Basic eDp5", "Bearer", issue(node, "bare")]
     for value in wrong:
         asked = (
@@ -134,7 +134,7 @@ def test_a_token_in_the_query_or_a_cookie_opens_nothing(node: RunningNode) -> No
         assert ask(node, data).status == 401
 
 
-def test_a_token_opens_the_public_door_until_it_is_revoked_and_not_a_moment_longer(node: RunningNode) -> None:
+def test_a_token_is_accepted_at_the_public_endpoint_until_it_is_revoked(node: RunningNode) -> None:
     made = node.cli("access", "token", "--for", "client", "--name", "brief")
     assert made.returncode == 0, made.stderr
     token = made.stdout.strip()
@@ -145,7 +145,7 @@ def test_a_token_opens_the_public_door_until_it_is_revoked_and_not_a_moment_long
     listed = json.loads(node.cli("access", "list", "--json").stdout)["tokens"]
     assert "brief" in {one["name"] for one in listed}
     assert token not in json.dumps(listed)
-    with Rude(node) as kept:
+    with RawConnection(node) as kept:
         assert kept.send(data).answer().status == 200
         assert node.cli("access", "revoke", "brief").returncode == 0
         assert kept.send(data).answer().status == 401
@@ -168,7 +168,9 @@ def test_the_streams_of_a_revoked_token_end(node: RunningNode) -> None:
         "sse": request("GET", "/sse", {"authorization": bearer(token)}),
     }
     with contextlib.ExitStack() as open_streams:
-        streams = {name: open_streams.enter_context(Rude(node, 5.0)).send(data) for name, data in opening.items()}
+        streams = {
+            name: open_streams.enter_context(RawConnection(node, 5.0)).send(data) for name, data in opening.items()
+        }
         for rude in streams.values():
             assert rude.stream_head().headers["content-type"] == "text/event-stream"
         node.admin("/admin/tokens/listener", "DELETE")
@@ -230,7 +232,7 @@ def test_tokens_are_kept_as_hashes_only(node: RunningNode) -> None:
 # The two doors
 
 
-def test_no_credential_opens_both_doors(node: RunningNode) -> None:
+def test_no_credential_is_accepted_at_both_endpoints(node: RunningNode) -> None:
     client, operator = issue(node, "program"), issue(node, "person", "operator")
     assert ask(node, call("good__echo", authorization=bearer(client))).status == 200
     assert ask(node, call("good__echo", authorization=bearer(operator))).status == 401
@@ -246,7 +248,7 @@ def test_no_credential_opens_both_doors(node: RunningNode) -> None:
     assert at_operator_door(node, "/admin/status", operator).status == 401
 
 
-def test_the_public_door_has_no_operator_paths_and_the_operator_door_no_mcp(node: RunningNode) -> None:
+def test_the_public_endpoint_has_no_operator_paths_and_the_operator_endpoint_no_mcp(node: RunningNode) -> None:
     token, operator = issue(node, "curious"), issue(node, "curious-person", "operator")
     for path in ("/admin/status", "/admin/tokens", "/approvals", "/metrics", "/"):
         assert ask(node, request("GET", path, {"authorization": bearer(token)})).status == 404
@@ -262,7 +264,7 @@ def test_a_session_belongs_to_the_principal_that_opened_it(node: RunningNode) ->
         answer = ask(node, request(verb, "/mcp", headers, body))
         assert (answer.status, answer.json["error"]["code"]) == (404, -32600)
     assert ask(node, legacy(session, "ping", authorization=bearer(mine))).json["result"] == {}
-    with Rude(node) as stream:
+    with RawConnection(node) as stream:
         stream.send(request("GET", "/sse", {"authorization": bearer(mine)})).stream_head()
         endpoint = stream.event()
         kind = {"content-type": "application/json"}

@@ -81,9 +81,7 @@ def test_a_token_for_a_room_is_made_with_its_address_and_listed_with_what_it_is_
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_token_for_a_room_that_is_none_is_made_and_the_room_said_to_be_missing(
-    node: RunningNode, more: tuple[str, ...]
-) -> None:
+def test_a_token_for_a_missing_room_is_made_and_the_room_is_reported(node: RunningNode, more: tuple[str, ...]) -> None:
     words = ("access", "token", "--for", "room", "--name", "eve", "--participant", "eve", "--topic", "gardn")
     made = node.cli(*words, *more)
     assert (made.returncode, "ilr_" in made.stdout) == (0, True)

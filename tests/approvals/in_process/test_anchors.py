@@ -109,7 +109,7 @@ async def test_p256_and_rsa_keys_are_read_from_pem_with_all_their_numbers() -> N
         assert key.kty == kty and key.kid == thumbprint(key)
 
 
-async def test_a_key_set_may_stand_in_a_file_and_keys_of_unknown_kinds_are_left_out(tmp_path: Path) -> None:
+async def test_a_key_set_may_be_in_a_file_and_keys_of_unknown_kinds_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "jwks.json"
     file.write_text(json.dumps({"keys": [{**JWK, "kid": "one"}, {"kty": "OKP", "crv": "X25519", "x": X}, {"kty": 7}]}))
     assert [key.kid for key in await keys(AnchorPlan(name="a", jwks=file))] == ["one"]
@@ -136,7 +136,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "says"), BAD.values(), ids=BAD)
-def test_what_is_no_public_key_stops_the_start_and_is_not_repeated(text: str, says: str, tmp_path: Path) -> None:
+def test_an_invalid_public_key_stops_the_start_and_is_not_repeated(text: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(text)
     with pytest.raises(AnchorInvalid, match="anchor plant") as refused:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
-from tests.approvals.inboxes import ALICE, ARGUMENTS, Desk, Hands, desk_at
+from tests.approvals.inboxes import ALICE, ARGUMENTS, ManualClock, StoredInbox, stored_inbox
 
 from interlock.approvals import inbox as inbox_module
 from interlock.approvals.inbox import Expiry
@@ -32,7 +32,7 @@ def ok(answer: object) -> Approval:
     return answer
 
 
-def status(desk: Desk, id: str) -> Status:
+def status(desk: StoredInbox, id: str) -> Status:
     found = desk.inbox.get(id)
     assert found is not None
     return found.status
@@ -46,7 +46,7 @@ def on_disk(folder: Path) -> bytes:
 
 
 async def test_what_is_raised_waits_with_its_arguments_and_is_found_by_who_asked_and_what(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         raised = await desk.raised()
         assert desk.inbox.waiting() == [raised]
         assert desk.inbox.find(ALICE, "d1") == raised
@@ -56,8 +56,8 @@ async def test_what_is_raised_waits_with_its_arguments_and_is_found_by_who_asked
 
 
 async def test_an_identical_call_gets_the_same_one_and_does_not_extend_it(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         first = await desk.raised()
         clock.pass_(100)
         again = await desk.raised()
@@ -67,7 +67,7 @@ async def test_an_identical_call_gets_the_same_one_and_does_not_extend_it(tmp_pa
 
 
 async def test_twenty_identical_calls_at_once_raise_one(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         raised = await asyncio.gather(*(desk.raised() for _ in range(20)))
         assert len({one.id for one in raised}) == 1
         assert len(desk.inbox.waiting()) == 1
@@ -75,7 +75,7 @@ async def test_twenty_identical_calls_at_once_raise_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_principal_may_have_a_hundred_waiting_and_no_more(tmp_path: Path, at_once: bool) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         calls = [desk.inbox.raise_(desk.call(f"d{number}")) for number in range(103)]
         answers = await asyncio.gather(*calls) if at_once else [await call for call in calls]
         refused = [one for one in answers if isinstance(one, Refusal)]
@@ -87,8 +87,8 @@ async def test_a_principal_may_have_a_hundred_waiting_and_no_more(tmp_path: Path
 
 
 async def test_room_for_another_comes_with_a_decision_and_with_time(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock, max_pending=1) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock, max_pending=1) as desk:
         first = await desk.raised("d1")
         assert data(await desk.inbox.raise_(desk.call("d2")))["retry_after_ms"] == 300_000
         ok(await desk.inbox.decide(first.id, desk.no()))
@@ -99,7 +99,7 @@ async def test_room_for_another_comes_with_a_decision_and_with_time(tmp_path: Pa
 
 
 async def test_arguments_that_wait_are_bounded_in_bytes(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         large = Raw(b'"' + b"x" * (9 * 1024 * 1024) + b'"')
         await desk.raised("d1", params=large)
         assert data(await desk.inbox.raise_(desk.call("d2", params=large)))["budget"] == "max_pending_bytes"
@@ -107,8 +107,8 @@ async def test_arguments_that_wait_are_bounded_in_bytes(tmp_path: Path) -> None:
 
 
 async def test_asking_and_taking_it_back_in_a_circle_is_asking_too_often(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock, max_pending=3) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock, max_pending=3) as desk:
         for number in range(3):
             raised = await desk.raised(f"d{number}")
             ok(await desk.inbox.withdraw(raised.id))
@@ -125,7 +125,7 @@ async def test_the_arguments_of_all_principals_together_are_bounded_in_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.approvals.inbox.HELD_BYTES_IN_ALL_MAX", 4 * len(ARGUMENTS))
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         raised = [await desk.raised("d1", f"client:c{number}") for number in range(4)]
         many = await desk.inbox.raise_(desk.call("d1", "client:c4"))
         assert data(many)["budget"] == "max_pending_bytes_in_all"
@@ -136,13 +136,13 @@ async def test_the_arguments_of_all_principals_together_are_bounded_in_bytes(
         assert desk.inbox._index.held_bytes == 0
 
 
-async def test_a_definition_is_asked_for_once_whoever_calls_and_never_lapses(tmp_path: Path) -> None:
-    clock = Hands()
+async def test_a_definition_is_asked_about_once_for_all_callers_and_never_lapses(tmp_path: Path) -> None:
+    clock = ManualClock()
 
-    def asked(desk: Desk, by: str) -> Approval:
+    def asked(desk: StoredInbox, by: str) -> Approval:
         return desk.inbox.draft(Kind.DEFINITION, Source.AX, requested_by=by, tool="files.delete", digest="t1")
 
-    async with desk_at(tmp_path, clock, max_pending=1) as desk:
+    async with stored_inbox(tmp_path, clock, max_pending=1) as desk:
         first = ok(await desk.inbox.raise_(asked(desk, ALICE)))
         assert ok(await desk.inbox.raise_(asked(desk, "client:bob"))).id == first.id
         await desk.raised("d1")
@@ -154,7 +154,7 @@ async def test_a_definition_is_asked_for_once_whoever_calls_and_never_lapses(tmp
 
 
 async def test_what_a_client_calls_itself_is_cut_and_made_writable(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         raised = await desk.raised(agent="\ud800" + "x" * 10_000)
         assert raised.agent == "?" + "x" * 99
 
@@ -163,7 +163,7 @@ async def test_what_a_client_calls_itself_is_cut_and_made_writable(tmp_path: Pat
 
 
 async def test_an_approved_one_is_used_once_and_gives_its_arguments_for_the_last_time(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         approved = await desk.approved()
         used = ok(await desk.inbox.use(approved.id))
         assert used.params == ARGUMENTS
@@ -176,7 +176,7 @@ async def test_an_approved_one_is_used_once_and_gives_its_arguments_for_the_last
 
 
 async def test_nothing_is_used_before_somebody_approves(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         raised = await desk.raised()
         assert data(await desk.inbox.use(raised.id))["reason"] == "pending"
         assert name(await desk.inbox.use("no-such-id")) == "confirmation_unknown"
@@ -184,7 +184,7 @@ async def test_nothing_is_used_before_somebody_approves(tmp_path: Path) -> None:
 
 
 async def test_twenty_parallel_uses_have_exactly_one_winner(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         approved = await desk.approved()
         answers = await asyncio.gather(*(desk.inbox.use(approved.id) for _ in range(20)))
         assert sum(isinstance(one, Approval) for one in answers) == 1
@@ -192,16 +192,16 @@ async def test_twenty_parallel_uses_have_exactly_one_winner(tmp_path: Path) -> N
 
 
 async def test_two_inboxes_on_one_store_use_it_once_between_them(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as one:
+    async with stored_inbox(tmp_path) as one:
         approved = await one.approved()
-        async with desk_at(tmp_path) as two:
+        async with stored_inbox(tmp_path) as two:
             inboxes = [desk.inbox for desk in (one, two)] * 10
             answers = await asyncio.gather(*(inbox.use(approved.id) for inbox in inboxes))
             assert sum(isinstance(answer, Approval) for answer in answers) == 1
 
 
 async def test_of_two_decisions_at_once_one_counts_and_both_are_on_record(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         raised = await desk.raised()
         answers = await asyncio.gather(
             desk.inbox.decide(raised.id, desk.yes("j1")), desk.inbox.decide(raised.id, desk.yes("j2"))
@@ -213,8 +213,8 @@ async def test_of_two_decisions_at_once_one_counts_and_both_are_on_record(tmp_pa
 
 @pytest.mark.req("AX-11.3-11")
 async def test_a_denial_says_why_until_the_call_would_have_lapsed(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         raised = await desk.raised()
         denied = ok(await desk.inbox.decide(raised.id, desk.no("not on a Friday")))
         assert denied.params is None
@@ -228,14 +228,14 @@ async def test_a_denial_says_why_until_the_call_would_have_lapsed(tmp_path: Path
 
 
 async def test_what_is_approved_and_not_used_can_still_be_denied(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         approved = await desk.approved()
         ok(await desk.inbox.decide(approved.id, desk.no()))
         assert name(await desk.inbox.use(approved.id)) == "confirmation_denied"
 
 
 async def test_void_and_withdrawn_ones_are_of_no_use(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         approved, pending, kept = await desk.approved("d1"), await desk.raised("d2"), await desk.approved("d3")
         voided = await desk.inbox.void_where("anchor_removed", lambda one: one.digest == "d1")
         assert [one.id for one in voided] == [approved.id]
@@ -253,8 +253,8 @@ async def test_void_and_withdrawn_ones_are_of_no_use(tmp_path: Path) -> None:
 async def test_a_decision_counts_until_just_before_expiry_and_then_the_arguments_are_gone(
     tmp_path: Path, expiry_s: int
 ) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock, expiry_s=expiry_s) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock, expiry_s=expiry_s) as desk:
         early, late = await desk.raised("d1"), await desk.raised("d2")
         clock.pass_(expiry_s - 1)
         assert (await desk.raised("d2")).id == late.id
@@ -274,8 +274,8 @@ async def test_a_decision_counts_until_just_before_expiry_and_then_the_arguments
 
 
 async def test_an_approval_is_good_for_its_time_and_never_longer_than_its_proof(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock, redeem_s=300) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock, redeem_s=300) as desk:
         long, short = await desk.raised("d1"), await desk.raised("d2")
         ok(await desk.inbox.decide(long.id, desk.yes("j1"), redeem_until=clock.wall() + 9_999))
         ok(await desk.inbox.decide(short.id, desk.yes("j2"), redeem_until=clock.wall() + 60))
@@ -289,8 +289,8 @@ async def test_an_approval_is_good_for_its_time_and_never_longer_than_its_proof(
 
 @pytest.mark.parametrize("which", ["wall set back", "machine slept"])
 async def test_neither_a_wall_set_back_nor_sleep_makes_it_last_longer(tmp_path: Path, which: str) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         raised = await desk.raised()
         if which == "wall set back":
             clock.at += 300
@@ -301,8 +301,8 @@ async def test_neither_a_wall_set_back_nor_sleep_makes_it_last_longer(tmp_path: 
 
 
 async def test_the_sweeper_writes_expiries_down_by_itself(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         listener = desk.inbox.listen()
         expiry = Expiry(desk.inbox, Replicas(desk.store, desk.clock))
         await expiry.open()
@@ -314,8 +314,8 @@ async def test_the_sweeper_writes_expiries_down_by_itself(tmp_path: Path) -> Non
 
 
 async def test_what_ended_is_forgotten_after_a_day(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         raised = await desk.raised()
         ok(await desk.inbox.decide(raised.id, desk.no()))
         clock.pass_(86_399)
@@ -324,7 +324,7 @@ async def test_what_ended_is_forgotten_after_a_day(tmp_path: Path) -> None:
         clock.pass_(1)
         await desk.inbox.sweep()
         assert desk.inbox.get(raised.id) is None
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         assert name(await desk.inbox.decide(raised.id, desk.yes())) == "confirmation_unknown"
 
 
@@ -332,11 +332,11 @@ async def test_what_ended_is_forgotten_after_a_day(tmp_path: Path) -> None:
 
 
 async def test_after_a_restart_what_waits_still_waits_with_its_arguments_and_no_longer(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         raised = await desk.raised()
     clock.pass_(299)
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         assert desk.inbox.waiting() == [raised]
         assert (await desk.raised()).id == raised.id
         clock.pass_(1)
@@ -344,22 +344,22 @@ async def test_after_a_restart_what_waits_still_waits_with_its_arguments_and_no_
 
 
 async def test_after_a_restart_what_was_approved_is_used_once(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         approved = await desk.approved()
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         assert desk.inbox.find(ALICE, "d1") == approved
         assert ok(await desk.inbox.use(approved.id)).params == ARGUMENTS
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         assert name(await desk.inbox.use(approved.id)) == "confirmation_used"
 
 
 async def test_what_was_under_way_when_the_node_died_is_unknown_and_never_used_again(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         approved = await desk.approved()
         ok(await desk.inbox.use(approved.id))
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         assert status(desk, approved.id) is Status.UNKNOWN
         assert data(await desk.inbox.use(approved.id))["reason"] == "unknown"
         assert desk.inbox.find(ALICE, "d1") is None
@@ -367,19 +367,19 @@ async def test_what_was_under_way_when_the_node_died_is_unknown_and_never_used_a
 
 @pytest.mark.parametrize("end", [Move.SUCCEED, Move.FAIL])
 async def test_after_a_restart_what_ended_is_still_ended(tmp_path: Path, end: Move) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         approved = await desk.approved()
         ok(await desk.inbox.use(approved.id))
         ended = ok(await desk.inbox.finish(approved.id, end, "the tool said no" if end is Move.FAIL else None))
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         assert desk.inbox.get(approved.id) == ended
         assert name(await desk.inbox.use(approved.id)) == "confirmation_used"
 
 
-async def test_after_a_restart_the_newer_of_two_for_one_digest_stands(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+async def test_after_a_restart_the_newer_of_two_for_one_digest_counts(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         for _ in range(20):  # ids are random, and a store gives them in their order
             lapsed = await desk.raised()
             clock.pass_(300)
@@ -387,29 +387,29 @@ async def test_after_a_restart_the_newer_of_two_for_one_digest_stands(tmp_path: 
             assert newer.id != lapsed.id
             clock.pass_(300)
         newest = await desk.raised()
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         assert desk.inbox.find(ALICE, "d1") == newest
 
 
-async def test_after_a_restart_the_newer_of_two_denials_is_told(tmp_path: Path) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+async def test_after_a_restart_the_newer_of_two_denials_is_reported(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         for _ in range(20):
             denied = await desk.inbox.decide((await desk.raised()).id, desk.no())
             assert desk.inbox.find(ALICE, "d1") == denied
             clock.pass_(300)
         last = ok(await desk.inbox.decide((await desk.raised()).id, desk.no("the last")))
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         assert desk.inbox.find(ALICE, "d1") == last
 
 
 @pytest.mark.parametrize("end", ["used", "denied", "void", "expired", "withdrawn"])
 async def test_erased_arguments_are_no_longer_in_the_file(tmp_path: Path, end: str) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         raised = await desk.raised()
     assert b"s3cret-name" in on_disk(tmp_path)
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         match end:
             case "used":
                 ok(await desk.inbox.decide(raised.id, desk.yes()))
@@ -429,12 +429,12 @@ async def test_erased_arguments_are_no_longer_in_the_file(tmp_path: Path, end: s
 async def test_a_record_that_cannot_be_read_is_left_out_and_the_others_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Hands()
-    async with desk_at(tmp_path, clock) as desk:
+    clock = ManualClock()
+    async with stored_inbox(tmp_path, clock) as desk:
         raised = await desk.raised()
         await desk.store.kv.put("approvals", "broken", b'{"id":"broken","status":"approved"}', clock.wall())
         await desk.store.kv.put("approvals", "nonsense", b"\xff", clock.wall())
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         assert desk.inbox.listed() == [raised]
         assert name(await desk.inbox.use("broken")) == "confirmation_unknown"
     assert "broken" in caplog.text
@@ -444,7 +444,7 @@ async def test_a_record_that_cannot_be_read_is_left_out_and_the_others_stay(
 
 
 async def test_without_a_store_nothing_is_raised_decided_or_used(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         approved, pending = await desk.approved("d1"), await desk.raised("d2")
         await desk.store.close()
         for refused in (
@@ -463,7 +463,7 @@ async def test_without_a_store_nothing_is_raised_decided_or_used(tmp_path: Path)
 async def test_a_decision_that_cannot_be_recorded_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         raised = await desk.raised()
         await desk.recorder.flush()
 
@@ -478,8 +478,8 @@ async def test_a_decision_that_cannot_be_recorded_does_not_count(
         assert status(desk, raised.id) is Status.PENDING
 
 
-async def test_whoever_leaves_while_it_is_being_used_leaves_an_honest_end(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+async def test_a_release_during_use_leaves_an_honest_end(tmp_path: Path) -> None:
+    async with stored_inbox(tmp_path) as desk:
         approved = await desk.approved()
         listener = desk.inbox.listen()
         using = asyncio.ensure_future(desk.inbox.use(approved.id))
@@ -496,7 +496,7 @@ async def test_whoever_leaves_while_it_is_being_used_leaves_an_honest_end(tmp_pa
 
 
 async def test_every_decision_is_on_record_with_anchor_jti_and_digests_and_without_arguments(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         approved = await desk.approved()
         decisions = [one for one in await desk.records() if one["method"] == "approvals/approve"]
         assert len(decisions) == 1
@@ -519,11 +519,11 @@ async def test_every_decision_is_on_record_with_anchor_jti_and_digests_and_witho
         assert "s3cret-name" not in str(records)
 
 
-async def test_listeners_hear_every_change_in_order_and_a_slow_one_holds_nobody_up(
+async def test_listeners_receive_every_change_in_order_and_a_slow_one_delays_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.approvals.inbox.QUEUE_MAX", 2)
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         listener, gone = desk.inbox.listen(), desk.inbox.listen()
         gone.close()
         approved = await desk.approved()
@@ -538,7 +538,7 @@ async def test_of_those_that_ended_only_the_latest_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox_module, "ENDED_MAX", 3)
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         ended = [(await desk.raised(f"d{number}")).id for number in range(6)]
         for id in ended:
             ok(await desk.inbox.decide(id, desk.no()))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.approvals.inboxes import Hands
+from tests.approvals.inboxes import ManualClock
 from tests.servers.minting import SigningKey, key, mint
 
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
@@ -60,7 +60,7 @@ PLANS = (plan("ada", ADA, "*"), plan("bob", BOB, "office.*"), AnchorPlan(name="d
 
 @contextlib.asynccontextmanager
 async def court(
-    folder: Path, clock: Hands, plans: tuple[AnchorPlan, ...] = PLANS, service: Service | None = None
+    folder: Path, clock: ManualClock, plans: tuple[AnchorPlan, ...] = PLANS, service: Service | None = None
 ) -> AsyncIterator[ProofVerifier]:
     store = build_store("sqlite", folder)
     await store.open()
@@ -75,7 +75,7 @@ async def court(
         await store.close()
 
 
-def proof_of(clock: Hands, signer: SigningKey = ADA, **changes: Any) -> Presented:
+def proof_of(clock: ManualClock, signer: SigningKey = ADA, **changes: Any) -> Presented:
     claims = {
         "iss": "x",
         "aud": OWN_ID,
@@ -94,7 +94,7 @@ def reason(judged: Verified | Refusal) -> tuple[int, str]:
 
 
 async def test_a_proof_holds_once_also_after_a_restart(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     proof = proof_of(clock)
     async with court(tmp_path, clock) as judge:
         first = await judge.judge(ASKED, proof)
@@ -112,7 +112,7 @@ async def test_a_proof_holds_once_also_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_of_many_at_once_one_proof_holds(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with court(tmp_path, clock) as judge:
         judged = await asyncio.gather(*(judge.judge(ASKED, proof_of(clock)) for _ in range(20)))
     assert [isinstance(one, Verified) for one in judged].count(True) == 1
@@ -120,14 +120,14 @@ async def test_of_many_at_once_one_proof_holds(tmp_path: Path) -> None:
 
 
 async def test_a_refused_proof_is_not_used_up(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with court(tmp_path, clock) as judge:
         assert reason(await judge.judge(ASKED, proof_of(clock, call_digest="ab" * 32))) == (32123, "digest")
         assert isinstance(await judge.judge(ASKED, proof_of(clock)), Verified)
 
 
 async def test_a_clock_that_is_set_back_makes_no_old_proof_good_again(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     proof = proof_of(clock)
     async with court(tmp_path, clock) as judge:
         assert isinstance(await judge.judge(ASKED, proof), Verified)
@@ -139,7 +139,7 @@ async def test_a_clock_that_is_set_back_makes_no_old_proof_good_again(tmp_path: 
 
 
 async def test_a_disk_that_refuses_takes_no_proof(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with court(tmp_path, clock) as judge:
         store = build_store("sqlite", tmp_path / "other")
         await store.open()
@@ -149,13 +149,13 @@ async def test_a_disk_that_refuses_takes_no_proof(tmp_path: Path) -> None:
 
 
 async def test_an_anchor_approves_only_its_own_tools(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with court(tmp_path, clock) as judge:
         assert reason(await judge.judge(ASKED, proof_of(clock, BOB))) == (32123, "not_entitled")
 
 
 async def test_a_key_set_that_cannot_be_had_refuses(tmp_path: Path) -> None:
-    clock, service = Hands(), Service()
+    clock, service = ManualClock(), Service()
     service.away = True
     async with court(tmp_path, clock, service=service) as judge:
         assert reason(await judge.judge(ASKED, proof_of(clock, SERVICE))) == (32131, "anchor_keys")
@@ -172,20 +172,20 @@ def approved_by(anchor: str, tool: str = CALL.tool) -> Approval:
     return msgspec.structs.replace(CALL, tool=tool, decision=decision)
 
 
-async def test_what_was_approved_stands_while_its_anchor_does(tmp_path: Path) -> None:
-    async with court(tmp_path, Hands()) as judge:
+async def test_an_approval_holds_while_its_anchor_does(tmp_path: Path) -> None:
+    async with court(tmp_path, ManualClock()) as judge:
         assert judge.stands(CALL)
         assert judge.stands(approved_by("ada"))
         assert judge.stands(approved_by("desk"))
         assert not judge.stands(approved_by("bob"))
         assert judge.stands(approved_by("bob", "office.print"))
         assert not judge.stands(approved_by("gone"))
-    async with court(tmp_path, Hands(), PLANS[1:]) as judge:
+    async with court(tmp_path, ManualClock(), PLANS[1:]) as judge:
         assert not judge.stands(approved_by("ada"))
 
 
 async def test_a_revoked_key_proves_nothing_from_then_on(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with court(tmp_path, clock) as judge:
         (revoked,) = await judge.revoke("ada")
         assert reason(await judge.judge(ASKED, proof_of(clock))) == (32123, "revoked")
@@ -201,9 +201,9 @@ async def test_a_revoked_key_proves_nothing_from_then_on(tmp_path: Path) -> None
 
 
 async def test_a_start_with_a_revoked_key_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with court(tmp_path, Hands()) as judge:
+    async with court(tmp_path, ManualClock()) as judge:
         await judge.revoke("ada")
     assert "revoked" not in caplog.text
-    async with court(tmp_path, Hands()):
+    async with court(tmp_path, ManualClock()):
         pass
     assert "the key of anchor ada was revoked" in caplog.text

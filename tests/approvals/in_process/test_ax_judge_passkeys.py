@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from tests.approvals.inboxes import Hands
+from tests.approvals.inboxes import ManualClock
 from tests.servers.authenticator import Authenticator
 
 from interlock.approvals.api import PasskeyRequest
@@ -50,7 +50,7 @@ class Court:
 
 
 @contextlib.asynccontextmanager
-async def court(folder: Path, clock: Hands, *people: Authenticator, url: str = URL) -> AsyncIterator[Court]:
+async def court(folder: Path, clock: ManualClock, *people: Authenticator, url: str = URL) -> AsyncIterator[Court]:
     store = build_store("sqlite", folder)
     await store.open()
     plans = [
@@ -69,7 +69,7 @@ async def court(folder: Path, clock: Hands, *people: Authenticator, url: str = U
 
 
 async def test_an_assertion_holds_once_also_after_a_restart(tmp_path: Path) -> None:
-    clock, ada = Hands(), Authenticator()
+    clock, ada = ManualClock(), Authenticator()
     async with court(tmp_path, clock, ada) as here:
         token = ada.sign(here.asked())
         first = await here.judged(token)
@@ -89,7 +89,7 @@ async def test_the_same_signature_spelled_otherwise_is_the_same_assertion(tmp_pa
 
     order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
     ada = Authenticator("es256")
-    async with court(tmp_path, Hands(), ada) as here:
+    async with court(tmp_path, ManualClock(), ada) as here:
         token = ada.sign(here.asked())
         head, _, signature = token.rpartition(".")
         r, s = decode_dss_signature(unb64(signature))
@@ -100,13 +100,13 @@ async def test_the_same_signature_spelled_otherwise_is_the_same_assertion(tmp_pa
 
 async def test_a_passkey_that_does_not_count_can_be_asked_again(tmp_path: Path) -> None:
     ada = Authenticator("ed25519")
-    async with court(tmp_path, Hands(), ada) as here:
+    async with court(tmp_path, ManualClock(), ada) as here:
         for _ in range(3):
             assert isinstance(await here.judged(ada.sign(here.asked())), Verified)
 
 
 async def test_a_passkey_that_counts_must_count_upwards_also_after_a_restart(tmp_path: Path) -> None:
-    clock, ada, bob = Hands(), Authenticator(), Authenticator()
+    clock, ada, bob = ManualClock(), Authenticator(), Authenticator()
     async with court(tmp_path, clock, ada, bob) as here:
         assert isinstance(await here.judged(ada.sign(here.asked(), counter=5)), Verified)
         assert isinstance(await here.judged(ada.sign(here.asked(), counter=6)), Verified)
@@ -120,7 +120,7 @@ async def test_a_passkey_that_counts_must_count_upwards_also_after_a_restart(tmp
 
 async def test_a_counter_that_was_not_signed_counts_for_nothing(tmp_path: Path) -> None:
     ada, eve = Authenticator(), Authenticator()
-    async with court(tmp_path, Hands(), ada) as here:
+    async with court(tmp_path, ManualClock(), ada) as here:
         asked = here.asked()
         forged = eve.signed(ada.client_data("webauthn.get", asked), ada.data(0x05, 2**32 - 1), ada.credential)
         assert await here.reason(forged) == (32123, "signature")
@@ -129,14 +129,14 @@ async def test_a_counter_that_was_not_signed_counts_for_nothing(tmp_path: Path) 
 
 async def test_a_passkey_can_be_taken_back_by_the_name_of_its_anchor(tmp_path: Path) -> None:
     ada = Authenticator()
-    async with court(tmp_path, Hands(), ada) as here:
+    async with court(tmp_path, ManualClock(), ada) as here:
         assert len(await here.judge.revoke("p0")) == 1
         assert await here.reason(ada.sign(here.asked())) == (32123, "revoked")
 
 
 async def test_a_store_that_cannot_remember_refuses(tmp_path: Path) -> None:
     ada = Authenticator()
-    async with court(tmp_path, Hands(), ada) as here:
+    async with court(tmp_path, ManualClock(), ada) as here:
         kept = here.store.kv.get
 
         async def away(*_: Any) -> Any:
@@ -151,7 +151,7 @@ async def test_a_store_that_cannot_remember_refuses(tmp_path: Path) -> None:
 
 async def test_where_browsers_use_no_passkeys_none_is_asked_and_none_counts(tmp_path: Path) -> None:
     ada = Authenticator()
-    async with court(tmp_path, Hands(), ada, url="http://192.0.2.1:7412") as here:
+    async with court(tmp_path, ManualClock(), ada, url="http://192.0.2.1:7412") as here:
         refused = here.desk.request(ASKED)
         assert isinstance(refused, Refusal) and (refused.details or {})["reason"] == "party"
         assert here.desk.find_origin("files.delete") is None
@@ -160,15 +160,15 @@ async def test_where_browsers_use_no_passkeys_none_is_asked_and_none_counts(tmp_
 
 
 async def test_links_lead_to_where_passkeys_work(tmp_path: Path) -> None:
-    async with court(tmp_path, Hands(), Authenticator()) as here:
+    async with court(tmp_path, ManualClock(), Authenticator()) as here:
         assert here.desk.url() == "http://localhost:7412"
         assert here.desk.find_origin("files.delete") == "http://localhost:7412"
         assert here.desk.find_origin("mail.send") is None
         refused = here.desk.request(ProofQuestion(**{**_members(ASKED), "tool": "mail.send"}))
         assert isinstance(refused, Refusal) and (refused.details or {})["reason"] == "not_entitled"
-    async with court(tmp_path, Hands()) as here:
+    async with court(tmp_path, ManualClock()) as here:
         assert here.desk.url() == URL
-    async with court(tmp_path, Hands(), Authenticator(), url="https://ops.example.com/x") as here:
+    async with court(tmp_path, ManualClock(), Authenticator(), url="https://ops.example.com/x") as here:
         assert here.desk.url() == "https://ops.example.com/x"
 
 

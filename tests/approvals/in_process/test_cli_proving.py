@@ -123,7 +123,7 @@ def test_an_answer_that_is_no_approval_is_refused() -> None:
         sign(shown(kind="poem"))
 
 
-def test_what_is_said_of_a_definition_is_signed_along(public: str) -> None:
+def test_statements_about_a_definition_are_signed_along(public: str) -> None:
     definition = '{"definition":{"name":"delete","description":"Deletes.","capability":{"mutable":true}}}'
     tool_digest = shown_digest(definition.encode())
     assert tool_digest is not None

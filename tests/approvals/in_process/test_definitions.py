@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Raw
-from tests.approvals.inboxes import Desk, Hands, desk_at
+from tests.approvals.inboxes import ManualClock, StoredInbox, stored_inbox
 
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, Status, What
 from interlock.approvals.protocol.digests import answers, shown_digest
@@ -40,7 +40,7 @@ def sight(
 class Shop:
     """A server's list as the catalog takes it: looked at, then told."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: StoredInbox) -> None:
         self.desk = desk
         ruled = AsyncFeed[str]()
         self.definitions = Definitions(desk.store.kv, desk.inbox, desk.clock, ruled)
@@ -90,8 +90,8 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop_at(folder: Path, clock: Hands | None = None) -> AsyncIterator[Shop]:
-    async with desk_at(folder, clock) as desk:
+async def shop_at(folder: Path, clock: ManualClock | None = None) -> AsyncIterator[Shop]:
+    async with stored_inbox(folder, clock) as desk:
         shop = Shop(desk)
         await shop.definitions.open()
         yield shop
@@ -110,7 +110,7 @@ async def test_the_first_definition_is_taken_on_trust_and_the_same_one_is_no_new
 async def test_a_change_waits_in_the_inbox_as_a_diff_once_and_is_in_the_log(
     tmp_path: Path, restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with shop_at(tmp_path, clock) as shop:
         await shop.lists(sight(FIRST))
         if not restarted:
@@ -139,7 +139,7 @@ async def test_a_change_waits_in_the_inbox_as_a_diff_once_and_is_in_the_log(
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_change_that_is_accepted_is_the_new_known_one(tmp_path: Path, restarted: bool) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with shop_at(tmp_path, clock) as shop:
         await shop.lists(sight(FIRST))
         await shop.lists(sight(OTHER))
@@ -157,7 +157,7 @@ async def test_a_change_that_is_accepted_is_the_new_known_one(tmp_path: Path, re
 async def test_a_change_that_is_denied_stays_denied_across_restarts_and_what_was_accepted_is_welcome(
     tmp_path: Path,
 ) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with shop_at(tmp_path, clock) as shop:
         await shop.lists(sight(FIRST))
         await shop.lists(sight(OTHER))
@@ -170,7 +170,7 @@ async def test_a_change_that_is_denied_stays_denied_across_restarts_and_what_was
         assert await shop.lists(sight(FIRST)) == [DefinitionState.SAME]
 
 
-async def test_whoever_changes_again_makes_the_old_question_void_and_whoever_goes_back_does_not(tmp_path: Path) -> None:
+async def test_another_change_voids_the_old_question_and_a_reverted_change_does_not(tmp_path: Path) -> None:
     async with shop_at(tmp_path) as shop:
         await shop.lists(sight(FIRST))
         await shop.lists(sight(OTHER))
@@ -189,11 +189,11 @@ async def test_whoever_changes_again_makes_the_old_question_void_and_whoever_goe
 
 
 async def test_what_was_kept_before_claims_were_is_read_from_its_definition(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     safe, wild = FIRST | {"annotations": {"readOnlyHint": True}}, FIRST | {"annotations": {"destructiveHint": True}}
     old = {"files.safe": [["f", "d"], json.dumps(safe)], "files.wild": [["f", "d"], json.dumps(wild)]}
     kept = {**old, "files.long": [["f", "d"], None]}
-    async with desk_at(tmp_path, clock) as desk:
+    async with stored_inbox(tmp_path, clock) as desk:
         await desk.store.kv.put("definitions", "files", zlib.compress(json.dumps(kept).encode()), clock.wall())
     async with shop_at(tmp_path, clock) as shop:
         found = [shop.definitions.find_accepted("files", tool) for tool in kept]
@@ -227,7 +227,7 @@ async def test_removing_a_tool_and_bringing_it_back_changed_is_a_change(tmp_path
 
 
 async def test_a_decision_that_was_not_remembered_before_a_crash_is_made_up_for(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with shop_at(tmp_path, clock) as shop:
         await shop.lists(sight(FIRST), sight(FIRST, "files.write"))
         await shop.lists(sight(OTHER), sight(OTHER, "files.write"))
@@ -244,7 +244,7 @@ async def test_a_decision_that_was_not_remembered_before_a_crash_is_made_up_for(
 
 
 async def test_a_class_is_remembered_for_this_tool_and_this_definition_alone(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with shop_at(tmp_path, clock) as shop:
         seen = sight(FIRST, is_open=True)
         await shop.lists(seen)
@@ -295,10 +295,10 @@ async def test_what_was_denied_can_be_decided_once_more_and_stays_denied_until_t
         assert await shop.lists(sight(OTHER)) == [DefinitionState.SAME]
 
 
-async def test_what_cannot_be_read_back_is_said_and_taken_as_it_is(
+async def test_what_cannot_be_read_back_is_reported_and_used_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with shop_at(tmp_path, clock) as shop:
         await shop.lists(sight(FIRST))
         await shop.desk.store.kv.put("definitions", "files", b"garbage", clock.wall())
@@ -396,7 +396,7 @@ async def test_nobody_is_asked_to_sign_what_is_too_long_to_read(tmp_path: Path) 
 async def test_a_definition_that_not_every_reader_decodes_waits_and_is_read_back_and_signed_all_the_same(
     tmp_path: Path, odd: bytes
 ) -> None:
-    clock = Hands()
+    clock = ManualClock()
     strange = DefinitionSnapshot(TOOL, "read", {"description": Raw(b'"x"'), "annotations": Raw(odd)}, None, {})
     async with shop_at(tmp_path, clock) as shop:
         await shop.lists(sight(FIRST))

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.approvals.inboxes import Hands
+from tests.approvals.inboxes import ManualClock
 
 from interlock.approvals.trust import operator_keys
 from interlock.approvals.trust.anchors import Anchors
@@ -21,12 +21,12 @@ ASKED = ProofQuestion(confirmation_id="c", call_digest="d", nonce="n", tool="fil
 
 
 @pytest.fixture
-def clock() -> Hands:
-    return Hands()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def service(tmp_path: Path, clock: Hands, monkeypatch: pytest.MonkeyPatch) -> OperatorKeyService:
+def service(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> OperatorKeyService:
     monkeypatch.setattr(key_files, "SCRYPT_N", 2**4)
     public = make_key(tmp_path / "ada.key", "ed25519", RIGHT.encode())
 
@@ -38,7 +38,9 @@ def service(tmp_path: Path, clock: Hands, monkeypatch: pytest.MonkeyPatch) -> Op
     return OperatorKeyService(tmp_path, anchors, clock)
 
 
-async def test_wrong_passphrases_of_one_caller_lock_no_one_else_out(service: OperatorKeyService, clock: Hands) -> None:
+async def test_wrong_passphrases_of_one_caller_lock_no_one_else_out(
+    service: OperatorKeyService, clock: ManualClock
+) -> None:
     for _ in range(FREE_TRIES):
         assert isinstance(await service.sign(ASKED, None, WRONG, by="operator:eve"), Refusal)
     assert await service.sign(ASKED, None, RIGHT, by="operator:eve") == TooOften(5)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.approvals.in_process.test_ax_judge import ADA, BOB, OWN_ID, PLANS, SERVICE, Service
-from tests.approvals.inboxes import Desk, Hands, desk_at
+from tests.approvals.inboxes import ManualClock, StoredInbox, stored_inbox
 from tests.servers.minting import SigningKey, mint
 
 from interlock.approvals.protocol.standing_grant import (
@@ -33,7 +33,7 @@ ANY = (ArgumentRule(at="/n", kind="any"),)
 class Granting:
     """Grants on a store. A second one on the same store is another process, or the next start."""
 
-    def __init__(self, desk: Desk, clock: Hands, plans: Any = PLANS) -> None:
+    def __init__(self, desk: StoredInbox, clock: ManualClock, plans: Any = PLANS) -> None:
         self.clock = clock
         self.anchors = Anchors(plans, clock, Service().get)
         self.anchors.load()
@@ -67,9 +67,9 @@ class Granting:
 
 
 @contextlib.asynccontextmanager
-async def granting(folder: Path) -> AsyncIterator[tuple[Granting, Desk]]:
-    clock = Hands()
-    async with desk_at(folder, clock) as desk:
+async def granting(folder: Path) -> AsyncIterator[tuple[Granting, StoredInbox]]:
+    clock = ManualClock()
+    async with stored_inbox(folder, clock) as desk:
         made = Granting(desk, clock)
         await made.open()
         yield made, desk

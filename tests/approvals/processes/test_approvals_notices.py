@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.approvals.inboxes import Desk, Hands, desk_at
+from tests.approvals.inboxes import ManualClock, StoredInbox, stored_inbox
 from tests.approvals.mailbox import mailbox
 
 from interlock.approvals import notifier as notifier_module
@@ -73,8 +73,8 @@ class Stuck(Kept):
 
 
 @asynccontextmanager
-async def notifying_at(folder: Path, **named: Channel) -> AsyncIterator[tuple[Desk, Notifier]]:
-    async with desk_at(folder) as desk:
+async def notifying_at(folder: Path, **named: Channel) -> AsyncIterator[tuple[StoredInbox, Notifier]]:
+    async with stored_inbox(folder) as desk:
         notifier = Notifier(desk.inbox, named, url=lambda: "http://op", node="office")
         await notifier.open()
         try:
@@ -83,7 +83,9 @@ async def notifying_at(folder: Path, **named: Channel) -> AsyncIterator[tuple[De
             await notifier.close()
 
 
-async def test_what_waits_is_told_once_without_its_arguments_and_not_what_becomes_of_it(tmp_path: Path) -> None:
+async def test_a_waiting_approval_is_announced_once_without_its_arguments_and_its_outcome_is_not(
+    tmp_path: Path,
+) -> None:
     kept = Kept()
     async with notifying_at(tmp_path, kept=kept) as (desk, _), asyncio.timeout(10):
         raised = await desk.raised(reason="s3cret-name again", agent="s3cret-name")
@@ -199,7 +201,7 @@ async def receiving(status: int) -> AsyncIterator[tuple[Receiver, str]]:
 
 async def test_a_webhook_gets_the_notice_signed_and_a_changed_one_does_not_fit_its_signature() -> None:
     async with receiving(204) as (receiver, url):
-        channel = WebhookChannel(url, SECRET, Hands())
+        channel = WebhookChannel(url, SECRET, ManualClock())
         await channel.send(NOTICE)
         await channel.close()
     ((headers, body),) = receiver.posts
@@ -234,7 +236,7 @@ async def test_a_mail_brings_the_notice_and_a_server_that_refuses_it_is_named() 
 @pytest.mark.parametrize("status", [302, 404, 500])
 async def test_a_webhook_that_does_not_take_it_is_a_failure_without_its_path(status: int) -> None:
     async with receiving(status) as (receiver, url):
-        channel = WebhookChannel(url, SECRET, Hands())
+        channel = WebhookChannel(url, SECRET, ManualClock())
         with pytest.raises(ChannelFailed, match=str(status)) as failed:
             await channel.send(NOTICE)
         await channel.close()
@@ -243,7 +245,7 @@ async def test_a_webhook_that_does_not_take_it_is_a_failure_without_its_path(sta
 
 
 async def test_a_webhook_that_is_away_is_a_failure_without_its_path() -> None:
-    channel = WebhookChannel("http://127.0.0.1:9/hook-s3cret", SECRET, Hands())
+    channel = WebhookChannel("http://127.0.0.1:9/hook-s3cret", SECRET, ManualClock())
     with pytest.raises(ChannelFailed) as failed:
         await channel.send(NOTICE)
     await channel.close()
@@ -254,7 +256,7 @@ async def test_a_webhook_that_is_away_is_a_failure_without_its_path() -> None:
 
 
 @pytest.mark.parametrize(("platform", "program"), [("linux", "notify-send"), ("darwin", "osascript")])
-async def test_the_desktop_is_told_by_its_own_program_and_text_stays_text(
+async def test_the_desktop_is_notified_by_its_own_program_and_text_stays_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, program: str
 ) -> None:
     script = tmp_path / program
@@ -278,7 +280,7 @@ async def test_a_machine_without_a_desktop_says_so(tmp_path: Path, monkeypatch: 
 
 
 def test_the_configuration_chooses_the_channels() -> None:
-    assert make_channels(ApprovalsPlan(), Hands()) == {}
+    assert make_channels(ApprovalsPlan(), ManualClock()) == {}
     plan = ApprovalsPlan(
         channels=("cli", "os_dialog", "command", "webhook", "smtp"),
         smtp_url="smtp://127.0.0.1:2525",
@@ -288,4 +290,4 @@ def test_the_configuration_chooses_the_channels() -> None:
         webhook_url="https://hooks.example.com/x",
         webhook_secret=SECRET,
     )
-    assert set(make_channels(plan, Hands())) == {"os_dialog", "command", "webhook", "smtp"}
+    assert set(make_channels(plan, ManualClock())) == {"os_dialog", "command", "webhook", "smtp"}

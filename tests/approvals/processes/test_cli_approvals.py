@@ -13,7 +13,7 @@ from msgspec import Raw
 from msgspec.structs import astuple
 from tests.cli.program import PATIENCE_S, Inline, Interlock
 from tests.operator.fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, FakeApprovals
-from tests.operator.fake_node import FakeOperations, FakePublicDoor, tool
+from tests.operator.fake_node import FakeOperations, FakePublicEndpoint, tool
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import classification_digest, signed_digest
@@ -58,7 +58,7 @@ def test_the_table_has_what_waits_and_how_long_is_left(inline: Inline, inbox: Fa
     assert "never" in done.lines[2]
 
 
-def test_one_kind_can_be_asked_for_and_nothing_waiting_is_said(inline: Inline, inbox: FakeApprovals) -> None:
+def test_one_kind_can_be_asked_for_and_an_empty_inbox_is_reported(inline: Inline, inbox: FakeApprovals) -> None:
     assert [line.split()[0] for line in inline("approvals", "--kind", "call").lines[1:]] == ["3f9c0a1b"]
     inbox.all = []
     done = inline("approval")
@@ -66,7 +66,7 @@ def test_one_kind_can_be_asked_for_and_nothing_waiting_is_said(inline: Inline, i
     assert inline("approvals", "--all", "--json").json == {"approvals": [], "total": 0}
 
 
-def test_json_is_what_the_node_said(inline: Inline, inbox: FakeApprovals) -> None:
+def test_json_is_what_the_node_answered(inline: Inline, inbox: FakeApprovals) -> None:
     assert [one["id"] for one in inline("approvals", "--json").json["approvals"]] == [
         CALL_ID,
         DEFINITION_ID,
@@ -171,7 +171,7 @@ def test_a_call_that_is_not_what_its_digest_says_is_not_signed(inline: Inline, i
         ("expired", "confirmation_expired", "it was not decided, or not used, in time"),
     ],
 )
-def test_what_is_decided_already_is_said_and_not_signed(
+def test_decided_approvals_are_reported_and_not_signed(
     inline: Inline, inbox: FakeApprovals, key: str, status: str, error: str, says: str
 ) -> None:
     inbox.all[0] |= {"status": status, "params": None}  # the arguments are gone
@@ -247,7 +247,7 @@ def on_terminal(interlock: Interlock, typed: str, *arguments: str) -> int:
 
 
 @pytest.mark.parametrize(("typed", "code", "decisions"), [("n\n", 3, 0), ("y\n", 0, 1)])
-def test_whoever_is_asked_and_does_not_agree_leaves_it_waiting(
+def test_a_person_who_does_not_agree_leaves_the_approval_waiting(
     interlock: Interlock, inbox: FakeApprovals, key: str, typed: str, code: int, decisions: int
 ) -> None:
     assert on_terminal(interlock, typed, "approve", "3f9c") == code
@@ -280,14 +280,14 @@ def test_long_arguments_are_folded_and_no_key_is_hidden(inline: Inline, long_cal
 
 
 @pytest.mark.parametrize(("typed", "code", "decisions"), [("y\nn\n", 3, 0), ("y\ny\n", 0, 1), ("n\n", 3, 0)])
-def test_whoever_approves_what_was_folded_is_asked_again(
+def test_approving_a_folded_call_needs_a_second_confirmation(
     interlock: Interlock, long_call: FakeApprovals, key: str, typed: str, code: int, decisions: int
 ) -> None:
     assert on_terminal(interlock, typed, "approve", "3f9c") == code
     assert len(long_call.decided) == decisions
 
 
-def test_what_the_server_claims_is_told_as_its_word_and_the_operators_is_not(
+def test_claims_of_the_server_are_marked_as_its_own_and_those_of_the_operator_are_not(
     inline: Inline, inbox: FakeApprovals
 ) -> None:
     said = " ".join(inline("approvals", "show", "3f9c", COLUMNS="200").out.split())
@@ -309,7 +309,7 @@ def test_watching_tells_each_one_when_it_comes_or_changes(interlock: Interlock, 
 
 
 def test_a_call_that_waits_for_a_decision_ends_with_three(
-    inline: Inline, node: FakeOperations, public_door: FakePublicDoor, monkeypatch: pytest.MonkeyPatch
+    inline: Inline, node: FakeOperations, public_endpoint: FakePublicEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = {
         "content": [{"type": "text", "text": "Nothing was executed."}],
@@ -360,7 +360,7 @@ def test_where_nobody_is_there_to_ask_strict_rules_are_printed_to_paste(
     assert unclassified.decided == []
 
 
-def test_nothing_to_classify_is_said(inline: Inline, node: FakeOperations, inbox: FakeApprovals) -> None:
+def test_nothing_to_classify_is_reported(inline: Inline, node: FakeOperations, inbox: FakeApprovals) -> None:
     assert inline("tools", "classify").err == "every tool says what it does\n"
     assert inline("tools", "classify", "x.*").err == "no tool to classify matches x.*\n"
 

@@ -153,7 +153,7 @@ def test_at_a_terminal_a_new_passphrase_is_typed_twice_and_not_shown(interlock: 
     assert private(keys / "ada.key", "s3cret s3cret")
 
 
-def test_whoever_ends_the_input_instead_of_typing_makes_nothing(interlock: Interlock, keys: Path) -> None:
+def test_ending_the_input_instead_of_typing_creates_nothing(interlock: Interlock, keys: Path) -> None:
     code, said = typed(interlock, "access", "key", "ada", words=("\x04",))
     assert (code, keys.exists()) == (1, False)
     assert "no passphrase was typed" in said
@@ -190,14 +190,14 @@ def test_a_name_that_could_lead_elsewhere_is_refused(inline: Inline, keys: Path,
     assert not keys.exists()
 
 
-def test_what_is_not_there_cannot_be_shown(inline: Inline) -> None:
+def test_a_missing_item_cannot_be_shown(inline: Inline) -> None:
     done = inline("access", "key", "ada", "--show")
     assert done.code == 1
     assert "there is no key ada" in done.err
     assert inline("access", "key", "ada", "--show", "--revoke").code == 2
 
 
-def test_a_folder_that_cannot_be_written_is_said(inline: Inline, keys: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(inline: Inline, keys: Path) -> None:
     keys.parent.mkdir(parents=True)
     keys.write_text("a file")
     done = inline("access", "key", "ada", "--no-passphrase")
@@ -281,7 +281,7 @@ def test_init_leaves_a_file_that_it_cannot_add_to(inline: Inline, tmp_path: Path
     assert path.read_text() == text
 
 
-def test_a_revoked_key_is_told_to_the_node_before_it_is_removed_here(
+def test_the_node_learns_of_a_revoked_key_before_it_is_removed_here(
     inline: Inline, node: FakeOperations, keys: Path
 ) -> None:
     public = inline("access", "key", "ada", "--no-passphrase", "--json").json["anchor"]["key"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.gate.browser import Browser, Tab, browsing, find_chromium
 from tests.gate.certificate import certify
-from tests.gate.held_calls import ADA, GATED, Client, Diary, anchor, enrol_waiting, gated_node
+from tests.gate.held_calls import ADA, GATED, ActuatorLog, Client, anchor, enrol_waiting, gated_node
 from tests.support.node_process import RunningNode, wait_for
 
 CHROMIUM = find_chromium()
@@ -33,7 +33,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 class Place:
-    def __init__(self, node: RunningNode, diary: Diary, tab: Tab, authenticator: str) -> None:
+    def __init__(self, node: RunningNode, diary: ActuatorLog, tab: Tab, authenticator: str) -> None:
         self.node, self.diary, self.tab, self.authenticator = node, diary, tab, authenticator
 
     def ran(self, arguments: Any) -> int:
@@ -78,7 +78,7 @@ def configure(node: RunningNode, printed: str) -> None:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("page")
-    diary = Diary(folder / "diary.jsonl")
+    diary = ActuatorLog(folder / "diary.jsonl")
     with gated_node(folder / "node", diary, GATED + VOUCHING) as node, browser.tab(operator_token(node)) as tab:
         authenticator = tab.authenticator()
         printed = enrol(node, tab)
@@ -139,9 +139,7 @@ def test_without_the_person_verified_nothing_is_approved_and_the_page_says_so(pl
     place.shows("approved")
 
 
-def test_a_page_that_stands_open_follows_what_happens_elsewhere_and_denying_takes_one_click(
-    place: Place, client: Client
-) -> None:
+def test_an_open_page_follows_what_happens_elsewhere_and_denying_takes_one_click(place: Place, client: Client) -> None:
     for decide in ("elsewhere", "here"):
         demand = client.held("plant.fire", {"n": decide})
         place.tab.open(demand["approval_url"])
@@ -232,7 +230,7 @@ def test_over_https_it_works_the_same(tmp_path: Path, browser: Browser) -> None:
         f'[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
         f"tls_cert = {json.dumps(str(certificate))}\ntls_key = {json.dumps(str(key))}\n"
     )
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with (
         gated_node(tmp_path / "node", diary, GATED + VOUCHING + door) as node,
         browser.tab(operator_token(node)) as tab,

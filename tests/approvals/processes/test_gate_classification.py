@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.approvals.processes.test_gate_definitions import Operator
-from tests.gate.held_calls import ADA, BOB, GATED, MALLORY, Client, Diary, anchor, gated_node, proof
+from tests.gate.held_calls import ADA, BOB, GATED, MALLORY, ActuatorLog, Client, anchor, gated_node, proof
 from tests.support.node_process import RunningNode, wait_for
 
 ANCHORS = GATED + anchor("ada", ADA, "*") + anchor("bob", BOB, "plant.b*")
@@ -24,7 +24,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
 def node(tmp_path_factory: pytest.TempPathFactory, operator: Operator) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("classes")
     own_key = operator.anchor.replace("name = 'ada'", "name = 'ada-here'")
-    with gated_node(folder, Diary(folder / "diary.jsonl"), ANCHORS + own_key) as running:
+    with gated_node(folder, ActuatorLog(folder / "diary.jsonl"), ANCHORS + own_key) as running:
         yield running
 
 
@@ -112,9 +112,7 @@ def test_one_signature_classifies_many_and_names_what_it_left_out(node: RunningN
     }
 
 
-def test_a_tool_that_is_said_to_only_read_and_whose_name_says_otherwise_is_asked_about(
-    node: RunningNode, client: Client
-) -> None:
+def test_a_tool_declared_read_only_whose_name_says_otherwise_is_asked_about(node: RunningNode, client: Client) -> None:
     offer(node, client, "deleteAll", "read_only")
     name = "plant.delete_all"
     wait_for(lambda: name in proposals(node), 20)
@@ -141,7 +139,7 @@ def test_the_command_signs_what_it_shows(node: RunningNode, client: Client, oper
 
 
 def test_rulings_of_one_signature_survive_a_restart(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary, ANCHORS) as node:
         assert tools_of(sign(node, [entry(node, "plant.silent", "reversible")]))[0] == ["plant.silent"]
     with gated_node(tmp_path / "node", diary, ANCHORS) as node, Client(node) as client:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gate.held_calls import Client, Diary, gated_node
+from tests.gate.held_calls import ActuatorLog, Client, gated_node
 from tests.support.node_process import RunningNode, wait_for
 
 OPEN = '[gate]\nmode = "open"\n'
@@ -44,12 +44,12 @@ def operator(tmp_path: Path) -> Operator:
 
 
 @pytest.fixture
-def diary(tmp_path: Path) -> Diary:
-    return Diary(tmp_path / "diary")
+def diary(tmp_path: Path) -> ActuatorLog:
+    return ActuatorLog(tmp_path / "diary")
 
 
 @pytest.fixture
-def pinned(tmp_path: Path, operator: Operator, diary: Diary) -> Iterator[RunningNode]:
+def pinned(tmp_path: Path, operator: Operator, diary: ActuatorLog) -> Iterator[RunningNode]:
     with gated_node(tmp_path, diary, OPEN + PINNED + operator.anchor) as node:
         yield node
 
@@ -68,7 +68,7 @@ def withheld(node: RunningNode) -> dict[str, str]:
 
 
 def test_a_pinned_tool_that_changes_is_withheld_until_the_change_is_accepted(
-    pinned: RunningNode, operator: Operator, diary: Diary
+    pinned: RunningNode, operator: Operator, diary: ActuatorLog
 ) -> None:
     with Client(pinned) as client:
         client.call(FIRE)
@@ -89,7 +89,7 @@ def test_a_pinned_tool_that_changes_is_withheld_until_the_change_is_accepted(
     assert "the definition of plant.fire changed" in (pinned.data.parent / "stderr.txt").read_text()
 
 
-def test_nobody_without_a_key_accepts_a_change(pinned: RunningNode, diary: Diary) -> None:
+def test_nobody_without_a_key_accepts_a_change(pinned: RunningNode, diary: ActuatorLog) -> None:
     with Client(pinned) as client:
         client.call("plant.change")
         (asked,) = wait_for(lambda: waiting(pinned))
@@ -100,7 +100,7 @@ def test_nobody_without_a_key_accepts_a_change(pinned: RunningNode, diary: Diary
 
 
 def test_what_was_accepted_is_known_after_a_restart_and_going_back_is_a_change_too(
-    tmp_path: Path, operator: Operator, diary: Diary
+    tmp_path: Path, operator: Operator, diary: ActuatorLog
 ) -> None:
     extra = OPEN + PINNED + operator.anchor
     with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
@@ -122,7 +122,7 @@ def test_what_was_accepted_is_known_after_a_restart_and_going_back_is_a_change_t
 
 
 def test_without_a_pin_a_change_is_shown_and_the_tool_stays_until_it_is_denied(
-    tmp_path: Path, operator: Operator, diary: Diary
+    tmp_path: Path, operator: Operator, diary: ActuatorLog
 ) -> None:
     with gated_node(tmp_path, diary, OPEN + operator.anchor) as node, Client(node) as client:
         client.call("plant.change")
@@ -144,7 +144,7 @@ def test_without_a_pin_a_change_is_shown_and_the_tool_stays_until_it_is_denied(
 
 
 def test_a_tool_nobody_classified_is_classified_once_and_remembered_by_its_definition(
-    tmp_path: Path, operator: Operator, diary: Diary
+    tmp_path: Path, operator: Operator, diary: ActuatorLog
 ) -> None:
     extra = '[gate]\nmode = "gated"\n' + operator.anchor
     with gated_node(tmp_path, diary, extra) as node, Client(node) as client:

@@ -20,13 +20,13 @@ from tests.gate.held_calls import (
     BOB,
     ERAS,
     MALLORY,
+    ActuatorLog,
     Client,
-    Diary,
+    actuator_table,
     anchor,
     deny,
     gated_node,
     proof,
-    served,
     token,
 )
 from tests.servers.minting import SigningKey
@@ -37,8 +37,8 @@ MORTAL = Path(__file__).parents[2] / "gate" / "dying_node.py"
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, diary: Diary, operator: Operator) -> Iterator[RunningNode]:
+def node(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog, operator: Operator) -> Iterator[RunningNode]:
     own_key = operator.anchor.replace("name = 'ada'", "name = 'ada-here'")
     with gated_node(tmp_path_factory.mktemp("grants"), diary, ANCHORED + own_key) as running:
         yield running
@@ -96,7 +96,9 @@ def shown(node: RunningNode, grant: Mapping[str, Any]) -> Any:
     return node.admin(f"/admin/grants/{grant['terms']['id']}")
 
 
-def test_what_waits_is_approved_with_the_grant_that_covers_it(node: RunningNode, diary: Diary, client: Client) -> None:
+def test_what_waits_is_approved_with_the_grant_that_covers_it(
+    node: RunningNode, diary: ActuatorLog, client: Client
+) -> None:
     waited = [client.held(FIRE, {"waits": number})["confirmation_id"] for number in (1, 2, 3)]
     grant = granted(node, [{"at": "/waits", "kind": "range", "value": [0, 2]}], calls=2)
     assert sorted(grant["approvals"]) == sorted(waited[:2]) and grant["used"] == 0
@@ -128,7 +130,7 @@ def test_a_call_that_waits_is_released_by_the_command_that_signs(
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_grant_from_a_held_call_covers_it_and_calls_like_it(node: RunningNode, diary: Diary, era: str) -> None:
+def test_a_grant_from_a_held_call_covers_it_and_calls_like_it(node: RunningNode, diary: ActuatorLog, era: str) -> None:
     path = f"/srv/{era}/a"
     with Client(node, era) as client:
         demand = client.held(FIRE, {"path": path, "litres": 2, "mode": "soft"})
@@ -264,7 +266,7 @@ def test_a_no_to_one_call_outweighs_a_grant_for_its_like(node: RunningNode, clie
 
 
 @pytest.mark.req("AX-11.3-11")
-def test_of_many_calls_that_race_for_the_last_uses_exactly_as_many_pass(node: RunningNode, diary: Diary) -> None:
+def test_of_many_calls_that_race_for_the_last_uses_exactly_as_many_pass(node: RunningNode, diary: ActuatorLog) -> None:
     grant = granted(node, [{"at": "/race", "kind": "one_of", "value": [1, 2]}], calls=3)
     results: list[bool] = []
 
@@ -284,7 +286,7 @@ def test_of_many_calls_that_race_for_the_last_uses_exactly_as_many_pass(node: Ru
     assert (shown(node, grant)["used"], shown(node, grant)["state"]) == (3, "over")
 
 
-def test_what_is_ambiguous_is_refused_before_any_grant_is_asked(node: RunningNode, diary: Diary) -> None:
+def test_what_is_ambiguous_is_refused_before_any_grant_is_asked(node: RunningNode, diary: ActuatorLog) -> None:
     granted(node, [{"at": "/odd", "kind": "any"}], calls=5)
     with Client(node) as client:
         for raw in ('{"odd":1,"odd":2}', '{"odd":9007199254740993}', '{"odd":-0}'):
@@ -355,7 +357,7 @@ def test_the_commands_sign_show_and_revoke(node: RunningNode, client: Client, op
 
 @pytest.mark.req("AX-11.3-14")
 def test_a_grant_is_for_one_definition(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary) as node, Client(node) as client:
         grant = granted(node, [{"at": "/n", "kind": "any"}], calls=5)
         assert ran(client.call(FIRE, {"n": 1}))
@@ -370,7 +372,7 @@ def test_a_grant_is_for_one_definition(tmp_path: Path) -> None:
 
 
 def test_grants_survive_a_restart_and_only_as_they_were_signed(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary) as node, Client(node) as client:
         kept = granted(node, [{"at": "/n", "kind": "equals", "value": "kept"}], calls=2)
         forged = granted(node, [{"at": "/n", "kind": "equals", "value": "narrow"}], calls=2)
@@ -390,7 +392,7 @@ def test_grants_survive_a_restart_and_only_as_they_were_signed(tmp_path: Path) -
 
 @pytest.mark.req("AX-11.3-9")
 def test_an_anchor_that_leaves_takes_its_grants_along(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary) as node, Client(node) as client:
         grant = granted(node, [{"at": "/n", "kind": "any"}], calls=5)
         assert ran(client.call(FIRE, {"n": 1}))
@@ -405,8 +407,8 @@ def test_an_anchor_that_leaves_takes_its_grants_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("step", "used", "did"), [("grant:before", 0, 0), ("grant:after", 1, 0), ("sent", 1, None)])
 def test_a_kill_never_gives_a_use_back(tmp_path: Path, step: str, used: int, did: int | None) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    servers = {"plant": served(diary)}
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
+    servers = {"plant": actuator_table(diary)}
     env = {"MORTAL": step, preloaded.FIRST: str(MORTAL)}
     with running_node(tmp_path / "node", servers, ANCHORED, env=env) as node:
         node.wait_link("plant", {"state": "ready"})
@@ -426,11 +428,11 @@ def test_a_kill_never_gives_a_use_back(tmp_path: Path, step: str, used: int, did
 @pytest.mark.timeout(90)
 @pytest.mark.req("AX-11.3-16")
 def test_a_grant_of_one_node_never_covers_what_the_node_below_holds(tmp_path: Path) -> None:
-    diary, where = Diary(tmp_path / "diary.jsonl"), "low.plant.fire"
+    diary, where = ActuatorLog(tmp_path / "diary.jsonl"), "low.plant.fire"
     gated = '[gate]\nmode = "gated"\nunannotated = "allow"\nshow_holder = true\n' + anchor("ada", ADA, "*")
     with running_node(tmp_path / "root", {}, ACCESS + gated) as root:
         more = parents((ax_url(root), "low")) + ACCESS + gated
-        with running_node(tmp_path / "low", {"plant": served(diary)}, more) as low:
+        with running_node(tmp_path / "low", {"plant": actuator_table(diary)}, more) as low:
             low.wait_link("plant", {"state": "ready"})
             wait_parent(low, {"state": "registered"})
             wait_for(lambda: "error" not in root.admin(f"/admin/tools/{where}"), 30)

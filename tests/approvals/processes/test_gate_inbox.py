@@ -10,19 +10,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.gate.held_calls import Client, Diary, gated_node, proof
+from tests.gate.held_calls import ActuatorLog, Client, gated_node, proof
 from tests.support.node_process import RunningNode, wait_for
 
 STOP_SECONDS = 8.0  # of the ten that calls under way would be given
 
 
 @pytest.fixture
-def diary(tmp_path: Path) -> Diary:
-    return Diary(tmp_path / "diary")
+def diary(tmp_path: Path) -> ActuatorLog:
+    return ActuatorLog(tmp_path / "diary")
 
 
 @pytest.fixture
-def node(tmp_path: Path, diary: Diary) -> Iterator[RunningNode]:
+def node(tmp_path: Path, diary: ActuatorLog) -> Iterator[RunningNode]:
     with gated_node(tmp_path, diary) as running:
         yield running
 
@@ -45,7 +45,7 @@ def ask(node: RunningNode, method: str, path: str, authorization: str | None, bo
         connection.close()
 
 
-def test_what_the_agent_has_opens_nothing_and_decides_nothing(node: RunningNode, diary: Diary) -> None:
+def test_what_the_agent_has_opens_nothing_and_decides_nothing(node: RunningNode, diary: ActuatorLog) -> None:
     mine = token(node, "client")
     with Client(node, token=mine) as client:
         demand = client.held("plant.fire")
@@ -60,7 +60,7 @@ def test_what_the_agent_has_opens_nothing_and_decides_nothing(node: RunningNode,
     assert len(diary) == 0
 
 
-def test_an_operator_decides_over_the_network_with_a_proof(node: RunningNode, diary: Diary) -> None:
+def test_an_operator_decides_over_the_network_with_a_proof(node: RunningNode, diary: ActuatorLog) -> None:
     operator, viewer = token(node, "operator"), token(node, "operator", "--scope", "read")
     with Client(node) as client:
         demand = client.held("plant.fire", {"n": 1})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests import preloaded
-from tests.gate.held_calls import GATED, Client, Diary, gated_node
+from tests.gate.held_calls import GATED, ActuatorLog, Client, gated_node
 from tests.support import intervals
 from tests.support.node_process import RunningNode
 
@@ -39,7 +39,7 @@ class Person:
 
 
 class Place:
-    def __init__(self, node: RunningNode, diary: Diary, ada: Person, eve: Person) -> None:
+    def __init__(self, node: RunningNode, diary: ActuatorLog, ada: Person, eve: Person) -> None:
         self.node, self.diary, self.ada, self.eve = node, diary, ada, eve
 
     def fired(self, arguments: Any) -> int:
@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         person.home.mkdir()
     anchors = ada.anchor("ada") + ada.anchor("ada-p256", "--kind", "es256", "--approves", "plant.fire")
     eve.anchor("ada")  # the same name, another key, which no node knows
-    diary = Diary(folder / "diary.jsonl")
+    diary = ActuatorLog(folder / "diary.jsonl")
     with gated_node(folder / "node", diary, GATED + anchors) as node:
         yield Place(node, diary, ada, eve)
 
@@ -138,7 +138,7 @@ def test_a_key_for_other_tools_is_refused(place: Place, client: Client, argument
 
 @pytest.mark.req("AX-11.3-6")
 def test_a_key_that_was_taken_back_approves_nothing_any_more(tmp_path: Path) -> None:
-    ada, diary = Person(tmp_path / "home"), Diary(tmp_path / "diary.jsonl")
+    ada, diary = Person(tmp_path / "home"), ActuatorLog(tmp_path / "diary.jsonl")
     ada.home.mkdir()
     with gated_node(tmp_path / "node", diary, GATED + ada.anchor("ada")) as node, Client(node) as client:
         approved, pending = client.held("plant.fire", {"n": 1}), client.held("plant.fire", {"n": 2})
@@ -159,7 +159,7 @@ def test_from_init_to_a_call_that_ran(tmp_path: Path) -> None:
     """As a person goes: init writes the key into the configuration that the node then runs with."""
     import subprocess
 
-    ada, diary = Person(tmp_path / "home"), Diary(tmp_path / "diary.jsonl")
+    ada, diary = Person(tmp_path / "home"), ActuatorLog(tmp_path / "diary.jsonl")
     ada.home.mkdir()
     env = {**ada.env, "INTERLOCK_PASSPHRASE": PASSPHRASE}
     command = [sys.executable, "-m", "interlock", "init", "--key", "me", "--data", str(tmp_path / "d")]

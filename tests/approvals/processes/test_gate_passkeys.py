@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.gate.held_calls import ADA, GATED, Client, Diary, anchor, enrol_waiting, gated_node, proof
+from tests.gate.held_calls import ADA, GATED, ActuatorLog, Client, anchor, enrol_waiting, gated_node, proof
 from tests.servers.authenticator import PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, unb64
 from tests.support.node_process import RunningNode, wait_for
 
@@ -39,7 +39,7 @@ def passkey(name: str, made: Authenticator, *approves: str) -> str:
 
 
 class Place:
-    def __init__(self, node: RunningNode, diary: Diary, people: dict[str, Authenticator]) -> None:
+    def __init__(self, node: RunningNode, diary: ActuatorLog, people: dict[str, Authenticator]) -> None:
         self.node, self.diary, self.people = node, diary, people
         self.origin = node.operator_url.replace("127.0.0.1", "localhost")
         for one in people.values():
@@ -86,7 +86,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("passkeys")
     people = {kind: Authenticator(kind) for kind in KINDS} | {"clerk": Authenticator(), "counting": Authenticator()}
     anchors = [passkey(name, one, *(("office.*",) if name == "clerk" else ("*",))) for name, one in people.items()]
-    diary = Diary(folder / "diary.jsonl")
+    diary = ActuatorLog(folder / "diary.jsonl")
     with gated_node(folder / "node", diary, GATED + "".join(anchors) + anchor("key", ADA, "*")) as node:
         yield Place(node, diary, people)
 
@@ -127,7 +127,9 @@ def test_a_passkey_releases_the_call_it_was_asked_for(
     ]
 
 
-def test_whoever_carries_it_may_be_the_agent_itself(place: Place, client: Client, demand: Any, arguments: Any) -> None:
+def test_the_carrier_of_a_proof_may_be_the_agent_itself(
+    place: Place, client: Client, demand: Any, arguments: Any
+) -> None:
     token = place.people["es256"].sign(place.asked(demand))
     released = client.confirm(demand, {"type": "operator_signature", "token": token})
     assert released["result"]["structuredContent"] == {"did": "fire"}
@@ -232,7 +234,7 @@ def test_nonsense_is_refused(place: Place, demand: Any, token: str) -> None:
 @pytest.mark.req("AX-11.3-6")
 def test_a_passkey_that_was_taken_back_releases_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder, ada = tmp_path_factory.mktemp("revoked"), Authenticator()
-    diary = Diary(folder / "diary.jsonl")
+    diary = ActuatorLog(folder / "diary.jsonl")
     with gated_node(folder, diary, GATED + passkey("ada", ada, "*")) as node, Client(node) as client:
         place = Place(node, diary, {"ada": ada})
         approved, pending = client.held("plant.fire", {"n": 1}), client.held("plant.fire", {"n": 2})
@@ -253,7 +255,7 @@ def test_an_hour_old_question_is_too_old(place: Place, demand: Any) -> None:
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
-def test_the_door_is_at_both_addresses_of_localhost(place: Place) -> None:
+def test_the_endpoint_is_at_both_addresses_of_localhost(place: Place) -> None:
     """Browsers try ::1 first, where nobody else must answer in the node's name."""
     where = urlsplit(place.node.operator_url)
     with closing(http.client.HTTPConnection("::1", where.port, timeout=20)) as connection:
@@ -263,7 +265,7 @@ def test_the_door_is_at_both_addresses_of_localhost(place: Place) -> None:
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
 def test_where_another_program_answers_to_localhost_no_passkey_counts(tmp_path: Path) -> None:
-    ada, diary = Authenticator(), Diary(tmp_path / "diary.jsonl")
+    ada, diary = Authenticator(), ActuatorLog(tmp_path / "diary.jsonl")
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         port = other.getsockname()[1]
         door = f'[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:{port}"\n'
@@ -313,7 +315,7 @@ class Making:
 
 
 def test_a_passkey_is_made_by_command_and_browser_and_counts_once_enrolled(tmp_path: Path) -> None:
-    diary, ada, bob = Diary(tmp_path / "diary.jsonl"), Authenticator("ed25519"), Authenticator("es256")
+    diary, ada, bob = ActuatorLog(tmp_path / "diary.jsonl"), Authenticator("ed25519"), Authenticator("es256")
     with gated_node(tmp_path / "node", diary, GATED + anchor("key", ADA, "*")) as node, Client(node) as client:
         making = Making(node, "access", "passkey", "ada", "--approves", "plant.*")
         status, said = making.enrol(ada)

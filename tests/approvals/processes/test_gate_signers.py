@@ -20,8 +20,8 @@ from tests.gate.held_calls import (
     ERAS,
     GATED,
     MALLORY,
+    ActuatorLog,
     Client,
-    Diary,
     anchor,
     approve,
     gated_node,
@@ -65,7 +65,7 @@ def _program(*words: str) -> list[str]:
 
 
 class House:
-    def __init__(self, node: RunningNode, engine: Outsider, desk: Outsider, diary: Diary) -> None:
+    def __init__(self, node: RunningNode, engine: Outsider, desk: Outsider, diary: ActuatorLog) -> None:
         self.node, self.engine, self.desk, self.diary = node, engine, desk, diary
 
     def fired(self, arguments: Any) -> int:
@@ -75,7 +75,7 @@ class House:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("signers")
-    diary, public = Diary(folder / "diary.jsonl"), folder / "engine.pem"
+    diary, public = ActuatorLog(folder / "diary.jsonl"), folder / "engine.pem"
     with serving(_program("engine", "--public", str(public))) as engine, serving(_program("desk")) as desk:
         anchors = (
             f'[[anchor]]\nname = "engine"\nkey = "{public}"\napproves = ["plant.fire"]\n'
@@ -107,7 +107,7 @@ NO_TOKENS: tuple[Any, ...] = (None, "", 0, True, [], {}, {"type": "policy_nonce"
 
 @pytest.mark.req("AX-11.3-5")
 @pytest.mark.parametrize("era", ERAS)
-def test_what_is_no_proof_of_anybody_releases_nothing(house: House, arguments: Any, era: str) -> None:
+def test_a_proof_of_nobody_releases_nothing(house: House, arguments: Any, era: str) -> None:
     own = token(house.node, f"agent-{era}")
     with Client(house.node, era, own) as client:
         demand = client.held("plant.fire", arguments)
@@ -205,7 +205,7 @@ def test_a_signer_without_a_right_to_the_tool_is_refused(house: House, client: C
 
 @pytest.mark.req("AX-11.3-9")
 def test_an_unreachable_key_set_releases_nothing(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with serving(_program("desk")) as url:
         desk = Outsider(url)
         desk.control(failing=True)
@@ -230,7 +230,7 @@ def test_every_decision_is_on_record_with_anchor_jti_and_digest(house: House, cl
 
 @pytest.mark.req("AX-11.3-15")
 def test_a_proof_is_used_once_also_after_a_restart_and_from_elsewhere(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary, ANCHORED) as node, Client(node) as client:
         demand = client.held("plant.fire")
         used = proof(demand)
@@ -251,7 +251,7 @@ def test_a_proof_is_used_once_also_after_a_restart_and_from_elsewhere(tmp_path: 
 
 @pytest.mark.req("AX-11.3-9")
 def test_an_anchor_that_is_removed_takes_its_unused_approvals_along(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary, ANCHORED) as node, Client(node) as client:
         demand = client.held("plant.fire")
         approve(node, demand, ADA)
@@ -263,7 +263,7 @@ def test_an_anchor_that_is_removed_takes_its_unused_approvals_along(tmp_path: Pa
 @pytest.mark.req("AX-11.3-9")
 @pytest.mark.parametrize("instead", [anchor("ada", ADA, "office.*"), ""], ids=["narrowed", "removed"])
 def test_an_anchor_that_is_removed_while_the_node_runs_takes_them_along_at_once(tmp_path: Path, instead: str) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary, ANCHORED) as node, Client(node) as client:
         demand = client.held("plant.fire")
         approve(node, demand)
@@ -276,7 +276,7 @@ def test_an_anchor_that_is_removed_while_the_node_runs_takes_them_along_at_once(
 
 
 def test_a_revoked_operator_key_releases_nothing_any_more(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary, ANCHORED) as node, Client(node) as client:
         approved, pending = client.held("plant.fire", {"n": 1}), client.held("plant.fire", {"n": 2})
         approve(node, approved)

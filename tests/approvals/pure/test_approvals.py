@@ -102,7 +102,7 @@ def test_every_state_has_a_refusal_with_its_number_and_name(status: Status, code
 
 @pytest.mark.req("X-4.2.1-5", "X-7.3-4")
 @pytest.mark.parametrize("status", Status)
-def test_a_proposal_that_is_claimed_or_late_has_words_of_its_own_and_calls_keep_theirs(status: Status) -> None:
+def test_a_claimed_or_late_proposal_has_its_own_messages_and_calls_keep_theirs(status: Status) -> None:
     told, usual = (refusal_of(approval(status=status, kind=kind)) for kind in (Kind.PROPOSAL, Kind.CALL))
     words = {CONFIRMATION_USED: "already_claimed", CONFIRMATION_EXPIRED: "proposal_expired"}
     assert (told.code, usual.message) == (usual.code, usual.code)
@@ -115,7 +115,7 @@ def test_a_proposal_that_is_claimed_or_late_has_words_of_its_own_and_calls_keep_
     assert told.details["detail"]
 
 
-def test_a_refusal_repeats_what_the_operator_said_and_what_became_of_it() -> None:
+def test_a_refusal_repeats_the_operators_reason_and_the_outcome() -> None:
     said = Decision(what=What.DENIED, by="operator:bob", at=2.0, reason="not on a Friday")
     denied = refusal_of(approval(status=Status.DENIED, decision=said)).details
     assert denied is not None

@@ -66,14 +66,14 @@ def test_nothing_that_hides_or_moves_is_left_and_nothing_is_lost(text: str) -> N
         ),  # letters and marks, all of them blank
     ],
 )
-def test_what_hides_or_turns_text_around_stands_as_its_escape(hiding: str) -> None:
+def test_text_that_hides_or_turns_around_is_shown_as_its_escape(hiding: str) -> None:
     (line,) = layout_lines(json.dumps(f"a{hiding}b", ensure_ascii=False).encode())
     assert hiding not in line
     assert f"{ord(hiding):04x}" in line
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[[[[", b'"', b'{"a":', b"}}}]", b"\xff\xfe", b'"\\', b"[" * 5000])
-def test_what_is_not_json_is_shown_as_it_stands(raw: bytes) -> None:
+def test_text_that_is_not_json_is_shown_unchanged(raw: bytes) -> None:
     shown = "".join(layout_lines(raw)).replace(" ", "")
     assert len(shown) >= len(raw.strip())
 

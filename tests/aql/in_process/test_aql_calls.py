@@ -8,9 +8,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.aql.aql_node import OPEN, TEXT, WRITES, Aql, AqlPlace, place, schema, sent, tool, turns
+from tests.aql.aql_node import (
+    OPEN,
+    TEXT,
+    WRITES,
+    AqlClient,
+    AqlNode,
+    aql_node,
+    received_calls,
+    run_until_idle,
+    schema,
+    tool,
+)
 from tests.aql.aql_schemas import is_valid
-from tests.support.frozen_node import Client, move, still
+from tests.support.frozen_node import Client, advance_time, in_frozen_time
 
 from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.errors import OperationFailed, permission_denied
@@ -37,9 +48,9 @@ def deleting(item: str = "d", **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.req("AQL-C.batch-1", "AQL-C.batch-4")
-@still
+@in_frozen_time
 async def test_a_malformed_batch_runs_nothing(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()
         item = one("docs__list_users")
@@ -58,7 +69,7 @@ async def test_a_malformed_batch_runs_nothing(tmp_path: Path) -> None:
                 {"code", "message"},
                 False,
             )
-        assert sent(leaf) == []
+        assert received_calls(leaf) == []
         failing = await client.result("mcp_aql_read", {"operations": [one("nope"), one("nope")]})
         assert failing["structuredContent"]["success"] is True and failing["isError"] is False
 
@@ -66,9 +77,9 @@ async def test_a_malformed_batch_runs_nothing(tmp_path: Path) -> None:
 @pytest.mark.req("AQL-C.batch-2", "AQL-C.batch-3", "AQL-C.batch-5")
 @pytest.mark.parametrize("era", ERAS)
 def test_items_run_in_order_and_fail_alone(tmp_path: Path, era: str) -> None:
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path) as here:
+        async with aql_node(tmp_path) as here:
             leaf = await here.leaf()
             client = await here.client(era)
             items = [
@@ -91,7 +102,7 @@ def test_items_run_in_order_and_fail_alone(tmp_path: Path, era: str) -> None:
             ]
             assert said["summary"] == {"total": 6, "succeeded": 2, "failed": 4}
             assert [item["index"] for item in said["results"]] == list(range(6))
-            assert [call["arguments"] for call in sent(leaf)] == [{"user_id": "1"}, {"user_id": "2"}]
+            assert [call["arguments"] for call in received_calls(leaf)] == [{"user_id": "1"}, {"user_id": "2"}]
             single = await here.client(era, "aql-single")
             mixed = await single.send("mcp_aql", {"operations": [items[0], items[3]]})
             assert [code(item["result"]) for item in mixed["results"]] == ["ok", "ok"]
@@ -100,11 +111,11 @@ def test_items_run_in_order_and_fail_alone(tmp_path: Path, era: str) -> None:
 
 
 @pytest.mark.req("AX-9.1-5", "AQL-C.batch-3")
-@still
+@in_frozen_time
 async def test_no_item_of_a_batch_runs_beside_another_and_none_that_changes_something_is_repeated(
     tmp_path: Path,
 ) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         begun: list[asyncio.Future[Any]] = []
 
@@ -122,21 +133,21 @@ async def test_no_item_of_a_batch_runs_beside_another_and_none_that_changes_some
             "tools/call", {"name": "mcp_aql", "arguments": {"operations": items}}
         )
         for number in (1, 2):
-            await turns()
+            await run_until_idle()
             assert len(begun) == number
             begun[-1].set_result({"content": [], "isError": number == 2})
-        await turns()
+        await run_until_idle()
         leaf.cut()
-        await move(60.0)
+        await advance_time(60.0)
         results = json.loads(asked.result()["result"]["content"][0]["text"])["results"]
         assert [item["result"]["success"] for item in results] == [True, False, False]
-        assert [call["name"] for call in sent(leaf)] == ["get_user", "create_document", "get_user"]
+        assert [call["name"] for call in received_calls(leaf)] == ["get_user", "create_document", "get_user"]
 
 
 @pytest.mark.req("AQL-C.batch-6", "AQL-C.batch-7")
-@still
+@in_frozen_time
 async def test_a_confirmation_halts_a_batch_and_the_rest_is_sent_again_with_the_token(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern("aql-single")
         items = [one("docs__get_user", user_id="1"), deleting(), one("docs__get_user", user_id="2")]
@@ -144,27 +155,27 @@ async def test_a_confirmation_halts_a_batch_and_the_rest_is_sent_again_with_the_
         assert halted["summary"] == {"total": 3, "succeeded": 1, "failed": 0, "halted": 1, "pending": 1}
         assert (halted["halted_at"]["index"], halted["halted_at"]["operation"]) == (1, "docs__delete_document")
         assert halted["pending_operations"] == [{"index": 2, **items[2]}]
-        assert len(sent(leaf)) == 1 and "confirmation" not in halted["halted_at"]["result"]
+        assert len(received_calls(leaf)) == 1 and "confirmation" not in halted["halted_at"]["result"]
         token = halted["halted_at"]["result"]["error"]["details"]["confirmation_token"]
         rest = [{"operation": left["operation"], "params": left["params"]} for left in halted["pending_operations"]]
         changed = await client.send("mcp_aql", {"operations": [deleting("e", confirmation_token=token), *rest]})
         assert [code(item["result"]) for item in changed["results"]] == ["TOKEN_SCOPE_MISMATCH", "ok"]
         done = await client.send("mcp_aql", {"operations": [deleting(confirmation_token=token), *rest]})
         assert [code(item["result"]) for item in done["results"]] == ["ok", "ok"]
-        assert [call["name"] for call in sent(leaf)][-2:] == ["delete_document", "get_user"]
+        assert [call["name"] for call in received_calls(leaf)][-2:] == ["delete_document", "get_user"]
 
 
 @pytest.mark.req("AQL-C.batch-8")
-@still
+@in_frozen_time
 async def test_a_batch_has_fifty_items_at_most(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()
         fits = await client.send("mcp_aql_read", {"operations": [one("docs__list_users")] * 50})
         assert fits["summary"]["succeeded"] == 50
         more = await client.send("mcp_aql_read", {"operations": [one("docs__list_users")] * 51})
         assert code(more) == "VALIDATION_PAYLOAD_TOO_LARGE" and "50" in more["error"]["message"]
-        assert len(sent(leaf)) == 50
+        assert len(received_calls(leaf)) == 50
 
 
 # Confirmation tokens
@@ -174,9 +185,9 @@ async def test_a_batch_has_fifty_items_at_most(tmp_path: Path) -> None:
 @pytest.mark.req("AQL-4.7.2-2")
 @pytest.mark.parametrize("era", ERAS)
 def test_a_token_releases_its_own_call_once(tmp_path: Path, era: str) -> None:
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path) as here:
+        async with aql_node(tmp_path) as here:
             leaf = await here.leaf()
             client = await here.client(era)
 
@@ -199,7 +210,7 @@ def test_a_token_releases_its_own_call_once(tmp_path: Path, era: str) -> None:
             tokens = {await token() for _ in range(20)}
             assert len(tokens) == 20 and all(re.fullmatch("conf_[A-Za-z0-9_-]{43}", each) for each in tokens)
             first, second, third, *_ = sorted(tokens)
-            assert sent(leaf) == []
+            assert received_calls(leaf) == []
             assert code(await send(document_id="e", confirmation_token=first)) == "TOKEN_SCOPE_MISMATCH"
             assert code(await send(document_id="d", confirmation_token=first)) == "ok"
             assert code(await send(document_id="d", confirmation_token=first)) == "TOKEN_ALREADY_USED"
@@ -207,7 +218,7 @@ def test_a_token_releases_its_own_call_once(tmp_path: Path, era: str) -> None:
             assert code(await send(document_id="d", _confirmation=third, confirmation_token=first)) == "TOKEN_INVALID"
             beside = {"operation": "docs__delete_document", "document_id": "d", "params": {"_confirmation": third}}
             assert code(await client.send("mcp_aql_delete", beside)) == "ok"
-            assert [call["arguments"] for call in sent(leaf)] == [{"documentId": "d"}] * 3
+            assert [call["arguments"] for call in received_calls(leaf)] == [{"documentId": "d"}] * 3
             unknown = [await send(document_id="d", confirmation_token=each) for each in ("x", "conf_" + "a" * 43)]
             other = await here.client("legacy")
             foreign = await other.do(
@@ -222,11 +233,11 @@ def test_a_token_releases_its_own_call_once(tmp_path: Path, era: str) -> None:
                 )
                 for _ in range(2)
             ]
-            await turns()
+            await run_until_idle()
             raced_codes = [code(json.loads(ask.result()["result"]["content"][0]["text"])) for ask in asks]
             assert sorted(raced_codes) == ["TOKEN_ALREADY_USED", "ok"]
             expiring = await token()
-            await move(301.0)
+            await advance_time(301.0)
             expired = await send(document_id="d", confirmation_token=expiring)
             assert code(expired) == "TOKEN_EXPIRED"
             assert set(expired["error"]["details"]) == {"token", "expired_at", "current_time"}
@@ -237,9 +248,9 @@ def test_a_token_releases_its_own_call_once(tmp_path: Path, era: str) -> None:
 
 
 @pytest.mark.req("AQL-2.3.2-3", "AQL-2.3.5-4", "AQL-X-16")
-@still
+@in_frozen_time
 async def test_a_token_and_a_session_end_with_the_connection(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf()
         first = await here.legacy()
         ids = [(await first.introspect(query="operations"))["_protocol"]["session_id"] for _ in range(2)]
@@ -259,7 +270,7 @@ async def test_a_token_and_a_session_end_with_the_connection(tmp_path: Path) -> 
 
 
 @pytest.mark.req("AQL-X-13", "AQL-C.danger-4")
-@still
+@in_frozen_time
 async def test_names_raise_the_danger_and_only_a_declared_forbidden_denies(tmp_path: Path) -> None:
     tools = [
         tool("list_production", inputSchema=schema()),
@@ -273,7 +284,7 @@ async def test_names_raise_the_danger_and_only_a_declared_forbidden_denies(tmp_p
         '[[tool]]\nmatch = "docs.force_sync"\naql = { danger = "safe" }\n'
         '[[tool]]\nmatch = "docs.run"\ntrust = "untested"\n'
     )
-    async with place(tmp_path, OPEN + rules) as here:
+    async with aql_node(tmp_path, OPEN + rules) as here:
         leaf = await here.leaf(tools=tools)
         client = here.modern("aql-single")
         said = {each["name"]: await client.send("mcp_aql", {"operation": f"docs__{each['name']}"}) for each in tools}
@@ -286,7 +297,7 @@ async def test_names_raise_the_danger_and_only_a_declared_forbidden_denies(tmp_p
         }
         details = said["nuke"]["error"]["details"]
         assert details["danger_level"] == "forbidden" and details["minimum_trust_required"] == "certified"
-        assert [call["name"] for call in sent(leaf)] == ["list_production", "force_sync"]
+        assert [call["name"] for call in received_calls(leaf)] == ["list_production", "force_sync"]
         listed = (await client.introspect("mcp_aql", query="operations"))["_protocol"]["danger_levels"]
         assert listed == {"docs__nuke": "forbidden", "docs__reset_password": "forbidden"}
         shown = (await client.introspect("mcp_aql", query="operations", name="docs__reset_password"))["operation"]
@@ -308,17 +319,17 @@ def raw_call(client: Client, arguments: bytes, name: str = "mcp_aql_read") -> "a
     return cast("asyncio.Future[dict[str, Any]]", waits)
 
 
-async def raw_envelope(client: Aql, arguments: bytes) -> dict[str, Any]:
+async def raw_envelope(client: AqlClient, arguments: bytes) -> dict[str, Any]:
     waits = raw_call(client.client, arguments)
-    await turns()
+    await run_until_idle()
     return cast(dict[str, Any], json.loads(waits.result()["result"]["content"][0]["text"]))
 
 
 @pytest.mark.req("AQL-4.7.1-1", "AQL-4.7.1-2", "AQL-4.7.5-2", "AQL-4.7.5-5", "AQL-4.7.5-7")
-@still
+@in_frozen_time
 async def test_every_limit_is_exact_and_hostile_text_is_named(tmp_path: Path) -> None:
     tools = [tool("take", inputSchema={"type": "object", "properties": {"a": {}, "b": {}}})]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf(tools=tools)
         client = await here.legacy()
 
@@ -361,13 +372,13 @@ async def test_every_limit_is_exact_and_hostile_text_is_named(tmp_path: Path) ->
         assert (await refused(b'{"operation":"docs__take","params":{"a":1,"a":2}}'))[0] == "VALIDATION_INVALID_VALUE"
         twice = await refused(b'{"operation":"docs__take", "operation":"docs__take"}')
         assert twice[0] == "VALIDATION_INVALID_VALUE"
-        assert len(sent(leaf)) == 4
+        assert len(received_calls(leaf)) == 4
 
 
 @pytest.mark.req("AQL-4.7.5-3")
-@still
+@in_frozen_time
 async def test_an_answer_over_the_limit_is_replaced_and_says_that_it_ran(tmp_path: Path) -> None:
-    async with place(tmp_path, f"{OPEN}[aql]\nlimits = {{ response_bytes = 1048576 }}\n") as here:
+    async with aql_node(tmp_path, f"{OPEN}[aql]\nlimits = {{ response_bytes = 1048576 }}\n") as here:
         leaf = await here.leaf()
         leaf.answer = lambda params: {"content": [{"type": "text", "text": "x" * 1_048_600}]}
         said = await here.modern().do("docs__list_users")
@@ -380,9 +391,9 @@ async def test_an_answer_over_the_limit_is_replaced_and_says_that_it_ran(tmp_pat
         assert "fields" in details["hint"] and details["unit"] == "bytes"
 
 
-@still
+@in_frozen_time
 async def test_of_a_batch_only_the_item_that_is_too_large_is_replaced(tmp_path: Path) -> None:
-    async with place(tmp_path, f"{OPEN}[aql]\nlimits = {{ response_bytes = 1048576 }}\n") as here:
+    async with aql_node(tmp_path, f"{OPEN}[aql]\nlimits = {{ response_bytes = 1048576 }}\n") as here:
         leaf = await here.leaf()
         sizes = iter((10, 600_000, 600_000, 10))
         leaf.answer = lambda params: {"content": [{"type": "text", "text": "x" * next(sizes)}]}
@@ -399,9 +410,9 @@ async def test_of_a_batch_only_the_item_that_is_too_large_is_replaced(tmp_path: 
 @pytest.mark.req("AQL-C.map-13")
 @pytest.mark.parametrize("era", ERAS)
 def test_an_error_of_the_server_is_a_failure_in_a_result(tmp_path: Path, era: str) -> None:
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path) as here:
+        async with aql_node(tmp_path) as here:
             leaf = await here.leaf()
             leaf.mute = {"tools/call"}
             client = await here.client(era)
@@ -415,19 +426,19 @@ def test_an_error_of_the_server_is_a_failure_in_a_result(tmp_path: Path, era: st
                 waits = client.client.begin(
                     "tools/call", {"name": "mcp_aql_read", "arguments": one("docs__list_users")}
                 )
-                await turns()
+                await run_until_idle()
                 error = {"code": number, "message": "no, thank you"}
                 leaf.say({"jsonrpc": "2.0", "id": leaf.heard[-1]["id"], "error": error})
-                await turns()
+                await run_until_idle()
                 assert code(waits.result()["result"]["structuredContent"]) == expected
 
     run()
 
 
 @pytest.mark.req("AQL-C.map-13", "AQL-8.1-5")
-@still
+@in_frozen_time
 async def test_failures_of_the_way_are_failures_of_the_operation(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         quick = tool("list_users", {"latency_class": "fast", "mutable": False, "reversible": True})
         runs = tool("run", {"latency_class": "fast", "mutable": True, "reversible": True})
         leaf = await here.leaf(tools=[quick, runs])
@@ -435,48 +446,48 @@ async def test_failures_of_the_way_are_failures_of_the_operation(tmp_path: Path)
         leaf.mute = {"tools/call"}
         for endpoint, name in (("mcp_aql_read", "list_users"), ("mcp_aql_execute", "run")):
             waits = client.client.begin("tools/call", {"name": endpoint, "arguments": one(f"docs__{name}")})
-            await move(6.0)
+            await advance_time(6.0)
             timeout = waits.result()["result"]["structuredContent"]
             assert (code(timeout), timeout["error"]["details"]["reason"]) == ("INTERNAL_ERROR", "timeout")
-        await move(60.0)
-        assert [call["name"] for call in sent(leaf)] == ["list_users", "run"]  # none is sent again
+        await advance_time(60.0)
+        assert [call["name"] for call in received_calls(leaf)] == ["list_users", "run"]  # none is sent again
         leaf.cut()
-        await turns()
+        await run_until_idle()
         lost = await client.do("docs__list_users")
         assert code(lost) == "INTERNAL_ERROR"
         assert lost["error"]["details"]["reason"] == "subserver_unreachable"
         assert "retry_after_ms" in lost["error"]["details"]
 
 
-@still
+@in_frozen_time
 async def test_a_gated_call_waits_for_a_person_and_takes_no_token(tmp_path: Path) -> None:
     rules = '[gate]\nmode = "gated"\nalso = ["docs.delete_document"]\n'
-    async with place(tmp_path, rules) as here:
+    async with aql_node(tmp_path, rules) as here:
         leaf = await here.leaf()
         for era in ERAS:
             client = await here.client(era)
             await held(here, client, leaf)
 
 
-async def held(here: AqlPlace, client: Aql, leaf: Any) -> None:
+async def held(here: AqlNode, client: AqlClient, leaf: Any) -> None:
     waits = client.client.begin("tools/call", {"name": "mcp_aql_delete", "arguments": deleting()})
     await here.house.until(waits.done)
     said = waits.result()["result"]["structuredContent"]
     assert code(said) == "CONFIRMATION_REQUIRED"
     assert set(said["error"]["details"]) >= {"operation", "danger_level", "confirmation_id", "approval_url"}
     assert "confirmation_token" not in json.dumps(said) and "confirmation" not in said
-    assert sent(leaf) == []
+    assert received_calls(leaf) == []
 
 
 @pytest.mark.parametrize(
     ("annotations", "also", "shown"),
     [({}, "x.*", "destructive"), ({"readOnlyHint": False}, "x.*", "destructive"), (WRITES, "docs.*", "reversible")],
 )
-@still
+@in_frozen_time
 async def test_a_held_call_shows_the_danger_it_is_held_for(
     tmp_path: Path, annotations: dict[str, bool], also: str, shown: str
 ) -> None:
-    async with place(tmp_path, f'[gate]\nalso = ["{also}"]\n') as here:
+    async with aql_node(tmp_path, f'[gate]\nalso = ["{also}"]\n') as here:
         await here.leaf(tools=[tool("run_job", annotations=annotations)])
         client = here.modern("aql-single")
         waits = client.client.begin("tools/call", {"name": "mcp_aql", "arguments": {"operation": "docs__run_job"}})
@@ -486,10 +497,10 @@ async def test_a_held_call_shows_the_danger_it_is_held_for(
 
 
 @pytest.mark.req("AQL-C.map-13", "AQL-C.err-7")
-@still
+@in_frozen_time
 async def test_budgets_refuse_and_say_when_to_come_again(tmp_path: Path) -> None:
     budget = "budget = { max_calls_per_minute = 2, max_mutable_calls_per_session = 1 }"
-    async with place(tmp_path, f'{OPEN}[[access]]\nwho = ["local"]\n{budget}\n') as here:
+    async with aql_node(tmp_path, f'{OPEN}[[access]]\nwho = ["local"]\n{budget}\n') as here:
         await here.leaf()
         client = here.modern("aql-single")
         job = {"operation": "docs__run_job", "params": {"job": "j"}}
@@ -506,10 +517,10 @@ async def test_budgets_refuse_and_say_when_to_come_again(tmp_path: Path) -> None
 
 
 @pytest.mark.req("AQL-C.err-7")
-@still
+@in_frozen_time
 async def test_a_quota_warns_from_eighty_percent_on_and_refuses_when_it_is_used_up(tmp_path: Path) -> None:
     budget = "budget = { max_mutable_calls_per_session = 10 }"
-    async with place(tmp_path, f'{OPEN}[[access]]\nwho = ["local"]\n{budget}\n') as here:
+    async with aql_node(tmp_path, f'{OPEN}[[access]]\nwho = ["local"]\n{budget}\n') as here:
         await here.leaf()
         client = here.modern("aql-single")
         job = {"operation": "docs__run_job", "params": {"job": "j"}}
@@ -532,23 +543,23 @@ async def test_a_quota_warns_from_eighty_percent_on_and_refuses_when_it_is_used_
 @pytest.mark.req("AQL-X-8")
 @pytest.mark.parametrize("era", ERAS)
 def test_cancelling_reaches_the_server_and_ends_a_batch(tmp_path: Path, era: str) -> None:
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path) as here:
+        async with aql_node(tmp_path) as here:
             leaf = await here.leaf()
             leaf.mute = {"tools/call"}
             client = await here.client(era)
             for arguments in (one("docs__get_user", user_id="1"), {"operations": [one("docs__list_users")] * 3}):
-                before, told = len(sent(leaf)), leaf.asked("notifications/cancelled")
+                before, told = len(received_calls(leaf)), leaf.asked("notifications/cancelled")
                 client.client.begin("tools/call", {"name": "mcp_aql_read", "arguments": arguments})
-                await turns()
+                await run_until_idle()
                 request_id = cast(Any, client.client)._next
-                assert len(sent(leaf)) == before + 1
+                assert len(received_calls(leaf)) == before + 1
                 cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
                 cast(Any, client.client)._feed(json.dumps(cancel).encode() + b"\n")
-                await turns()
+                await run_until_idle()
                 assert leaf.asked("notifications/cancelled") == told + 1
-                assert len(sent(leaf)) == before + 1
+                assert len(received_calls(leaf)) == before + 1
 
     run()
 
@@ -557,7 +568,7 @@ def test_cancelling_reaches_the_server_and_ends_a_batch(tmp_path: Path, era: str
 
 
 @pytest.mark.req("AQL-1.4-1", "AQL-5.1-2", "AQL-5.1-3", "AQL-C.tool-8")
-@still
+@in_frozen_time
 async def test_an_operation_of_the_node_itself_is_listed_validated_and_called(tmp_path: Path) -> None:
     values: list[Any] = [{"a": 1}, [1], "x", 5, False, None]
     seen: list[dict[str, Any]] = []
@@ -577,7 +588,7 @@ async def test_an_operation_of_the_node_itself_is_listed_validated_and_called(tm
         description="Gets a value.",
         parameters=(AqlParameter(name="kind", type="integer", required=True, minimum=0),),
     )
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         here.node.calls.native_operations.add(declared, handler)
         with pytest.raises(ValueError, match="already"):
             here.node.calls.native_operations.add(declared, handler)
@@ -599,7 +610,7 @@ async def test_an_operation_of_the_node_itself_is_listed_validated_and_called(tm
         assert code(await client.do("get_value", {})) == "VALIDATION_MISSING_PARAM"
         assert len(seen) == 8
         answer = client.client.begin("tools/call", {"name": "mcp_aql_read", "arguments": one("get_value", kind=0)})
-        await turns()
+        await run_until_idle()
         assert not client.client.heard("notifications/progress") and answer.done()
         await client.client.request(
             "tools/call", {"name": "mcp_aql_read", "arguments": one("get_value", kind=0)}, meta={"progressToken": 7}
@@ -616,12 +627,12 @@ async def test_an_operation_of_the_node_itself_is_listed_validated_and_called(tm
 
 
 @pytest.mark.req("AQL-C.fields-1", "AQL-C.map-17")
-@still
+@in_frozen_time
 async def test_fields_cut_what_a_read_returns(tmp_path: Path) -> None:
     own = tool("list_own", inputSchema=schema(fields={"type": "array", "items": TEXT}))
     tools = [tool("list_users", inputSchema=schema()), tool("run_it", annotations=WRITES, inputSchema=schema()), own]
     user = {"id": 1, "userName": "ada", "settings": {"theme": "dark", "size": 3}, "big": [1], "note": None}
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf(tools=tools)
         data: Any = user
         leaf.answer = lambda params: {"structuredContent": data, "content": []}
@@ -652,13 +663,13 @@ async def test_fields_cut_what_a_read_returns(tmp_path: Path) -> None:
         assert code(unknown) == "VALIDATION_UNKNOWN_PARAM"
         data = user
         assert (await client.do("docs__list_own", {"fields": ["id"]}))["data"] == user
-        assert sent(leaf)[-1]["arguments"] == {"fields": ["id"]}
+        assert received_calls(leaf)[-1]["arguments"] == {"fields": ["id"]}
 
 
 @pytest.mark.req("AQL-C.meta-1")
-@still
+@in_frozen_time
 async def test_a_request_id_is_echoed_where_the_shape_has_a_place(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf()
         client = here.modern()
         plain = await client.do("docs__list_users")
@@ -669,6 +680,6 @@ async def test_a_request_id_is_echoed_where_the_shape_has_a_place(tmp_path: Path
         assert "_meta" not in failed and failed["error"]["details"]["request_id"] == "r2"
         shown = await client.send("mcp_aql_read", {"operation": "introspect", "query": "types", "_request_id": "r3"})
         assert set(shown) == {"success", "data"}
-    async with place(tmp_path / "timed", f"{OPEN}[aql]\nresponse_meta = true\n") as here:
+    async with aql_node(tmp_path / "timed", f"{OPEN}[aql]\nresponse_meta = true\n") as here:
         await here.leaf()
         assert (await here.modern().do("docs__list_users"))["_meta"].keys() == {"duration_ms"}

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.aql.aql_node import place, tool
-from tests.support.frozen_node import still
+from tests.aql.aql_node import aql_node, tool
+from tests.support.frozen_node import in_frozen_time
 
 from interlock.aql.protocol.errors import CATEGORIES, CODES
 from interlock.aql.protocol.introspection import DECLARATION
@@ -35,13 +35,13 @@ def section(title: str) -> str:
 
 
 @pytest.mark.req("AQL-10.2-1")
-@still
+@in_frozen_time
 async def test_every_extension_is_on_the_page(tmp_path: Path) -> None:
     named = set(re.findall(r"`([^`]+)`", section("Extensions of ours")))
     assert named >= CODES - REGISTRY
     assert set(DECLARATION.by_name) - PARAMETERS <= named
     config = '[gate]\nmode = "open"\n[safety]\nmode = "monitoring"\n'
-    async with place(tmp_path, config) as here:
+    async with aql_node(tmp_path, config) as here:
         await here.leaf(tools=[tool(f"delete_{number}") for number in range(110)])
         client = await here.legacy()
         protocol = (await client.introspect(query="operations"))["_protocol"]

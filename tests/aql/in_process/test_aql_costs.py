@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.aql.aql_node import TEXT, place, schema, tool
-from tests.support.frozen_node import still
+from tests.aql.aql_node import TEXT, aql_node, schema, tool
+from tests.support.frozen_node import in_frozen_time
 
 SEMANTIC_MAX, SINGLE_MAX, FLAT_MIN = 4300, 1100, 29_600  # tokens, as published
 
@@ -27,10 +27,10 @@ def catalogue(count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.req("AQL-A.1-1", "AQL-A.1-2")
-@still
+@in_frozen_time
 async def test_the_listing_stays_small_as_the_catalogue_grows(tmp_path: Path) -> None:
     listed: dict[str, list[bytes]] = {"aql": [], "aql-single": []}
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         for count in (50, 500):
             await here.leaf(f"n{count}", tools=catalogue(count))
             flat = (await here.modern("flat").client.request("tools/list"))["result"]["tools"]
@@ -74,7 +74,7 @@ class Costs(NamedTuple):
 
 
 @pytest.mark.req("AQL-A.2-1")
-@still
+@in_frozen_time
 async def test_ten_operations_cost_little_to_learn_of(tmp_path: Path) -> None:
     item = {**TEXT, "description": "Which one."}
     takes = [schema(("item",), item=item), schema(("item", "text"), item=item, text={**TEXT, "description": "What."})]
@@ -83,7 +83,7 @@ async def test_ten_operations_cost_little_to_learn_of(tmp_path: Path) -> None:
     tools = [
         tool(name, description=f"Does {name}.", inputSchema=takes[number % 2]) for number, name in enumerate(names)
     ]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf(tools=tools)
         client = here.modern("aql-single")
         registered = tokens((await client.client.request("tools/list"))["result"]["tools"])

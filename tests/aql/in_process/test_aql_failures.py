@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.aql.aql_node import OPEN, TEXT, WRITES, Aql, place, schema, sent, tool, turns
-from tests.support.frozen_node import still
+from tests.aql.aql_node import OPEN, TEXT, WRITES, AqlClient, aql_node, received_calls, run_until_idle, schema, tool
+from tests.support.frozen_node import in_frozen_time
 
 from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.errors import resource_not_found
@@ -66,9 +66,9 @@ def test_a_fault_is_an_envelope_with_a_reference_that_the_log_repeats(
     async def handler(context: OperationContext, params: dict[str, Any]) -> Any:
         break_()
 
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path) as here:
+        async with aql_node(tmp_path) as here:
             leaf = await here.leaf()
             declared = AqlOperation(name="get_broken", category=Category.READ, description="Breaks.")
             here.node.calls.native_operations.add(declared, handler)
@@ -94,17 +94,17 @@ def test_a_fault_is_an_envelope_with_a_reference_that_the_log_repeats(
                 waits = client.client.begin(
                     "tools/call", {"name": "mcp_aql_read", "arguments": {"operation": "docs__list_users"}}
                 )
-                await turns()
+                await run_until_idle()
                 leaf.say({"jsonrpc": "2.0", "id": leaf.heard[-1]["id"], **broken})
-                await turns()
+                await run_until_idle()
                 said = json.loads(waits.result()["result"]["content"][0]["text"])
                 assert said["error"]["code"] == "INTERNAL_ERROR" and not leaks(said["error"]["message"])
             waits = client.client.begin(
                 "tools/call", {"name": "mcp_aql_read", "arguments": {"operation": "docs__list_users"}}
             )
-            await turns()
+            await run_until_idle()
             leaf.cut()  # it dies in the middle
-            await turns()
+            await run_until_idle()
             said = json.loads(waits.result()["result"]["content"][0]["text"])
             assert said["success"] is False and said["error"]["code"] == "INTERNAL_ERROR"
             assert all(len(ref) == 12 and ref in caplog.text for ref in refs)
@@ -113,7 +113,7 @@ def test_a_fault_is_an_envelope_with_a_reference_that_the_log_repeats(
 
 
 @pytest.mark.req("AQL-C.err-6", "AQL-C.err-2")
-def test_every_status_of_a_server_has_its_code_and_stands_in_the_details() -> None:
+def test_every_status_of_a_server_has_its_code_and_is_in_the_details() -> None:
     own = {401: "PERMISSION_DENIED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND_RESOURCE"}
     own |= {409: "CONFLICT_ALREADY_EXISTS", 429: "RATE_LIMIT_EXCEEDED"}
     for status in range(400, 600):
@@ -126,17 +126,17 @@ def test_every_status_of_a_server_has_its_code_and_stands_in_the_details() -> No
             assert isinstance(failed.details["upstream_error"], str)
 
 
-async def details_of(client: Aql, operation: str, params: dict[str, Any], family: str = "read") -> dict[str, Any]:
+async def details_of(client: AqlClient, operation: str, params: dict[str, Any], family: str = "read") -> dict[str, Any]:
     return dict((await client.do(operation, params, family))["error"]["details"])
 
 
 @pytest.mark.req("AQL-C.err-2")
-@still
+@in_frozen_time
 async def test_the_details_of_each_code_are_as_the_table_has_them(tmp_path: Path) -> None:
     given = schema(("job",), job=TEXT, size={"type": "integer"}, password={"type": "string", "maxLength": 3})
     tools = [tool("run_job", annotations=WRITES, inputSchema=given), tool("list_x", inputSchema=schema())]
     rule = '[[access]]\nwho = ["client:small"]\ntools = ["docs.list_x"]\nscope = "read"\n'
-    async with place(tmp_path, OPEN + rule) as here:
+    async with aql_node(tmp_path, OPEN + rule) as here:
         leaf = await here.leaf(tools=tools)
         client = here.modern()
         typed = await details_of(client, "docs__run_job", {"job": 5}, "execute")
@@ -156,20 +156,20 @@ async def test_the_details_of_each_code_are_as_the_table_has_them(tmp_path: Path
             waits = client.client.begin(
                 "tools/call", {"name": "mcp_aql_read", "arguments": {"operation": "docs__list_x"}}
             )
-            await turns()
+            await run_until_idle()
             leaf.say({"jsonrpc": "2.0", "id": leaf.heard[-1]["id"], "error": error})
-            await turns()
+            await run_until_idle()
             return dict(json.loads(waits.result()["result"]["content"][0]["text"])["error"])
 
         denied = await answered({"code": 32117, "message": "scope_denied", "data": {"reason": "scope_denied"}})
         assert (denied["code"], denied["details"]["reason"]) == ("PERMISSION_DENIED", "scope_denied")
         internal = await answered({"code": -32603, "message": "out of paper"})
         assert internal["details"] == {"upstream_error": "out of paper", "source_tool": "docs.list_x"}
-        assert sent(leaf)[-1]["name"] == "list_x"
+        assert received_calls(leaf)[-1]["name"] == "list_x"
 
 
 @pytest.mark.req("AQL-8.5.4-3")
-@still
+@in_frozen_time
 async def test_a_name_that_a_later_version_reserves_is_refused_and_suffixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,12 +177,12 @@ async def test_a_name_that_a_later_version_reserves_is_refused_and_suffixed(
     declared = AqlOperation(name="pause_agent", category=Category.EXECUTE, description="Pauses.")
     assert check_operation(declared) is None
     names = (*RESERVED_BY_VERSION[SPEC_VERSION], "pause_agent")
-    async with place(tmp_path, config) as here:
+    async with aql_node(tmp_path, config) as here:
         await here.leaf(tools=[tool("list_x", inputSchema=schema())])
         assert (await here.modern().do("pause_agent"))["success"]
     monkeypatch.setitem(RESERVED_BY_VERSION, SPEC_VERSION, names)
     assert "reserved" in (check_operation(declared) or "")
-    async with place(tmp_path, config) as here:
+    async with aql_node(tmp_path, config) as here:
         await here.leaf(tools=[tool("list_x", inputSchema=schema())])
         said = await here.modern().do("pause_agent")
         (suffixed,) = said["error"]["details"]["available"][:1]

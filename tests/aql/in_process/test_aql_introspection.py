@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.aql.aql_node import TEXT, WRITES, place, schema, sent, tool
-from tests.support.frozen_node import still
+from tests.aql.aql_node import TEXT, WRITES, aql_node, received_calls, schema, tool
+from tests.support.frozen_node import in_frozen_time
 
 from interlock.aql.protocol.model import AqlOperation, Category
 from interlock.aql.protocol.search import SearchIndex, term_weights
@@ -20,9 +20,9 @@ PROTOCOL_TYPES = {
 
 
 @pytest.mark.req("AQL-7.2-2", "AQL-7.3-1", "AQL-C.intro-1", "AQL-C.intro-2", "AQL-C.intro-6")
-@still
+@in_frozen_time
 async def test_the_four_forms_and_null_for_unknown_names(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         empty = await here.modern("aql-single").introspect("mcp_aql", query="operations")
         assert [one["name"] for one in empty["operations"]] == ["introspect"]
         await here.leaf()
@@ -46,9 +46,9 @@ async def test_the_four_forms_and_null_for_unknown_names(tmp_path: Path) -> None
 
 
 @pytest.mark.req("AQL-7.2-3", "AQL-7.2-4", "AQL-C.intro-9")
-@still
+@in_frozen_time
 async def test_a_failed_introspection_has_a_code_and_a_message_only(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         client = here.modern()
         for params, code, said in (
             ({}, "VALIDATION_MISSING_PARAM", "'query'"),
@@ -68,7 +68,7 @@ async def test_a_failed_introspection_has_a_code_and_a_message_only(tmp_path: Pa
 
 
 @pytest.mark.req("AQL-9.1-1", "AQL-C.intro-10", "AQL-C.fields-4", "AQL-9.2-1")
-@still
+@in_frozen_time
 async def test_types_of_the_protocol_and_of_operations_all_resolve(tmp_path: Path) -> None:
     nested = {"type": "object", "properties": {"deep": {"type": "object", "properties": {"x": TEXT}}, "n": TEXT}}
     either = {"anyOf": [{"type": "string"}, {"type": "integer"}, nested]}
@@ -82,7 +82,7 @@ async def test_types_of_the_protocol_and_of_operations_all_resolve(tmp_path: Pat
             },
         )
     ]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf(tools=tools)
         client = here.modern()
         listed = {one["name"]: one for one in (await client.introspect(query="types"))["types"]}
@@ -110,9 +110,9 @@ async def test_types_of_the_protocol_and_of_operations_all_resolve(tmp_path: Pat
 
 @pytest.mark.req("AQL-C.intro-7", "AQL-C.intro-8", "AQL-4.7.5-8", "AQL-10.1-3", "AQL-10.2-1")
 @pytest.mark.req("AQL-4.7.5-9", "AQL-C.intro-10")
-@still
+@in_frozen_time
 async def test_the_protocol_object_says_what_is_in_force(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         said = (await here.modern().introspect(query="operations"))["_protocol"]
         assert (said["version"], said["conformance"], said["mode"]) == ("1.0.0-draft", "level-2", "semantic")
         assert said["concurrency"] == "fully-concurrent" and said["max_concurrent_requests"] == 1024
@@ -128,7 +128,7 @@ async def test_the_protocol_object_says_what_is_in_force(tmp_path: Path) -> None
         assert flags["batch"] and flags["field_selection"] and flags["confirmation"] and flags["warnings"]
         assert not (flags["aggregations"] or flags["relationship_queries"] or flags["pagination"])
     off = "batch = false\nfield_selection = false\nlimits = { batch_operations = 7 }\ndanger = { enforce = false }\n"
-    async with place(tmp_path / "off", f'[gate]\nmode = "open"\n[aql]\n{off}') as here:
+    async with aql_node(tmp_path / "off", f'[gate]\nmode = "open"\n[aql]\n{off}') as here:
         await here.leaf()
         client = here.modern()
         said = (await client.introspect(query="operations"))["_protocol"]
@@ -144,14 +144,14 @@ async def test_the_protocol_object_says_what_is_in_force(tmp_path: Path) -> None
         batch = await client.send("mcp_aql_read", {"operations": [{"operation": "docs__list_users"}]})
         assert batch["error"]["code"] == "VALIDATION_MISSING_PARAM"
     for lacking in ("batch = false", "field_selection = false", 'mode = "single"'):
-        async with place(tmp_path / lacking[:5], f'[gate]\nmode = "open"\n[aql]\n{lacking}\n') as here:
+        async with aql_node(tmp_path / lacking[:5], f'[gate]\nmode = "open"\n[aql]\n{lacking}\n') as here:
             endpoint = "mcp_aql" if "mode" in lacking else "mcp_aql_read"
             said = (await here.modern().introspect(endpoint, query="operations"))["_protocol"]
             assert said["conformance"] == "level-1", lacking
 
 
 @pytest.mark.req("AQL-4.3-2", "AQL-C.intro-4", "AQL-C.intro-11", "AQL-C.intro-13", "AQL-C.map-15")
-@still
+@in_frozen_time
 async def test_every_example_works_and_what_is_documented_is_what_is_taken(tmp_path: Path) -> None:
     tools = [
         tool("get_page", inputSchema=schema(("pageId", "kind"), pageId=TEXT, kind={"enum": ["a", "b"]})),
@@ -178,7 +178,7 @@ async def test_every_example_works_and_what_is_documented_is_what_is_taken(tmp_p
         tool("delete_row", annotations=WRITES, inputSchema=schema(("row_id",), row_id=TEXT)),
         tool("ping", inputSchema=schema()),
     ]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf(tools=tools)
         client = here.modern("aql-single")
         for one in (await client.introspect("mcp_aql", query="operations"))["operations"]:
@@ -213,7 +213,7 @@ async def test_every_example_works_and_what_is_documented_is_what_is_taken(tmp_p
 
 
 @pytest.mark.req("AQL-C.intro-3")
-@still
+@in_frozen_time
 async def test_details_have_the_members_of_the_specification_and_no_others(tmp_path: Path) -> None:
     """That they are closed is held by the schema which every answer here is validated by."""
     list_of = {"type": "array", "items": {"type": "string"}}
@@ -225,7 +225,7 @@ async def test_details_have_the_members_of_the_specification_and_no_others(tmp_p
     ]
     required = {"name", "semantic_category", "endpoint", "mcpTool", "description", "permissions", "parameters"}
     optional = {"examples", "computed_fields", "aggregation_support", "relationship_capabilities", "lifecycle"}
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf(tools=tools)
         client = here.modern()
         returned = {}
@@ -251,14 +251,14 @@ def many(count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.req("AQL-C.intro-15", "AQL-X-15", "AQL-C.intro-14", "AQL-2.3.3-2")
-@still
+@in_frozen_time
 async def test_a_large_catalogue_is_read_by_pages_and_by_words(tmp_path: Path) -> None:
     extra = [
         tool("merge_pull_request", annotations=WRITES, description="Merges a pull request into its base branch."),
         tool("send_email", annotations=WRITES, description="Sends a message to somebody."),
         tool("read_file", description="Reads the content of a file."),
     ]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf(tools=[*many(500), *extra])
         client = here.modern()
         result = await client.result("mcp_aql_read", {"operation": "introspect", "params": {"query": "operations"}})
@@ -306,10 +306,10 @@ async def test_a_large_catalogue_is_read_by_pages_and_by_words(tmp_path: Path) -
 
 
 @pytest.mark.req("AQL-X-5")
-@still
-async def test_what_a_caller_may_not_call_is_byte_identical_to_what_is_not_there(tmp_path: Path) -> None:
+@in_frozen_time
+async def test_an_uncallable_tool_is_byte_identical_to_a_missing_tool(tmp_path: Path) -> None:
     config = '[gate]\nmode = "open"\n[[access]]\nwho = ["local"]\nscope = "read"\n'
-    async with place(tmp_path, config) as here:
+    async with aql_node(tmp_path, config) as here:
         leaf = await here.leaf()
         client = here.modern()
         hidden, missing = "docs__create_document", "docs__create_dokument"
@@ -336,7 +336,7 @@ async def test_what_a_caller_may_not_call_is_byte_identical_to_what_is_not_there
             assert await said(*make(hidden)) == await said(*make(missing))
         near = await client.do("docs__create_documen", family="create")
         assert "create_document" not in json.dumps(near["error"].get("details", {}).get("available", []))
-        assert sent(leaf) == []
+        assert received_calls(leaf) == []
 
 
 def test_a_search_over_twenty_thousand_operations_is_quick() -> None:
@@ -359,10 +359,10 @@ def test_a_search_over_twenty_thousand_operations_is_quick() -> None:
         assert found and min(times) < 0.02, (query, times)  # 5 ms on an idle machine; four times that under load
 
 
-@still
+@in_frozen_time
 async def test_a_name_that_is_not_known_is_answered_with_those_that_may_be_meant(tmp_path: Path) -> None:
     tools = [tool("list_users", inputSchema=schema()), tool("\u65e5\u672c", inputSchema=schema(), description="Looks.")]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf(tools=tools)
         client = here.modern()
         (hashed,) = [

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.aql.aql_node import OPEN, READS, TEXT, TOOLS, WRITES, place, schema, sent, tool, turns
+from tests.aql.aql_node import OPEN, READS, TEXT, TOOLS, WRITES, aql_node, received_calls, run_until_idle, schema, tool
 from tests.aql.aql_schemas import is_valid
-from tests.support.frozen_node import still
+from tests.support.frozen_node import in_frozen_time
 
 from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.classification import TRUSTS
@@ -25,28 +25,31 @@ def code(envelope: dict[str, Any]) -> str:
 @pytest.mark.req("AQL-C.map-2")
 @pytest.mark.parametrize("order", list(permutations(["a-b", "a_b"])))
 def test_a_name_that_two_would_have_leads_to_neither_in_either_order(tmp_path: Path, order: tuple[str, ...]) -> None:
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path) as here:
+        async with aql_node(tmp_path) as here:
             client = here.modern("aql-single")
             leaves = {order[0]: await here.leaf(order[0], X)}
             assert code(await client.send("mcp_aql", {"operation": "a_b__x"})) == "ok"
             leaves[order[1]] = await here.leaf(order[1], X)
             said = await client.send("mcp_aql", {"operation": "a_b__x"})
-            assert code(said) == "NOT_FOUND_OPERATION" and [len(sent(one)) for one in leaves.values()] == [1, 0]
+            assert code(said) == "NOT_FOUND_OPERATION" and [len(received_calls(one)) for one in leaves.values()] == [
+                1,
+                0,
+            ]
             both = said["error"]["details"]["available"]
             assert sorted(both) == sorted(name for name in both if name.startswith("a_b__x_x") and len(name) == 16)
             for name in both:
                 assert code(await client.send("mcp_aql", {"operation": name})) == "ok"
-            assert [len(sent(one)) for one in leaves.values()] == [2, 1]
+            assert [len(received_calls(one)) for one in leaves.values()] == [2, 1]
             leaves[order[0]].cut()  # what is left alone has its own name still, and nobody else's
-            await turns()
+            await run_until_idle()
 
     run()
 
 
 @pytest.mark.req("AQL-C.map-2")
-@still
+@in_frozen_time
 async def test_a_native_and_a_reserved_name_are_not_taken_by_a_tool(tmp_path: Path) -> None:
     rules = "".join(
         f'[[tool]]\nmatch = "docs.{name}"\naql = {{ name = "{given}" }}\n'
@@ -56,7 +59,7 @@ async def test_a_native_and_a_reserved_name_are_not_taken_by_a_tool(tmp_path: Pa
     async def handler(context: OperationContext, params: dict[str, Any]) -> str:
         return "native"
 
-    async with place(tmp_path, OPEN + rules) as here:
+    async with aql_node(tmp_path, OPEN + rules) as here:
         native = here.node.calls.native_operations
         native.add(AqlOperation(name="get_native", category=Category.READ, description="Gets."), handler)
         leaf = await here.leaf(tools=[*X, tool("y", annotations=WRITES, inputSchema=schema())])
@@ -67,11 +70,11 @@ async def test_a_native_and_a_reserved_name_are_not_taken_by_a_tool(tmp_path: Pa
         assert len(taken) == 2 and listed.count("introspect") == 1
         for name in taken:
             assert code(await client.send("mcp_aql", {"operation": name})) == "ok"
-        assert len(sent(leaf)) == 2
+        assert len(received_calls(leaf)) == 2
 
 
 @pytest.mark.req("AQL-C.map-15")
-@still
+@in_frozen_time
 async def test_what_a_schema_says_of_a_property_is_carried_over_and_held_to(tmp_path: Path) -> None:
     given = schema(
         ("query",),
@@ -85,7 +88,7 @@ async def test_what_a_schema_says_of_a_property_is_carried_over_and_held_to(tmp_
         apiKey=TEXT,
         secret={**TEXT, "writeOnly": True},
     ) | {"$defs": {"name": {"type": "object", "properties": {"first": TEXT}, "required": ["first"]}}}
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf(tools=[tool("list_it", annotations=READS, inputSchema=given)])
         client = here.modern()
         shown = (await client.introspect(query="operations", name="docs__list_it"))["operation"]
@@ -118,19 +121,21 @@ async def test_what_a_schema_says_of_a_property_is_carried_over_and_held_to(tmp_
         ):
             error = (await client.do("docs__list_it", params))["error"]
             assert error["code"].startswith("VALIDATION_") and error["details"]["param_name"] == path
-        assert sent(leaf) == []
+        assert received_calls(leaf) == []
         assert (await client.do("docs__list_it", {"query": "ab", "when": "noon"}))["success"]
-        assert sent(leaf) == [{"name": "list_it", "arguments": {"query": "ab", "when": "noon"}}]  # no default is added
+        assert received_calls(leaf) == [
+            {"name": "list_it", "arguments": {"query": "ab", "when": "noon"}}
+        ]  # no default is added
 
 
 @pytest.mark.req("AQL-C.map-17")
-@still
+@in_frozen_time
 async def test_parameters_of_the_node_give_way_to_those_of_a_tool(tmp_path: Path) -> None:
     tools = [
         tool("list_it", annotations=READS, inputSchema=schema(fields={"type": "array", "items": TEXT})),
         tool("delete_it", annotations=WRITES, inputSchema=schema(confirmation_token=TEXT, if_match=TEXT)),
     ]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf(tools=tools)
         client = here.modern()
         shown = (await client.introspect(query="operations", name="docs__list_it"))["operation"]["parameters"]
@@ -142,11 +147,11 @@ async def test_parameters_of_the_node_give_way_to_those_of_a_tool(tmp_path: Path
         assert code(asked) == "CONFIRMATION_REQUIRED"
         token = asked["error"]["details"]["confirmation_token"]
         assert (await client.do("docs__delete_it", {**given, "_confirmation": token}, "delete"))["success"]
-        assert sent(leaf)[-1]["arguments"] == given
+        assert received_calls(leaf)[-1]["arguments"] == given
 
 
 @pytest.mark.req("AQL-C.batch-3")
-@still
+@in_frozen_time
 async def test_items_are_read_at_their_turn_in_order_and_one_that_raises_disturbs_none(tmp_path: Path) -> None:
     seen: list[Any] = []
 
@@ -154,7 +159,7 @@ async def test_items_are_read_at_their_turn_in_order_and_one_that_raises_disturb
         seen.append(context.operation.name)
         raise KeyError("x")
 
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         native = here.node.calls.native_operations
         native.add(AqlOperation(name="get_broken", category=Category.READ, description="Breaks."), handler)
@@ -169,25 +174,25 @@ async def test_items_are_read_at_their_turn_in_order_and_one_that_raises_disturb
             {"operation": get, "params": {"user_id": "2"}},
         ]
         waits = client.client.begin("tools/call", {"name": "mcp_aql_read", "arguments": {"operations": items}})
-        await turns()
-        assert len(sent(leaf)) == 1 and seen == []  # the second waits for its turn
+        await run_until_idle()
+        assert len(received_calls(leaf)) == 1 and seen == []  # the second waits for its turn
         await here.leaf("gone", [tool("later", annotations=READS, inputSchema=schema())])
         leaf.mute = set()
         reply = {"structuredContent": {"n": 1}, "content": [], "resultType": "complete"}
         leaf.say({"jsonrpc": "2.0", "id": leaf.heard[-1]["id"], "result": reply})
-        await turns()
+        await run_until_idle()
         said = json.loads(waits.result()["result"]["content"][0]["text"])
         codes = [code(one["result"]) for one in said["results"]]
         assert codes == ["ok", "INTERNAL_ERROR", "ok", "VALIDATION_INVALID_TYPE", "ok"]
-        assert [one["arguments"] for one in sent(leaf)] == [{"user_id": "1"}, {"user_id": "2"}]
+        assert [one["arguments"] for one in received_calls(leaf)] == [{"user_id": "1"}, {"user_id": "2"}]
 
 
 @pytest.mark.req("AQL-C.token-2", "AQL-C.token-6")
-@still
+@in_frozen_time
 async def test_a_token_is_for_its_parameters_in_any_order_and_place_and_is_used_before_it_runs(tmp_path: Path) -> None:
     takes = schema(("a",), a=TEXT, b={"type": "number"}, c={"type": "object"})
     tools = [tool(name, annotations=WRITES, inputSchema=takes) for name in ("delete_it", "delete_other")]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf(tools=tools)
         other = await here.leaf("second", tools)
         client = here.modern()
@@ -206,7 +211,7 @@ async def test_a_token_is_for_its_parameters_in_any_order_and_place_and_is_used_
             f'{{"operation":"NAME",{whole},"confirmation_token":"T"}}',
         ):
             assert await send(form.replace('"T"', json.dumps(await token()))) == "ok"
-        assert len(sent(leaf)) == 3
+        assert len(received_calls(leaf)) == 3
         kept = json.dumps(await token())
         good = f'{{"operation":"NAME","params":{{{whole},"confirmation_token":{kept}}}}}'
         for changed, name in (
@@ -222,16 +227,16 @@ async def test_a_token_is_for_its_parameters_in_any_order_and_place_and_is_used_
             "tools/call",
             {"name": "mcp_aql_delete", "arguments": json.loads(good.replace("NAME", "docs__delete_it"))},
         )
-        await turns()
+        await run_until_idle()
         assert await send(good) == "TOKEN_ALREADY_USED"
         leaf.cut()
-        await turns()
+        await run_until_idle()
         assert code(json.loads(waits.result()["result"]["content"][0]["text"])) == "INTERNAL_ERROR"
-        assert sent(other) == [] and len(sent(leaf)) == 4
+        assert received_calls(other) == [] and len(received_calls(leaf)) == 4
 
 
 @pytest.mark.req("AQL-C.danger-3", "AQL-C.danger-1")
-@still
+@in_frozen_time
 async def test_every_cell_of_danger_and_trust_is_answered_as_the_matrix_has_it(tmp_path: Path) -> None:
     tools = [
         tool(f"run_{trust}_{danger.word}", annotations=WRITES, inputSchema=schema())
@@ -245,7 +250,7 @@ async def test_every_cell_of_danger_and_trust_is_answered_as_the_matrix_has_it(t
     )
     least = {"safe": "generated", "reversible": "validated", "destructive": "validated"}
     least |= {"dangerous": "community_reviewed", "forbidden": "certified"}
-    async with place(tmp_path, OPEN + rules) as here:
+    async with aql_node(tmp_path, OPEN + rules) as here:
         leaf = await here.leaf(tools=[*tools, *TOOLS])
         client = here.modern()
         order = list(TRUSTS)
@@ -269,7 +274,7 @@ async def test_every_cell_of_danger_and_trust_is_answered_as_the_matrix_has_it(t
                 else:
                     assert code(said) == "ok"
                     ran += 1
-        assert len(sent(leaf)) == ran == 7
+        assert len(received_calls(leaf)) == ran == 7
         caller = here.node.fronts.modern.caller(Principal("local"), "http", None, "auto")
         for entry in here.node.calls.aql.index(caller).entries:
             if entry.route is not None and entry.category is Category.READ:
@@ -278,11 +283,11 @@ async def test_every_cell_of_danger_and_trust_is_answered_as_the_matrix_has_it(t
 
 
 @pytest.mark.req("AQL-4.7.5-1", "AQL-4.7.5-4", "AQL-4.7.5-5", "AQL-4.7.5-6", "AQL-4.7.5-7")
-@still
+@in_frozen_time
 async def test_every_limit_holds_in_semantic_single_and_batch_calls_before_anything_is_sent(tmp_path: Path) -> None:
     limits = "limits = { array_elements = 100, nesting_depth = 8, string_bytes = 65536, request_bytes = 200000 }"
     given = schema(a=True, b=True)
-    async with place(tmp_path, f"{OPEN}[aql]\n{limits}\n") as here:
+    async with aql_node(tmp_path, f"{OPEN}[aql]\n{limits}\n") as here:
         leaf = await here.leaf(tools=[tool("list_it", annotations=READS, inputSchema=given)])
 
         def nested(depth: int) -> Any:
@@ -330,4 +335,4 @@ async def test_every_limit_holds_in_semantic_single_and_batch_calls_before_anyth
                 details = said["error"]["details"]
                 assert (details["limit_type"], details["limit_value"], details["unit"]) == (limit_type, value, unit)
                 assert details["actual_value"] == value + 1
-        assert len(sent(leaf)) == ran == 18
+        assert len(received_calls(leaf)) == ran == 18

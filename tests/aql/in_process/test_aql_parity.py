@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.aql.aql_node import OPEN, READS, TEXT, TOOLS, WRITES, place, schema, sent, tool, turns
+from tests.aql.aql_node import OPEN, READS, TEXT, TOOLS, WRITES, aql_node, received_calls, run_until_idle, schema, tool
 from tests.aql.aql_schemas import is_valid
-from tests.support.frozen_node import move, still
+from tests.support.frozen_node import advance_time, in_frozen_time
 
 OWN = "notifications_dropped"  # a tool of the node itself
 MODES = {"aql": "mcp_aql_{}", "aql-single": "mcp_aql"}
@@ -54,9 +54,9 @@ def as_operation(details: dict[str, Any], flat: dict[str, Any]) -> dict[str, Any
 @pytest.mark.req("AQL-1.1-1", "AQL-C.map-10")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 def test_every_tool_is_an_operation_that_sends_and_answers_the_same(tmp_path: Path, era: str) -> None:
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path) as here:
+        async with aql_node(tmp_path) as here:
             leaves = {segment: await here.leaf(segment, tools) for segment, tools in FIXTURE.items()}
             client, flat = await here.client(era), (await here.client(era, "flat")).client
             listed = (await client.introspect(query="operations"))["operations"]
@@ -76,7 +76,7 @@ def test_every_tool_is_an_operation_that_sends_and_answers_the_same(tmp_path: Pa
                     details = (await client.introspect(query="operations", name=named[name]))["operation"]
                     request = {"operation": named[name], "params": as_operation(details, arguments)}
                     said = await client.send(details["mcpTool"], request)
-                    one, other = sent(leaf)[-2:]
+                    one, other = received_calls(leaf)[-2:]
                     assert json.dumps(one) == json.dumps(other), name
                     if result.get("isError"):
                         assert said["error"]["details"]["upstream_error"] == result["content"][0]["text"]
@@ -87,22 +87,22 @@ def test_every_tool_is_an_operation_that_sends_and_answers_the_same(tmp_path: Pa
 
 
 @pytest.mark.req("AQL-C.map-10")
-@still
+@in_frozen_time
 async def test_absent_fields_are_not_sent_and_null_only_where_the_tool_takes_it(tmp_path: Path) -> None:
     nullable = {"type": ["string", "null"]}
     tools = [tool("update_it", annotations=WRITES, inputSchema=schema(("id",), id=TEXT, title=TEXT, note=nullable))]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf(tools=tools)
         client = here.modern()
         for given in ({"title": "t"}, {"note": None}, {}):
             assert (await client.do("docs__update_it", {"id": "1", "input": given}, "update"))["success"]
-        assert [one["arguments"] for one in sent(leaf)] == [
+        assert [one["arguments"] for one in received_calls(leaf)] == [
             {"id": "1", "title": "t"},
             {"id": "1", "note": None},
             {"id": "1"},
         ]
         refused = await client.do("docs__update_it", {"id": "1", "input": {"title": None}}, "update")
-        assert refused["error"]["code"] == "VALIDATION_INVALID_TYPE" and len(sent(leaf)) == 3
+        assert refused["error"]["code"] == "VALIDATION_INVALID_TYPE" and len(received_calls(leaf)) == 3
 
 
 def op(family: str, name: str, **params: Any) -> tuple[str, dict[str, Any]]:
@@ -140,9 +140,9 @@ REQUESTS: list[tuple[str, Any]] = [
 @pytest.mark.req("AQL-3.3-6", "AQL-5.1-1", "AQL-D-1")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 def test_both_modes_answer_every_request_alike(tmp_path: Path, era: str) -> None:
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path) as here:
+        async with aql_node(tmp_path) as here:
             leaf = await here.leaf()
             answers: dict[str, list[Any]] = {}
             for surface, endpoint in MODES.items():
@@ -156,16 +156,16 @@ def test_both_modes_answer_every_request_alike(tmp_path: Path, era: str) -> None
                     assert ("error" in said) is not said["success"]
                     answers[surface].append(said)
             assert answers["aql"] == answers["aql-single"]
-            half = len(sent(leaf)) // 2
-            assert sent(leaf)[:half] == sent(leaf)[half:] and half == 9
+            half = len(received_calls(leaf)) // 2
+            assert received_calls(leaf)[:half] == received_calls(leaf)[half:] and half == 9
 
     run()
 
 
 @pytest.mark.req("AQL-9.3-1")
-@still
+@in_frozen_time
 async def test_a_fast_call_may_overtake_a_slow_one_and_a_batch_keeps_its_order(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         slow = await here.leaf("slow")
         slow.mute = {"tools/call"}
         await here.leaf("fast")
@@ -175,23 +175,23 @@ async def test_a_fast_call_may_overtake_a_slow_one_and_a_batch_keeps_its_order(t
         for name, one in zip(("slow", "fast"), operations, strict=True):
             waits = client.client.begin("tools/call", {"name": "mcp_aql_read", "arguments": one})
             waits.add_done_callback(lambda _, name=name: order.append(name))
-        await turns()
+        await run_until_idle()
         assert order == ["fast"]
         reply = {"structuredContent": {}, "content": [], "resultType": "complete"}
         slow.say({"jsonrpc": "2.0", "id": slow.heard[-1]["id"], "result": reply})
-        await turns()
+        await run_until_idle()
         assert order == ["fast", "slow"]
         both = client.client.begin("tools/call", {"name": "mcp_aql_read", "arguments": {"operations": operations}})
-        await move(1.0)
+        await advance_time(1.0)
         assert not both.done()
         slow.say({"jsonrpc": "2.0", "id": slow.heard[-1]["id"], "result": reply})
-        await turns()
+        await run_until_idle()
         said = json.loads(both.result()["result"]["content"][0]["text"])
         assert [one["operation"] for one in said["results"]] == ["slow__list_users", "fast__list_users"]
 
 
 @pytest.mark.req("AQL-C.map-3", "AQL-C.intro-6")
-@still
+@in_frozen_time
 async def test_what_an_operator_says_of_a_tool_wins_over_all_inference(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,7 +211,7 @@ async def test_what_an_operator_says_of_a_tool_wins_over_all_inference(
     ]
     config = "".join(f'[[tool]]\nmatch = "docs.{name}"\n{said}\n' for name, said in rules)
     config += '[[tool]]\nmatch = "docs.named"\naql = { name = "second_rule" }\n'
-    async with place(tmp_path, OPEN + config) as here:
+    async with aql_node(tmp_path, OPEN + config) as here:
         leaf = await here.leaf(tools=tools)
         client = here.modern()
         listed = {one["name"]: one for one in (await client.introspect(query="operations"))["operations"]}
@@ -228,7 +228,7 @@ async def test_what_an_operator_says_of_a_tool_wins_over_all_inference(
         assert (await client.do("docs__update_it", {"code": "1", "input": {"config": {}}}, "update"))["success"]
         assert (await client.do("docs__delete_it", {"code": "1"}, "delete"))["success"]
         untested = await client.do("docs__list_it", {"code": "1"}, "execute")
-        assert untested["error"]["code"] == "PERMISSION_DANGER_LEVEL_DENIED" and len(sent(leaf)) == 5
+        assert untested["error"]["code"] == "PERMISSION_DANGER_LEVEL_DENIED" and len(received_calls(leaf)) == 5
         shown = {one.name: one.operation for one in here.node.operations.tools.list_all().tools}
         made = cast(Any, shown["docs.categorised"])
         assert (made.name, made.category, made.rule) == ("docs__categorised", "CREATE", "operator")
@@ -236,14 +236,14 @@ async def test_what_an_operator_says_of_a_tool_wins_over_all_inference(
 
 
 @pytest.mark.req("AQL-8.3-4")
-@still
+@in_frozen_time
 async def test_the_reason_of_an_ambiguous_category_is_shown(tmp_path: Path) -> None:
     tools = [
         tool("frobnicate", annotations=WRITES, inputSchema=schema()),
         tool("delete_x", annotations=READS, inputSchema=schema()),
         tool("list_x", annotations=READS, inputSchema=schema()),
     ]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf(tools=tools)
         client = here.modern()
         tools_now = [one for one in here.node.operations.tools.list_all().tools if one.segment == "docs"]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.aql.aql_node import OPEN, WRITES, AqlPlace, place, schema, sent, tool
-from tests.support.frozen_node import still
+from tests.aql.aql_node import OPEN, WRITES, AqlNode, aql_node, received_calls, schema, tool
+from tests.support.frozen_node import in_frozen_time
 
 DELETE = {"operation": "docs__delete_document", "params": {"document_id": "d"}}
 
@@ -16,17 +16,17 @@ def with_token(token: str) -> dict[str, Any]:
     return {**DELETE, "params": {"document_id": "d", "confirmation_token": token}}
 
 
-async def records(here: AqlPlace, method: str) -> list[dict[str, Any]]:
+async def records(here: AqlNode, method: str) -> list[dict[str, Any]]:
     await here.node.stores.recorder.flush()
     kept = [json.loads(record.data) for record in await here.node.stores.audit.read(0, 100_000)]
     return [record for record in kept if record["method"] == method]
 
 
 @pytest.mark.req("AQL-C.token-8", "AQL-C.danger-5")
-@still
+@in_frozen_time
 async def test_every_step_of_a_token_and_every_attempt_is_recorded_without_the_token(tmp_path: Path) -> None:
     rules = '[[tool]]\nmatch = "docs.run_job"\naql = { danger = "forbidden" }\n'
-    async with place(tmp_path, OPEN + rules) as here:
+    async with aql_node(tmp_path, OPEN + rules) as here:
         await here.leaf()
         client = await here.legacy("aql-single")
         session = (await client.introspect("mcp_aql", query="operations"))["_protocol"]["session_id"]
@@ -66,7 +66,7 @@ async def test_every_step_of_a_token_and_every_attempt_is_recorded_without_the_t
         ]
         everything = b"".join([record.data for record in await here.node.stores.audit.read(0, 100_000)])
         assert not any(token.encode() in everything for token in tokens)
-    async with place(tmp_path / "open", f"{OPEN}[aql]\ndanger = {{ enforce = false }}\n") as here:
+    async with aql_node(tmp_path / "open", f"{OPEN}[aql]\ndanger = {{ enforce = false }}\n") as here:
         await here.leaf()
         assert (await here.modern().do("docs__delete_document", {"document_id": "d"}, "delete"))["success"]
         (allowed,) = await records(here, "aql/danger")
@@ -88,9 +88,9 @@ def test_a_gated_and_a_denied_operation_are_refused_alike_in_every_mode(tmp_path
     gated = {"operation": "docs__delete_document", "params": {"id": "1"}}
     denied = {"operation": "docs__delete_all"}
 
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path, rules) as here:
+        async with aql_node(tmp_path, rules) as here:
             leaf = await here.leaf(tools=tools)
             single, semantic = await here.client(era, "aql-single"), await here.client(era)
 
@@ -114,6 +114,6 @@ def test_a_gated_and_a_denied_operation_are_refused_alike_in_every_mode(tmp_path
                 ]
                 assert said[0]["code"] == expected
                 assert all(each == said[0] for each in said), said
-            assert sent(leaf) == []
+            assert received_calls(leaf) == []
 
     run()

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.aql.aql_node import OPEN, AqlPlace, place, schema, sent, tool
-from tests.support.frozen_node import still
+from tests.aql.aql_node import OPEN, AqlNode, aql_node, received_calls, schema, tool
+from tests.support.frozen_node import in_frozen_time
 
 ERAS = ["modern", "legacy"]
 FIVE = [f"mcp_aql_{family}" for family in ("create", "read", "update", "delete", "execute")]
@@ -20,9 +20,9 @@ def code(envelope: dict[str, Any]) -> str:
 
 
 @pytest.mark.req("AQL-3.3-1", "AQL-X-7", "AQL-C.mode-2")
-@still
+@in_frozen_time
 async def test_five_tools_are_the_same_bytes_while_servers_come_and_go(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         clients = [await here.client(era) for era in ERAS]
 
         async def listed() -> list[bytes]:
@@ -47,9 +47,9 @@ async def test_five_tools_are_the_same_bytes_while_servers_come_and_go(tmp_path:
 
 
 @pytest.mark.req("AQL-6.1-1", "AQL-6.1-2", "AQL-6.1-3", "AQL-C.tool-1", "AQL-C.tool-3")
-@still
+@in_frozen_time
 async def test_descriptions_schemas_and_annotations_of_the_endpoints(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf()
         client = here.modern()
         tools = await client.tools()
@@ -76,17 +76,17 @@ async def test_descriptions_schemas_and_annotations_of_the_endpoints(tmp_path: P
         for name, (read_only, destructive) in expected.items():
             details = (await client.introspect(query="operations", name=name))["operation"]
             assert details["permissions"] == {"readOnly": read_only, "destructive": destructive}
-    async with place(tmp_path / "alone", '[gate]\nmode = "open"\n[aql]\nbatch = false\n') as here:
+    async with aql_node(tmp_path / "alone", '[gate]\nmode = "open"\n[aql]\nbatch = false\n') as here:
         (one,) = (await here.modern("aql-single").tools()).values()
         assert one["inputSchema"]["required"] == ["operation"]
         assert set(one["inputSchema"]["properties"]) == {"operation", "params"}
 
 
 @pytest.mark.req("AQL-3.3-4", "AQL-C.mode-3")
-@still
+@in_frozen_time
 async def test_single_mode_and_all_give_the_same_envelopes(tmp_path: Path) -> None:
     config = '[gate]\nmode = "open"\n[aql]\nmode = "all"\n'
-    async with place(tmp_path, config) as here:
+    async with aql_node(tmp_path, config) as here:
         await here.leaf()
         single, every = here.modern("aql-single"), here.modern()
         assert list(await single.tools()) == ["mcp_aql"]
@@ -129,9 +129,9 @@ async def test_single_mode_and_all_give_the_same_envelopes(tmp_path: Path) -> No
     ],
 )
 def test_each_operation_is_taken_by_exactly_one_tool(tmp_path: Path, settings: str, families: list[str]) -> None:
-    @still
+    @in_frozen_time
     async def run() -> None:
-        async with place(tmp_path, f'[gate]\nmode = "open"\n[aql]\n{settings}\n') as here:
+        async with aql_node(tmp_path, f'[gate]\nmode = "open"\n[aql]\n{settings}\n') as here:
             await here.leaf()
             client = here.modern()
             assert list(await client.tools()) == [f"mcp_aql_{family}" for family in families]
@@ -161,9 +161,9 @@ def test_each_operation_is_taken_by_exactly_one_tool(tmp_path: Path, settings: s
 
 
 @pytest.mark.req("AQL-4.1-1", "AQL-4.1-2", "AQL-C.tool-7")
-@still
+@in_frozen_time
 async def test_wrong_shapes_are_answered_with_the_right_one(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()
         for arguments, expected, param in (
@@ -189,13 +189,13 @@ async def test_wrong_shapes_are_answered_with_the_right_one(tmp_path: Path) -> N
         assert unknown["error"]["code"] == -32601
         flat = await client.client.request("tools/call", {"name": "docs__list_users", "arguments": {}})
         assert flat["error"]["code"] == -32601
-        assert len(sent(leaf)) == 2
+        assert len(received_calls(leaf)) == 2
 
 
 @pytest.mark.req("AQL-4.2-1", "AQL-4.6.1-1", "AQL-4.6.1-2", "AQL-4.6-1", "AQL-4.6-2", "AQL-4.6.2-2")
-@still
-async def test_parameters_stand_in_params_or_beside_and_unknown_ones_are_refused(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+@in_frozen_time
+async def test_parameters_are_in_params_or_beside_and_unknown_ones_are_refused(tmp_path: Path) -> None:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()
         assert (await client.send("mcp_aql_read", {"operation": "docs__get_user", "user_id": "1"}))["success"]
@@ -203,7 +203,7 @@ async def test_parameters_stand_in_params_or_beside_and_unknown_ones_are_refused
         assert (await client.send("mcp_aql_read", both))["success"]
         exempt = {"operation": "docs__get_user", "_x": 1, "params": {"user_id": "3", "_meta": {}, "_anything": 2}}
         assert (await client.send("mcp_aql_read", exempt))["success"]
-        assert [one["arguments"] for one in sent(leaf)] == [{"user_id": each} for each in "123"]
+        assert [one["arguments"] for one in received_calls(leaf)] == [{"user_id": each} for each in "123"]
         for request in (
             {"operation": "docs__get_user", "user_id": "1", "bogus": 1, "more": 2},
             {"operation": "docs__get_user", "params": {"user_id": "1", "bogus": 1, "more": 2}},
@@ -219,13 +219,13 @@ async def test_parameters_stand_in_params_or_beside_and_unknown_ones_are_refused
         assert camel["error"]["details"]["did_you_mean"] == {"pullNumber": "pull_number"}
         proto = await client.do("docs__get_user", {"user_id": "1", "__proto__": {"x": 1}, "constructor": 1})
         assert sorted(proto["error"]["details"]["unknown_params"]) == ["__proto__", "constructor"]
-        assert len(sent(leaf)) == 3
+        assert len(received_calls(leaf)) == 3
 
 
 @pytest.mark.req("AQL-3.2-1", "AQL-6.2-3", "AQL-8.5.2-1", "AQL-C.err-5")
-@still
+@in_frozen_time
 async def test_the_earliest_step_that_fails_is_answered(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()
         wrong = await client.send("mcp_aql_create", {"operation": "nope", "params": {"bogus": 1}})
@@ -246,13 +246,13 @@ async def test_the_earliest_step_that_fails_is_answered(tmp_path: Path) -> None:
             assert len(said["error"]["details"]["available"]) <= 10
             assert "introspect" in said["error"]["message"]
             assert "safety loop" not in said["error"]["message"]
-        assert sent(leaf) == []
+        assert received_calls(leaf) == []
 
 
 @pytest.mark.req("AQL-C.err-4", "AQL-5.3-1")
-@still
+@in_frozen_time
 async def test_required_then_types_then_unknown_then_constraints(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()
         said = await client.do("docs__create_document", {"titel": 5}, "create")
@@ -275,20 +275,20 @@ async def test_required_then_types_then_unknown_then_constraints(tmp_path: Path)
         assert code(await client.do("docs__list_users", {"limit": 101, "bogus": 1})) == "VALIDATION_UNKNOWN_PARAM"
         said = await client.do("docs__list_users", {"limit": 101})
         assert (code(said), said["error"]["details"]["param_name"]) == ("VALIDATION_INVALID_VALUE", "limit")
-        assert sent(leaf) == []
+        assert received_calls(leaf) == []
 
 
 @pytest.mark.req("AQL-C.map-5", "AQL-4.5.3-1", "AQL-4.5.3-2", "AQL-4.5.3-5", "AQL-4.5.3-3", "AQL-4.5.3-4")
-@still
+@in_frozen_time
 async def test_names_are_mapped_and_values_are_not(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()
         job = {"job": "j", "config": {"maxRetries": 3, "deep": [{"camelCase": None}]}, "pull_number": 7}
         assert (await client.do("docs__run_job", job, "execute"))["success"]
         update = {"document_id": "d", "input": {"page_count": 12345678901234567890}}
         assert (await client.do("docs__update_document", update, "update"))["success"]
-        assert [one["arguments"] for one in sent(leaf)] == [
+        assert [one["arguments"] for one in received_calls(leaf)] == [
             {"job": "j", "config": job["config"], "pullNumber": 7},
             {"documentId": "d", "pageCount": 12345678901234567890},
         ]
@@ -316,11 +316,11 @@ async def test_names_are_mapped_and_values_are_not(tmp_path: Path) -> None:
             said = await client.do("docs__update_document", {"document_id": "d", "input": {member: wrong}}, "update")
             assert code(said) == "VALIDATION_INVALID_TYPE"
             assert said["error"]["details"]["param_name"] == f"input.{member}"
-        assert len(sent(leaf)) == 2
+        assert len(received_calls(leaf)) == 2
 
 
 @pytest.mark.req("AQL-C.map-6", "AQL-X-14")
-@still
+@in_frozen_time
 async def test_an_open_tool_takes_further_members_through_arguments(tmp_path: Path) -> None:
     tools = [
         tool("anything", annotations={"destructiveHint": False}, inputSchema={"type": "object"}),
@@ -332,13 +332,16 @@ async def test_an_open_tool_takes_further_members_through_arguments(tmp_path: Pa
         ),
         tool("silent", inputSchema={"type": "object", "properties": {"a": {"type": "string"}}}),
     ]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf(tools=tools)
         client = here.modern()
         assert (await client.do("docs__anything", {"arguments": {"any": 1}}, "execute"))["success"]
         mixed = {"when": "2026-02-04 10:30", "arguments": {"extra": 5}}
         assert (await client.do("docs__mixed", mixed, "execute"))["success"]
-        assert [one["arguments"] for one in sent(leaf)] == [{"any": 1}, {"when": "2026-02-04 10:30", "extra": 5}]
+        assert [one["arguments"] for one in received_calls(leaf)] == [
+            {"any": 1},
+            {"when": "2026-02-04 10:30", "extra": 5},
+        ]
         twice = await client.do("docs__mixed", {"when": "x", "arguments": {"when": "y"}}, "execute")
         assert code(twice) == "VALIDATION_INVALID_VALUE"
         assert code(await client.do("docs__silent", {"b": 1})) == "VALIDATION_UNKNOWN_PARAM"
@@ -349,7 +352,7 @@ async def test_an_open_tool_takes_further_members_through_arguments(tmp_path: Pa
 
 
 @pytest.mark.req("AQL-C.map-11", "AQL-C.tool-5", "AQL-5.1-1", "AQL-4.7.4-2")
-@still
+@in_frozen_time
 async def test_results_become_data_and_binary_content_stays_content(tmp_path: Path) -> None:
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     cases: list[tuple[dict[str, Any], Any]] = [
@@ -371,7 +374,7 @@ async def test_results_become_data_and_binary_content_stays_content(tmp_path: Pa
             },
         ),
     ]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         for era in ERAS:
             client = await here.client(era)
@@ -397,12 +400,12 @@ async def test_results_become_data_and_binary_content_stays_content(tmp_path: Pa
 
 
 @pytest.mark.req("AQL-C.map-12")
-@still
+@in_frozen_time
 async def test_a_failed_tool_is_a_failure_with_its_own_words(tmp_path: Path) -> None:
     def failing(text: str, **more: Any) -> dict[str, Any]:
         return {"content": [{"type": "text", "text": text}], "isError": True, **more}
 
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()
         own = {"success": False, "error": {"code": "NOT_FOUND_RESOURCE", "message": "no such", "details": {"a": 1}}}
@@ -435,11 +438,11 @@ async def test_a_failed_tool_is_a_failure_with_its_own_words(tmp_path: Path) -> 
         assert len(error["details"]["upstream_error"]) == 4096
 
 
-@still
+@in_frozen_time
 async def test_annotations_of_content_are_kept(tmp_path: Path) -> None:
     noted = {"audience": ["user"], "priority": 1}
     text = {"type": "text", "text": "words", "annotations": noted}
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()
         for result in ({"content": [text]}, {"content": [text], "structuredContent": {"a": 1}}):
@@ -451,11 +454,11 @@ async def test_annotations_of_content_are_kept(tmp_path: Path) -> None:
         assert listed == [text, {"type": "text", "text": "more"}]
 
 
-@still
+@in_frozen_time
 async def test_a_missing_field_of_an_object_leads_to_its_type(tmp_path: Path) -> None:
     point = {"type": "object", "properties": {"x": {"type": "integer", "description": "How far"}}, "required": ["x"]}
     given = schema(at=point, route={"type": "array", "items": point})
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf(tools=[tool("list_at", inputSchema=given)])
         client = here.modern()
         for params, where in (({"at": {}}, "at.x"), ({"route": [{"x": 1}, {}]}, "route.1.x")):
@@ -467,15 +470,15 @@ async def test_a_missing_field_of_an_object_leads_to_its_type(tmp_path: Path) ->
             assert [field["name"] for field in shown["type"]["fields"]] == ["x"]
 
 
-async def call_all(here: AqlPlace, names: list[str]) -> list[str]:
+async def call_all(here: AqlNode, names: list[str]) -> list[str]:
     client = here.modern("aql-single")
     return [code(await client.send("mcp_aql", {"operation": name})) for name in names]
 
 
 @pytest.mark.req("AQL-C.map-2", "AQL-6.2-1", "AQL-8.5.4-1")
-@still
+@in_frozen_time
 async def test_tools_that_would_share_a_name_are_all_suffixed(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         await here.leaf("a-b", [tool("x", inputSchema=schema())])
         assert await call_all(here, ["a_b__x"]) == ["ok"]
         second = await here.leaf("a_b", [tool("x", inputSchema=schema())])
@@ -485,11 +488,11 @@ async def test_tools_that_would_share_a_name_are_all_suffixed(tmp_path: Path) ->
         both = said["error"]["details"]["available"]
         assert len(both) == 2 and all(name.startswith("a_b__x_x") and len(name) == len("a_b__x_x") + 8 for name in both)
         assert await call_all(here, both) == ["ok", "ok"]
-        assert len(sent(second)) == 1
+        assert len(received_calls(second)) == 1
     reserved = '[[tool]]\nmatch = "docs.list_x"\naql = { name = "execute_agent" }\n'
-    async with place(tmp_path / "reserved", OPEN + reserved) as here:
+    async with aql_node(tmp_path / "reserved", OPEN + reserved) as here:
         leaf = await here.leaf(tools=[tool("list_x", inputSchema=schema())])
         listed = (await here.modern().introspect(query="operations"))["operations"]
         (name,) = [one["name"] for one in listed if one["name"].startswith("execute_agent")]
         assert await call_all(here, ["execute_agent", name]) == ["NOT_FOUND_OPERATION", "ok"]
-        assert len(sent(leaf)) == 1
+        assert len(received_calls(leaf)) == 1

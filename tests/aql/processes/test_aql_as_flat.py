@@ -101,7 +101,7 @@ async def test_progress_comes_under_the_clients_own_token(fleet: Fleet, front: s
 @pytest.mark.req("AQL-X-8")
 @pytest.mark.parametrize("is_batch", [False, True])
 @pytest.mark.parametrize(("front", "link"), CELLS)
-async def test_a_server_hears_of_a_cancelled_operation_and_the_rest_of_a_batch_does_not_run(
+async def test_a_server_learns_of_a_cancelled_operation_and_the_rest_of_a_batch_does_not_run(
     fleet: Fleet, front: str, link: str, is_batch: bool
 ) -> None:
     probe = f"never-{front}-{link}"

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.aql.aql_node import OPEN, WRITES, place, sent, tool, turns
+from tests.aql.aql_node import OPEN, WRITES, aql_node, received_calls, run_until_idle, tool
 from tests.aql.aql_schemas import is_valid
-from tests.support.frozen_node import still
+from tests.support.frozen_node import in_frozen_time
 
 OPERATIONS: dict[str, dict[str, Any]] = {
     "get_note": {"semantic_category": "READ", "mcpTool": "mcp_aql_read", "parameters": ["note_id"]},
@@ -53,17 +53,17 @@ def answer(params: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.req("AQL-C.map-16", "AQL-4.6.2-4", "AQL-D-1")
-@still
+@in_frozen_time
 async def test_two_aql_servers_give_one_list_and_a_pretender_is_wrapped(tmp_path: Path) -> None:
     tools = [tool("mcp_aql_read"), tool("mcp_aql_delete", annotations=WRITES)]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         one, two = await here.leaf("one", tools), await here.leaf("two", tools)
         three = await here.leaf("three", [tool("mcp_aql_read")])
         one.answer = two.answer = answer
         three.answer = lambda params: {"content": [{"type": "text", "text": "hello"}]}
         client = here.modern("aql-single")
         await client.introspect("mcp_aql", query="operations")
-        await turns()
+        await run_until_idle()
         listed = (await client.introspect("mcp_aql", query="operations"))["operations"]
         found = {each["name"]: each["semantic_category"] for each in listed}
         for segment in ("one", "two"):
@@ -71,30 +71,30 @@ async def test_two_aql_servers_give_one_list_and_a_pretender_is_wrapped(tmp_path
             assert found[f"{segment}__sly_note"] == "EXECUTE"  # behind a tool that changes things
             assert f"{segment}__mcp_aql_read" not in found
         assert "three__mcp_aql_read" in found and "three__get_note" not in found
-        before = len(sent(two))
+        before = len(received_calls(two))
         said = await client.send("mcp_aql", {"operation": "two__get_note", "params": {"note_id": "7"}})
         assert said["data"] == {"ran": {"operation": "get_note", "params": {"note_id": "7"}}, "by": "mcp_aql_read"}
         asked = {"operation": "get_note", "params": {"note_id": "7"}}
-        assert sent(two)[before:] == [{"name": "mcp_aql_read", "arguments": asked}]
-        assert all(is_valid("input", one["arguments"]) for one in sent(two))  # introspection too
+        assert received_calls(two)[before:] == [{"name": "mcp_aql_read", "arguments": asked}]
+        assert all(is_valid("input", one["arguments"]) for one in received_calls(two))  # introspection too
         lost = await client.send("mcp_aql", {"operation": "two__get_note", "params": {"note_id": "missing"}})
         assert lost["error"]["code"] == "NOT_FOUND_RESOURCE"
-        count = len(sent(two))
+        count = len(received_calls(two))
         unknown = await client.send("mcp_aql", {"operation": "two__get_note", "params": {"note_id": "7", "x": 1}})
-        assert unknown["error"]["code"] == "VALIDATION_UNKNOWN_PARAM" and len(sent(two)) == count
+        assert unknown["error"]["code"] == "VALIDATION_UNKNOWN_PARAM" and len(received_calls(two)) == count
         removing = await client.send("mcp_aql", {"operation": "two__delete_note", "params": {"note_id": "7"}})
-        assert removing["error"]["code"] == "CONFIRMATION_REQUIRED" and len(sent(two)) == count
+        assert removing["error"]["code"] == "CONFIRMATION_REQUIRED" and len(received_calls(two)) == count
 
 
-@still
+@in_frozen_time
 async def test_a_server_that_takes_a_token_of_its_own_asks_for_it_itself(tmp_path: Path) -> None:
     tools = [tool("mcp_aql_read"), tool("mcp_aql_delete", annotations=WRITES)]
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         one = await here.leaf("one", tools)
         one.answer = answer
         client = here.modern("aql-single")
         await client.introspect("mcp_aql", query="operations")
-        await turns()
+        await run_until_idle()
         shown = (await client.introspect("mcp_aql", query="operations", name="one__purge_note"))["operation"]
         parameters = {each["name"]: each for each in shown["parameters"]}
         assert (parameters["how"]["type"], parameters["note_id"]["maxLength"]) == ("object", 9)
@@ -104,19 +104,19 @@ async def test_a_server_that_takes_a_token_of_its_own_asks_for_it_itself(tmp_pat
 
 
 @pytest.mark.req("AQL-C.map-16", "AQL-C.danger-3")
-@still
+@in_frozen_time
 async def test_what_the_operator_says_of_a_tool_holds_for_the_operations_behind_it(tmp_path: Path) -> None:
     tools = [tool("mcp_aql_read"), tool("mcp_aql_delete", annotations=WRITES)]
     untested = '[[tool]]\nmatch = "one.*"\ntrust = "untested"\n'
-    async with place(tmp_path, OPEN + untested) as here:
+    async with aql_node(tmp_path, OPEN + untested) as here:
         one, two = await here.leaf("one", tools), await here.leaf("two", tools)
         one.answer = two.answer = answer
         client = here.modern("aql-single")
         await client.introspect("mcp_aql", query="operations")
-        await turns()
-        count = len(sent(one))
+        await run_until_idle()
+        count = len(received_calls(one))
         denied = await client.send("mcp_aql", {"operation": "one__get_note", "params": {"note_id": "7"}})
-        assert denied["error"]["code"] == "PERMISSION_DANGER_LEVEL_DENIED" and len(sent(one)) == count
+        assert denied["error"]["code"] == "PERMISSION_DANGER_LEVEL_DENIED" and len(received_calls(one)) == count
         asked = await client.send("mcp_aql", {"operation": "two__delete_note", "params": {"note_id": "7"}})
         token = asked["error"]["details"]["confirmation_token"]
         params = {"note_id": "7", "confirmation_token": token}
@@ -125,15 +125,15 @@ async def test_what_the_operator_says_of_a_tool_holds_for_the_operations_behind_
 
 
 @pytest.mark.req("AQL-C.map-3", "AQL-C.map-16")
-@still
+@in_frozen_time
 async def test_a_server_cannot_take_the_name_of_another_ones_operation(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         good, sly = await here.leaf("a-b", [tool("get_note")]), await here.leaf("a_b", [tool("mcp_aql_read")])
         good.answer = lambda params: {"content": [{"type": "text", "text": "good"}]}
         sly.answer = answer
         client = here.modern("aql-single")
         await client.introspect("mcp_aql", query="operations")
-        await turns()
+        await run_until_idle()
         said = await client.send("mcp_aql", {"operation": "a_b__get_note", "params": {}})
         assert said["data"] == "good"
         listed = (await client.introspect("mcp_aql", query="operations"))["operations"]
@@ -142,39 +142,39 @@ async def test_a_server_cannot_take_the_name_of_another_ones_operation(tmp_path:
 
 
 @pytest.mark.req("AQL-C.map-16", "AQL-X-3")
-@still
+@in_frozen_time
 async def test_an_agent_reports_the_operation_and_is_judged_by_it(tmp_path: Path) -> None:
     safety = '[safety]\nmode = "enforcing"\npreapproved = true\ndeny = ["drop_*"]\n'
     channel = '[approvals]\nchannels = ["command"]\ncommand = "true"\n'
     tools = [tool("mcp_aql_read"), tool("mcp_aql_execute", annotations=WRITES)]
-    async with place(tmp_path, f"{OPEN}\n{safety}{channel}") as here:
+    async with aql_node(tmp_path, f"{OPEN}\n{safety}{channel}") as here:
         one = await here.leaf("one", tools)
         one.answer = answer
         client = await here.legacy("aql-single")
         await client.introspect("mcp_aql", query="operations")
-        await turns()
+        await run_until_idle()
 
         async def do(operation: str, **params: Any) -> Any:
             return await client.send("mcp_aql", {"operation": operation, "params": params})
 
         assert (await do("execute_agent", element_name="coder"))["data"]["status"] == "running"
         await do("record_execution_step", element_name="coder", nextActionHint="calling one__get_note to read it")
-        count = len(sent(one))
+        count = len(received_calls(one))
         assert (await do("one__get_note", note_id="7"))["data"]["ran"]["operation"] == "get_note"
         assert (await do("one__get_note", note_id="7"))["error"]["details"]["reason"] == "unreported_action"
         told = "looking with one.mcp_aql_execute at the notes"
         await do("record_execution_step", element_name="coder", nextActionHint=told)
         assert (await do("one__drop_note"))["error"]["details"]["reason"] == "paused"
-        await turns()
-        assert len(sent(one)) == count + 1
+        await run_until_idle()
+        assert len(received_calls(one)) == count + 1
         assert [block.name for block in here.node.calls.safety.loop.blocks.all()] == ["coder"]
 
 
-@still
+@in_frozen_time
 async def test_what_was_reported_is_not_used_up_by_asking_for_a_confirmation(tmp_path: Path) -> None:
     safety = '[safety]\nmode = "enforcing"\npreapproved = true\n'
     channel = '[approvals]\nchannels = ["command"]\ncommand = "true"\n'
-    async with place(tmp_path, f"{OPEN}\n{safety}{channel}") as here:
+    async with aql_node(tmp_path, f"{OPEN}\n{safety}{channel}") as here:
         leaf = await here.leaf("docs", [tool("reset_view", annotations=WRITES)])
         client = await here.legacy("aql-single")
 
@@ -192,13 +192,13 @@ async def test_what_was_reported_is_not_used_up_by_asking_for_a_confirmation(tmp
         waits = client.client.begin("tools/call", {"name": "mcp_aql", "arguments": confirms})
         await here.house.until(waits.done)
         assert (await do("docs__reset_view"))["success"] is True
-        assert len(sent(leaf)) == 1
+        assert len(received_calls(leaf)) == 1
         again = await do("docs__reset_view")
         assert again["error"]["details"]["reason"] == "unreported_action"
 
 
 @pytest.mark.req("AQL-C.map-16")
-@still
+@in_frozen_time
 async def test_the_first_list_has_the_operations_of_every_page(tmp_path: Path) -> None:
     many = [f"get_{number}" for number in range(7)]
 
@@ -216,7 +216,7 @@ async def test_the_first_list_has_the_operations_of_every_page(tmp_path: Path) -
             data = {"_protocol": {"page_info": more}, "operations": [{"name": name} for name in page]}
         return {"content": [{"type": "text", "text": json.dumps({"success": True, "data": data})}]}
 
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         leaf = await here.leaf("one", [tool("mcp_aql_read")])
         leaf.answer = paged
         listed = (await here.modern("aql-single").introspect("mcp_aql", query="operations"))["operations"]
@@ -228,17 +228,17 @@ HELD = {"mutable": True, "reversible": False}
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-@still
+@in_frozen_time
 async def test_nobody_is_asked_about_what_an_aql_server_would_refuse(tmp_path: Path, era: str) -> None:
     """On the flat list, where the tool's own schema says nothing of the operations behind it."""
-    async with place(tmp_path, "") as here:
+    async with aql_node(tmp_path, "") as here:
         one = here.house.leaf(
             "one", tools=[tool("mcp_aql_read"), tool("mcp_aql_delete", HELD)], heartbeat_interval_ms=0
         )
         one.answer = answer
         await one.joined()
-        await turns()
-        count = len(sent(one))
+        await run_until_idle()
+        count = len(received_calls(one))
         client = await here.client(era, "flat")
         inbox = here.node.approvals.inbox
         wrong: dict[str, Any] = {"operation": "delete_note", "params": {"noteId": "7"}}
@@ -246,7 +246,7 @@ async def test_nobody_is_asked_about_what_an_aql_server_would_refuse(tmp_path: P
             said = await client.result("one__mcp_aql_delete", arguments)
             envelope = json.loads(said["content"][0]["text"])
             assert envelope["error"]["code"].startswith("VALIDATION_"), envelope
-            assert not inbox.listed() and len(sent(one)) == count
+            assert not inbox.listed() and len(received_calls(one)) == count
         right = {"operation": "delete_note", "params": {"note_id": "7"}}
         waits = client.client.begin("tools/call", {"name": "one__mcp_aql_delete", "arguments": right})
         await here.house.until(waits.done)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.safety.agent_lines import Lines
-from tests.safety.agents import LOOK, AgentsHere, agents_here
+from tests.safety.agents import LOOK, AgentNode, agent_node
 
 from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.model import AqlOperation, Category
@@ -38,8 +38,8 @@ class Slow:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentsHere]:
-    async with agents_here(tmp_path_factory.mktemp("sessions"), ON) as found:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentNode]:
+    async with agent_node(tmp_path_factory.mktemp("sessions"), ON) as found:
 
         async def remove(context: OperationContext, params: dict[str, Any]) -> str:
             return "gone"
@@ -54,13 +54,13 @@ async def asked_token(client: Lines) -> str:
     return str(said["error"]["details"]["confirmation_token"])
 
 
-async def records(here: AgentsHere) -> list[dict[str, Any]]:
+async def records(here: AgentNode) -> list[dict[str, Any]]:
     await here.node.stores.recorder.flush()
     return [json.loads(record.data) for record in await here.node.stores.audit.read(0, 100_000)]
 
 
 @pytest.mark.req("AQL-2.3.1-1", "AQL-2.3.5-1", "AQL-2.3.5-3")
-async def test_a_session_is_the_life_of_one_connection(here: AgentsHere) -> None:
+async def test_a_session_is_the_life_of_one_connection(here: AgentNode) -> None:
     early, before = Lines(here, "aql"), len(await records(here))
     early._stamp = {}
     refused = await early.request("tools/call", {"name": "mcp_aql_read", "arguments": {"operation": "plant__look"}})
@@ -85,22 +85,22 @@ async def test_a_session_is_the_life_of_one_connection(here: AgentsHere) -> None
     assert ids[0] != ids[1] and "aqls_mine" not in json.dumps(await records(here))
 
 
-def close(here: AgentsHere, client: Lines, reason: str) -> None:
+def close(here: AgentNode, client: Lines, reason: str) -> None:
     sessions = here.node.fronts.sessions
     sessions.close(client._front._session, reason)  # type: ignore[arg-type]
 
 
-def leave(here: AgentsHere, client: Lines) -> None:
+def leave(here: AgentNode, client: Lines) -> None:
     client.leave()
 
 
-def lose(here: AgentsHere, client: Lines) -> None:
+def lose(here: AgentNode, client: Lines) -> None:
     client.is_lost = True
     client.begin("ping", {})  # its answer cannot be written
     client.leave()
 
 
-def idle(here: AgentsHere, client: Lines) -> None:
+def idle(here: AgentNode, client: Lines) -> None:
     session = client._front._session
     assert session is not None
     session.detach(client._front)
@@ -110,7 +110,7 @@ def idle(here: AgentsHere, client: Lines) -> None:
     assert here.node.fronts.sessions.expire() >= 1
 
 
-ENDINGS: list[tuple[str, str, Callable[[AgentsHere, Lines], None]]] = [
+ENDINGS: list[tuple[str, str, Callable[[AgentNode, Lines], None]]] = [
     ("legacy", "graceful", leave),
     ("modern", "graceful", leave),
     ("legacy", "graceful", lambda here, client: close(here, client, "closed by the client")),
@@ -124,7 +124,7 @@ ENDINGS: list[tuple[str, str, Callable[[AgentsHere, Lines], None]]] = [
 @pytest.mark.req("AQL-2.3.2-1", "AQL-2.3.2-2", "AQL-2.3.3-1", "AQL-2.3.3-5", "AQL-2.3.3-6", "AQL-4.7.2-2")
 @pytest.mark.parametrize(("era", "kind", "end"), ENDINGS)
 async def test_however_a_session_ends_nothing_of_it_is_left(
-    here: AgentsHere, era: str, kind: str, end: Callable[[AgentsHere, Lines], None]
+    here: AgentNode, era: str, kind: str, end: Callable[[AgentNode, Lines], None]
 ) -> None:
     client, slow, calls = Lines(here, "aql"), Slow(), here.node.calls
     if era == "legacy":
@@ -165,7 +165,7 @@ async def test_however_a_session_ends_nothing_of_it_is_left(
 
 
 @pytest.mark.req("AQL-2.3.5-2")
-async def test_what_a_client_says_of_itself_in_meta_opens_nothing(here: AgentsHere) -> None:
+async def test_what_a_client_says_of_itself_in_meta_opens_nothing(here: AgentNode) -> None:
     owner, thief = [await Lines(here, "aql", f"client:{name}").greet() for name in ("owner", "thief")]
     id = (await owner.introspect(query="operations"))["_protocol"]["session_id"]
     token = await asked_token(owner)
@@ -199,7 +199,7 @@ async def test_what_a_client_says_of_itself_in_meta_opens_nothing(here: AgentsHe
     assert (await owner.do("delete_thing", "delete", _confirmation=token))["success"] is True
 
 
-async def test_an_ended_execution_is_read_with_its_result_for_a_day(here: AgentsHere) -> None:
+async def test_an_ended_execution_is_read_with_its_result_for_a_day(here: AgentNode) -> None:
     client = await Lines(here, "aql").greet()
     started = (await client.do("execute_agent", element_name="coder"))["data"]["execution_id"]
     await client.do("complete_execution", element_name="coder", summary="all is well")
@@ -223,7 +223,7 @@ def times_in(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.req("AQL-4.7.2-2")
-async def test_every_time_that_is_told_is_in_utc(here: AgentsHere) -> None:
+async def test_every_time_that_is_shown_is_in_utc(here: AgentNode) -> None:
     client = await Lines(here, "aql").greet()
     asked = await client.do("delete_thing", "delete")
     execution = (await client.do("execute_agent", element_name="coder"))["data"]["execution_id"]

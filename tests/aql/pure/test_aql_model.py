@@ -219,7 +219,7 @@ def test_codes_have_the_form_of_their_categories() -> None:
 
 
 @pytest.mark.req("AQL-C.tool-6")
-def test_only_what_the_caller_cannot_mend_is_an_error() -> None:
+def test_only_what_the_caller_cannot_repair_is_an_error() -> None:
     for code in Code:
         expected = code in (Code.INTERNAL_ERROR, Code.INTROSPECTION_ERROR)
         assert failure(code, "x").is_error is expected
@@ -350,7 +350,7 @@ def test_a_request_at_its_limit_passes_and_one_byte_more_does_not() -> None:
 
 
 @pytest.mark.req("AQL-4.7.5-1", "AQL-X-16")
-def test_of_two_broken_limits_the_first_in_order_is_told() -> None:
+def test_of_two_broken_limits_the_first_in_order_is_reported() -> None:
     limits = PayloadLimits(request_bytes=3 * 1024 * 1024, array_elements=100, nesting_depth=8, string_bytes=64 * 1024)
     deep, wide, long = b"[" * 9 + b"]" * 9, b"[%b]" % b",".join([b"1"] * 101), b'"%b"' % (b"x" * 65_537)
     huge = b'"%b"' % (b"y" * 3_200_000)
@@ -377,7 +377,7 @@ def test_of_two_broken_limits_the_first_in_order_is_told() -> None:
         (rb'{"a":"a\u0000b"}', 7),
     ],
 )
-def test_halves_of_pairs_and_nul_are_refused_where_they_stand(text: bytes, offset: int) -> None:
+def test_unpaired_surrogates_and_nul_are_refused_at_their_place(text: bytes, offset: int) -> None:
     found = check_request(text, LIMITS)
     assert found is not None and found.code == "VALIDATION_INVALID_ENCODING"
     assert found.details == {"location": "request", "byte_offset": offset}

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from tests.aql.aql_node import Aql
+from tests.aql.aql_node import AqlClient
 from tests.safety.agent_lines import Lines
 from tests.sdk.aql_library import Library
 
@@ -127,7 +127,7 @@ def test_every_client_of_the_tests_fails_the_run_upon_such_an_answer(
     async def ask() -> None:
         match client:
             case "surface":
-                await Aql(Answering()).send("mcp_aql", request_)  # type: ignore[arg-type]
+                await AqlClient(Answering()).send("mcp_aql", request_)  # type: ignore[arg-type]
             case "lines":
                 monkeypatch.setattr(Lines, "request", respond)
                 await Lines.__new__(Lines).send("mcp_aql", request_)

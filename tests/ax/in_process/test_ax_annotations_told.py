@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, bare, tool
+from tests.ax.bare_subserver import BareSubserver, bare_subserver, tool
 from tests.ax.levels import Level, levels, until
 from tests.support.peers import HttpPeer
 
@@ -17,7 +17,7 @@ def offered(description: str = "Reads.", **keys: Any) -> list[dict[str, Any]]:
     return [tool("read", description=description, _meta={"x-mcpax-capability": said})]
 
 
-async def offer(leaf: Bare, tools: list[dict[str, Any]]) -> None:
+async def offer(leaf: BareSubserver, tools: list[dict[str, Any]]) -> None:
     leaf.tools = tools
     listens = [one for one in leaf.heard if one.get("method") == "subscriptions/listen"]
     meta = {"io.modelcontextprotocol/subscriptionId": listens[-1]["id"]} if listens else {}
@@ -32,7 +32,7 @@ def shown(root: Level) -> dict[str, Any]:
 
 @pytest.mark.req("AX-1.2-2")
 async def test_a_changed_annotation_shows_at_the_root_and_tells_no_client(tmp_path: Path) -> None:
-    async with levels(tmp_path, 3) as tree, bare(tree[-1], "leaf", tools=offered()) as leaf:
+    async with levels(tmp_path, 3) as tree, bare_subserver(tree[-1], "leaf", tools=offered()) as leaf:
         root = tree[0]
         await root.until_listed(NAME)
         await root.until_listed("l2.l3.notifications_dropped")
@@ -50,9 +50,12 @@ async def test_a_changed_annotation_shows_at_the_root_and_tells_no_client(tmp_pa
             assert peer.heard(CHANGED) == []  # the one for the description was the only one
 
 
-async def test_a_tool_that_turns_dangerous_is_told_to_clients(tmp_path: Path) -> None:
+async def test_a_tool_that_turns_dangerous_is_reported_to_clients(tmp_path: Path) -> None:
     authority = "dns:all.example"
-    async with levels(tmp_path, 2) as tree, bare(tree[-1], "leaf", tools=offered(), authority=authority) as leaf:
+    async with (
+        levels(tmp_path, 2) as tree,
+        bare_subserver(tree[-1], "leaf", tools=offered(), authority=authority) as leaf,
+    ):
         await tree[0].until_listed("l2.leaf.read")
         async with await HttpPeer.legacy(f"{tree[0].url}/mcp") as peer:
             await peer.listen()
@@ -69,7 +72,7 @@ async def test_a_tool_degraded_far_below_is_degraded_at_the_root_and_recovers_th
         return said
 
     tools = offered(availability="scheduled")
-    async with levels(tmp_path, 3) as tree, bare(tree[-1], "leaf", tools=tools) as first:
+    async with levels(tmp_path, 3) as tree, bare_subserver(tree[-1], "leaf", tools=tools) as first:
         root = tree[0]
         await root.until_listed(NAME)
         await root.until_listed("l2.l3.notifications_dropped")
@@ -80,7 +83,7 @@ async def test_a_tool_degraded_far_below_is_degraded_at_the_root_and_recovers_th
             assert root.tools()[NAME].meta["x-mcpax-declared"] == {"availability": "scheduled"}
             error = (await peer.call(NAME)).error
             assert (error["message"], error["data"]["reason"]) == ("tool_degraded", "subserver_unreachable")
-            async with bare(tree[-1], "leaf", tools=tools, subserver_id=first.subserver_id):
+            async with bare_subserver(tree[-1], "leaf", tools=tools, subserver_id=first.subserver_id):
                 await until(lambda: availability() == "scheduled")
                 assert "x-mcpax-declared" not in root.tools()[NAME].meta
                 assert (await peer.call(NAME)).result["content"]

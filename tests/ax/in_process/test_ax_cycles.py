@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.ax.bare_subserver import Bare, Refused, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
 from tests.ax.levels import Level, level, until
 from tests.ax.tree import ACCESS, parents
 from tests.support.peers import HttpPeer
@@ -68,7 +68,7 @@ async def test_a_circle_that_closes_three_levels_away_is_refused_and_the_tree_go
         assert not {"a", "d"} <= {*c.node.calls.keepers, *d.node.calls.keepers}  # nobody is below itself
         for one in (b, c):
             assert standing(one)["state"] == "registered"
-        async with bare(c, "leaf", tools=[tool("read")]):
+        async with bare_subserver(c, "leaf", tools=[tool("read")]):
             await a.until_listed("b.c.leaf.read")
             async with await HttpPeer.modern_(f"{a.url}/mcp") as peer:
                 assert (await peer.call("b.c.leaf.read")).result["content"]
@@ -109,7 +109,7 @@ async def test_a_circle_that_a_move_further_down_closes_is_ended(tmp_path: Path)
         await until(lambda: any("registration_cycle" in str(standing(one, 1)["reason"]) for one in (a, c)))
         assert [standing(one, 1)["state"] for one in (a, c)].count("registered") <= 1
         assert standing(b)["state"] == "registered"
-        async with bare(b, "leaf", tools=[tool("read")]):
+        async with bare_subserver(b, "leaf", tools=[tool("read")]):
             await a.until_listed("b.leaf.read")
             await asyncio.sleep(0)
             assert not [name for name in a.tools() if name.count("b.") > 1]
@@ -134,18 +134,18 @@ async def test_one_that_names_our_parent_is_refused_or_goes_and_we_stay(tmp_path
     async with (
         level(tmp_path / "top", ACCESS) as top,
         below(tmp_path, "edge", top) as edge,
-        bare(edge, "leaf", tools=[tool("read")]),
+        bare_subserver(edge, "leaf", tools=[tool("read")]),
     ):
         await top.until_listed("edge.leaf.read")
         before = session(top, "edge")
         for claims in ({SUBTREE: [own_id(top)]}, {SUBTREE: [str(uuid.uuid4()), own_id(top).upper()]}):
-            liar = Bare(await connect(edge), "liar", **claims)
+            liar = BareSubserver(await connect(edge), "liar", **claims)
             with pytest.raises(Refused) as refused:
                 await liar.register()
             assert refused.value.error["message"] == "registration_cycle"
             await liar.stop()
         first = str(uuid.uuid4())
-        async with bare(edge, "liar", heartbeat_interval_ms=500, **{SUBTREE: [first]}) as later:
+        async with bare_subserver(edge, "liar", heartbeat_interval_ms=500, **{SUBTREE: [first]}) as later:
             with pytest.raises(Refused) as refused:
                 await later.beat(**{SUBTREE: [first, own_id(top)]})
             assert refused.value.error["message"] == "registration_cycle"
@@ -163,19 +163,21 @@ async def test_one_that_names_somebody_further_up_goes_alone(tmp_path: Path, nam
         below(tmp_path, "a", top) as a,
         below(tmp_path, "b", a) as b,
         below(tmp_path, "c", b) as c,
-        bare(c, "leaf", tools=[tool("read")]),
+        bare_subserver(c, "leaf", tools=[tool("read")]),
     ):
         await top.until_listed("a.b.c.leaf.read")
         before = [session(above, name) for above, name in ((top, "a"), (a, "b"), (b, "c"))]
         claimed = [own_id(top), own_id(a)][named]
-        liar = Bare(await connect(c), "liar", heartbeat_interval_ms=3000, **{SUBTREE: [str(uuid.uuid4()), claimed]})
+        liar = BareSubserver(
+            await connect(c), "liar", heartbeat_interval_ms=3000, **{SUBTREE: [str(uuid.uuid4()), claimed]}
+        )
         await liar.register()
         assert (await liar.closed())[1] == "registration_cycle"
         assert "liar" not in c.node.calls.keepers
         assert [session(above, name) for above, name in ((top, "a"), (a, "b"), (b, "c"))] == before
         assert "a.b.c.leaf.read" in top.tools()
         await liar.stop()
-        again = Bare(await connect(c), "liar", **{SUBTREE: [claimed]})
+        again = BareSubserver(await connect(c), "liar", **{SUBTREE: [claimed]})
         with pytest.raises(Refused) as refused:
             await again.register()
         assert refused.value.error["message"] == "registration_cycle"
@@ -189,7 +191,7 @@ async def test_one_that_named_our_parent_before_we_knew_it_does_not_keep_us_away
             top_id = own_id(once)
         edge = await stack.enter_async_context(level(tmp_path / "edge", parents((url(port), "edge")) + ACCESS))
         claims = {SUBTREE: [str(uuid.uuid4()), top_id]}
-        liar = await stack.enter_async_context(bare(edge, "liar", heartbeat_interval_ms=500, **claims))
+        liar = await stack.enter_async_context(bare_subserver(edge, "liar", heartbeat_interval_ms=500, **claims))
         top = await stack.enter_async_context(level(tmp_path / "top", ACCESS + at(port)))
         assert own_id(top) == top_id
         await registered(edge)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import bare, tool
+from tests.ax.bare_subserver import bare_subserver, tool
 from tests.ax.levels import Level, levels, until, way
 from tests.ax.tree import ACCESS
 from tests.support.peers import HttpPeer
@@ -26,11 +26,13 @@ DECLARED = {
 
 @pytest.mark.req("AX-5.3-2", "AX-1.1-3")
 @pytest.mark.parametrize("depth", [8, 12, 20])
-async def test_the_bottom_of_a_deep_tree_is_listed_called_and_heard_at_every_level(tmp_path: Path, depth: int) -> None:
+async def test_the_bottom_of_a_deep_tree_is_listed_called_and_received_at_every_level(
+    tmp_path: Path, depth: int
+) -> None:
     extension = {"experimental": {"dev.interlock/ax": {}}}
     async with levels(tmp_path, depth) as tree:
         offered = tool("read", _meta={"x-mcpax-capability": DECLARED})
-        async with bare(tree[-1], "leaf", tools=[offered], authority="dns:all.example") as leaf:
+        async with bare_subserver(tree[-1], "leaf", tools=[offered], authority="dns:all.example") as leaf:
             for at, place in enumerate(tree, start=1):
                 route = await place.until_listed(way(depth, "leaf", "read", start=at + 1))
                 assert route.hops == depth - at + 1
@@ -68,7 +70,7 @@ async def test_a_slow_link_in_the_middle_raises_the_class_above_it_and_nothing_e
     classes = ["realtime", "fast", "standard", "slow", "batch"]
     async with (
         levels(tmp_path, DEPTH, said) as tree,
-        bare(tree[-1], "leaf", tools=[offered(name) for name in classes]),
+        bare_subserver(tree[-1], "leaf", tools=[offered(name) for name in classes]),
     ):
         await tree[0].until_listed(way(DEPTH, "leaf", "slow"))
         async with await HttpPeer.modern_(f"{tree[0].url}/mcp") as peer:
@@ -87,7 +89,7 @@ async def test_a_tool_beyond_the_hops_a_node_allows_is_withheld_there_and_listed
     def said(depth: int) -> str:
         return "[ax]\nmax_hops = 2\n" if depth == 1 else ""
 
-    async with levels(tmp_path, 3, said) as tree, bare(tree[-1], "leaf", tools=[tool("read")]):
+    async with levels(tmp_path, 3, said) as tree, bare_subserver(tree[-1], "leaf", tools=[tool("read")]):
         await tree[1].until_listed("l3.leaf.read")
         beyond = {"l3.leaf.read": "hops_exceeded", "l3.notifications_dropped": "hops_exceeded"}
         await until(lambda: withheld(tree[0]) == beyond)

@@ -6,7 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.frozen_node import Client, House, Leaf, Wires, chain, house, move, still, tool, turns
+from tests.support.frozen_node import (
+    Client,
+    FrozenNode,
+    Leaf,
+    MemoryNetwork,
+    advance_time,
+    frozen_node,
+    in_frozen_time,
+    node_chain,
+    run_until_idle,
+    tool,
+)
 
 from interlock.config.load import load
 from interlock.config.problems import ConfigInvalid
@@ -21,12 +32,12 @@ def ticks(client: Client, origin: str) -> list[int]:
     return [one["n"] for one in client.heard(TICK) if one["_meta"]["x-mcpax-origin"] == origin]
 
 
-async def dropped(node: House, name: str = "notifications_dropped") -> dict[str, Any]:
+async def dropped(node: FrozenNode, name: str = "notifications_dropped") -> dict[str, Any]:
     counts: dict[str, Any] = (await node.client().call(name))["result"]["structuredContent"]
     return counts
 
 
-async def hearing(node: House, era: str = "modern") -> Client:
+async def hearing(node: FrozenNode, era: str = "modern") -> Client:
     client = node.client()
     if era == "modern":
         await client.listen()
@@ -36,15 +47,15 @@ async def hearing(node: House, era: str = "modern") -> Client:
 
 
 @pytest.mark.req("AX-12-2")
-@still
+@in_frozen_time
 async def test_ten_thousand_arrive_in_order_through_three_hops_while_another_floods_and_calls_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wide = {"root": WIDE, "edge": WIDE}  # only the lowest hop drops, so that every gap can be accounted for
-    async with chain(tmp_path, Wires(monkeypatch), ["edge", "gate"], wide) as (root, _, gate):
+    async with node_chain(tmp_path, MemoryNetwork(monkeypatch), ["edge", "gate"], wide) as (root, _, gate):
         teller = await gate.leaf("teller", tools=[tool("read")], heartbeat_interval_ms=0).joined()
         flooder = await gate.leaf("flooder", heartbeat_interval_ms=0).joined()
-        await move(1.0)
+        await advance_time(1.0)
         client = await hearing(root)
         for number in range(10_000):
             teller.notify(TICK, {"n": number})
@@ -52,8 +63,8 @@ async def test_ten_thousand_arrive_in_order_through_three_hops_while_another_flo
                 for extra in range(100):
                     flooder.notify(TICK, {"n": number * 100 + extra})
                 assert "result" in await client.call("edge.gate.teller.read")
-                await move(0.02)
-        await move(20.0)
+                await advance_time(0.02)
+        await advance_time(20.0)
         for segment, sent in (("teller", 10_000), ("flooder", 20_000)):
             arrived = ticks(client, f"edge.gate.{segment}")
             assert arrived == sorted(set(arrived))
@@ -64,35 +75,35 @@ async def test_ten_thousand_arrive_in_order_through_three_hops_while_another_flo
 
 
 @pytest.mark.req("AX-12-3")
-@still
+@in_frozen_time
 async def test_a_burst_of_150_passes_100_at_once_and_the_rest_at_the_rate(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         loud, quiet = [await node.leaf(name, heartbeat_interval_ms=0).joined() for name in ("loud", "quiet")]
         client = await hearing(node)
         for number in range(150):
             loud.notify(TICK, {"n": number})
         for number in range(50):
             quiet.notify(TICK, {"n": number})
-        await turns()
+        await run_until_idle()
         assert ticks(client, "loud") == list(range(100))
         assert ticks(client, "quiet") == list(range(50))
-        await move(0.25)
+        await advance_time(0.25)
         assert ticks(client, "loud") == list(range(125))
-        await move(0.25)
+        await advance_time(0.25)
         assert ticks(client, "loud") == list(range(150))
 
 
 @pytest.mark.req("AX-12-3")
-@still
+@in_frozen_time
 async def test_the_rate_is_a_setting(tmp_path: Path) -> None:
-    async with house(tmp_path, "[ax]\nnotify_per_s = 5\n") as node:
+    async with frozen_node(tmp_path, "[ax]\nnotify_per_s = 5\n") as node:
         leaf = await node.leaf("loud", heartbeat_interval_ms=0).joined()
         client = await hearing(node)
         for number in range(10):
             leaf.notify(TICK, {"n": number})
-        await turns()
+        await run_until_idle()
         assert ticks(client, "loud") == list(range(5))
-        await move(0.61)
+        await advance_time(0.61)
         assert ticks(client, "loud") == list(range(8))
 
 
@@ -110,7 +121,7 @@ async def progressing(client: Client, leaf: Leaf, token: str) -> tuple[Any, asyn
 
     leaf.answer = lambda params: wait()
     client.begin("tools/call", {"name": f"{leaf.segment}.read", "arguments": {}}, {"progressToken": token})
-    await turns()
+    await run_until_idle()
     return leaf.heard[-1]["params"]["_meta"]["progressToken"], answered
 
 
@@ -119,9 +130,9 @@ def progress(client: Client, token: str) -> list[int]:
 
 
 @pytest.mark.req("AX-12-3")
-@still
+@in_frozen_time
 async def test_progress_above_the_rate_is_coalesced_per_call_and_the_loss_is_counted(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         loud, quiet = [
             await node.leaf(name, tools=[tool("read")], heartbeat_interval_ms=0).joined() for name in ("loud", "quiet")
         ]
@@ -135,11 +146,11 @@ async def test_progress_above_the_rate_is_coalesced_per_call_and_the_loss_is_cou
         for number in range(10):
             loud.notify(PROGRESS, {"progressToken": two, "progress": number})
             quiet.notify(PROGRESS, {"progressToken": other, "progress": number})
-        await turns()
+        await run_until_idle()
         assert progress(client, "one") == list(range(100))
         assert progress(client, "two") == []
         assert progress(client, "other") == list(range(10))
-        await move(0.05)
+        await advance_time(0.05)
         assert progress(client, "one") == [*range(100), 119]
         assert progress(client, "two") == [9]
         order = [one["params"].get("progressToken", "tick") for one in client.told]
@@ -148,13 +159,13 @@ async def test_progress_above_the_rate_is_coalesced_per_call_and_the_loss_is_cou
         assert client.heard(OVERFLOW) == []
         for answered in (first, second, third):
             answered.set_result({"content": []})
-        await turns()
+        await run_until_idle()
 
 
 @pytest.mark.req("AX-12-3")
-@still
+@in_frozen_time
 async def test_news_of_tasks_above_the_rate_are_coalesced_per_task(tmp_path: Path) -> None:
-    async with house(tmp_path, "[ax]\nnotify_per_s = 5\n") as node:
+    async with frozen_node(tmp_path, "[ax]\nnotify_per_s = 5\n") as node:
         leaf = node.leaf("loud", tools=[tool("job")], heartbeat_interval_ms=0)
         leaf.offers = {"extensions": {TASKS: {}}}
         await leaf.joined()
@@ -166,41 +177,41 @@ async def test_news_of_tasks_above_the_rate_are_coalesced_per_task(tmp_path: Pat
         made = await client.request("tools/call", {"name": "loud.job", "arguments": {}}, meta=declared)
         ours = made["result"]["taskId"]
         client.begin("subscriptions/listen", {"notifications": {"taskIds": [ours]}}, declared)
-        await turns()
+        await run_until_idle()
         for number in range(20):
             leaf.notify(NEWS, {**state, "statusMessage": str(number)})
-        await turns()
+        await run_until_idle()
         assert [one["statusMessage"] for one in client.heard(NEWS)] == ["0", "1", "2", "3", "4"]
-        await move(5.0)
+        await advance_time(5.0)
         assert [one["statusMessage"] for one in client.heard(NEWS)] == ["0", "1", "2", "3", "4", "19"]
         assert await dropped(node) == {"total": 14, "by_segment": {"loud": 14}}
 
 
 @pytest.mark.req("AX-12-3")
-@still
+@in_frozen_time
 async def test_progress_that_its_answer_overtook_is_counted_and_goes_to_no_other_call(tmp_path: Path) -> None:
-    async with house(tmp_path, "[ax]\nnotify_per_s = 1\n") as node:
+    async with frozen_node(tmp_path, "[ax]\nnotify_per_s = 1\n") as node:
         leaf = await node.leaf("loud", tools=[tool("read")], heartbeat_interval_ms=0).joined()
         client = await hearing(node)
         token, answered = await progressing(client, leaf, "mine")
         for number in range(3):
             leaf.notify(PROGRESS, {"progressToken": token, "progress": number})
         answered.set_result({"content": []})
-        await move(5.0)
+        await advance_time(5.0)
         assert progress(client, "mine") == [0]
         assert await dropped(node) == {"total": 2, "by_segment": {"loud": 2}}
 
 
 @pytest.mark.req("AX-12-3")
-@still
+@in_frozen_time
 async def test_progress_of_no_call_takes_nothing_from_the_rate(tmp_path: Path) -> None:
-    async with house(tmp_path, "[ax]\nnotify_per_s = 1\n") as node:
+    async with frozen_node(tmp_path, "[ax]\nnotify_per_s = 1\n") as node:
         leaf = await node.leaf("loud", tools=[tool("read")], heartbeat_interval_ms=0).joined()
         client = await hearing(node)
         for odd in (None, {}, {"progressToken": 10**30}, {"progressToken": "x"}, {"progressToken": [1]}):
             leaf.notify(PROGRESS, odd)
         leaf.notify(TICK, {"n": 7})
-        await turns()
+        await run_until_idle()
         assert ticks(client, "loud") == [7]
 
 
@@ -216,21 +227,21 @@ def test_a_rate_or_a_buffer_of_nothing_is_no_setting(tmp_path: Path, key: str) -
 async def _flood(leaf: Leaf, count: int = 1200) -> None:
     for number in range(count):
         leaf.notify(TICK, {"n": number})
-    await turns()
+    await run_until_idle()
 
 
 @pytest.mark.req("AX-12-4", "AX-12-6")
-@still
-async def test_of_1200_at_once_the_hundred_oldest_that_wait_are_dropped_and_that_is_told_in_their_place(
+@in_frozen_time
+async def test_of_1200_at_once_the_hundred_oldest_that_wait_are_dropped_and_reported_in_their_place(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("loud", heartbeat_interval_ms=0).joined()
         client = await hearing(node)
         began = node.node.stores.clock.wall()
         await _flood(leaf)
         assert ticks(client, "loud") == list(range(100))
-        await move(15.0)
+        await advance_time(15.0)
         assert ticks(client, "loud") == [*range(100), *range(200, 1200)]
         (told,) = client.heard(OVERFLOW)
         assert (told["segment"], told["dropped"]) == ("loud", 100)
@@ -247,39 +258,39 @@ def _wall(text: str) -> float:
 
 
 @pytest.mark.req("AX-12-4")
-@still
+@in_frozen_time
 async def test_the_depth_of_the_buffer_is_a_setting(tmp_path: Path) -> None:
-    async with house(tmp_path, "[ax]\nnotify_buffer = 10\n") as node:
+    async with frozen_node(tmp_path, "[ax]\nnotify_buffer = 10\n") as node:
         leaf = await node.leaf("loud", heartbeat_interval_ms=0).joined()
         client = await hearing(node)
         await _flood(leaf, 150)
-        await move(5.0)
+        await advance_time(5.0)
         assert ticks(client, "loud") == [*range(100), *range(140, 150)]
 
 
 @pytest.mark.req("AX-12-6")
-@still
-async def test_an_endless_flood_is_told_of_once_a_second(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+@in_frozen_time
+async def test_an_endless_flood_is_reported_once_a_second(tmp_path: Path) -> None:
+    async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("loud", heartbeat_interval_ms=0).joined()
         client = await hearing(node)
         for _ in range(100):
             await _flood(leaf, 100)
-            await move(0.1)
+            await advance_time(0.1)
         told = client.heard(OVERFLOW)
         assert 8 <= len(told) <= 10
-        await move(20.0)
+        await advance_time(20.0)
         assert len(ticks(client, "loud")) + sum(one["dropped"] for one in client.heard(OVERFLOW)) == 10_000
 
 
 @pytest.mark.req("AX-12-6")
-@still
-async def test_plain_legacy_clients_are_told_in_their_log(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+@in_frozen_time
+async def test_plain_legacy_clients_are_informed_in_their_log(tmp_path: Path) -> None:
+    async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("loud", heartbeat_interval_ms=0).joined()
         client = await node.client().greet()
         await _flood(leaf)
-        await move(1.0)
+        await advance_time(1.0)
         (log,) = client.heard("notifications/message")
         assert (log["level"], log["logger"]) == ("warning", "mcpax")
         assert (log["data"]["event"], log["data"]["dropped"]) == ("notification_overflow", 100)
@@ -287,14 +298,14 @@ async def test_plain_legacy_clients_are_told_in_their_log(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("AX-12-5")
-@still
+@in_frozen_time
 async def test_each_aggregator_of_the_tree_counts_its_own_drops_in_a_tool_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = {"root": WIDE + 'root_segment = "infra"\n'}
-    async with chain(tmp_path, Wires(monkeypatch), ["edge"], config) as (root, edge):
+    async with node_chain(tmp_path, MemoryNetwork(monkeypatch), ["edge"], config) as (root, edge):
         first, second = [await edge.leaf(name, heartbeat_interval_ms=0).joined() for name in ("one", "two")]
-        await move(1.0)
+        await advance_time(1.0)
         tools = await root.client().tools()
         for name in ("infra.notifications_dropped", "infra.edge.notifications_dropped"):
             said = tools[name]["_meta"]["x-mcpax-capability"]
@@ -321,17 +332,17 @@ IDS: list[dict[str, Any]] = [
 @pytest.mark.req("AX-12-7")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("place", ["_meta", "params"])
-@still
+@in_frozen_time
 async def test_event_ids_arrive_as_they_were_sent_after_three_hops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, era: str, place: str
 ) -> None:
-    async with chain(tmp_path, Wires(monkeypatch), ["edge", "gate"]) as (root, _, gate):
+    async with node_chain(tmp_path, MemoryNetwork(monkeypatch), ["edge", "gate"]) as (root, _, gate):
         leaf = await gate.leaf("bell", heartbeat_interval_ms=0).joined()
-        await move(1.0)
+        await advance_time(1.0)
         client = await hearing(root, era)
         for keys in IDS:
             leaf.notify(TICK, {"_meta": keys} if place == "_meta" else keys)
-        await move(1.0)
+        await advance_time(1.0)
         heard = client.heard(TICK)
         assert [_ids(one["_meta"] if place == "_meta" else one) for one in heard] == IDS
         assert all(_ids(one if place == "_meta" else one["_meta"]) == {} for one in heard)
@@ -342,20 +353,20 @@ def _ids(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.req("AX-12-8")
-@still
-async def test_our_own_events_have_ids_and_a_child_is_told_before_its_parent_comes(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+@in_frozen_time
+async def test_our_own_events_have_ids_and_a_child_is_reported_before_its_parent_comes(tmp_path: Path) -> None:
+    async with frozen_node(tmp_path) as node:
         late, early = [await node.leaf(name, heartbeat_interval_ms=0).joined() for name in ("late", "early")]
         client = await hearing(node)
         early.notify(TICK, {"n": 2, "_meta": {"x-mcpax-event-id": UPPER, "x-mcpax-causal-parent": UPPER.lower()}})
-        await turns()
+        await run_until_idle()
         assert ticks(client, "early") == [2]
         late.notify(TICK, {"n": 1, "_meta": {"x-mcpax-event-id": UPPER.lower()}})
-        await turns()
+        await run_until_idle()
         assert ticks(client, "late") == [1]
         await _flood(late)
         early.cut()
-        await move(1.0)
+        await advance_time(1.0)
         own = [*client.heard(OVERFLOW), *client.heard("notifications/mcpax/subserver_lost")]
         ids = [one["_meta"]["x-mcpax-event-id"] for one in own]
         assert len(ids) == len(set(ids)) == 2

@@ -127,7 +127,7 @@ async def test_what_only_one_call_says_is_neither_lost_nor_remembered(
         [],
     ],
 )
-async def test_what_is_no_ordinary_request_is_left_to_a_closer_look(tmp_path: Path, message: Any) -> None:
+async def test_an_unusual_request_is_left_to_the_complete_validation(tmp_path: Path, message: Any) -> None:
     async with running(tmp_path, "") as (node, _):
         parent = Parent(node)
         assert not parent.front.take(json.dumps(message).encode())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, bare, tool
+from tests.ax.bare_subserver import BareSubserver, bare_subserver, tool
 from tests.ax.levels import Level, StillClock, levels
 from tests.servers.rawserver.text import members
 from tests.support.peers import HttpPeer
@@ -21,7 +21,9 @@ RESULT = {"structuredContent": {"z": 1.0, "a": [2**80]}, "content": [], "_meta":
 
 
 @contextlib.asynccontextmanager
-async def patient(tmp_path: Path, *on: int) -> AsyncIterator[tuple[list[Level], Bare, StillClock, asyncio.Event]]:
+async def patient(
+    tmp_path: Path, *on: int
+) -> AsyncIterator[tuple[list[Level], BareSubserver, StillClock, asyncio.Event]]:
     """Two nodes, of which those at the depths `on` write the time, and a leaf that answers when told."""
     ready, clock = asyncio.Event(), StillClock()
 
@@ -34,7 +36,7 @@ async def patient(tmp_path: Path, *on: int) -> AsyncIterator[tuple[list[Level], 
 
     async with (
         levels(tmp_path, 2, said, clock) as tree,
-        bare(tree[-1], "leaf", tools=[tool("work")], call=answer) as leaf,
+        bare_subserver(tree[-1], "leaf", tools=[tool("work")], call=answer) as leaf,
     ):
         await tree[0].until_listed("l2.leaf.work")
         yield tree, leaf, clock, ready
@@ -55,7 +57,7 @@ async def took(tmp_path: Path, era: str, *on: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("on", [(1, 2), (1,), (2,)], ids=["every hop", "the outer", "the inner"])
-async def test_a_hop_that_is_told_to_writes_the_time_and_touches_nothing_else(
+async def test_a_hop_that_is_configured_to_writes_the_time_and_touches_nothing_else(
     tmp_path: Path, era: str, on: tuple[int, ...]
 ) -> None:
     found = await took(tmp_path, era, *on)

@@ -6,7 +6,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.frozen_node import Client, House, Leaf, Wires, chain, house, move, still, tool, turns
+from tests.support.frozen_node import (
+    Client,
+    FrozenNode,
+    Leaf,
+    MemoryNetwork,
+    advance_time,
+    frozen_node,
+    in_frozen_time,
+    node_chain,
+    run_until_idle,
+    tool,
+)
 
 TTL_S = 60
 
@@ -19,14 +30,14 @@ def names(tools: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.req("AX-4.1-1", "AX-3.1-4", "AX-7.1-1")
-@still
+@in_frozen_time
 async def test_the_name_of_the_draft_is_made_of_root_aggregator_leaf_and_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     infra = '[ax]\nroot_segment = "infra"\n'
-    async with chain(tmp_path, Wires(monkeypatch), ["edge"], {"root": infra}) as (root, edge):
+    async with node_chain(tmp_path, MemoryNetwork(monkeypatch), ["edge"], {"root": infra}) as (root, edge):
         await edge.leaf("stm32h7", tools=[tool("dma2d_status")]).joined()
-        await move(1.0)
+        await advance_time(1.0)
         client = root.client()
         assert "infra.edge.stm32h7.dma2d_status" in await client.tools()
         assert "stm32h7.dma2d_status" in await edge.parent().tools()
@@ -47,13 +58,13 @@ async def test_the_name_of_the_draft_is_made_of_root_aggregator_leaf_and_tool(
 
 
 @pytest.mark.req("AX-4.1-4")
-@still
+@in_frozen_time
 async def test_a_name_of_255_characters_is_listed_and_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edge, gate, leaf = "e" * 63, "g" * 63, "l" * 63  # three and their dots are 192 characters: 63 are left
     offered = [tool("t" * 63), tool("short")]
-    async with chain(tmp_path, Wires(monkeypatch), [edge, gate]) as (root, _, low):
+    async with node_chain(tmp_path, MemoryNetwork(monkeypatch), [edge, gate]) as (root, _, low):
         await low.leaf(leaf, tools=offered).joined()
-        await move(1.0)
+        await advance_time(1.0)
         longest = f"{edge}.{gate}.{leaf}.{'t' * 63}"
         assert len(longest) == 255
         client = root.client()
@@ -62,15 +73,15 @@ async def test_a_name_of_255_characters_is_listed_and_called(tmp_path: Path, mon
 
 
 @pytest.mark.req("AX-4.1-4")
-@still
+@in_frozen_time
 async def test_a_name_too_long_for_the_root_stays_listed_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     infra = '[ax]\nroot_segment = "r"\n'
     edge, gate, leaf = "e" * 63, "g" * 63, "l" * 63
-    async with chain(tmp_path, Wires(monkeypatch), [edge, gate], {"root": infra}) as (root, middle, low):
+    async with node_chain(tmp_path, MemoryNetwork(monkeypatch), [edge, gate], {"root": infra}) as (root, middle, low):
         await low.leaf(leaf, tools=[tool("t" * 62), tool("t" * 61)]).joined()
-        await move(1.0)
+        await advance_time(1.0)
         at_root, at_edge = await root.client().tools(), await middle.client().tools()
         too_long, just = f"{gate}.{leaf}.{'t' * 62}", f"{gate}.{leaf}.{'t' * 61}"
         assert len(f"r.{edge}.{too_long}") == 256
@@ -83,9 +94,9 @@ async def test_a_name_too_long_for_the_root_stays_listed_below_it(
 
 
 @pytest.mark.req("AX-4.2-1")
-@still
+@in_frozen_time
 async def test_a_registration_is_answered_before_the_tools_are_asked_for(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("bench", tools=[tool("read")]).joined()
         said = [one.get("method", "the answer") for one in leaf.heard]
         assert said[0] == "the answer"
@@ -94,17 +105,17 @@ async def test_a_registration_is_answered_before_the_tools_are_asked_for(tmp_pat
 
 
 @pytest.mark.req("AX-4.2-1")
-@still
+@in_frozen_time
 async def test_one_that_never_lists_stays_registered_without_tools_and_is_reported_after_five_seconds(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = node.leaf("mute", tools=[tool("read")], heartbeat_interval_ms=0)
         leaf.mute.add("tools/list")
         await leaf.joined()
-        await move(4.9)
+        await advance_time(4.9)
         assert node.link("mute")["reason"] is None
-        await move(0.2)
+        await advance_time(0.2)
         shown = node.link("mute")
         assert (shown["state"], shown["tools"]) == ("slow", 0)
         assert "tools/list was not answered within 5 s" in shown["reason"]
@@ -114,11 +125,11 @@ async def test_one_that_never_lists_stays_registered_without_tools_and_is_report
 
 @pytest.mark.req("AX-4.3-1")
 @pytest.mark.parametrize("listed", [["a.b"], ["fine", "a.b"]])
-@still
+@in_frozen_time
 async def test_a_leaf_that_lists_a_dot_is_ended_and_none_of_its_tools_is_shown(
     tmp_path: Path, listed: list[str]
 ) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("dotted", tools=[tool(name) for name in listed]).joined()
         (told,) = [one for one in leaf.heard if one.get("method") == "notifications/mcpax/tools_refused"]
         assert [(one["name"], one["reason"]) for one in told["params"]["tools"]] == [("a.b", "namespace_invalid")]
@@ -133,10 +144,10 @@ async def test_a_leaf_that_lists_a_dot_is_ended_and_none_of_its_tools_is_shown(
 
 @pytest.mark.req("AX-4.3-1")
 @pytest.mark.parametrize(("listed", "passes"), [("x.y.z", True), ("x..z", False), ("X.y", False), (".x", False)])
-@still
+@in_frozen_time
 async def test_an_aggregator_lists_dots_between_valid_segments_only(tmp_path: Path, listed: str, passes: bool) -> None:
     own_id = "0b5f33c5-6d5c-4c3e-9a0e-1f6a5c1f4a11"
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         below = node.leaf("sub", tools=[tool(listed)], subserver_id=own_id)
         below.register_params["x-mcpax-subtree-ids"] = [own_id]
         await below.joined()
@@ -148,26 +159,26 @@ async def test_an_aggregator_lists_dots_between_valid_segments_only(tmp_path: Pa
 
 
 @pytest.mark.req("AX-5.1-1")
-@still
+@in_frozen_time
 async def test_within_its_life_a_list_is_asked_for_once_and_answered_alike_to_clients_and_parents(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaves = [await node.leaf(name, tools=[tool("read")], heartbeat_interval_ms=0).joined() for name in "ab"]
         client, parent = node.client(), node.parent()
         answers = []
         for who in (client, parent, client):
             answers.append((await who.request("tools/list"))["result"])
-            await move(19.0)
+            await advance_time(19.0)
         assert answers[0]["tools"] == answers[1]["tools"] == answers[2]["tools"]
         assert [leaf.asked("tools/list") for leaf in leaves] == [1, 1]
 
 
 @pytest.mark.req("AX-5.1-1")
 @pytest.mark.parametrize("how", ["registered", "deregistered", "list_changed", "degraded"])
-@still
-async def test_what_the_node_hears_of_a_change_ends_the_life_of_its_list_at_once(tmp_path: Path, how: str) -> None:
-    async with house(tmp_path) as node:
+@in_frozen_time
+async def test_a_reported_change_ends_the_life_of_the_list_at_once(tmp_path: Path, how: str) -> None:
+    async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("a", tools=[tool("read")], heartbeat_interval_ms=0).joined()
         client = node.client()
         assert names(await client.tools()) == {"a.read"}
@@ -180,32 +191,32 @@ async def test_what_the_node_hears_of_a_change_ends_the_life_of_its_list_at_once
         elif how == "list_changed":
             leaf.tools = [tool("write")]
             leaf.notify("notifications/tools/list_changed")
-            await turns()
+            await run_until_idle()
             assert names(await client.tools()) == {"a.write"}
         else:
             leaf.cut()
-            await turns()
+            await run_until_idle()
             shown = (await client.tools())["a.read"]
             assert shown["_meta"]["x-mcpax-capability"]["availability"] == "degraded"
 
 
 @pytest.mark.req("AX-5.1-2")
-@still
+@in_frozen_time
 async def test_an_old_list_is_asked_for_once_however_many_want_it_and_read_to_its_last_page(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         many = [tool(f"t{number:03}") for number in range(250)]
         leaf = node.leaf("a", tools=many, heartbeat_interval_ms=0, page=100)
         other = node.leaf("b", tools=[tool("read")], heartbeat_interval_ms=0)
         await leaf.joined()
         await other.joined()
         assert (leaf.asked("tools/list"), other.asked("tools/list")) == (3, 1)
-        await move(TTL_S)
+        await advance_time(TTL_S)
         clients = [node.client() for _ in range(50)]
         answers = []
         for client in clients:
             answers.append(client.begin("tools/list"))
             await asyncio.sleep(0)  # they do not all come in one turn
-        await turns()
+        await run_until_idle()
         for answer in answers:
             assert len(answer.result()["result"]["tools"]) == 252
         assert (leaf.asked("tools/list"), other.asked("tools/list")) == (6, 2)
@@ -213,18 +224,18 @@ async def test_an_old_list_is_asked_for_once_however_many_want_it_and_read_to_it
 
 @pytest.mark.req("AX-5.1-2")
 @pytest.mark.parametrize("fault", ["hangs", "refuses"])
-@still
+@in_frozen_time
 async def test_one_that_does_not_list_again_keeps_its_tools_and_holds_up_nobody(tmp_path: Path, fault: str) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         bad = await node.leaf("bad", tools=[tool("read")], heartbeat_interval_ms=0).joined()
         good = await node.leaf("good", tools=[tool("old")], heartbeat_interval_ms=0).joined()
-        await move(TTL_S)
+        await advance_time(TTL_S)
         (bad.mute if fault == "hangs" else bad.refuses).add("tools/list")
         good.tools = [tool("new")]
         answer = node.client().begin("tools/list")
-        await move(5.0)
+        await advance_time(5.0)
         assert {one["name"] for one in answer.result()["result"]["tools"]} >= {"bad.read", "good.new"}
-        await move(0.1)
+        await advance_time(0.1)
         shown = node.link("bad")
         assert shown["state"] == "slow"
         assert "tools/list" in shown["reason"]
@@ -232,26 +243,26 @@ async def test_one_that_does_not_list_again_keeps_its_tools_and_holds_up_nobody(
 
 
 @pytest.mark.req("AX-5.1-2")
-@still
+@in_frozen_time
 async def test_one_that_lists_again_after_it_did_not_is_read_when_its_list_is_old(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("bad", tools=[tool("read")], heartbeat_interval_ms=0).joined()
-        await move(TTL_S)
+        await advance_time(TTL_S)
         leaf.mute.add("tools/list")
         answer = node.client().begin("tools/list")
-        await move(6.0)
+        await advance_time(6.0)
         assert answer.done()
         leaf.mute.clear()
         leaf.tools = [tool("write")]
         asked = leaf.asked("tools/list")
         assert names(await node.client().tools()) == {"bad.read"}
         assert leaf.asked("tools/list") == asked  # one that hangs is not waited for with every list
-        await move(TTL_S)
+        await advance_time(TTL_S)
         assert names(await node.client().tools()) == {"bad.write"}
         assert node.link("bad")["state"] == "ready"
 
 
-async def _changed_unheard(node: House, **options: Any) -> tuple[Leaf, Client]:
+async def _changed_unheard(node: FrozenNode, **options: Any) -> tuple[Leaf, Client]:
     leaf = await node.leaf("a", tools=[tool("old")], heartbeat_interval_ms=0, **options).joined()
     leaf.tools = [tool("new")]
     return leaf, node.client()
@@ -260,25 +271,25 @@ async def _changed_unheard(node: House, **options: Any) -> tuple[Leaf, Client]:
 @pytest.mark.req("AX-5.1-3")
 @pytest.mark.parametrize(("config", "life_s"), [("", 60.0), ("[ax]\nlist_ttl_s = 7\n", 7.0)])
 @pytest.mark.parametrize("list_changed", [True, False])
-@still
+@in_frozen_time
 async def test_a_change_nobody_announced_is_seen_when_the_list_is_old_and_not_before(
     tmp_path: Path, config: str, life_s: float, list_changed: bool
 ) -> None:
-    async with house(tmp_path, config) as node:
+    async with frozen_node(tmp_path, config) as node:
         _, client = await _changed_unheard(node, list_changed=list_changed)
-        await move(life_s - 1)
+        await advance_time(life_s - 1)
         before = (await client.request("tools/list"))["result"]
         assert names({one["name"]: one for one in before["tools"]}) == {"a.old"}
         assert before["ttlMs"] == 1000
-        await move(1.0)
+        await advance_time(1.0)
         assert names(await client.tools()) == {"a.new"}
 
 
 @pytest.mark.req("AX-5.1-3")
 @pytest.mark.parametrize("list_changed", [True, False])
-@still
+@in_frozen_time
 async def test_a_life_of_nothing_asks_each_time(tmp_path: Path, list_changed: bool) -> None:
-    async with house(tmp_path, "[ax]\nlist_ttl_s = 0\n") as node:
+    async with frozen_node(tmp_path, "[ax]\nlist_ttl_s = 0\n") as node:
         leaf, client = await _changed_unheard(node, list_changed=list_changed)
         answer = (await client.request("tools/list"))["result"]
         assert {one["name"] for one in answer["tools"]} >= {"a.new"}
@@ -289,13 +300,13 @@ async def test_a_life_of_nothing_asks_each_time(tmp_path: Path, list_changed: bo
 
 
 @pytest.mark.req("AX-5.1-3")
-@still
+@in_frozen_time
 async def test_a_server_that_says_its_list_is_good_for_less_is_asked_sooner(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         _, client = await _changed_unheard(node, list_changed=False, ttl_ms=10_000)
-        await move(9.0)
+        await advance_time(9.0)
         before = (await client.request("tools/list"))["result"]
         assert {one["name"] for one in before["tools"]} >= {"a.old"}
         assert before["ttlMs"] <= 10_000
-        await move(1.0)
+        await advance_time(1.0)
         assert names(await client.tools()) == {"a.new"}

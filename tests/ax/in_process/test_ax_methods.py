@@ -10,7 +10,15 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.support.frozen_node import House, Wires, chain, house, move, still, tool
+from tests.support.frozen_node import (
+    FrozenNode,
+    MemoryNetwork,
+    advance_time,
+    frozen_node,
+    in_frozen_time,
+    node_chain,
+    tool,
+)
 from tools.ax_reference import METHODS
 
 from interlock.ax.protocol import messages
@@ -25,13 +33,13 @@ NOT_FOUND = -32601
 
 
 @pytest.mark.req("AX-14-1")
-@still
+@in_frozen_time
 async def test_the_requests_that_are_answered_are_those_of_the_reference_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = [*sorted(one for one in LISTED if not one.startswith("notifications/")), "mcpax/walk", "mcpax/"]
-    wires = Wires(monkeypatch)
-    async with chain(tmp_path, wires, ["edge"]) as (root, edge):
+    wires = MemoryNetwork(monkeypatch)
+    async with node_chain(tmp_path, wires, ["edge"]) as (root, edge):
         leaf = await edge.leaf("bench", heartbeat_interval_ms=0).joined()
         end = wires.ends["root"][0].other  # the root's end of its link to edge
         answered = set()
@@ -65,7 +73,7 @@ def test_no_other_method_or_notification_is_spelled_anywhere_in_the_program() ->
 # What a call costs
 
 
-async def _cost_of_a_call(node: House, name: str) -> tuple[Counter[str], list[dict[str, Any]]]:
+async def _cost_of_a_call(node: FrozenNode, name: str) -> tuple[Counter[str], list[dict[str, Any]]]:
     """Which functions of ours a call runs, and how often."""
     client = node.client()
     assert "result" in await client.call(name)  # what is done once has been done
@@ -85,13 +93,13 @@ async def _cost_of_a_call(node: House, name: str) -> tuple[Counter[str], list[di
 
 
 @pytest.mark.req("AX-5.3-6")
-@still
+@in_frozen_time
 async def test_a_call_compares_no_ids_and_costs_the_same_however_many_aggregators_are_below(tmp_path: Path) -> None:
     costs = []
     for count in (1, SUBTREE_IDS_MAX - 1):
         folder = tmp_path / str(count)
         folder.mkdir()
-        async with house(folder) as node:
+        async with frozen_node(folder) as node:
             ids = [str(uuid.uuid4()) for _ in range(count)]
             below = node.leaf("sub", tools=[tool("x.read")], subserver_id=ids[0], heartbeat_interval_ms=0)
             below.register_params["x-mcpax-subtree-ids"] = ids
@@ -111,14 +119,14 @@ async def test_a_call_compares_no_ids_and_costs_the_same_however_many_aggregator
 
 
 @pytest.mark.req("AX-5.3-6")
-@still
+@in_frozen_time
 async def test_no_id_of_an_aggregator_travels_with_a_call_through_the_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wires = Wires(monkeypatch)
-    async with chain(tmp_path, wires, ["edge", "gate"]) as (root, edge, gate):
+    wires = MemoryNetwork(monkeypatch)
+    async with node_chain(tmp_path, wires, ["edge", "gate"]) as (root, edge, gate):
         await gate.leaf("bench", tools=[tool("read")], heartbeat_interval_ms=0).joined()
-        await move(1.0)
+        await advance_time(1.0)
         assert "result" in await root.client().call("edge.gate.bench.read")
         ids = [node.node.stores.identity.aggregator_id.encode() for node in (root, edge, gate)]
         calls = [

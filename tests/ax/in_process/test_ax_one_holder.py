@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, Refused, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
 from tests.ax.in_process.test_ax_cycles import at, below, free_port, registered, url
 from tests.ax.levels import Level, level, until
 from tests.ax.tree import ACCESS, parents
@@ -16,7 +16,7 @@ from tests.ax.tree import ACCESS, parents
 pytestmark = pytest.mark.req("AX-13.4-2", "AX-13.4-4")
 
 
-class Draft(Bare):
+class Draft(BareSubserver):
     """A leaf that knows no more than the draft: it neither says nor answers who its parent is."""
 
     def __init__(self, socket: Any, segment: str, **options: Any) -> None:
@@ -180,7 +180,7 @@ async def test_a_leaf_claims_nothing_and_an_aggregator_releases_only_its_own(tmp
         with pytest.raises(Refused) as refused:
             await leaf.request("mcpax/claim", {"claims": [claim]})
         assert refused.value.error["code"] == -32601
-        async with bare(top, "liar", **{"x-mcpax-subtree-ids": [str(uuid.uuid4())]}) as liar:
+        async with bare_subserver(top, "liar", **{"x-mcpax-subtree-ids": [str(uuid.uuid4())]}) as liar:
             assert liar.session["claims"] is True
             answer = await liar.request("mcpax/claim", {"released": [leaf_id], "claims": [claim]})
             assert answer["held"] == {leaf_id: own_id(a)}

@@ -9,7 +9,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.frozen_node import House, Leaf, Wires, chain, house, move, real_patience, still, tool, turns
+from tests.support.frozen_node import (
+    FrozenNode,
+    Leaf,
+    MemoryNetwork,
+    advance_time,
+    frozen_node,
+    in_frozen_time,
+    in_real_time,
+    node_chain,
+    run_until_idle,
+    tool,
+)
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.dial_back import DialBack
@@ -21,24 +32,24 @@ CLASSES = ["native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json
 HOUR_S = 3600.0
 
 
-def shown(node: House, segment: str) -> dict[str, Any]:
+def shown(node: FrozenNode, segment: str) -> dict[str, Any]:
     return node.link(segment)["registration"]
 
 
 @pytest.mark.req("AX-6.1-3")
 @pytest.mark.parametrize("said", [{}, {"authority": None}, {"authority": "dns:a.example"}])
-@still
+@in_frozen_time
 async def test_one_that_only_reads_needs_no_authority(tmp_path: Path, said: dict[str, str | None]) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("bench", tools=[tool("read")], proved=False, scope="read", **said).joined()
         assert "bench.read" in await node.client().tools()
         assert shown(node, leaf.segment)["authority"] == said.get("authority")
 
 
 @pytest.mark.req("AX-6.1-6")
-@still
+@in_frozen_time
 async def test_the_six_transport_classes_are_accepted_and_shown(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         for name in CLASSES:
             await node.leaf(name, transport_class=name).joined()
             assert shown(node, name)["transport_class"] == name
@@ -48,18 +59,18 @@ async def test_the_six_transport_classes_are_accepted_and_shown(tmp_path: Path) 
 
 
 @pytest.mark.req("AX-14-3", "AX-6.1-6")
-@still
+@in_frozen_time
 async def test_a_private_transport_class_of_the_configuration_is_accepted_and_passes_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = {"edge": '[ax]\ntransport_classes = ["x-lora"]\n[[tool]]\nmatch = "own.*"\ntransport = "x-bus"\n'}
-    async with chain(tmp_path, Wires(monkeypatch), ["edge"], config) as (root, edge):
+    async with node_chain(tmp_path, MemoryNetwork(monkeypatch), ["edge"], config) as (root, edge):
         far = edge.leaf("far", tools=[tool("read")], transport_class="x-lora", heartbeat_interval_ms=0)
         assert shown(edge, (await far.joined()).segment)["transport_class"] == "x-lora"
         said = [tool("lora", {"mutable": False, "transport": "x-lora"}), tool("odd", {"transport": "x-other"})]
         await edge.leaf("near", tools=said, heartbeat_interval_ms=0).joined()
         await edge.leaf("own", tools=[tool("read")], heartbeat_interval_ms=0).joined()
-        await move(1.0)
+        await advance_time(1.0)
         tools = await root.client().tools()
         found = {name: one["_meta"]["x-mcpax-capability"]["transport"] for name, one in tools.items()}
         assert found["edge.far.read"] == found["edge.near.lora"] == "x-lora"
@@ -71,11 +82,11 @@ async def test_a_private_transport_class_of_the_configuration_is_accepted_and_pa
 
 
 @pytest.mark.req("AX-6.1-7")
-@still
+@in_frozen_time
 async def test_a_version_nobody_knows_is_accepted_shown_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         with caplog.at_level(logging.INFO, "interlock.ax"):
             for number, version in enumerate(["2026-05-01", "1999-01-01", "1999-01-01", "tomorrow"]):
                 await node.leaf(f"leaf{number}", version=version).joined()
@@ -93,17 +104,17 @@ async def test_a_version_nobody_knows_is_accepted_shown_and_logged_once(
 
 
 @pytest.mark.req("AX-13.4-4")
-@still
+@in_frozen_time
 async def test_one_that_says_nothing_of_a_parent_has_two_seconds_to_answer_for_it(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = node.leaf("mute")
         del leaf.register_params["parent_id"]
         leaf.mute.add("mcpax/parent")
         leaf.say({"jsonrpc": "2.0", "id": "r", "method": "mcpax/register", "params": leaf.register_params})
         await node.until(lambda: leaf.heard)
-        await move(1.9)
+        await advance_time(1.9)
         assert [one.get("method") for one in leaf.heard] == ["mcpax/parent"]
-        await move(0.2)
+        await advance_time(0.2)
         await node.until(lambda: len(leaf.heard) > 1)
         assert leaf.heard[1]["result"]["status"] == "registered"
 
@@ -113,32 +124,32 @@ async def test_one_that_says_nothing_of_a_parent_has_two_seconds_to_answer_for_i
 OTHER = str(uuid.uuid4())
 
 
-async def _conflict(node: House) -> Leaf:
+async def _conflict(node: FrozenNode) -> Leaf:
     await node.leaf("plant", tools=[tool("read")]).joined()
     return node.leaf("plant")
 
 
-async def _cycle(node: House) -> Leaf:
+async def _cycle(node: FrozenNode) -> Leaf:
     own = node.node.stores.identity.aggregator_id
     return node.leaf("plant", **{"x-mcpax-subtree-ids": [OTHER, own]})
 
 
-async def _owned(node: House) -> None:
+async def _owned(node: FrozenNode) -> None:
     owner = SegmentOwner(segment="plant", authority="theirs.example", subserver_id=OTHER)
     await node.node.get(AxParts).registrar.owners.keep(owner)
 
 
-async def _unverified(node: House) -> Leaf:
+async def _unverified(node: FrozenNode) -> Leaf:
     await _owned(node)
     return node.leaf("plant", proved=False, authority="dns:theirs.example")
 
 
-async def _another_authority(node: House) -> Leaf:
+async def _another_authority(node: FrozenNode) -> Leaf:
     await _owned(node)
     return node.leaf("plant", authority="dns:ours.example")
 
 
-async def _insecure(node: House) -> Leaf:
+async def _insecure(node: FrozenNode) -> Leaf:
     return node.leaf("plant", secure=False, **{"x-mcpax-subtree-ids": [OTHER]})
 
 
@@ -155,10 +166,10 @@ REFUSALS = {
 
 @pytest.mark.req("AX-6.2-5")
 @pytest.mark.parametrize("name", REFUSALS)
-@still
+@in_frozen_time
 async def test_a_refused_registration_is_named_and_leaves_no_trace(tmp_path: Path, name: str) -> None:
     code, prepare = REFUSALS[name]
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         made = prepare(node)
         leaf = await made if asyncio.iscoroutine(made) else made
         registrar = node.node.get(AxParts).registrar
@@ -173,29 +184,29 @@ async def test_a_refused_registration_is_named_and_leaves_no_trace(tmp_path: Pat
 
 
 @pytest.mark.req("AX-6.2-5")
-@still
+@in_frozen_time
 async def test_one_whose_connection_ends_while_it_registers_leaves_no_trace_and_harms_no_other(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         other = await node.leaf("other", tools=[tool("read")]).joined()
         gone = node.leaf("plant")
         gone.say({"jsonrpc": "2.0", "id": "r", "method": "mcpax/register", "params": gone.register_params})
         gone.cut()
         records: list[Any] = []
-        async with real_patience():
+        async with in_real_time():
             while not [one for one in records if one["tool"] == "plant"]:
                 page = await node.node.operations.audit.page(0, 100)
                 records = [msgspec.json.decode(record) for record in page.records]
         registrar = node.node.get(AxParts).registrar
         assert [one.session.segment for one in registrar.engine.all()] == ["other"]
         again = await node.leaf("plant", subserver_id=gone.subserver_id).joined()
-        await move(15.0)  # the time of the others goes on
+        await advance_time(15.0)  # the time of the others goes on
         assert [one.closed for one in (other, again)] == [(1008, "heartbeat_timeout")] * 2
 
 
 @pytest.mark.req("AX-6.2-5")
-@still
+@in_frozen_time
 async def test_malformed_params_are_refused_as_such_and_leave_no_trace(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = node.leaf("plant", heartbeat_interval_ms="soon")
         error = (await leaf.register())["error"]
         assert (error["code"], error["data"]["member"]) == (-32602, "heartbeat_interval_ms")
@@ -204,13 +215,13 @@ async def test_malformed_params_are_refused_as_such_and_leave_no_trace(tmp_path:
         await node.leaf("plant").joined()
 
 
-@still
+@in_frozen_time
 async def test_one_that_asks_for_a_taken_segment_again_and_again_is_on_record_twice(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         await node.leaf("plant", heartbeat_interval_ms=0).joined()
         for _ in range(20):
             assert (await node.leaf("plant").register())["error"]["message"] == "namespace_conflict"
-        await move(60.0)
+        await advance_time(60.0)
         node.node.stores.refusals.settle()
         page = await node.node.operations.audit.page(0, 100)
         records = [msgspec.json.decode(record) for record in page.records]
@@ -225,16 +236,16 @@ async def test_one_that_asks_for_a_taken_segment_again_and_again_is_on_record_tw
 
 
 @pytest.mark.req("AX-6.3-3")
-@still
+@in_frozen_time
 async def test_one_that_promises_no_heartbeat_stays_for_an_hour_and_goes_with_its_link(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("quiet", tools=[tool("read")], heartbeat_interval_ms=0).joined()
-        await move(HOUR_S)
+        await advance_time(HOUR_S)
         assert node.state("quiet") == "ready"
         assert shown(node, "quiet")["liveness"] == "live"
         assert "result" in await node.client().call("quiet.read")
         leaf.cut()
-        await turns()
+        await run_until_idle()
         assert node.state("quiet") == "degraded"
         assert shown(node, "quiet")["liveness"] == "lost"
         assert (await node.client().call("quiet.read"))["error"]["message"] == "tool_degraded"
@@ -259,10 +270,10 @@ class Endpoint:
         await self.server.wait_closed()
 
     async def until_answered(self, method: str, times: int) -> None:
-        async with real_patience():
+        async with in_real_time():
             while self.answered.count(method) < times:  # noqa: ASYNC110  (of a socket, in a loop whose time stands)
                 await asyncio.sleep(0)
-        await turns()
+        await run_until_idle()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
@@ -290,11 +301,11 @@ class Endpoint:
 
 
 @pytest.mark.req("AX-6.3-3")
-@still
+@in_frozen_time
 async def test_one_that_is_dialled_back_without_heartbeats_goes_when_two_probes_fail(tmp_path: Path) -> None:
     endpoint = Endpoint()
     url = await endpoint.start()
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         registrar = node.node.get(AxParts).registrar
         request = Register(subserver_id=OTHER, segment="far", parent_id=None, heartbeat_interval_ms=0, endpoint=url)
         way = DialBack(RegistrantIdentity(principal="subserver:far", vouched=True), (url,))
@@ -303,15 +314,15 @@ async def test_one_that_is_dialled_back_without_heartbeats_goes_when_two_probes_
         registrar.welcome(answer.session_id)
         await node.until(lambda: node.state("far") == "ready")
         for probes in (1, 2, 3):
-            await move(30.0)
+            await advance_time(30.0)
             await endpoint.until_answered("server/discover", 1 + probes)
         assert node.state("far") == "ready"
         endpoint.mute = True
-        await move(30.0 + 10.0)  # the first that fails
+        await advance_time(30.0 + 10.0)  # the first that fails
         assert node.state("far") == "ready"
-        await move(30.0 + 9.0)
+        await advance_time(30.0 + 9.0)
         assert node.state("far") == "ready"
-        await move(1.1)
+        await advance_time(1.1)
         assert node.state("far") == "degraded"
         assert "did not answer twice" in node.link("far")["reason"]
         await endpoint.stop()

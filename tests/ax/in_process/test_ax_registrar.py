@@ -200,7 +200,7 @@ async def test_a_subserver_is_asked_for_its_parent_only_if_nothing_else_tells(
         await registrar.close()
 
 
-async def test_one_whose_ownership_cannot_be_kept_is_told_so_before_its_link_is_closed(store: Store) -> None:
+async def test_a_registrant_whose_ownership_cannot_be_kept_is_informed_before_its_link_is_closed(store: Store) -> None:
     registrar = _registrar(store, owners=_Away)
     connection, pipe = _connection(registrar)
     params = (

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.ax.bare_subserver import Bare, Refused, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
 from tests.ax.levels import Level, level, until
 from tests.ax.tree import ACCESS
 from tests.support.peers import HttpPeer
@@ -48,7 +48,7 @@ async def test_a_node_registers_with_the_roots_of_two_trees_and_serves_both(tmp_
             f"^ {south.ax}  registered as lent in south",
             f"^ {spare.ax}  standby in north",
         ]
-        await stack.enter_async_context(bare(shared, "leaf", tools=[tool("read")]))
+        await stack.enter_async_context(bare_subserver(shared, "leaf", tools=[tool("read")]))
         for root, segment in ((north, "shared"), (south, "lent")):
             await root.until_listed(f"{segment}.leaf.read")
             async with await HttpPeer.modern_(f"{root.url}/mcp") as peer:
@@ -57,7 +57,7 @@ async def test_a_node_registers_with_the_roots_of_two_trees_and_serves_both(tmp_
             "subserver_id": shared.node.stores.identity.aggregator_id,
             "parent_id": north.node.stores.identity.aggregator_id,
         }
-        second = Bare(await connect(spare), "shared", **held)
+        second = BareSubserver(await connect(spare), "shared", **held)
         with pytest.raises(Refused) as refused:
             await second.register()
         assert refused.value.error["message"] == "split_brain"
@@ -69,7 +69,7 @@ async def test_a_node_registers_with_the_roots_of_two_trees_and_serves_both(tmp_
             assert (await peer.call("shared.leaf.read")).result["content"][0]["text"] == "read ran"
 
 
-async def test_a_parent_of_another_tree_than_was_said_refuses_and_says_which_it_is_of(tmp_path: Path) -> None:
+async def test_a_parent_of_another_tree_than_named_refuses_and_names_its_own(tmp_path: Path) -> None:
     async with (
         level(tmp_path / "north", tree("north") + ACCESS) as north,
         level(tmp_path / "child", parent(north, "child", "south") + ACCESS) as child,
@@ -87,7 +87,7 @@ async def test_a_circle_through_two_trees_is_a_circle(tmp_path: Path) -> None:
         level(tmp_path / "low", tree("two") + parent(top, "low", "one") + ACCESS) as low,
     ):
         await until(lambda: states(low) == [("one", "registered")])
-        closing = Bare(
+        closing = BareSubserver(
             await connect(low),
             "top",
             subserver_id=top.node.stores.identity.aggregator_id,

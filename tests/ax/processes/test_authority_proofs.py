@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, Refused, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
 from tests.ax.blocking_client import call, listed, ready
 from tests.servers.minting import SigningKey, confused, key, mint, tampered, unsigned
 from tests.support.node_process import RunningNode, running_node, wait_for
@@ -114,7 +114,7 @@ def proof(token: str) -> dict[str, Any]:
 async def refusal(node: RunningNode, sent: Any, authority: str = f"dns:{EDGE}") -> tuple[int, str]:
     """The code and the reason with which a registration is refused; nothing is listed for it."""
     segment = f"s{uuid.uuid4().hex[:12]}"
-    leaf = Bare(await connect(node), segment, authority=authority, authority_proof=sent)
+    leaf = BareSubserver(await connect(node), segment, authority=authority, authority_proof=sent)
     with pytest.raises(Refused) as refused:
         await leaf.register()
     await leaf.stop()
@@ -137,7 +137,7 @@ async def test_a_jwt_under_an_anchor_proves_the_authority(
     for audience in (f"{node.url}/ax", node.url, node.status_at_start["node"]["aggregator_id"]):
         token = mint(signer, claims(node, sub=named, aud=audience), typ="JWT", **header)
         segment = f"s{uuid.uuid4().hex[:12]}"
-        async with bare(node, segment, tools=WRITES, authority=f"dns:{EDGE}", authority_proof=proof(token)):
+        async with bare_subserver(node, segment, tools=WRITES, authority=f"dns:{EDGE}", authority_proof=proof(token)):
             link = await ready(node, segment, tools=2)
             assert link["registration"]["verified"] is True
         freed = await asyncio.to_thread(node.cli, "links", "release", segment)
@@ -146,10 +146,10 @@ async def test_a_jwt_under_an_anchor_proves_the_authority(
 
 async def test_what_a_proved_subserver_changes_can_be_called_and_unproved_is_withheld(node: RunningNode) -> None:
     token = mint(JWK, claims(node), typ="JWT")
-    async with bare(node, "proved", tools=WRITES, authority=f"dns:{EDGE}", authority_proof=proof(token)):
+    async with bare_subserver(node, "proved", tools=WRITES, authority=f"dns:{EDGE}", authority_proof=proof(token)):
         await ready(node, "proved", tools=2)
         assert "result" in await call(node, "proved__write")
-    async with bare(node, "unproved", tools=WRITES, authority=f"dns:{EDGE}") as leaf:
+    async with bare_subserver(node, "unproved", tools=WRITES, authority=f"dns:{EDGE}") as leaf:
         await ready(node, "unproved", tools=1)
         told = await leaf.hear("notifications/mcpax/tools_refused")
         assert "authority_unverified" in json.dumps(told["params"])
@@ -208,7 +208,7 @@ async def test_a_proof_is_used_once_also_by_another_segment_and_after_a_restart(
     with running_node(tmp_path, {}, extra) as node:
         aggregator = (await asyncio.to_thread(node.admin, "/admin/status"))["node"]["aggregator_id"]
         token = mint(JWK, claims(node, aud=aggregator, exp=int(time.time()) + 300), typ="JWT")
-        async with bare(node, "once", authority=f"dns:{EDGE}", authority_proof=proof(token)):
+        async with bare_subserver(node, "once", authority=f"dns:{EDGE}", authority_proof=proof(token)):
             pass
         assert await refusal(node, proof(token)) == (32114, "replayed")
     with running_node(tmp_path, {}, extra) as node:
@@ -226,7 +226,9 @@ async def test_a_key_that_was_renewed_is_found_and_a_key_set_that_is_away_proves
             token = mint(second, claims(node), typ="JWT")
 
             async def joined() -> bool:
-                leaf = Bare(await connect(node), "renewed", authority=f"dns:{EDGE}", authority_proof=proof(token))
+                leaf = BareSubserver(
+                    await connect(node), "renewed", authority=f"dns:{EDGE}", authority_proof=proof(token)
+                )
                 try:
                     await leaf.register()
                 except Refused as refused:
@@ -242,7 +244,7 @@ async def test_a_key_that_was_renewed_is_found_and_a_key_set_that_is_away_proves
             assert await refusal(node, proof(mint(SET, claims(node), typ="JWT"))) == (32114, "key_unknown")
 
 
-async def test_an_anchor_is_believed_from_the_moment_it_is_written_and_no_longer_than_it_stands(tmp_path: Path) -> None:
+async def test_an_anchor_is_trusted_exactly_while_it_is_configured(tmp_path: Path) -> None:
     anchor = f'[[anchor]]\nname = "late"\nkey = \'{json.dumps(JWK.jwk())}\'\nspeaks_for = ["{EDGE}"]\n'
     with running_node(tmp_path, {}) as node:
         without = node.config.read_text()
@@ -251,7 +253,7 @@ async def test_an_anchor_is_believed_from_the_moment_it_is_written_and_no_longer
 
         async def joins() -> bool:
             sent = proof(mint(JWK, claims(node), typ="JWT"))
-            leaf = Bare(await connect(node), "late", authority=f"dns:{EDGE}", authority_proof=sent)
+            leaf = BareSubserver(await connect(node), "late", authority=f"dns:{EDGE}", authority_proof=sent)
             try:
                 await leaf.register()
             except Refused as refused:
@@ -285,10 +287,10 @@ async def test_an_operator_may_name_who_on_this_machine_speaks_for_an_authority(
     with running_node(tmp_path, {}, extra) as node:
         kid = (await ready(node, "kid", tools=1))["registration"]
         assert (kid["authority"], kid["verified"]) == (f"dns:{EDGE}", True)
-        async with bare(node, "named", tools=WRITES, authority=f"dns:{EDGE}"):
+        async with bare_subserver(node, "named", tools=WRITES, authority=f"dns:{EDGE}"):
             link = await ready(node, "named", tools=2)
             assert link["registration"]["verified"] is True
-        async with bare(node, "another", tools=WRITES, authority=f"dns:{OTHER}"):
+        async with bare_subserver(node, "another", tools=WRITES, authority=f"dns:{OTHER}"):
             link = await ready(node, "another", tools=1)
             assert link["registration"]["verified"] is False
         assert (await refusal(node, {"type": "uid", "token": "0"}))[0] == -32602
@@ -298,19 +300,19 @@ async def test_an_operator_may_name_who_on_this_machine_speaks_for_an_authority(
 
 @pytest.mark.req("AX-4.2-11")
 async def test_unproved_claims_pass_where_little_can_be_done_with_them(tmp_path: Path, node: RunningNode) -> None:
-    async with bare(node, "readers", tools=[tool("read")], authority=f"dns:{EDGE}"):
+    async with bare_subserver(node, "readers", tools=[tool("read")], authority=f"dns:{EDGE}"):
         link = await ready(node, "readers", tools=1)
         assert link["registration"]["verified"] is False
     extra = '[ax]\nrequire_proof = "never"\n[[access]]\nwho = ["local"]\nscope = "write"\n'
     with running_node(tmp_path / "never", {}, extra) as lax:
-        async with bare(lax, "writers", tools=WRITES, authority=f"dns:{EDGE}"):
+        async with bare_subserver(lax, "writers", tools=WRITES, authority=f"dns:{EDGE}"):
             await ready(lax, "writers", tools=2)
             assert "writers.write" in await listed(lax)
         assert "require_proof" in (tmp_path / "never" / "stderr.txt").read_text()
         assert "require_proof" in (await asyncio.to_thread(lax.cli, "status")).stdout
     extra = '[ax]\nrequire_proof = "always"\n'
     with running_node(tmp_path / "always", {}, extra) as strict:
-        leaf = Bare(await connect(strict), "writers", authority=f"dns:{EDGE}")
+        leaf = BareSubserver(await connect(strict), "writers", authority=f"dns:{EDGE}")
         with pytest.raises(Refused) as refused:
             await leaf.register()
         await leaf.stop()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.ax.bare_subserver import bare, tool
+from tests.ax.bare_subserver import bare_subserver, tool
 from tests.ax.levels import StillClock, level, levels, until
 from tests.ax.tree import ACCESS, parents
 from tests.servers.start import raw
@@ -38,7 +38,7 @@ async def test_the_root_shows_one_flat_sorted_list_with_each_leaf_tool_once(tmp_
         tree = await stack.enter_async_context(levels(tmp_path, 3))
         expected = set()
         for at, segment, offered in ((0, "zz", few), (0, "a", few), (1, "l", few), (2, "deep", many), (2, "d", few)):
-            await stack.enter_async_context(bare(tree[at], segment, tools=offered))
+            await stack.enter_async_context(bare_subserver(tree[at], segment, tools=offered))
             way = ".".join((*("l2", "l3")[:at], segment))
             expected |= {f"{way}.{one['name']}" for one in offered}
         expected |= {f"{way}notifications_dropped" for way in ("", "l2.", "l2.l3.")}
@@ -65,7 +65,7 @@ async def test_equal_local_names_reach_their_own_leaf_only(tmp_path: Path) -> No
     async with levels(tmp_path, 3) as tree, contextlib.AsyncExitStack() as stack:
         ways = {"north": "l2.l3.north", "south": "l2.l3.south", "near": "near"}
         for segment, at in (("north", 2), ("south", 2), ("near", 0)):
-            leaf = bare(tree[at], segment, tools=[tool("status")], call=counting(segment))
+            leaf = bare_subserver(tree[at], segment, tools=[tool("status")], call=counting(segment))
             await stack.enter_async_context(leaf)
             await tree[0].until_listed(f"{ways[segment]}.status")
         async with await HttpPeer.modern_(f"{tree[0].url}/mcp") as peer:
@@ -87,7 +87,7 @@ async def test_two_aggregators_may_each_have_the_same_segment_and_differ_by_pref
         for side in ("left", "right"):
             said = parents((root.ax, side)) + ACCESS
             node = await stack.enter_async_context(level(tmp_path / side, said))
-            await stack.enter_async_context(bare(node, "jira", tools=[tool("search")], call=named(side)))
+            await stack.enter_async_context(bare_subserver(node, "jira", tools=[tool("search")], call=named(side)))
             await node.until_listed("jira.search")
         async with await HttpPeer.modern_(f"{root.url}/mcp") as peer:
             for side in ("left", "right"):
@@ -108,7 +108,7 @@ async def test_registered_at_is_the_time_of_the_registration_in_utc(tmp_path: Pa
         def registered_at() -> str:
             return node.node.operations.tools.routes()["leaf.read"].registered_at
 
-        async with bare(node, "leaf", tools=[tool("read")], heartbeat_interval_ms=0) as leaf:
+        async with bare_subserver(node, "leaf", tools=[tool("read")], heartbeat_interval_ms=0) as leaf:
             await node.until_listed("leaf.read")
             first = registered_at()
             assert STAMP.fullmatch(first)
@@ -119,7 +119,7 @@ async def test_registered_at_is_the_time_of_the_registration_in_utc(tmp_path: Pa
             assert registered_at() == first
             clock.ahead += 3600
             same = {"subserver_id": leaf.subserver_id, "heartbeat_interval_ms": 0}
-            async with bare(node, "leaf", tools=[tool("read")], **same) as second:
+            async with bare_subserver(node, "leaf", tools=[tool("read")], **same) as second:
                 await until(lambda: "leaf.more" not in node.tools())
                 assert STAMP.fullmatch(registered_at())
                 assert registered_at() > first
@@ -162,7 +162,7 @@ async def test_calls_with_equal_ids_keep_apart_their_answers_progress_and_cancel
     connect = HttpPeer.modern_ if era == "modern" else HttpPeer.legacy
     async with (
         levels(tmp_path, 2) as tree,
-        bare(tree[-1], "leaf", tools=[tool("say")], call=last_come_first_served) as leaf,
+        bare_subserver(tree[-1], "leaf", tools=[tool("say")], call=last_come_first_served) as leaf,
         contextlib.AsyncExitStack() as stack,
     ):
         await tree[0].until_listed("l2.leaf.say")
@@ -238,7 +238,7 @@ async def test_each_hop_lists_its_own_subtree_keeps_its_own_table_and_has_its_ow
     offered = [tool("read"), tool("secret"), erase]
     async with (
         levels(tmp_path, 3, RULES.__getitem__) as tree,
-        bare(tree[-1], "leaf", tools=offered, authority="dns:all.example") as leaf,
+        bare_subserver(tree[-1], "leaf", tools=offered, authority="dns:all.example") as leaf,
     ):
 
         def ran() -> list[str]:
@@ -278,7 +278,7 @@ async def test_every_tool_says_how_long_it_takes_and_what_it_changes(tmp_path: P
     silent = {"name": "quiet", "inputSchema": {"type": "object"}}
     async with (
         levels(tmp_path, 3, said) as tree,
-        bare(tree[-1], "leaf", tools=[silent], authority="dns:all.example"),
+        bare_subserver(tree[-1], "leaf", tools=[silent], authority="dns:all.example"),
         await HttpPeer.legacy(f"{tree[0].url}/mcp", {"experimental": {"dev.interlock/ax": {}}}) as peer,
     ):
         for name in ("legacy.echo", "modern.echo", "leaf.quiet"):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, bare, tool
+from tests.ax.bare_subserver import BareSubserver, bare_subserver, tool
 from tests.ax.levels import Level, StillClock, levels, until
 from tests.servers.start import raw
 from tests.support.node_process import Wire, running_node
@@ -36,11 +36,13 @@ async def never(params: dict[str, Any]) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def silent(tmp_path: Path, count: int = 1, **options: Any) -> AsyncIterator[tuple[list[Level], Bare, StillClock]]:
+async def silent(
+    tmp_path: Path, count: int = 1, **options: Any
+) -> AsyncIterator[tuple[list[Level], BareSubserver, StillClock]]:
     """So many nodes, and a leaf below them that answers no call."""
     clock = StillClock()
     given = {"tools": tools(), "call": never, **options}
-    async with levels(tmp_path, count, clock=clock) as tree, bare(tree[-1], "leaf", **given) as leaf:
+    async with levels(tmp_path, count, clock=clock) as tree, bare_subserver(tree[-1], "leaf", **given) as leaf:
         for at, place in enumerate(tree):
             here = ".".join((*(f"l{depth}" for depth in range(at + 2, count + 1)), "leaf", given["tools"][0]["name"]))
             await place.until_listed(here)
@@ -89,7 +91,7 @@ SERVER_S = 300.0  # timeout_s of a server, where nothing else is written
 
 
 @pytest.mark.req("AX-7.3-1")
-async def test_a_tool_without_a_class_has_the_time_of_its_server_and_progress_begins_it_anew(tmp_path: Path) -> None:
+async def test_a_tool_without_a_class_has_its_servers_timeout_and_progress_restarts_it(tmp_path: Path) -> None:
     async with (
         silent(tmp_path, tools=PLAIN) as ((node,), leaf, clock),
         await HttpPeer.modern_(f"{node.url}/mcp") as peer,
@@ -234,7 +236,7 @@ def test_deadlines_are_looked_at_when_they_are_due() -> None:
 
 
 @pytest.mark.parametrize(("link", "outcome"), [(None, "not_sent"), (object(), "unknown")])
-def test_a_call_that_never_left_is_said_not_to_have_been_sent(link: Any, outcome: str) -> None:
+def test_a_call_that_never_left_is_reported_as_not_sent(link: Any, outcome: str) -> None:
     call: Any = SimpleNamespace(timeout_s=30.0, link=link)
     assert timeout_refusal(call, None).details == {
         "timeout_ms": 30_000,

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, bare, tool
+from tests.ax.bare_subserver import BareSubserver, bare_subserver, tool
 from tests.ax.blocking_client import call
 from tests.ax.tree import chain
 from tests.servers.start import raw
@@ -61,10 +61,10 @@ async def client(nodes: list[RunningNode], front: str, **capabilities: Any) -> A
 
 
 @contextlib.asynccontextmanager
-async def leaf(nodes: list[RunningNode], segment: str, **options: Any) -> AsyncIterator[Bare]:
+async def leaf(nodes: list[RunningNode], segment: str, **options: Any) -> AsyncIterator[BareSubserver]:
     """Registered with the lowest node, and listed at the root."""
     offered = options.pop("tools", [tool("read")])
-    async with bare(nodes[-1], segment, tools=offered, **options) as registered:
+    async with bare_subserver(nodes[-1], segment, tools=offered, **options) as registered:
         await asyncio.to_thread(wait_for, lambda: f"{WAY}{segment}__{offered[0]['name']}" in names(nodes[0]))
         yield registered
 
@@ -182,7 +182,7 @@ async def test_a_servers_question_reaches_the_client_and_its_answer_the_server(
 
 @pytest.mark.req("AX-6.3-6")
 @pytest.mark.parametrize("front", FRONTS)
-async def test_a_list_that_changes_at_the_end_is_told_and_listed_at_the_root(
+async def test_a_list_that_changes_at_the_bottom_is_reported_and_listed_at_the_root(
     nodes: list[RunningNode], front: str
 ) -> None:
     async with client(nodes, front) as peer:
@@ -198,7 +198,7 @@ async def test_a_list_that_changes_at_the_end_is_told_and_listed_at_the_root(
 
 @pytest.mark.req("AX-12-1")
 @pytest.mark.parametrize(("front", "server"), CELLS)
-async def test_a_watched_resource_is_told_of_under_its_uri_in_the_tree(
+async def test_a_watched_resource_is_reported_under_its_uri_in_the_tree(
     nodes: list[RunningNode], front: str, server: str
 ) -> None:
     uri = f"mcpax://edge.gate.{server}/raw://text"
@@ -254,7 +254,7 @@ async def test_notifications_of_a_leaf_arrive_with_the_way_they_came(nodes: list
 
 @pytest.mark.req("AX-13.1-1", "AX-13.2-2", "AX-13.2-3")
 @pytest.mark.parametrize("front", FRONTS)
-async def test_a_lost_leaf_is_told_to_the_root_and_its_calls_are_refused_in_the_numbers_of_the_edge(
+async def test_a_lost_leaf_is_reported_to_the_root_and_its_calls_are_refused_with_the_numbers_of_the_edge(
     nodes: list[RunningNode], front: str
 ) -> None:
     segment = f"frail-{front}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, Refused, connect
+from tests.ax.bare_subserver import BareSubserver, Refused, connect
 from tests.ax.blocking_client import call, listed, ready
 from tests.servers.start import raw
 from tests.support.node_process import RunningNode, running_node
@@ -38,7 +38,7 @@ async def test_a_child_registers_over_its_stdio_and_is_proved_by_the_operator(tm
         assert json.loads(answer["result"]["content"][0]["text"]) == ["kid", "write"]
         logs = await asyncio.to_thread(node.cli, "links", "logs", "kid")
         assert "a child says something on stderr" in logs.stdout
-        rival = Bare(await connect(node), "kid")
+        rival = BareSubserver(await connect(node), "kid")
         with pytest.raises(Refused) as refused:
             await rival.register()
         assert refused.value.error["message"] == "namespace_conflict"

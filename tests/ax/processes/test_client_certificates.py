@@ -17,7 +17,7 @@ import pytest
 import websockets
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from tests.ax.bare_subserver import SUBPROTOCOL, Bare, Refused, tool
+from tests.ax.bare_subserver import SUBPROTOCOL, BareSubserver, Refused, tool
 from tests.ax.blocking_client import ready
 from tests.support import intervals
 from tests.support.client_certificates import DAY, Certificate, Issuer
@@ -106,10 +106,12 @@ async def connect(
 
 
 @contextlib.asynccontextmanager
-async def leaf(node: RunningNode, house: House, shown: Certificate | None, **options: Any) -> AsyncIterator[Bare]:
+async def leaf(
+    node: RunningNode, house: House, shown: Certificate | None, **options: Any
+) -> AsyncIterator[BareSubserver]:
     headers = options.pop("headers", None)
     options = {"authority": f"dns:{EDGE}", "tools": WRITES, **options}
-    one = Bare(await connect(node, house, shown, headers), f"s{uuid.uuid4().hex[:12]}", **options)
+    one = BareSubserver(await connect(node, house, shown, headers), f"s{uuid.uuid4().hex[:12]}", **options)
     try:
         yield one
     finally:
@@ -197,7 +199,7 @@ async def test_a_revoked_certificate_is_refused_and_revoking_needs_no_restart(tm
 
 
 @pytest.mark.req("AX-10.1-3")
-async def test_a_certificate_opens_the_door_where_an_access_entry_names_it(tmp_path: Path) -> None:
+async def test_a_certificate_is_accepted_if_an_access_entry_names_it(tmp_path: Path) -> None:
     house = House(tmp_path / "certificates")
     named = '[[access]]\nwho = ["certificate:edge*.example.com"]\nscope = "write"\n'
     closed = settings(house).replace(ACCESS, "") + '[auth]\nanonymous = "never"\n[[access]]\nwho = ["*"]\n'
@@ -303,7 +305,7 @@ async def test_what_a_proxy_passes_on_is_verified_here(behind: RunningNode, hous
 @pytest.mark.parametrize(
     "value", ["x", "::", ":!!:", ":AAAA:", "-----BEGIN%20CERTIFICATE-----", ":" + "A" * 8_000 + ":", "%zz"]
 )
-async def test_what_is_no_certificate_proves_nothing(behind: RunningNode, house: House, value: str) -> None:
+async def test_an_invalid_certificate_proves_nothing(behind: RunningNode, house: House, value: str) -> None:
     assert await refusal(behind, house, None, headers=passed_on(behind, **{"client-cert": value})) == (
         32114,
         "certificate",
@@ -378,7 +380,7 @@ def made(*words: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.req("AX-10.4-1")
-async def test_nodes_with_certificates_of_the_house_authority_register_over_tls_1_3(tmp_path: Path) -> None:
+async def test_nodes_with_certificates_of_the_in_house_authority_register_over_tls_1_3(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     hub = made("hub.example.com", "--ip", "127.0.0.1", folder=folder)
     edge = made("edge", "--dns", EDGE, folder=folder)
@@ -412,7 +414,7 @@ async def test_nodes_with_certificates_of_the_house_authority_register_over_tls_
             assert "certificate" in shown["reason"]
 
 
-async def test_a_node_whose_certificate_is_not_accepted_is_told_where_to_look(tmp_path: Path) -> None:
+async def test_a_node_whose_certificate_is_not_accepted_learns_where_to_look(tmp_path: Path) -> None:
     house = House(tmp_path / "certificates")
     strange = house.strange.issue("x", [EDGE])
     with running_node(tmp_path / "hub", {}, settings(house)) as root:
@@ -447,7 +449,7 @@ async def test_a_certificate_revoked_by_the_command_is_refused(tmp_path: Path) -
         socket = await websockets.connect(
             f"wss://127.0.0.1:{root.port}/ax", subprotocols=[websockets.Subprotocol(SUBPROTOCOL)], ssl=context
         )
-        one = Bare(socket, f"s{uuid.uuid4().hex[:12]}", authority=f"dns:{EDGE}")
+        one = BareSubserver(socket, f"s{uuid.uuid4().hex[:12]}", authority=f"dns:{EDGE}")
         try:
             await one.register()
         except Refused as refused:

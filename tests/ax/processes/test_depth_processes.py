@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.ax.bare_subserver import bare, tool
+from tests.ax.bare_subserver import bare_subserver, tool
 from tests.ax.blocking_client import listed
 from tests.ax.tree import chain
 from tests.support.node_process import RunningNode, Wire
@@ -34,7 +34,7 @@ async def test_eight_nodes_in_eight_processes(
 ) -> None:
     extension = {"extensions": {"dev.interlock/ax": {}}}
     with chain(tmp_path, SEGMENTS, {}) as nodes:
-        async with bare(nodes[-1], "leaf", tools=[tool("read")]) as leaf:
+        async with bare_subserver(nodes[-1], "leaf", tools=[tool("read")]) as leaf:
             name = ".".join((*SEGMENTS, "leaf", "read"))
             async with asyncio.timeout(PATIENCE_S):
                 while name not in (found := await listed(nodes[0])):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import websockets
-from tests.ax.bare_subserver import Bare, Refused, address, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, address, bare_subserver, connect, tool
 from tests.ax.blocking_client import call, ready
 from tests.support.node_process import RunningNode, Wire, running_node
 
@@ -47,14 +47,14 @@ async def _status(node: RunningNode, token: str | None) -> tuple[int, dict[str, 
 
 
 @pytest.mark.req("AX-10.1-3")
-async def test_each_door_takes_its_own_tokens_only(node: RunningNode) -> None:
+async def test_each_endpoint_accepts_only_its_own_tokens(node: RunningNode) -> None:
     client, subserver = _token(node, "client", "laptop"), _token(node, "subserver", "gate")
     operator = _token(node, "operator", "me")
     assert subserver.startswith("ils_")
     for wrong in (None, client, operator, "ils_" + "0" * 43, "nonsense", "eyJhbGciOiJub25lIn0.eyJhdWQiOiJ4In0."):
         code, body = await _status(node, wrong)
         assert (code, body["error"]) == (401, "unauthorised")
-    async with bare(node, "gate", token=subserver, tools=[tool("read")]):
+    async with bare_subserver(node, "gate", token=subserver, tools=[tool("read")]):
         await ready(node, "gate", tools=1)
         with Wire(node, token=subserver) as wire:
             assert wire.modern("tools/list").status == 401
@@ -63,7 +63,10 @@ async def test_each_door_takes_its_own_tokens_only(node: RunningNode) -> None:
 
 async def test_a_revoked_token_ends_its_link_and_no_other(node: RunningNode) -> None:
     staying, leaving = _token(node, "subserver", "staying"), _token(node, "subserver", "leaving")
-    async with bare(node, "staying", token=staying) as kept, bare(node, "leaving", token=leaving) as ended:
+    async with (
+        bare_subserver(node, "staying", token=staying) as kept,
+        bare_subserver(node, "leaving", token=leaving) as ended,
+    ):
         revoked = await asyncio.to_thread(node.cli, "access", "revoke", "leaving")
         assert revoked.returncode == 0
         assert (await ended.closed())[0] == 4401
@@ -75,7 +78,7 @@ async def test_a_revoked_token_ends_its_link_and_no_other(node: RunningNode) -> 
 async def test_what_changes_something_needs_a_proved_authority(node: RunningNode) -> None:
     tools = [tool("read"), tool("write", annotations={"readOnlyHint": False})]
     unproved = _token(node, "subserver", "unproved")
-    async with bare(node, "doubted", token=unproved, tools=tools, authority="dns:edge01.example.com") as leaf:
+    async with bare_subserver(node, "doubted", token=unproved, tools=tools, authority="dns:edge01.example.com") as leaf:
         refused = await leaf.hear("notifications/mcpax/tools_refused")
         assert [(one["name"], one["reason"]) for one in refused["params"]["tools"]] == [
             ("write", "authority_unverified")
@@ -92,7 +95,7 @@ async def test_what_changes_something_needs_a_proved_authority(node: RunningNode
         await ready(node, "doubted", tools=0)
         assert (await call(node, "doubted__read", token=client))["error"]["code"] == -32601
     proved = _token(node, "subserver", "trusted")
-    async with bare(node, "believed", token=proved, tools=tools, authority="dns:Edge01.example.com.") as leaf:
+    async with bare_subserver(node, "believed", token=proved, tools=tools, authority="dns:Edge01.example.com.") as leaf:
         await ready(node, "believed", tools=2)
         assert leaf.session["auth_scope"] == "write"
         shown = await asyncio.to_thread(node.cli, "status", "believed")
@@ -130,7 +133,7 @@ async def test_beyond_this_machine_plain_text_is_refused_unless_something_else_s
     listens = f'[node]\nlisten = "{own}:0"\noperator_listen = "127.0.0.1:0"\n'
     with running_node(tmp_path, {}, extra=ACCESS.replace("[auth]", f"{listens}[auth]")) as node:
         for name, subtree in (("plain", None), ("plain", [str(uuid.uuid4())])):
-            leaf = Bare(await connect(node, token=_token(node, "subserver", name)), "far")
+            leaf = BareSubserver(await connect(node, token=_token(node, "subserver", name)), "far")
             if subtree is not None:
                 leaf.register_params["x-mcpax-subtree-ids"] = subtree
             with pytest.raises(Refused) as refused:
@@ -139,7 +142,7 @@ async def test_beyond_this_machine_plain_text_is_refused_unless_something_else_s
             assert (await leaf.closed())[0] == 4403
             await leaf.stop()
         secured = _token(node, "subserver", "tunnel")
-        async with bare(node, "far", token=secured, **{"x-mcpax-subtree-ids": [str(uuid.uuid4())]}):
+        async with bare_subserver(node, "far", token=secured, **{"x-mcpax-subtree-ids": [str(uuid.uuid4())]}):
             link = await asyncio.to_thread(node.link, "far")
             assert (link["kind"], link["registration"]["secure_by"]) == ("aggregator", "WireGuard")
 
@@ -164,7 +167,7 @@ def test_the_identity_is_kept_and_never_replaced(tmp_path: Path) -> None:
 
 async def test_an_unproved_registrant_may_read_and_no_more(node: RunningNode) -> None:
     token = _token(node, "subserver", "modest")
-    async with bare(node, "modest", token=token, auth_scope="admin") as leaf:
+    async with bare_subserver(node, "modest", token=token, auth_scope="admin") as leaf:
         assert leaf.session["auth_scope"] == "read"
     assert "modest.read" not in await listed_as(node)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import websockets
-from tests.ax.bare_subserver import SUBPROTOCOL, Bare, bare, connect, tool
+from tests.ax.bare_subserver import SUBPROTOCOL, BareSubserver, bare_subserver, connect, tool
 from tests.ax.blocking_client import call as ask_for
 from tests.ax.blocking_client import listed, ready
 from tests.ax.processes.test_client_certificates import IP
@@ -45,7 +45,7 @@ async def calls(node: RunningNode, name: str, bearer: str) -> tuple[int, dict[st
 class Hops:
     """client - root - edge - leaf, each with a token that only the next one knows."""
 
-    def __init__(self, root: RunningNode, edge: RunningNode, leaf: Bare, laptop: str) -> None:
+    def __init__(self, root: RunningNode, edge: RunningNode, leaf: BareSubserver, laptop: str) -> None:
         self.root, self.edge, self.leaf, self.laptop = root, edge, leaf, laptop
 
     async def reads(self) -> bool:
@@ -60,7 +60,9 @@ async def hops(folder: Path) -> AsyncIterator[Hops]:
         above = NOBODY + parents((ax_url(root), "edge"), authority=None) + secret
         with running_node(folder / "edge", {"own": {"command": raw("all")}}, above) as edge:
             wait_parent(edge, {"state": "registered"})
-            async with bare(edge, "leaf", token=token(edge, "subserver", "leaf"), tools=[tool("read")]) as leaf:
+            async with bare_subserver(
+                edge, "leaf", token=token(edge, "subserver", "leaf"), tools=[tool("read")]
+            ) as leaf:
                 await ready(edge, "leaf", tools=1)
                 made = Hops(root, edge, leaf, token(root, "client", "laptop"))
                 async with asyncio.timeout(20):
@@ -223,7 +225,7 @@ async def test_a_client_certificate_is_shown_to_its_parent_alone(tmp_path: Path)
 
 
 @pytest.mark.req("AX-10.2-1")
-async def test_each_registrant_has_a_scope_of_its_own_and_gets_it_anew(tmp_path: Path) -> None:
+async def test_each_registrant_has_its_own_scope_and_gets_it_again(tmp_path: Path) -> None:
     extra = (
         '[ax]\nrequire_proof = "never"\n[degraded]\nenabled = false\n'
         '[[access]]\nwho = ["subserver:one", "subserver:two"]\nscope = "write"\n'
@@ -231,8 +233,8 @@ async def test_each_registrant_has_a_scope_of_its_own_and_gets_it_anew(tmp_path:
     with running_node(tmp_path, {}, extra) as node:
         one = token(node, "subserver", "one", "--scope", "read")
         two = token(node, "subserver", "two", "--scope", "write")
-        async with bare(node, "two", token=two, tools=WRITES) as second:
-            async with bare(node, "one", token=one, tools=WRITES) as first:
+        async with bare_subserver(node, "two", token=two, tools=WRITES) as second:
+            async with bare_subserver(node, "one", token=one, tools=WRITES) as first:
                 await ready(node, "one", tools=1)
                 await ready(node, "two", tools=2)
                 assert (first.session["auth_scope"], second.session["auth_scope"]) == ("read", "write")
@@ -243,13 +245,13 @@ async def test_each_registrant_has_a_scope_of_its_own_and_gets_it_anew(tmp_path:
                 assert not [message for message in first.heard if message.get("method") == "tools/call"]
             # What the first may do is raised, for its next registration; the second does not notice.
             raised = token(node, "subserver", "one", "--scope", "write")
-            async with bare(node, "one", token=raised, tools=WRITES) as again:
+            async with bare_subserver(node, "one", token=raised, tools=WRITES) as again:
                 await ready(node, "one", tools=2)
                 assert again.session["auth_scope"] == "write"
                 assert "result" in (await ask_for(node, "one__write"))
                 assert (await second.beat())["status"] == "ok"
                 assert (await asyncio.to_thread(node.link, "two"))["registration"]["auth_scope"] == "write"
-            async with bare(node, "one", token=raised, tools=WRITES, auth_scope="read") as modest:
+            async with bare_subserver(node, "one", token=raised, tools=WRITES, auth_scope="read") as modest:
                 await ready(node, "one", tools=1)
                 assert modest.session["auth_scope"] == "read"
             assert (await asyncio.to_thread(node.link, "two"))["tools"] == 2

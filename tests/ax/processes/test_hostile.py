@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import websockets
-from tests.ax.bare_subserver import Bare, Refused, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
 from tests.ax.blocking_client import call, listed, ready
 from tests.support import intervals
 from tests.support.node_process import MODERN, RunningNode, running_node, wait_for
@@ -31,7 +31,7 @@ async def _neighbour(node: RunningNode) -> AsyncIterator[str]:
     """An honest subserver that must be callable before and after."""
     segment = f"honest-{uuid.uuid4().hex[:8]}"
     # It promises no beat within the time of a test: one that a busy machine delays would be a loss.
-    async with bare(node, segment, tools=[tool("read")], heartbeat_interval_ms=60_000):
+    async with bare_subserver(node, segment, tools=[tool("read")], heartbeat_interval_ms=60_000):
         await ready(node, segment, tools=1)
         yield f"{segment}__read"
         assert (await call(node, f"{segment}__read"))["result"]["content"][0]["text"] == "read ran"
@@ -39,7 +39,7 @@ async def _neighbour(node: RunningNode) -> AsyncIterator[str]:
 
 async def test_ten_thousand_tools_are_listed_and_more_are_refused_by_name(node: RunningNode) -> None:
     many = [tool(f"t{number}") for number in range(10_050)]
-    async with _neighbour(node), bare(node, "many", tools=many) as leaf:
+    async with _neighbour(node), bare_subserver(node, "many", tools=many) as leaf:
         await ready(node, "many", tools=10_000)
         shown = await listed(node)
         assert sum(name.startswith("many.") for name in shown) == 10_000
@@ -50,7 +50,7 @@ async def test_ten_thousand_tools_are_listed_and_more_are_refused_by_name(node: 
 
 async def test_a_description_of_ten_megabytes_is_left_out(node: RunningNode) -> None:
     tools = [tool("read"), tool("novel", description="x" * (10 * 1024 * 1024))]
-    async with _neighbour(node), bare(node, "novelist", tools=tools):
+    async with _neighbour(node), bare_subserver(node, "novelist", tools=tools):
         await ready(node, "novelist", tools=1)
         assert (await asyncio.to_thread(node.link, "novelist"))["withheld"][0]["name"] == "novel"
 
@@ -61,7 +61,7 @@ async def test_a_result_that_is_too_large_fails_its_call_only(node: RunningNode)
     def answer(params: dict[str, Any]) -> Any:
         return {"content": [{"type": "text", "text": text[params["name"]]}]}
 
-    async with _neighbour(node), bare(node, "giant", tools=[tool("big"), tool("read")], call=answer) as leaf:
+    async with _neighbour(node), bare_subserver(node, "giant", tools=[tool("big"), tool("read")], call=answer) as leaf:
         await ready(node, "giant", tools=2)
         refused = (await call(node, "giant__big"))["error"]
         assert (refused["code"], refused["data"]["limit_bytes"]) == (32132, MESSAGE_BYTES)
@@ -85,16 +85,16 @@ async def test_a_message_that_is_too_large_before_the_registration_ends_the_conn
 @pytest.mark.parametrize("names", [["honest.read"], ["a.b", "read"]])
 async def test_a_leaf_whose_names_reach_into_other_namespaces_is_ended(node: RunningNode, names: list[str]) -> None:
     segment = f"mimic-{uuid.uuid4().hex[:8]}"
-    async with _neighbour(node), bare(node, segment, tools=[tool(name) for name in names]) as leaf:
+    async with _neighbour(node), bare_subserver(node, segment, tools=[tool(name) for name in names]) as leaf:
         refused = await leaf.hear("notifications/mcpax/tools_refused")
         assert refused["params"]["tools"][0]["reason"] == "namespace_invalid"
         assert (await leaf.closed())[0] == 1008
         assert not any(name.startswith(segment) for name in await listed(node))
 
 
-async def test_names_that_collide_within_a_leaf_are_told_apart(node: RunningNode) -> None:
+async def test_names_that_collide_within_a_leaf_are_distinguished(node: RunningNode) -> None:
     originals = ["read", "Read", "READ", "other"]
-    async with _neighbour(node), bare(node, "echoes", tools=[tool(name) for name in originals]):
+    async with _neighbour(node), bare_subserver(node, "echoes", tools=[tool(name) for name in originals]):
         await ready(node, "echoes", tools=4)
         shown = [name for name in await listed(node) if name.startswith("echoes.")]
         assert len(set(shown)) == 4 and {"echoes.other", "echoes.read"} < set(shown)
@@ -108,7 +108,7 @@ async def test_names_that_collide_within_a_leaf_are_told_apart(node: RunningNode
 
 
 async def test_nonsense_on_an_open_link_is_counted_and_then_ends_it(node: RunningNode) -> None:
-    async with _neighbour(node), bare(node, "babble", tools=[tool("read")]) as leaf:
+    async with _neighbour(node), bare_subserver(node, "babble", tools=[tool("read")]) as leaf:
         await ready(node, "babble", tools=1)
         for _ in range(10):
             await leaf.socket.send("no json at all")
@@ -120,7 +120,7 @@ async def test_nonsense_on_an_open_link_is_counted_and_then_ends_it(node: Runnin
 
 
 async def test_answers_nobody_asked_for_change_nothing(node: RunningNode) -> None:
-    async with _neighbour(node) as other, bare(node, "prompter", tools=[tool("read")]) as leaf:
+    async with _neighbour(node) as other, bare_subserver(node, "prompter", tools=[tool("read")]) as leaf:
         await ready(node, "prompter", tools=1)
         for guess in range(200):
             await leaf.send({"jsonrpc": "2.0", "id": guess, "result": {"content": [], "resultType": "complete"}})
@@ -130,14 +130,14 @@ async def test_answers_nobody_asked_for_change_nothing(node: RunningNode) -> Non
 
 
 async def test_a_binary_frame_on_an_open_link_ends_it(node: RunningNode) -> None:
-    async with _neighbour(node), bare(node, "binary") as leaf:
+    async with _neighbour(node), bare_subserver(node, "binary") as leaf:
         await leaf.socket.send(b"\x00\x01")
         assert (await leaf.closed())[0] == 1003
 
 
 async def test_a_flood_before_the_registration_is_answered_is_cut(node: RunningNode) -> None:
     async with _neighbour(node):
-        leaf = Bare(await connect(node), "eager")
+        leaf = BareSubserver(await connect(node), "eager")
         del leaf.register_params["parent_id"]
         leaf.answers = False
         await leaf.send({"jsonrpc": "2.0", "id": 1, "method": "mcpax/register", "params": leaf.register_params})
@@ -155,19 +155,19 @@ async def test_a_flood_before_the_registration_is_answered_is_cut(node: RunningN
 async def test_a_cycle_is_refused_when_it_registers_and_when_it_closes_later(node: RunningNode) -> None:
     own = node.status_at_start["node"]["aggregator_id"]
     for subtree in ([own], [str(uuid.uuid4()), own.upper()]):
-        node_below = Bare(await connect(node), "loop", **{"x-mcpax-subtree-ids": subtree})
+        node_below = BareSubserver(await connect(node), "loop", **{"x-mcpax-subtree-ids": subtree})
         with pytest.raises(Refused) as refused:
             await node_below.register()
         assert (refused.value.error["code"], refused.value.error["message"]) == (32112, "registration_cycle")
         await node_below.stop()
     for bad in (["no-uuid"], [str(uuid.uuid4())] * 0 + [7], [str(uuid.uuid4()) for _ in range(10_001)]):
-        odd = Bare(await connect(node), "loop", **{"x-mcpax-subtree-ids": bad})
+        odd = BareSubserver(await connect(node), "loop", **{"x-mcpax-subtree-ids": bad})
         with pytest.raises(Refused) as refused:
             await odd.register()
         assert refused.value.error["code"] == -32602
         await odd.stop()
     first = str(uuid.uuid4())
-    async with bare(node, "loop", **{"x-mcpax-subtree-ids": [first]}) as later:
+    async with bare_subserver(node, "loop", **{"x-mcpax-subtree-ids": [first]}) as later:
         assert (await later.beat(**{"x-mcpax-subtree-ids": [first, str(uuid.uuid4())]}))["status"] == "ok"
         with pytest.raises(Refused) as refused:
             await later.beat(**{"x-mcpax-subtree-ids": [first, own]})
@@ -178,7 +178,7 @@ async def test_a_cycle_is_refused_when_it_registers_and_when_it_closes_later(nod
 async def test_an_aggregator_below_brings_dotted_names_and_gets_the_route(node: RunningNode) -> None:
     meta = {"x-mcpax-hops": 2, "x-mcpax-capability": {"mutable": False, "latency_class": "fast"}}
     tools = [tool("gw.stm32h7.dma2d_status", _meta=meta)]
-    async with bare(node, "edge", tools=tools, **{"x-mcpax-subtree-ids": [str(uuid.uuid4())]}) as below:
+    async with bare_subserver(node, "edge", tools=tools, **{"x-mcpax-subtree-ids": [str(uuid.uuid4())]}) as below:
         await ready(node, "edge", tools=1)
         shown = (await listed(node))["edge.gw.stm32h7.dma2d_status"]
         assert shown["_meta"]["x-mcpax-hops"] == 3
@@ -193,7 +193,7 @@ async def test_an_aggregator_below_brings_dotted_names_and_gets_the_route(node: 
 async def test_a_client_that_writes_a_route_itself_has_no_effect(node: RunningNode) -> None:
     from tests.support.node_process import Wire
 
-    async with bare(node, "forged", tools=[tool("read")]) as leaf:
+    async with bare_subserver(node, "forged", tools=[tool("read")]) as leaf:
         await ready(node, "forged", tools=1)
 
         def ask() -> Any:
@@ -224,7 +224,7 @@ async def test_a_crowd_that_connects_and_says_nothing_is_kept_small(tmp_path: Pa
 
 async def test_a_flood_of_changed_lists_costs_the_node_few_readings(node: RunningNode) -> None:
     many = [tool(f"t{number}", description="x" * 300) for number in range(5000)]
-    async with _neighbour(node) as other, bare(node, "restless", tools=many) as leaf:
+    async with _neighbour(node) as other, bare_subserver(node, "restless", tools=many) as leaf:
         await ready(node, "restless", tools=5000)
         before = sum(message.get("method") == "tools/list" for message in leaf.heard)
         for number in range(400):
@@ -244,7 +244,7 @@ async def test_a_flood_of_changed_lists_costs_the_node_few_readings(node: Runnin
 async def test_many_megabytes_of_descriptions_are_cut_off_by_name(node: RunningNode) -> None:
     """Each item is within its limit and each page within that of a message; all of them together are too much."""
     page = [tool(f"t{number}", description="x" * 1_000_000) for number in range(10)]
-    async with _neighbour(node), bare(node, "epic", tools=page) as leaf:
+    async with _neighbour(node), bare_subserver(node, "epic", tools=page) as leaf:
         leaf.pages = 8
         await leaf.notify("notifications/tools/list_changed")
         link = await ready(node, "epic", tools=60)
@@ -253,11 +253,11 @@ async def test_many_megabytes_of_descriptions_are_cut_off_by_name(node: RunningN
         ]
 
 
-async def test_an_aggregators_names_that_imitate_others_stand_below_its_own(node: RunningNode) -> None:
+async def test_an_aggregators_names_that_imitate_others_stay_below_its_own(node: RunningNode) -> None:
     async with _neighbour(node) as other:
         imitated = other.replace("__", ".")
         tools = [tool(imitated), tool("notifications_dropped"), tool(f"{imitated}.more")]
-        async with bare(node, "ape", tools=tools, **{"x-mcpax-subtree-ids": [str(uuid.uuid4())]}) as ape:
+        async with bare_subserver(node, "ape", tools=tools, **{"x-mcpax-subtree-ids": [str(uuid.uuid4())]}) as ape:
             await ready(node, "ape", tools=3)
             shown = await listed(node)
             assert {name for name in shown if name.startswith("ape.")} == {f"ape.{one['name']}" for one in tools}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import websockets
-from tests.ax.bare_subserver import Bare, Refused, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
 from tests.ax.blocking_client import call, hearing, listed, ready, told
 from tests.support.node_process import RunningNode, Wire, running_node
 
@@ -30,10 +30,10 @@ def _says(who: str) -> Any:
 class Victim:
     """An aggregator `bank` with the tools bank.pay and bank.vault.open, beside a leaf `shop`."""
 
-    def __init__(self, node: RunningNode, bank: Bare, shop: Bare) -> None:
+    def __init__(self, node: RunningNode, bank: BareSubserver, shop: BareSubserver) -> None:
         self.node, self.bank, self.shop = node, bank, shop
 
-    async def unharmed(self, *attackers: Bare) -> None:
+    async def unharmed(self, *attackers: BareSubserver) -> None:
         """Every form of the victim's names leads to the victim, and never to an attacker."""
         for name in ("bank.pay", "bank__pay", "bank.vault.open", "bank__vault__open", "shop.buy", "shop__buy"):
             answer = await call(self.node, name)
@@ -58,8 +58,8 @@ async def victim(node: RunningNode) -> AsyncIterator[Victim]:
     above = {"x-mcpax-subtree-ids": [str(uuid.uuid4())]}
     tools = [tool("pay"), tool("vault.open")]
     async with (
-        bare(node, "bank", tools=tools, call=_says("bank"), **above) as bank,
-        bare(node, "shop", tools=[tool("buy")], call=_says("shop")) as shop,
+        bare_subserver(node, "bank", tools=tools, call=_says("bank"), **above) as bank,
+        bare_subserver(node, "shop", tools=[tool("buy")], call=_says("shop")) as shop,
     ):
         await ready(node, "bank", tools=2)
         await ready(node, "shop", tools=1)
@@ -71,8 +71,8 @@ async def victim(node: RunningNode) -> AsyncIterator[Victim]:
 
 
 @contextlib.asynccontextmanager
-async def attacker(node: RunningNode, segment: str, **options: Any) -> AsyncIterator[Bare]:
-    one = Bare(await connect(node), segment, call=_says("the attacker"), **options)
+async def attacker(node: RunningNode, segment: str, **options: Any) -> AsyncIterator[BareSubserver]:
+    one = BareSubserver(await connect(node), segment, call=_says("the attacker"), **options)
     try:
         yield one
     finally:
@@ -202,7 +202,9 @@ async def test_the_victims_identity_does_not_give_its_place_away(victim: Victim)
         victim.node.cli, "access", "token", "--for", "subserver", "--name", f"evil-{uuid.uuid4().hex[:6]}"
     )
     socket = await connect(victim.node, token=made.stdout.strip())
-    evil = Bare(socket, "bank", call=_says("the attacker"), subserver_id=victim.bank.subserver_id, tools=[tool("pay")])
+    evil = BareSubserver(
+        socket, "bank", call=_says("the attacker"), subserver_id=victim.bank.subserver_id, tools=[tool("pay")]
+    )
     try:
         with pytest.raises(Refused) as refused:
             await evil.register()

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.ax.bare_subserver import LEGACY, MODERN, bare, tool
+from tests.ax.bare_subserver import LEGACY, MODERN, bare_subserver, tool
 from tests.support.node_process import RunningNode, Wire
 
 
@@ -17,7 +17,7 @@ async def _call(node: RunningNode, name: str, arguments: dict[str, object] | Non
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_a_bare_subserver_registers_and_serves(node: RunningNode, era: str) -> None:
-    async with bare(node, f"plant-{era[:4]}", tools=[tool("read")], era=era) as leaf:
+    async with bare_subserver(node, f"plant-{era[:4]}", tools=[tool("read")], era=era) as leaf:
         assert leaf.session["status"] == "registered"
         assert leaf.session["assigned_segment"] == leaf.segment
         assert leaf.session["heartbeat_deadline_ms"] == 15000

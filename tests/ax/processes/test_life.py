@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, Refused, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
 from tests.ax.blocking_client import call, hearing, legacy_call, listed, ready, told
 from tests.support.node_process import RunningNode, running_node, wait_for
 from websockets.exceptions import InvalidHandshake
@@ -29,7 +29,7 @@ def _availability(shown: dict[str, Any]) -> str:
 
 @pytest.mark.req("AX-13.2-1", "AX-13.2-2", "AX-6.3-2")
 async def test_one_that_falls_silent_is_degraded_then_gone(node: RunningNode) -> None:
-    async with bare(node, "silent", tools=[tool("read")], heartbeat_interval_ms=300) as leaf:
+    async with bare_subserver(node, "silent", tools=[tool("read")], heartbeat_interval_ms=300) as leaf:
         await ready(node, "silent", tools=1)
         before = time.time()
         code, reason = await leaf.closed()
@@ -68,7 +68,7 @@ def _wall(text: str) -> float:
 
 @pytest.mark.req("AX-6.3-2")
 async def test_two_misses_and_a_beat_are_no_loss(node: RunningNode) -> None:
-    async with bare(node, "faint", tools=[tool("read")], heartbeat_interval_ms=400) as leaf:
+    async with bare_subserver(node, "faint", tools=[tool("read")], heartbeat_interval_ms=400) as leaf:
         await ready(node, "faint", tools=1)
         leaf.answers = False  # it is stuck, and misses its beats
         await asyncio.to_thread(node.wait_link, "faint", {"state": "degraded"})
@@ -82,7 +82,10 @@ async def test_two_misses_and_a_beat_are_no_loss(node: RunningNode) -> None:
 
 @pytest.mark.req("AX-6.3-5", "AX-6.3-4", "AX-13.1-1")
 async def test_one_that_deregisters_is_gone_at_once_and_its_segment_free(node: RunningNode) -> None:
-    async with bare(node, "polite", tools=[tool("read")]) as leaf, bare(node, "beside", tools=[tool("read")]) as other:
+    async with (
+        bare_subserver(node, "polite", tools=[tool("read")]) as leaf,
+        bare_subserver(node, "beside", tools=[tool("read")]) as other,
+    ):
         await ready(node, "polite", tools=1)
         await ready(node, "beside", tools=1)
         session = {"session_id": leaf.session["session_id"]}
@@ -97,7 +100,7 @@ async def test_one_that_deregisters_is_gone_at_once_and_its_segment_free(node: R
             await told(heard, "notifications/tools/list_changed")
             while not heard.empty():
                 assert heard.get_nowait()["method"] != "notifications/message"
-    async with bare(node, "polite", tools=[tool("read")]):
+    async with bare_subserver(node, "polite", tools=[tool("read")]):
         await ready(node, "polite", tools=1)
 
 
@@ -110,7 +113,7 @@ async def test_calls_under_way_end_when_the_subserver_is_cut_off(node: RunningNo
         await asyncio.Event().wait()
 
     async with (
-        bare(node, "cut", tools=[tool("slow")], call=never) as leaf,
+        bare_subserver(node, "cut", tools=[tool("slow")], call=never) as leaf,
         hearing(node) as plain,
         hearing(node, EXTENSION) as knowing,
     ):
@@ -134,16 +137,18 @@ async def test_calls_under_way_end_when_the_subserver_is_cut_off(node: RunningNo
 
 @pytest.mark.req("AX-13.2-5")
 async def test_one_that_returns_takes_its_names_back_as_it_now_defines_them(node: RunningNode) -> None:
-    first = Bare(await connect(node), "back", tools=[tool("read", description="old")])
+    first = BareSubserver(await connect(node), "back", tools=[tool("read", description="old")])
     await first.register()
     await ready(node, "back", tools=1)
     first.cut()
     await asyncio.to_thread(node.wait_link, "back", {"state": "degraded"})
-    stranger = Bare(await connect(node), "back")
+    stranger = BareSubserver(await connect(node), "back")
     with pytest.raises(Refused) as refused:
         await stranger.register()
     assert refused.value.error["message"] == "namespace_conflict"
-    second = Bare(await connect(node), "back", tools=[tool("read", description="new")], subserver_id=first.subserver_id)
+    second = BareSubserver(
+        await connect(node), "back", tools=[tool("read", description="new")], subserver_id=first.subserver_id
+    )
     second.answers = False
     await second.register()
     assert second.session["session_id"] != first.session["session_id"]
@@ -162,9 +167,9 @@ async def test_one_that_returns_takes_its_names_back_as_it_now_defines_them(node
 
 
 async def test_a_reconnecting_subserver_supersedes_itself(node: RunningNode) -> None:
-    async with bare(node, "twin", tools=[tool("read")]) as old:
+    async with bare_subserver(node, "twin", tools=[tool("read")]) as old:
         await ready(node, "twin", tools=1)
-        async with bare(node, "twin", tools=[tool("read")], subserver_id=old.subserver_id) as new:
+        async with bare_subserver(node, "twin", tools=[tool("read")], subserver_id=old.subserver_id) as new:
             assert (await old.closed())[0] == 4409
             await ready(node, "twin", tools=1)
             assert "result" in await call(node, "twin__read")
@@ -173,7 +178,7 @@ async def test_a_reconnecting_subserver_supersedes_itself(node: RunningNode) -> 
 
 
 async def test_lists_that_change_are_read_again(node: RunningNode) -> None:
-    async with bare(node, "moody", tools=[tool("one")]) as leaf, hearing(node) as heard:
+    async with bare_subserver(node, "moody", tools=[tool("one")]) as leaf, hearing(node) as heard:
         await ready(node, "moody", tools=1)
         while not heard.empty():
             heard.get_nowait()
@@ -187,7 +192,10 @@ async def test_lists_that_change_are_read_again(node: RunningNode) -> None:
 @pytest.mark.req("AX-6.1-4")
 async def test_what_the_registration_leaves_out_is_not_asked_for(node: RunningNode) -> None:
     capabilities = {"tools": False, "resources": False, "notifications": False}
-    async with bare(node, "mute", tools=[tool("read")], capabilities=capabilities) as leaf, hearing(node) as heard:
+    async with (
+        bare_subserver(node, "mute", tools=[tool("read")], capabilities=capabilities) as leaf,
+        hearing(node) as heard,
+    ):
         await leaf.notify("notifications/custom", {"n": 1})
         await ready(node, "mute", tools=0)
         await asyncio.to_thread(wait_for, lambda: node.link("mute")["registration"]["unwanted_notifications"] == 1)
@@ -198,7 +206,7 @@ async def test_what_the_registration_leaves_out_is_not_asked_for(node: RunningNo
 
 
 async def test_notifications_arrive_in_order_with_their_origin_and_untouched_ids(node: RunningNode) -> None:
-    async with bare(node, "vocal", tools=[tool("read")]) as leaf, hearing(node, EXTENSION) as heard:
+    async with bare_subserver(node, "vocal", tools=[tool("read")]) as leaf, hearing(node, EXTENSION) as heard:
         await ready(node, "vocal", tools=1)
         for number in range(50):
             meta = {"x-mcpax-event-id": "MADE-UP", "x-mcpax-causal-parent": None, "x-mcpax-origin": "another"}
@@ -216,8 +224,8 @@ async def test_notifications_arrive_in_order_with_their_origin_and_untouched_ids
         assert log["params"]["logger"] == "vocal.core"
 
 
-async def test_a_flood_is_held_back_counted_and_told(node: RunningNode) -> None:
-    async with bare(node, "flood", tools=[tool("read")]) as leaf, hearing(node, EXTENSION) as heard:
+async def test_a_flood_is_held_back_counted_and_reported(node: RunningNode) -> None:
+    async with bare_subserver(node, "flood", tools=[tool("read")]) as leaf, hearing(node, EXTENSION) as heard:
         await ready(node, "flood", tools=1)
         for number in range(3000):
             await leaf.notify("notifications/vendor/tick", {"n": number})
@@ -244,7 +252,7 @@ async def test_a_node_that_stops_answers_what_is_under_way_and_sends_its_subserv
         return {"content": [{"type": "text", "text": "after all"}]}
 
     with running_node(tmp_path, {}) as own:
-        async with bare(own, "held", tools=[tool("slow")], call=held) as leaf:
+        async with bare_subserver(own, "held", tools=[tool("slow")], call=held) as leaf:
             await ready(own, "held", tools=1)
             calling = asyncio.create_task(call(own, "held__slow"))
             await asyncio.wait_for(begun.wait(), 10)

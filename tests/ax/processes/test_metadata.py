@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.ax.bare_subserver import bare, tool
+from tests.ax.bare_subserver import bare_subserver, tool
 from tests.ax.blocking_client import call, hearing, told
 from tests.ax.tree import chain
 from tests.servers.start import raw, serving
@@ -77,7 +77,7 @@ async def _told_nothing(nodes: list[RunningNode]) -> AsyncIterator[None]:
     async with hearing(root) as heard:
         yield
         segment = f"herald-{uuid.uuid4().hex[:8]}"
-        async with bare(edge, segment, tools=[tool("read")]):
+        async with bare_subserver(edge, segment, tools=[tool("read")]):
             await told(heard, CHANGED)
             assert await asyncio.to_thread(_shown, root, f"edge.{segment}.read")
 
@@ -88,7 +88,7 @@ async def test_a_leaf_that_misses_heartbeats_is_degraded_at_the_root_and_whole_a
 ) -> None:
     root, edge = nodes
     interval_ms = int(INTERVAL_S * 1000)
-    async with bare(edge, "faint", tools=[tool("read")], heartbeat_interval_ms=interval_ms) as leaf:
+    async with bare_subserver(edge, "faint", tools=[tool("read")], heartbeat_interval_ms=interval_ms) as leaf:
         await _until(root, "edge.faint.read", availability="always")
         async with _told_nothing(nodes):
             leaf.answers = False
@@ -105,12 +105,12 @@ async def test_a_leaf_that_misses_heartbeats_is_degraded_at_the_root_and_whole_a
 
 async def test_a_leaf_that_is_cut_off_is_degraded_at_the_root_until_it_is_back(nodes: list[RunningNode]) -> None:
     root, edge = nodes
-    async with bare(edge, "torn", tools=[tool("read")]) as leaf:
+    async with bare_subserver(edge, "torn", tools=[tool("read")]) as leaf:
         await _until(root, "edge.torn.read", availability="always")
         async with _told_nothing(nodes):
             leaf.cut()
             await _until(root, "edge.torn.read", INTERVAL_S, availability="degraded")
-            returned = bare(edge, "torn", tools=[tool("read")], subserver_id=leaf.subserver_id)
+            returned = bare_subserver(edge, "torn", tools=[tool("read")], subserver_id=leaf.subserver_id)
             async with returned:
                 await _until(root, "edge.torn.read", INTERVAL_S, availability="always")
 
@@ -130,7 +130,7 @@ async def test_an_unmodified_server_that_is_away_is_degraded_at_the_root_until_i
         await _until(root, "edge.plain.exact", INTERVAL_S, availability="always")
 
 
-async def test_metadata_that_a_leaf_changes_is_read_anew_everywhere_and_told_to_no_client(
+async def test_metadata_that_a_leaf_changes_is_read_again_everywhere_and_reported_to_no_client(
     nodes: list[RunningNode],
 ) -> None:
     root, edge = nodes
@@ -138,7 +138,7 @@ async def test_metadata_that_a_leaf_changes_is_read_anew_everywhere_and_told_to_
     def read(latency_class: str) -> dict[str, Any]:
         return tool("read", _meta={"x-mcpax-capability": {"mutable": False, "latency_class": latency_class}})
 
-    async with bare(edge, "ageing", tools=[read("fast")]) as leaf:
+    async with bare_subserver(edge, "ageing", tools=[read("fast")]) as leaf:
         await _until(root, "edge.ageing.read", latency_class="fast")
         async with _told_nothing(nodes):
             leaf.tools = [read("slow")]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ax.bare_subserver import Bare, Refused, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
 from tests.ax.blocking_client import call, listed, ready
 from tests.support.node_process import RunningNode, running_node
 
@@ -33,7 +33,7 @@ def _token(node: RunningNode, name: str) -> str:
 
 
 async def _refusal(node: RunningNode, token: str, **register: str) -> tuple[int, str]:
-    leaf = Bare(await connect(node, token=token), "plant", **register)
+    leaf = BareSubserver(await connect(node, token=token), "plant", **register)
     with pytest.raises(Refused) as refused:
         await leaf.register()
     await leaf.stop()
@@ -44,7 +44,7 @@ async def _refusal(node: RunningNode, token: str, **register: str) -> tuple[int,
 async def test_ownership_outlives_the_session_and_the_aggregator(folder: Path) -> None:
     with running_node(folder, {}, extra=ACCESS) as node:
         owner, other = _token(node, "owner"), _token(node, "other")
-        async with bare(node, "plant", token=owner, authority="dns:owner.example.com", tools=[tool("read")]):
+        async with bare_subserver(node, "plant", token=owner, authority="dns:owner.example.com", tools=[tool("read")]):
             await ready(node, "plant", tools=1)
         await asyncio.to_thread(_until_gone, node)
         assert await _refusal(node, other, authority="dns:other.example.com") == (32115, "authority_conflict")
@@ -53,13 +53,13 @@ async def test_ownership_outlives_the_session_and_the_aggregator(folder: Path) -
     with running_node(folder, {}, extra=ACCESS) as node:
         assert "plant.read" not in await listed(node)
         assert await _refusal(node, other, authority="dns:other.example.com") == (32115, "authority_conflict")
-        async with bare(node, "plant", token=owner, authority="dns:owner.example.com", tools=[tool("read")]):
+        async with bare_subserver(node, "plant", token=owner, authority="dns:owner.example.com", tools=[tool("read")]):
             await ready(node, "plant", tools=1)
             assert "result" in await call(node, "plant__read")
         await asyncio.to_thread(_until_gone, node)
         freed = await asyncio.to_thread(node.cli, "links", "release", "plant")
         assert (freed.returncode, freed.stdout.strip()) == (0, "plant is free")
-        async with bare(node, "plant", token=other, authority="dns:other.example.com"):
+        async with bare_subserver(node, "plant", token=other, authority="dns:other.example.com"):
             pass
         nothing = await asyncio.to_thread(node.cli, "links", "release", "nowhere")
         assert nothing.returncode == 1
@@ -75,8 +75,8 @@ def _until_gone(node: RunningNode) -> None:
 async def test_what_became_of_registrations_is_on_record(folder: Path) -> None:
     with running_node(folder, {}, extra=ACCESS) as node:
         owner = _token(node, "owner")
-        async with bare(node, "plant", token=owner) as leaf:
-            rival = Bare(await connect(node, token=owner), "plant")
+        async with bare_subserver(node, "plant", token=owner) as leaf:
+            rival = BareSubserver(await connect(node, token=owner), "plant")
             with pytest.raises(Refused):
                 await rival.register()
             await rival.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import bare, tool
+from tests.ax.bare_subserver import bare_subserver, tool
 from tests.ax.raw_aggregator import (
     PATIENCE_S,
     Aggregator,
@@ -110,13 +110,13 @@ async def test_a_node_registers_as_the_aggregator_it_is_and_is_the_same_after_a_
 
 
 @pytest.mark.req("AX-5.3-4")
-async def test_an_aggregator_that_joins_below_is_said_in_the_next_heartbeat(tmp_path: Path) -> None:
+async def test_an_aggregator_that_joins_below_is_sent_in_the_next_heartbeat(tmp_path: Path) -> None:
     below = "cccccccc-cccc-4ccc-8ccc-cccccccccccc"
     access = '[[access]]\nwho = ["local"]\nscope = "admin"\n'
     async with joined(tmp_path, access, servers={}) as (node, session):
         own = registration(session)["subserver_id"]
         ids = [below, "dddddddd-dddd-4ddd-8ddd-dddddddddddd"]
-        async with bare(node, "hall", subserver_id=below, **{"x-mcpax-subtree-ids": ids}):
+        async with bare_subserver(node, "hall", subserver_id=below, **{"x-mcpax-subtree-ids": ids}):
             said = await _beat_with_subtree(session, 3)
             assert said[0] == own
             assert set(said) == {own, *ids}
@@ -204,7 +204,7 @@ async def test_a_parent_of_either_era_is_served_on_the_same_link(tmp_path: Path)
 
 
 @pytest.mark.req("AX-5.3-1")
-async def test_a_modern_parent_that_does_not_listen_is_told_of_changed_lists_all_the_same(tmp_path: Path) -> None:
+async def test_a_modern_parent_that_does_not_listen_still_learns_of_changed_lists(tmp_path: Path) -> None:
     async with joined(tmp_path, OPEN) as (node, session):
         await listed(session, "bench.echo")
         told = len(session.all("notifications/tools/list_changed"))
@@ -220,7 +220,7 @@ async def test_a_modern_parent_that_does_not_listen_is_told_of_changed_lists_all
         assert len(session.all("mcpax/register")) == 1
 
 
-async def test_what_a_parent_listens_to_is_not_ended_when_the_door_looks_whose_token_lapsed(tmp_path: Path) -> None:
+async def test_a_parents_listening_does_not_end_when_the_endpoint_checks_lapsed_tokens(tmp_path: Path) -> None:
     async with joined(tmp_path, OPEN) as (node, session):
         await listed(session, "bench.echo")
         params = {"notifications": {"toolsListChanged": True}, "_meta": _modern()}
@@ -318,7 +318,10 @@ async def test_what_the_granted_scope_does_not_reach_is_not_listed_and_denied_by
 
 @pytest.mark.req("AX-13.2-2")
 async def test_a_degraded_tool_is_refused_upward_in_the_drafts_own_words(tmp_path: Path) -> None:
-    async with joined(tmp_path, servers={}) as (node, session), bare(node, "frail", tools=[tool("read")]) as low:
+    async with (
+        joined(tmp_path, servers={}) as (node, session),
+        bare_subserver(node, "frail", tools=[tool("read")]) as low,
+    ):
         await listed(session, "frail.read")
         low.cut()
         await session.hears("notifications/mcpax/subserver_lost")

@@ -5,12 +5,12 @@ import json
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import MODERN, Bare, bare, connect, tool
+from tests.ax.bare_subserver import MODERN, BareSubserver, bare_subserver, connect, tool
 from tests.ax.blocking_client import ready
 from tests.support.node_process import RunningNode, Wire
 
 
-class Library(Bare):
+class Library(BareSubserver):
     """Also has resources and prompts."""
 
     async def _serve(self, request: dict[str, Any]) -> None:
@@ -60,9 +60,9 @@ async def test_resources_and_prompts_are_read_by_their_route(node: RunningNode) 
 
 
 @pytest.mark.parametrize("events", [True, False])
-async def test_a_2026_client_hears_events_of_the_tree_if_it_asked_for_them(node: RunningNode, events: bool) -> None:
+async def test_a_2026_client_receives_tree_events_if_it_asked_for_them(node: RunningNode, events: bool) -> None:
     segment = f"events-{str(events).lower()}"
-    async with bare(node, segment, tools=[tool("read")]) as leaf:
+    async with bare_subserver(node, segment, tools=[tool("read")]) as leaf:
         await ready(node, segment, tools=1)
         meta = {
             "io.modelcontextprotocol/protocolVersion": MODERN,

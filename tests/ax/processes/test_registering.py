@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import websockets
-from tests.ax.bare_subserver import Bare, Refused, address, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, address, bare_subserver, connect, tool
 from tests.ax.blocking_client import call, listed, ready
 from tests.support import intervals
 from tests.support.node_process import RunningNode, Wire, running_node
@@ -36,7 +36,7 @@ async def _segments(node: RunningNode) -> list[str]:
 
 @pytest.mark.req("AX-6.2-1", "AX-6.1-1", "AX-13.4-1")
 async def test_the_example_of_the_draft_is_accepted_to_the_letter(node: RunningNode) -> None:
-    leaf = Bare(await connect(node), "stm32h7")
+    leaf = BareSubserver(await connect(node), "stm32h7")
     leaf.register_params = DRAFT_EXAMPLE
     leaf.subserver_id = str(DRAFT_EXAMPLE["subserver_id"])
     answer = await leaf.register()
@@ -66,7 +66,7 @@ async def test_the_example_of_the_draft_is_accepted_to_the_letter(node: RunningN
         ("[]", -32600),
     ],
 )
-async def test_whatever_comes_before_a_registration_is_refused_and_closed(
+async def test_any_message_before_a_registration_is_refused_and_closes_the_connection(
     node: RunningNode, first: str, code: int
 ) -> None:
     socket = await connect(node)
@@ -110,9 +110,9 @@ async def test_another_subprotocol_is_refused_before_the_upgrade(node: RunningNo
 
 @pytest.mark.req("AX-4.2-2")
 async def test_the_first_keeps_its_segment(node: RunningNode) -> None:
-    async with bare(node, "first", tools=[tool("read")]) as first:
+    async with bare_subserver(node, "first", tools=[tool("read")]) as first:
         await ready(node, "first", tools=1)
-        second = Bare(await connect(node), "first")
+        second = BareSubserver(await connect(node), "first")
         with pytest.raises(Refused) as refused:
             await second.register()
         assert refused.value.error["code"] == 32110
@@ -127,7 +127,7 @@ async def test_the_first_keeps_its_segment(node: RunningNode) -> None:
 
 @pytest.mark.req("AX-4.2-2")
 async def test_of_two_that_race_for_a_segment_exactly_one_wins(node: RunningNode) -> None:
-    racers = [Bare(await connect(node), "raced") for _ in range(8)]
+    racers = [BareSubserver(await connect(node), "raced") for _ in range(8)]
     outcomes = await asyncio.gather(*(racer.register() for racer in racers), return_exceptions=True)
     assert sum(isinstance(outcome, dict) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, Refused) for outcome in outcomes) == 7
@@ -137,7 +137,10 @@ async def test_of_two_that_race_for_a_segment_exactly_one_wins(node: RunningNode
 
 @pytest.mark.req("AX-6.2-2")
 async def test_a_session_is_worth_nothing_to_others(node: RunningNode) -> None:
-    async with bare(node, "owner-a", tools=[tool("read")]) as victim, bare(node, "owner-b") as thief:
+    async with (
+        bare_subserver(node, "owner-a", tools=[tool("read")]) as victim,
+        bare_subserver(node, "owner-b") as thief,
+    ):
         await ready(node, "owner-a", tools=1)
         for method in ("mcpax/heartbeat", "mcpax/deregister"):
             with pytest.raises(Refused) as refused:
@@ -147,14 +150,14 @@ async def test_a_session_is_worth_nothing_to_others(node: RunningNode) -> None:
         assert "owner-a.read" in await listed(node)
         given = [victim.session["session_id"], thief.session["session_id"]]
         for _ in range(8):
-            async with bare(node, "owner-c", subserver_id=str(uuid.UUID(int=7))) as again:
+            async with bare_subserver(node, "owner-c", subserver_id=str(uuid.UUID(int=7))) as again:
                 given.append(again.session["session_id"])
         assert len(set(given)) == 10
         assert min(map(len, given)) >= 22  # 128 bits as text
 
 
-async def test_one_link_is_one_registration_and_unknown_methods_are_said_to_be(node: RunningNode) -> None:
-    async with bare(node, "twice") as leaf:
+async def test_a_link_is_one_registration_and_unknown_methods_are_reported(node: RunningNode) -> None:
+    async with bare_subserver(node, "twice") as leaf:
         with pytest.raises(Refused) as refused:
             await leaf.request("mcpax/register", {**leaf.register_params, "segment": "thrice"})
         assert refused.value.error["code"] == -32600
@@ -173,7 +176,7 @@ def test_a_client_can_register_nothing(node: RunningNode) -> None:
 
 @pytest.mark.parametrize("segment", ["rooms", "tools"])
 async def test_segments_that_are_the_nodes_own_are_refused(node: RunningNode, segment: str) -> None:
-    leaf = Bare(await connect(node), segment)
+    leaf = BareSubserver(await connect(node), segment)
     with pytest.raises(Refused) as refused:
         await leaf.register()
     assert refused.value.error["code"] in (32110, 32111)
@@ -184,7 +187,7 @@ async def test_segments_that_are_the_nodes_own_are_refused(node: RunningNode, se
 @pytest.mark.parametrize("segment", ["Caps", "with.dot", "", "x" * 64, "with space", "größe"])
 async def test_segments_that_are_none_are_refused(node: RunningNode, segment: str) -> None:
     before = await asyncio.to_thread(node.admin, "/admin/links")
-    leaf = Bare(await connect(node), segment)
+    leaf = BareSubserver(await connect(node), segment)
     with pytest.raises(Refused) as refused:
         await leaf.register()
     error = refused.value.error
@@ -209,7 +212,7 @@ async def test_segments_that_are_none_are_refused(node: RunningNode, segment: st
 async def test_a_subserver_that_says_nothing_of_a_parent_is_asked(
     node: RunningNode, answer: Any, code: int | None
 ) -> None:
-    leaf = Bare(await connect(node), f"asked-{uuid.uuid4().hex[:8]}")
+    leaf = BareSubserver(await connect(node), f"asked-{uuid.uuid4().hex[:8]}")
     del leaf.register_params["parent_id"]
     leaf.answers = False
     registering = asyncio.create_task(leaf.register())
@@ -230,9 +233,9 @@ async def test_a_subserver_that_says_nothing_of_a_parent_is_asked(
 
 async def test_our_own_id_as_parent_passes_and_another_does_not(node: RunningNode) -> None:
     own = node.status_at_start["node"]["aggregator_id"]
-    async with bare(node, "parented", parent_id=own):
+    async with bare_subserver(node, "parented", parent_id=own):
         pass
-    leaf = Bare(await connect(node), "stranger", parent_id=str(uuid.uuid4()))
+    leaf = BareSubserver(await connect(node), "stranger", parent_id=str(uuid.uuid4()))
     with pytest.raises(Refused) as refused:
         await leaf.register()
     assert refused.value.error["message"] == "split_brain"
@@ -242,7 +245,7 @@ async def test_our_own_id_as_parent_passes_and_another_does_not(node: RunningNod
 
 @pytest.mark.req("AX-7.1-1")
 async def test_the_routing_table_has_its_four_columns(node: RunningNode) -> None:
-    async with bare(node, "routed", tools=[tool("Read-It")]) as leaf:
+    async with bare_subserver(node, "routed", tools=[tool("Read-It")]) as leaf:
         await ready(node, "routed", tools=1)
         printed = await asyncio.to_thread(node.cli, "tools", "routes", "--json")
         entry = json.loads(printed.stdout)["routed.read-it"]

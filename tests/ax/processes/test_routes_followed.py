@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import bare, tool
+from tests.ax.bare_subserver import bare_subserver, tool
 from tests.ax.processes.test_parents import OPEN, joined, listed
 from tests.ax.raw_aggregator import Session
 from tests.ax.tree import ACCESS, ax_url, parents, wait_parent
@@ -83,7 +83,7 @@ async def test_a_call_that_is_confirmed_reaches_the_leaf_with_its_whole_route(tm
     route = ["root", "edge", "plant", "fire"]
     async with (
         joined(tmp_path, GATED, servers={}) as (node, session),
-        bare(node, "plant", tools=[FIRE], authority=PROVED) as plant,
+        bare_subserver(node, "plant", tools=[FIRE], authority=PROVED) as plant,
     ):
         await listed(session, "plant.fire")
         held = await routed(session, "tools/call", route, 1, name="fire", arguments={"n": 1})
@@ -121,7 +121,7 @@ async def test_a_confirmation_that_is_carried_down_has_the_route_of_its_call(tmp
     try:
         await asyncio.to_thread(wait_parent, edge, {"state": "registered"})
         above = {"x-mcpax-subtree-ids": [str(uuid.uuid4())], "authority": PROVED}
-        async with bare(edge, "low", tools=[gated], call=hold, **above) as low:
+        async with bare_subserver(edge, "low", tools=[gated], call=hold, **above) as low:
             await asyncio.to_thread(root.wait_link, "edge", {"tools": 2})
             demand = await asyncio.to_thread(_hold_and_confirm, root)
             (request,) = [one for one in low.heard if one.get("method") == "mcpax/confirm"]

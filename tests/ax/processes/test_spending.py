@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, Refused, bare, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, tool
 from tests.ax.blocking_client import call, legacy_call, ready
 from tests.ax.tree import ACCESS, ax_url, parents, wait_parent
 from tests.support.node_process import RunningNode, Wire, running_node, wait_for, write_config
@@ -37,13 +37,13 @@ def thrifty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 
 @contextlib.asynccontextmanager
-async def leaf(node: RunningNode, segment: str, **options: Any) -> AsyncIterator[Bare]:
-    async with bare(node, segment, tools=TOOLS, authority="dns:all.example", **options) as registered:
+async def leaf(node: RunningNode, segment: str, **options: Any) -> AsyncIterator[BareSubserver]:
+    async with bare_subserver(node, segment, tools=TOOLS, authority="dns:all.example", **options) as registered:
         await ready(node, segment, tools=len(TOOLS))
         yield registered
 
 
-def called(one: Bare) -> int:
+def called(one: BareSubserver) -> int:
     return sum(message.get("method") == "tools/call" for message in one.heard)
 
 
@@ -51,7 +51,7 @@ def called(one: Bare) -> int:
 async def test_the_answer_to_a_registration_states_the_configured_limits(
     thrifty: RunningNode, node: RunningNode
 ) -> None:
-    async with leaf(thrifty, "told") as told, bare(node, "free") as free:
+    async with leaf(thrifty, "told") as told, bare_subserver(node, "free") as free:
         assert told.session["budget"] == LIMITS
         assert free.session["budget"] == {}
 
@@ -150,7 +150,7 @@ async def test_a_client_has_one_budget_however_often_it_connects(thrifty: Runnin
 
 
 @pytest.mark.req("AX-11.4-3")
-async def test_a_subserver_that_asks_too_much_is_told_so_itself(thrifty: RunningNode) -> None:
+async def test_a_subserver_that_asks_too_much_is_informed_itself(thrifty: RunningNode) -> None:
     asked: list[Any] = []
 
     async def sample(params: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from msgspec import UNSET
-from tests.ax.bare_subserver import Bare, Refused, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, connect, tool
 from tests.ax.tree import parents, wait_parent
 from tests.store.nats_server import NatsServer
 from tests.support.node_process import RunningNode, running_node, wait_for
@@ -47,8 +47,8 @@ async def _node(folder: Path, shared: Store, tree: str = "default") -> AsyncIter
         await node.close()
 
 
-async def _register(at: Any, segment: str = "plant", **options: Any) -> Bare:
-    leaf = Bare(await connect(at), segment, tools=[tool("read")], **options)
+async def _register(at: Any, segment: str = "plant", **options: Any) -> BareSubserver:
+    leaf = BareSubserver(await connect(at), segment, tools=[tool("read")], **options)
     try:
         await leaf.register()
     except Refused:
@@ -57,7 +57,9 @@ async def _register(at: Any, segment: str = "plant", **options: Any) -> Bare:
     return leaf
 
 
-async def _once_free(at: Any, left: Any, meanwhile: tuple[str, ...] = ("split_brain",), segment: str = "plant") -> Bare:
+async def _once_free(
+    at: Any, left: Any, meanwhile: tuple[str, ...] = ("split_brain",), segment: str = "plant"
+) -> BareSubserver:
     """The lease of one that took leave is given up in time of its own."""
     async with asyncio.timeout(10):
         while True:
@@ -155,7 +157,7 @@ async def test_without_the_store_new_registrations_wait_and_old_ones_go_on(tmp_p
         first = await _register(a)
         await shared.close()
         assert (await first.beat())["status"] == "ok"
-        other = Bare(await connect(a), "other")
+        other = BareSubserver(await connect(a), "other")
         with pytest.raises(Refused) as away:
             await other.register()
         assert (away.value.error["code"], away.value.error["message"]) == (32131, "unavailable")

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.ax.bare_subserver import SUBPROTOCOL, Bare, Refused
+from tests.ax.bare_subserver import SUBPROTOCOL, BareSubserver, Refused
 from tests.ax.processes.test_doors import _own_address
 from tests.support.node_process import RunningNode, running_node
 
@@ -69,13 +69,13 @@ async def test_an_aggregator_needs_tls_1_3_and_a_leaf_any_tls(tmp_path: Path) ->
             await _connect(node, cert, None, ssl.TLSVersion.TLSv1_3)
         assert unknown.value.response.status_code == 401
         below = {"x-mcpax-subtree-ids": [str(uuid.uuid4())]}
-        older = Bare(await _connect(node, cert, token, ssl.TLSVersion.TLSv1_2), "older", **below)
+        older = BareSubserver(await _connect(node, cert, token, ssl.TLSVersion.TLSv1_2), "older", **below)
         with pytest.raises(Refused) as refused:
             await older.register()
         assert refused.value.error["message"] == "link_insecure"
-        newer = Bare(await _connect(node, cert, token, ssl.TLSVersion.TLSv1_3), "newer", **below)
+        newer = BareSubserver(await _connect(node, cert, token, ssl.TLSVersion.TLSv1_3), "newer", **below)
         assert (await newer.register())["assigned_segment"] == "newer"
-        leaf = Bare(await _connect(node, cert, token, ssl.TLSVersion.TLSv1_2), "leaf")
+        leaf = BareSubserver(await _connect(node, cert, token, ssl.TLSVersion.TLSv1_2), "leaf")
         assert (await leaf.register())["assigned_segment"] == "leaf"
         with pytest.raises(Refused) as turned:  # a leaf that turns into an aggregator must have been secure
             await leaf.beat(**below)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, Refused, bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
 from tests.ax.blocking_client import call, ready
 from tests.ax.tree import ax_url
 from tests.support.node_process import RunningNode, running_node
@@ -53,7 +53,7 @@ async def test_a_node_without_servers_says_where_subservers_register(node: Runni
     said = await cli(node, "status")
     assert "no servers yet" in said
     assert ax_url(node) in said
-    async with bare(node, "only", tools=[tool("read")]):
+    async with bare_subserver(node, "only", tools=[tool("read")]):
         await ready(node, "only", tools=1)
         for words in (("status",), ("links", "list")):
             said = await cli(node, *words)
@@ -69,7 +69,7 @@ async def test_what_the_node_itself_asks_is_no_call_in_flight(node: RunningNode)
         await may_end.wait()
         return {"content": []}
 
-    async with bare(node, "idle", tools=[tool("wait")], call=held) as leaf:
+    async with bare_subserver(node, "idle", tools=[tool("wait")], call=held) as leaf:
         await ready(node, "idle", tools=1)
         await leaf.hear("subscriptions/listen")
         assert (await asyncio.to_thread(node.link, "idle"))["in_flight"] == 0
@@ -82,8 +82,8 @@ async def test_what_the_node_itself_asks_is_no_call_in_flight(node: RunningNode)
         assert (await asyncio.to_thread(node.link, "idle"))["in_flight"] == 0
 
 
-async def test_one_that_dialled_in_is_said_to_be_disconnected_and_not_restarted(node: RunningNode) -> None:
-    async with bare(node, "guest", tools=[tool("read")]) as leaf:
+async def test_a_registrant_that_dialled_in_is_shown_as_disconnected_and_not_restarted(node: RunningNode) -> None:
+    async with bare_subserver(node, "guest", tools=[tool("read")]) as leaf:
         await ready(node, "guest", tools=1)
         said = await cli(node, "links", "restart", "guest")
         assert "guest was disconnected, now degraded" in said
@@ -96,10 +96,10 @@ async def test_one_that_dialled_in_is_said_to_be_disconnected_and_not_restarted(
 
 
 async def test_joining_and_leaving_do_not_read_like_calls(node: RunningNode) -> None:
-    async with bare(node, "diary", tools=[tool("read")]) as leaf:
+    async with bare_subserver(node, "diary", tools=[tool("read")]) as leaf:
         await ready(node, "diary", tools=1)
         await call(node, "diary__read")
-        second = Bare(await connect(node), "diary")
+        second = BareSubserver(await connect(node), "diary")
         with pytest.raises(Refused):
             await second.register()
         await second.stop()
@@ -122,7 +122,7 @@ async def test_a_subservers_token_is_listed_with_what_it_may_do_and_when_it_was_
     assert ((await shown("bench"))["scope"], (await shown("other"))["scope"]) == ("admin", "read")
     assert (await shown("bench"))["last_used_at"] is None
     began = time.time()
-    async with bare(node, "bench", token=tokens["bench"]["token"]) as leaf:
+    async with bare_subserver(node, "bench", token=tokens["bench"]["token"]) as leaf:
         assert leaf.session["auth_scope"] == "admin"
         used = (await shown("bench"))["last_used_at"]
         assert used is not None
@@ -159,7 +159,7 @@ async def test_a_call_during_which_a_child_is_killed_says_that_its_outcome_is_no
         assert "it was sent, and whether it was carried out is not known" in said
 
 
-async def test_what_is_said_of_a_superseded_leaf_can_be_explained(node: RunningNode) -> None:
+async def test_the_code_of_a_superseded_leaf_can_be_explained(node: RunningNode) -> None:
     for reason in ("superseded", "heartbeat_timeout", "connection_lost"):
         said = await cli(node, "explain", reason)
         assert reason in said

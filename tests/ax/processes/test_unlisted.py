@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import bare, tool
-from tests.ax.link_tap import tap
+from tests.ax.bare_subserver import bare_subserver, tool
+from tests.ax.link_tap import link_tap
 from tests.ax.processes.test_walkthrough import beside
 from tests.ax.tree import ax_url, wait_parent
 from tests.operator.processes.console.conftest import browser, log_in  # noqa: F401
@@ -40,7 +40,7 @@ def told(root: RunningNode, wanted: dict[str, int] | None) -> None:
 async def test_a_child_counts_what_it_does_not_list_and_names_none_of_it(tmp_path: Path) -> None:
     async with (
         beside(running_node(tmp_path / "root", {})) as root,
-        tap(ax_url(root)) as link,
+        link_tap(ax_url(root)) as link,
         beside(running_node(tmp_path / "edge", BENCH, JOINS.format(link.url))) as edge,
     ):
         edge.wait_link("bench", {"state": "ready"})
@@ -105,7 +105,7 @@ async def test_a_child_that_tells_no_number_is_listed_as_before(tmp_path: Path) 
     async with beside(running_node(tmp_path / "root", {})) as root:
         nonsense = ("many", {"scope": "read", "beyond_scope": -1}, {"beyond_scope": 10**30})
         for number, meta in enumerate((None, *({KEY: one} for one in nonsense))):
-            async with bare(root, f"edge{number}", tools=[tool("look")], list_meta=meta):
+            async with bare_subserver(root, f"edge{number}", tools=[tool("look")], list_meta=meta):
                 link = await to_thread(root.wait_link, f"edge{number}", {"tools": 1})
                 assert link["not_listed_because"] is None
                 said = await to_thread(root.cli, "status", "--json")

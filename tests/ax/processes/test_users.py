@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import websockets
-from tests.ax.bare_subserver import Bare
+from tests.ax.bare_subserver import BareSubserver
 from tests.ax.processes.test_authority_proofs import EDGE, OTHER, WRITES, ready
 from tests.support.node_process import RunningNode, running_node
 
@@ -60,7 +60,7 @@ async def connect(node: RunningNode, path: str = "/ax", **headers: str) -> Any:
 async def test_a_user_of_this_machine_speaks_for_the_authority_that_access_gives_it(node: RunningNode) -> None:
     assert stat.S_IMODE(socket_of(node).stat().st_mode) == 0o666
     for segment, authority, tools in (("named", EDGE, 2), ("another", OTHER, 1)):
-        leaf = Bare(await connect(node), segment, tools=WRITES, authority=f"dns:{authority}")
+        leaf = BareSubserver(await connect(node), segment, tools=WRITES, authority=f"dns:{authority}")
         await leaf.register()
         link = (await ready(node, segment, tools=tools))["registration"]
         assert (link["authority"], link["verified"]) == (f"dns:{authority}", authority == EDGE)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import bare, tool
+from tests.ax.bare_subserver import bare_subserver, tool
 from tests.ax.blocking_client import listed
-from tests.ax.link_tap import tap
+from tests.ax.link_tap import link_tap
 from tests.ax.tree import ACCESS, ax_url, chain, parents
 from tests.support.node_process import RunningNode, running_node
 from tests.support.peers import HttpPeer
@@ -53,9 +53,9 @@ async def until_listed(node: RunningNode, *names: str) -> dict[str, dict[str, An
 async def test_the_walk_through_of_the_draft(tmp_path: Path, front: str) -> None:
     async with (
         beside(running_node(tmp_path / "infra", {}, '[ax]\nroot_segment = "infra"\n' + ACCESS)) as root,
-        tap(ax_url(root)) as first,
+        link_tap(ax_url(root)) as first,
         beside(running_node(tmp_path / "edge", {}, parents((first.url, "edge")) + ACCESS)) as edge,
-        tap(ax_url(edge)) as second,
+        link_tap(ax_url(edge)) as second,
     ):
         with gateway(second.url, tmp_path / "gateway"):
             await until_listed(root, ".".join(ROUTE))
@@ -82,7 +82,7 @@ async def test_segments_that_look_like_separators_or_numbers_are_routed_right(tm
                     return {"content": [], "structuredContent": {"leaf": own, "tool": params["name"]}}
 
                 offered = [tool(name) for name in odd]
-                await stack.enter_async_context(bare(nodes[-1], segment, tools=offered, call=answer))
+                await stack.enter_async_context(bare_subserver(nodes[-1], segment, tools=offered, call=answer))
             wanted = [f"a.a__b.{segment}.{name}" for segment in odd for name in odd]
             found = await until_listed(nodes[0], *wanted)
             assert set(wanted) == {name for name in found if not name.endswith("notifications_dropped")}

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.ax.bare_subserver import Refused, bare, tool
+from tests.ax.bare_subserver import Refused, bare_subserver, tool
 from tests.ax.blocking_client import call, ready
-from tests.ax.link_tap import tap
+from tests.ax.link_tap import link_tap
 from tests.ax.tree import ACCESS, ax_url, parents
 from tests.support.node_process import RunningNode, Wire, running_node
 from tests.support.peers import HttpPeer
@@ -47,7 +47,7 @@ def leaf_process(folder: Path, url: str) -> Iterator["subprocess.Popen[bytes]"]:
 
 @pytest.mark.req("AX-1-1")
 async def test_one_life_holds_these_methods_and_no_others(node: RunningNode, tmp_path: Path) -> None:
-    async with tap(ax_url(node)) as link:
+    async with link_tap(ax_url(node)) as link:
         with leaf_process(tmp_path, link.url) as process:
             await ready(node, "plant", tools=1)
             assert (await call(node, "plant.ring"))["result"]["content"][0]["text"] == "rang"
@@ -65,13 +65,13 @@ async def test_one_life_holds_these_methods_and_no_others(node: RunningNode, tmp
 
 
 @pytest.mark.req("AX-1-1")
-async def test_other_methods_of_the_tree_are_unknown_on_every_door(node: RunningNode) -> None:
+async def test_other_methods_of_the_tree_are_unknown_at_every_endpoint(node: RunningNode) -> None:
     def asked_by_a_client(method: str) -> int:
         with Wire(node) as wire:
             code: int = wire.modern(method).message["error"]["code"]
             return code
 
-    async with bare(node, "asking", tools=[tool("read")]) as leaf:
+    async with bare_subserver(node, "asking", tools=[tool("read")]) as leaf:
         for method in ("mcpax/walk", "mcpax/get", "mcpax/REGISTER", "mcpax/"):
             with pytest.raises(Refused) as refused:
                 await leaf.request(method, {"session_id": leaf.session["session_id"]})
@@ -82,7 +82,7 @@ async def test_other_methods_of_the_tree_are_unknown_on_every_door(node: Running
 
 @pytest.mark.req("AX-2-1")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_an_aggregator_is_an_mcp_server_whatever_stands_below_it(tmp_path: Path, era: str) -> None:
+async def test_an_aggregator_is_an_mcp_server_whatever_is_below_it(tmp_path: Path, era: str) -> None:
     """Every answer is put before MCP's schema."""
     connect = HttpPeer.modern_ if era == "modern" else HttpPeer.legacy
     with running_node(tmp_path / "above", {}, ACCESS) as above:
@@ -93,14 +93,17 @@ async def test_an_aggregator_is_an_mcp_server_whatever_stands_below_it(tmp_path:
                 return {one["name"] for one in (await peer.request("tools/list")).result["tools"]}
 
         assert await listed() == set()
-        async with bare(above, "one", tools=[tool("read")]):
+        async with bare_subserver(above, "one", tools=[tool("read")]):
             await ready(above, "one", tools=1)
             assert await listed() == {"one.read", "notifications_dropped"}
             said = parents((ax_url(above), "edge")) + ACCESS
             entered = running_node(tmp_path / "below", {}, said)
             below = await asyncio.to_thread(entered.__enter__)
             try:
-                async with bare(below, "two", tools=[tool("read")]), bare(above, "three", tools=[tool("read")]):
+                async with (
+                    bare_subserver(below, "two", tools=[tool("read")]),
+                    bare_subserver(above, "three", tools=[tool("read")]),
+                ):
                     await ready(above, "three", tools=1)
                     await ready(above, "edge", tools=2)
                     names = {"one.read", "three.read", "edge.two.read"}

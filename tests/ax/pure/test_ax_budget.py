@@ -71,7 +71,7 @@ def test_a_call_that_would_exceed_the_units_is_refused_and_a_cheaper_one_is_not(
 
 
 @pytest.mark.req("AX-11.4-3")
-def test_of_two_limits_the_one_that_waiting_does_not_mend_is_named() -> None:
+def test_of_two_limits_the_one_that_waiting_does_not_resolve_is_named() -> None:
     limits, usage = BudgetLimits(max_calls_per_minute=1, max_mutable_calls_per_session=1), BudgetUsage()
     spend(limits, usage, WRITE, 0.0)
     over = spend(limits, usage, WRITE, 0.0)
@@ -207,7 +207,7 @@ def test_no_minute_and_no_session_ever_holds_more_than_its_limit(
 
 @pytest.mark.req("AX-11.4-3")
 @given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=30))
-def test_whoever_waits_as_long_as_told_is_let_through(limit: int, pauses: list[float]) -> None:
+def test_a_caller_that_waits_as_long_as_advised_is_let_through(limit: int, pauses: list[float]) -> None:
     limits, usage, now = BudgetLimits(max_calls_per_minute=limit), BudgetUsage(), 0.0
     for pause in pauses:
         now += pause

@@ -34,7 +34,7 @@ def test_a_mark_that_was_made_is_shown_as_it_is(who: str) -> None:
 @pytest.mark.parametrize(
     "raw", [b"7", b"null", b'""', b'{"a":1}', b'"a b"', b'"a#b"', b'"%b"' % (b"a" * 5000), b'"\\n"']
 )
-def test_whatever_else_is_said_tells_callers_apart_too_in_a_form_that_can_be_shown(raw: bytes) -> None:
+def test_other_distinctions_between_callers_are_kept_in_a_form_that_can_be_shown(raw: bytes) -> None:
     said = requester("p", {CALLER: Raw(raw)})
     assert said.removeprefix("p#").replace("-", "").replace("_", "").isalnum()
     assert len(said) <= 46

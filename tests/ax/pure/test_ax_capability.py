@@ -188,7 +188,7 @@ def test_a_tool_about_which_nothing_is_known_counts_as_irreversible() -> None:
         (["readOnlyHint"], True, False, False, "write"),
     ],
 )
-def test_mcp_hints_stand_in_for_a_missing_annotation_under_mcps_defaults(
+def test_mcp_hints_replace_a_missing_annotation_under_mcps_defaults(
     annotations: object, mutable: bool, reversible: bool, idempotent: bool, scope: str
 ) -> None:
     capability = valid(annotations=annotations)
@@ -196,7 +196,7 @@ def test_mcp_hints_stand_in_for_a_missing_annotation_under_mcps_defaults(
     assert capability.auth_scope.value == scope
 
 
-def test_a_declared_key_stands_above_a_hint_and_leaves_the_others_to_it() -> None:
+def test_a_declared_key_overrides_its_hint_and_no_other() -> None:
     annotations = {"destructiveHint": False, "idempotentHint": True}
     capability = valid({"idempotent": False, "latency_class": "slow"}, annotations=annotations)
     assert not capability.idempotent
@@ -233,7 +233,7 @@ def test_an_operators_class_decides_whatever_the_hints_say(
     assert safety(capability) == flag
 
 
-def test_an_override_stands_above_the_class() -> None:
+def test_an_override_wins_over_the_class() -> None:
     assert not valid(tool_class="reversible", overrides={"reversible": False}).reversible
 
 

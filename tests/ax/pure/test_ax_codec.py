@@ -137,7 +137,7 @@ def test_what_is_left_out_has_the_defaults() -> None:
 
 
 @pytest.mark.req("AX-6.1-1")
-def test_members_nobody_knows_are_ignored_whatever_they_hold() -> None:
+def test_unknown_members_are_ignored_whatever_they_hold() -> None:
     assert register(zz={"a": [1, "\ud83d"]}, budget={"max_calls_per_minute": 10**9}, _meta={"x": 1}) == register()
     assert register(capabilities={"tools": True, "sampling": "yes"}) == register()
 
@@ -382,7 +382,7 @@ def test_a_scope_is_one_of_three() -> None:
     assert refusal.details == {"member": "auth_scope", "known": ["read", "write", "admin"]}
 
 
-def test_no_parent_differs_from_a_parent_that_is_not_said() -> None:
+def test_no_parent_differs_from_an_unnamed_parent() -> None:
     assert register().parent_id is msgspec.UNSET
     assert register(parent_id=None).parent_id is None
     assert not_registered("parent_id", parent_id="root").code == INVALID_PARAMS

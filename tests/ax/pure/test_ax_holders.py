@@ -22,7 +22,7 @@ def via(holders: Holders) -> str | None:
     return None if held is None else held.via
 
 
-def test_whoever_claims_first_has_it_and_is_named_to_the_others() -> None:
+def test_the_first_to_claim_has_the_proposal_and_is_named_to_the_others() -> None:
     holders = Holders()
     assert holders.claim(claimed("a"), "1") is None
     assert holders.claim(claimed("b"), "2") == "a"

@@ -135,7 +135,7 @@ def test_a_full_annotation_passes_as_its_bytes() -> None:
 
 
 @pytest.mark.req("AX-9.2-1")
-def test_only_the_changed_key_is_written_anew() -> None:
+def test_only_the_changed_key_is_written_again() -> None:
     said = Raw(ODD.encode())
     read = read_capability(json.loads(ODD))
     assert isinstance(read, Capability)
@@ -283,7 +283,7 @@ READS = {"mutable": False, "reversible": True, "auth_scope": "read"}
         ),
     ],
 )
-def test_only_what_differs_from_the_defaults_is_told_to_those_who_do_not_ask(
+def test_only_differences_from_the_defaults_are_shown_unasked(
     capability: dict[str, Any], marks: dict[str, Any], annotations: Any, left: dict[str, Any]
 ) -> None:
     meta = {"x-mcpax-capability": raw({**NOTHING, **capability}), **marks}

@@ -57,7 +57,7 @@ def test_a_listed_key_and_the_bare_prefix_are_no_breach() -> None:
 
 
 @pytest.mark.req("AX-12-9")
-def test_events_are_told_apart_nowhere() -> None:
+def test_events_are_never_distinguished() -> None:
     """No structure can be keyed by an event id that no code reads (MCP-AX 12)."""
     reading = [
         path.name
@@ -138,5 +138,5 @@ def test_private_classes_and_only_they_have_the_prefix(identifier: str, status: 
 
 
 @pytest.mark.req("AX-14-3")
-def test_a_class_stands_in_the_registry_once() -> None:
+def test_a_class_is_in_the_registry_once() -> None:
     assert check_classes([*TRANSPORT_CLASSES, TRANSPORT_CLASSES[0]]) is not None

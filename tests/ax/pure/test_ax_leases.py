@@ -93,7 +93,7 @@ def test_no_parent_and_ourselves_pass(parent_id: str | None) -> None:
 
 
 @pytest.mark.req("AX-13.4-4", "AX-13.4-2")
-def test_another_parent_is_refused_whether_asked_or_said() -> None:
+def test_another_parent_is_refused_whether_asked_or_named() -> None:
     split_brain(check_parent(register(), Parent(subserver_id=SUBSERVER, parent_id=A), B), A)
     split_brain(check_parent(register(parent_id=A), None, B), A)
 

@@ -125,7 +125,7 @@ def test_silence_of_three_intervals_ends_the_session_and_less_does_not() -> None
 
 
 @pytest.mark.req("AX-6.3-2")
-def test_two_missed_and_one_received_start_the_count_anew() -> None:
+def test_two_missed_and_one_received_restart_the_count() -> None:
     made = engine()
     alice = session(made)
     made.on_deadline(14.0)
@@ -237,7 +237,7 @@ def test_with_degraded_mode_off_names_go_with_the_session() -> None:
 
 
 @pytest.mark.req("AX-13.1-1")
-def test_a_loss_is_told_once_whatever_closes_after_it() -> None:
+def test_a_loss_is_reported_once_whatever_closes_after_it() -> None:
     made = engine()
     made.on_deadline(15.0)
     assert made.link_closed("s", now=15.1) == ()

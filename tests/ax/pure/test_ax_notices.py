@@ -90,7 +90,7 @@ def test_of_one_subject_the_latest_waits_in_the_order_of_arrival() -> None:
 
 
 @pytest.mark.req("AX-12-3")
-def test_a_subject_with_endless_news_is_heard_of_beside_a_flood() -> None:
+def test_a_subject_with_endless_news_is_delivered_beside_a_flood() -> None:
     """What is newer is last in order: were it always to take the place of what waits, none would ever go."""
     gate = NoticeGate("leaf", Drops(), per_s=10, buffer_max=20)
     heard: Release = []
@@ -137,7 +137,7 @@ def test_beyond_the_buffer_the_oldest_are_dropped_and_counted() -> None:
 
 
 @pytest.mark.req("AX-12-2")
-def test_gaps_appear_only_where_drops_were_told_and_order_is_kept() -> None:
+def test_gaps_appear_only_where_drops_were_reported_and_order_is_kept() -> None:
     drops = Drops()
     gate = NoticeGate("leaf", drops)
     seen: Release = []
@@ -157,7 +157,7 @@ def test_gaps_appear_only_where_drops_were_told_and_order_is_kept() -> None:
 
 
 @pytest.mark.req("AX-12-4", "AX-12-6")
-def test_an_endless_flood_is_told_once_a_second_and_keeps_memory_bounded() -> None:
+def test_an_endless_flood_is_reported_once_a_second_and_keeps_memory_bounded() -> None:
     drops = Drops()
     gate = NoticeGate("leaf", drops)
     told: list[float] = []
@@ -174,7 +174,7 @@ def test_an_endless_flood_is_told_once_a_second_and_keeps_memory_bounded() -> No
 
 
 @pytest.mark.req("AX-12-6")
-def test_a_gap_at_the_end_is_told_when_a_second_has_passed() -> None:
+def test_a_gap_at_the_end_is_reported_after_a_second() -> None:
     gate = NoticeGate("leaf", Drops(), per_s=10, buffer_max=1)
     flood(gate, 13, 0)  # 10 pass, 1 waits, 2 are gone
     assert [type(one) for one in gate.on_deadline(0.1)] == [Overflow, AxNotice]
@@ -379,7 +379,7 @@ def test_any_bytes_are_prefixed_or_refused(method: str, params: bytes, aggregato
 
 
 @pytest.mark.req("AX-13.1-1")
-def test_a_loss_is_told_with_its_path_which_grows() -> None:
+def test_a_loss_is_reported_with_its_growing_path() -> None:
     notice = lost_notice("stm32h7", "heartbeat_timeout", "2026-05-01T12:05:00Z", UUID)
     assert notice.method == "notifications/mcpax/subserver_lost"
     assert json.loads(bytes(notice.params)) == {

@@ -297,7 +297,7 @@ def test_success_makes_the_next_failure_the_first_again() -> None:
 
 
 @pytest.mark.parametrize("code", [*sorted(registrant.UNMENDABLE)])
-def test_a_refusal_that_only_a_person_can_mend_is_reported_and_retried_slowly(code: RefusalCode) -> None:
+def test_a_refusal_that_only_a_person_can_resolve_is_reported_and_retried_slowly(code: RefusalCode) -> None:
     engine = Registrant(register(), 1)
     engine.start(0.0)
     fault = refusal(code)
@@ -349,7 +349,7 @@ def test_a_link_refused_for_its_credential_is_retried_slowly() -> None:
 
 
 @pytest.mark.req("AX-6.3-2")
-def test_an_unknown_session_is_registered_anew_on_the_same_link() -> None:
+def test_an_unknown_session_is_registered_again_on_the_same_link() -> None:
     engine = settled()
     beat = sent(engine.on_deadline(1.0, 0.0))
     steps = engine.refused(beat.id, refusal(SESSION_UNKNOWN), 1.1, 0.0)
@@ -415,7 +415,7 @@ def test_any_other_error_on_a_heartbeat_shows_a_living_parent() -> None:
 
 
 @pytest.mark.req("AX-5.3-4")
-def test_a_changed_subtree_is_said_in_the_next_heartbeat_until_it_is_answered_and_in_a_new_registration() -> None:
+def test_a_changed_subtree_is_sent_in_each_heartbeat_until_it_is_answered_and_in_a_new_registration() -> None:
     engine = Registrant(register(subtree_ids=(OURS,)), 1)
     engine.start(0.0)
     engine.granted(sent(engine.opened(0.0)).id, answer(), 0.0)
@@ -432,7 +432,7 @@ def test_a_changed_subtree_is_said_in_the_next_heartbeat_until_it_is_answered_an
     assert asked.subtree_ids == (OURS, FIRST)
 
 
-def test_a_subtree_that_changed_while_the_registration_was_asked_for_is_said_afterwards() -> None:
+def test_a_subtree_that_changed_during_the_registration_is_sent_afterwards() -> None:
     engine = Registrant(register(subtree_ids=(OURS,)), 1)
     engine.start(0.0)
     asked = sent(engine.opened(0.0))
@@ -441,7 +441,7 @@ def test_a_subtree_that_changed_while_the_registration_was_asked_for_is_said_aft
     assert sent(engine.on_deadline(0.7, 0.0)).message == Heartbeat(session_id="s1", subtree_ids=(OURS, FIRST))
 
 
-def test_a_changed_subtree_is_said_soon_and_many_changes_not_more_often_than_ten_times_an_interval() -> None:
+def test_a_changed_subtree_is_sent_soon_and_at_most_ten_times_an_interval() -> None:
     engine = joined()
     engine.subtree_changed((OURS, FIRST), 0.1)
     assert engine.next_deadline() == pytest.approx(0.12)
@@ -470,7 +470,7 @@ def test_however_often_the_subtree_changes_a_parent_that_answers_nothing_is_foun
     assert now <= 0.5 + 0.1 + 1.0
 
 
-def test_without_heartbeats_a_changed_subtree_is_said_at_once() -> None:
+def test_without_heartbeats_a_changed_subtree_is_sent_at_once() -> None:
     engine = joined(interval_ms=0)
     assert sent(engine.subtree_changed((OURS,), 5.0)).message == Heartbeat(session_id="s1", subtree_ids=(OURS,))
 
@@ -571,7 +571,7 @@ def test_nonsense_instead_of_a_registration_is_a_failure_and_instead_of_a_heartb
     assert isinstance(engine.on_deadline(1.7, 0.0)[0], Left)
 
 
-def test_the_caller_is_told_when_it_reports_what_cannot_be() -> None:
+def test_the_caller_is_informed_when_it_reports_the_impossible() -> None:
     engine = Registrant(register(), 1)
     for report in (lambda: engine.opened(0.0), lambda: engine.lost("x", 0.0, 0.0)):
         with pytest.raises(OutOfOrder):

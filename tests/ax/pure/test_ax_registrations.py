@@ -154,7 +154,7 @@ def test_the_granted_scope_is_the_lower_of_policy_and_wish(allowed: str, asked: 
 
 
 @pytest.mark.req("AX-10.2-1")
-def test_scopes_are_kept_per_session_and_given_anew_with_each() -> None:
+def test_scopes_are_kept_per_session_and_given_again_with_each() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1, "a"), Peer(principal="a", scope=AuthScope.WRITE))
     aggregator.joined(register(2, "b"), Peer(principal="b"))
@@ -167,7 +167,7 @@ def test_scopes_are_kept_per_session_and_given_anew_with_each() -> None:
 
 
 @pytest.mark.req("AX-4.2-2")
-def test_the_first_keeps_the_segment_and_the_second_is_told_which() -> None:
+def test_the_first_keeps_the_segment_and_the_second_learns_which() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1))
     refusal = aggregator.refused(register(2), BOB)

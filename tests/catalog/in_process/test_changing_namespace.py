@@ -144,7 +144,7 @@ def changed(house: Told) -> tuple[list[frozenset[str]], list[frozenset[str]]]:
     return said
 
 
-async def test_clients_are_told_of_definitions_and_those_above_of_metadata_too() -> None:
+async def test_clients_learn_of_definitions_and_parents_of_metadata_too() -> None:
     house = Told()
     link = house.link("l", LEAF)
 
@@ -215,7 +215,7 @@ async def test_a_name_that_is_listed_twice_is_withheld_though_one_of_the_two_was
     assert house.withheld("l") == {"x.t": "duplicate_in_manifest"}
 
 
-async def test_other_rules_make_every_route_anew() -> None:
+async def test_other_rules_build_every_route_again() -> None:
     house = Told()
     link = house.link("l", LEAF)
     offer = listing(tool("t", {"mutable": True}))

@@ -521,7 +521,7 @@ async def test_only_what_may_be_held_below_is_listened_to_on_its_way_back() -> N
     assert all(route.gate is None for name, route in house.routes().items() if name not in relays)
 
 
-async def test_a_tool_is_open_only_while_nobody_has_said_what_it_does() -> None:
+async def test_a_tool_is_open_only_while_it_is_unclassified() -> None:
     rules = (
         ToolRule(match="*.ruled", capability={"reversible": True}),
         ToolRule(match="*.timed", capability={"latency_class": "slow"}),
@@ -542,7 +542,7 @@ async def test_a_tool_is_open_only_while_nobody_has_said_what_it_does() -> None:
     assert {name for name, route in house.routes().items() if route.is_open} == {"s.bare", "s.timed"}
 
 
-async def test_the_items_of_a_link_are_made_anew_when_an_operator_says_something_new_and_not_before() -> None:
+async def test_the_items_of_a_link_are_built_again_only_after_a_new_decision_of_an_operator() -> None:
     house = House()
     link, offered = house.link("s"), listing(tool("bare"))
     await house.catalog.stock(link, offered)
@@ -556,7 +556,7 @@ async def test_the_items_of_a_link_are_made_anew_when_an_operator_says_something
     assert "x-mcpax-gated" not in house.listed()["s.bare"]["_meta"]
 
 
-async def test_clients_are_told_when_an_operators_word_changes_what_they_see() -> None:
+async def test_clients_learn_when_an_operators_decision_changes_what_they_see() -> None:
     house = House()
     link, offered = house.link("s"), listing(tool("bare"))
     await house.catalog.stock(link, offered)
@@ -746,7 +746,7 @@ async def test_a_pattern_that_does_not_cover_a_server_shows_none_of_its_resource
     assert covered <= bool(view.tools)
 
 
-async def test_after_other_rules_each_list_is_taken_anew_and_clients_are_told() -> None:
+async def test_after_other_rules_each_list_is_read_again_and_clients_are_informed() -> None:
     house = House()
     links = [house.link(segment) for segment in ("one", "two")]
     for link in links:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.frozen_node import Client, Wires, chain, house, move, still
+from tests.support.frozen_node import Client, MemoryNetwork, advance_time, frozen_node, in_frozen_time, node_chain
 
 LIMIT = 1.25
 SCHEMA = {
@@ -44,11 +44,11 @@ def size(value: Any) -> int:
 @pytest.mark.req("AX-3.2-2")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("names", ["auto", "qualified"])
-@still
+@in_frozen_time
 async def test_a_plain_tool_costs_an_ordinary_client_at_most_a_quarter_more(
     tmp_path: Path, era: str, names: str
 ) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         await node.leaf("filesystem", tools=PLAIN, heartbeat_interval_ms=0).joined()
         client = plain(node.client(names)) if era == "modern" else await node.client(names).greet()
         tools = [one for one in (await client.tools()).values() if "_file" in one["name"]]
@@ -63,14 +63,14 @@ async def test_a_plain_tool_costs_an_ordinary_client_at_most_a_quarter_more(
 
 @pytest.mark.req("AX-3.2-2", "AX-1.1-6")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-@still
-async def test_those_who_declare_the_extension_and_parents_are_told_everything(
+@in_frozen_time
+async def test_those_who_declare_the_extension_and_parents_learn_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, era: str
 ) -> None:
     slow = {**PLAIN[1], "name": "slow", "_meta": {"x-mcpax-capability": {"latency_class": "slow"}}}
-    async with chain(tmp_path, Wires(monkeypatch), ["edge"]) as (root, edge):
+    async with node_chain(tmp_path, MemoryNetwork(monkeypatch), ["edge"]) as (root, edge):
         await edge.leaf("files", tools=[*PLAIN, slow], heartbeat_interval_ms=0).joined()
-        await move(1.0)
+        await advance_time(1.0)
         asking = root.client("auto")
         if era == "legacy":
             await asking.greet(**{"dev.interlock/ax": {}})

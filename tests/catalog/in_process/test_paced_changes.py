@@ -8,7 +8,7 @@ from interlock.catalog.incremental import PAUSE_S, PacedChanges
 
 
 @pytest.mark.req("X-10.1-3")
-async def test_a_change_is_told_at_once_and_those_after_it_together() -> None:
+async def test_a_change_is_reported_at_once_and_later_ones_together() -> None:
     assert PAUSE_S == 30
     told: list[frozenset[str]] = []
     paced = PacedChanges(told.append, pause_s=0.05)

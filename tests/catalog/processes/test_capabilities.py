@@ -78,7 +78,7 @@ def capability(tool: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.req("AX-9.1-2", "AX-1.1-6")
 @pytest.mark.parametrize("era", VERSIONS)
 @pytest.mark.parametrize("segment", ["old", "new"])
-async def test_what_is_not_said_has_a_cautious_value_and_the_operator_has_the_last_word(
+async def test_undeclared_values_are_cautious_and_the_operator_has_the_last_word(
     tools: dict[tuple[str, str], dict[str, Any]], segment: str, era: str
 ) -> None:
     for name, expected in EXPECTED.items():
@@ -86,7 +86,7 @@ async def test_what_is_not_said_has_a_cautious_value_and_the_operator_has_the_la
     assert all(RULED[key] != value for key, value in NOTHING_KNOWN.items())
 
 
-async def test_a_class_in_the_configuration_stands_above_what_the_server_says(
+async def test_a_class_in_the_configuration_overrides_what_the_server_says(
     tools: dict[tuple[str, str], dict[str, Any]],
 ) -> None:
     reader, declared = (capability(tools["modern", f"classed.{name}"]) for name in ("reader", "declared"))

@@ -184,7 +184,7 @@ def test_the_surface_of_a_client_that_comes_early_is_decided_when_the_servers_ha
 
 
 @pytest.mark.parametrize("pattern", ["one.*", "one.echo"])
-def test_a_caller_does_not_hear_of_a_missing_server_that_is_not_for_it(tmp_path: Path, pattern: str) -> None:
+def test_a_caller_does_not_learn_of_a_missing_server_that_it_may_not_use(tmp_path: Path, pattern: str) -> None:
     servers = {"one": {"command": raw("echo")}, "gone": {"command": ["/nonexistent/server"]}}
     access = f'[[access]]\nwho = ["local"]\ntools = ["{pattern}"]\n'
     with running_node(tmp_path, servers, extra=access) as node:

@@ -40,7 +40,7 @@ async def own(fleet: Fleet) -> dict[tuple[str, str], Items]:
 
 @pytest.mark.parametrize("method", LISTS)
 @pytest.mark.parametrize("front", FRONTS)
-async def test_every_item_of_every_server_is_listed_with_all_it_said(
+async def test_every_item_of_every_server_is_listed_with_all_its_fields(
     fleet: Fleet, own: dict[tuple[str, str], Items], front: str, method: str
 ) -> None:
     shown = tool if LISTS[method][1] == "name" else uri

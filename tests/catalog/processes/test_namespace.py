@@ -121,7 +121,7 @@ COLLIDED = {
 
 @pytest.mark.req("AX-4.1-3")
 @pytest.mark.parametrize("segment", ["beside", "beside_reversed", "twins", "twins_reversed", "scripts"])
-async def test_colliding_names_carry_a_hash_whatever_their_order(node: RunningNode, segment: str) -> None:
+async def test_colliding_names_carry_a_hash_in_any_order(node: RunningNode, segment: str) -> None:
     given = COLLIDED[segment.partition("_")[0]] | ({} if segment == "scripts" else {"other": "other"})
     assert await qualified(node, segment) == {f"{segment}.{local}": original for original, local in given.items()}
     assert node.link(segment)["withheld"] == []

@@ -174,6 +174,6 @@ def test_only_lines_that_came_since_are_unseen() -> None:
         ),
     ],
 )
-def test_a_result_becomes_text_whatever_it_holds(result: dict[str, object], blocks: list[str]) -> None:
+def test_any_result_becomes_text(result: dict[str, object], blocks: list[str]) -> None:
     decoded = msgspec.json.decode(msgspec.json.encode(result), type=ShownResult)
     assert result_blocks(decoded) == blocks

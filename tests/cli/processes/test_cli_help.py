@@ -177,14 +177,16 @@ def test_wrong_usage_exits_2_with_one_line_and_a_hint(inline: Inline, arguments:
         (("tools", "--data", "x", "list"), "interlock tools list --json"),
     ],
 )
-def test_an_option_before_its_verb_is_told_its_place(inline: Inline, arguments: tuple[str, ...], hint: str) -> None:
+def test_an_option_before_its_verb_is_reported_with_its_place(
+    inline: Inline, arguments: tuple[str, ...], hint: str
+) -> None:
     done = inline(*arguments)
     assert done.code == 2
     assert "comes after the verb" in done.out + done.err
     assert hint in done.out + done.err
 
 
-def test_wrong_usage_is_said_in_one_line(inline: Inline) -> None:
+def test_wrong_usage_is_reported_in_one_line(inline: Inline) -> None:
     assert len(inline("access", "token").err.splitlines()) == 2
     assert "\n" not in inline("access", "token", "--json").json["message"]
 

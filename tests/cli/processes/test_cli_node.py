@@ -44,7 +44,7 @@ TOKEN = "ilo_" + "k" * 43
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_json_is_what_the_node_said_and_nothing_else(
+def test_json_is_what_the_node_answered_and_nothing_else(
     interlock: Interlock, node: FakeOperations, arguments: tuple[str, ...], expected: Any
 ) -> None:
     done = interlock(*arguments, "--json")
@@ -302,7 +302,7 @@ def test_an_empty_audit_log_is_followed_from_its_start(interlock: Interlock, nod
         following.interrupt()
 
 
-def test_a_token_stands_alone_on_stdout(inline: Inline, node: FakeOperations) -> None:
+def test_a_token_is_alone_on_stdout(inline: Inline, node: FakeOperations) -> None:
     done = inline("access", "token", "--for", "client", "--name", "ci", "--scope", "read", "--days", "7")
     assert done.out == "ilc_" + "x" * 43 + "\n"
     assert "shown this once" in done.err
@@ -394,9 +394,7 @@ def test_a_url_where_nobody_listens_is_unreachable(interlock: Interlock) -> None
     assert "does not listen" in done.err
 
 
-def test_a_certificate_that_nobody_here_trusts_is_said_with_the_way_to_trust_it(
-    interlock: Interlock, tmp_path: Path
-) -> None:
+def test_an_untrusted_certificate_is_reported_with_the_way_to_trust_it(interlock: Interlock, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with authority.context().wrap_socket(tcp_listener(), server_side=True) as listener:
         greeting = threading.Thread(target=_greet, args=(listener,))
@@ -413,7 +411,7 @@ def _greet(listener: ssl.SSLSocket) -> None:
         listener.accept()[0].close()
 
 
-def test_the_public_door_is_told_from_the_operators(
+def test_the_public_endpoint_is_distinguished_from_the_operators(
     inline: Inline, remote: str, canned: "tuple[str, type[Canned]]"
 ) -> None:
     url, handler = canned
@@ -554,7 +552,7 @@ def test_restarting_a_server_that_wants_somebody_to_agree_shows_the_page(inline:
     assert refused.code == 1 and "without OAuth" in refused.err
 
 
-def test_a_secret_is_piped_in_and_said_to_nobody(interlock: Interlock, node: FakeOperations) -> None:
+def test_a_secret_is_piped_in_and_shown_to_nobody(interlock: Interlock, node: FakeOperations) -> None:
     done = interlock("secrets", "set", "GITHUB_TOKEN", stdin="hush\n")
     assert (done.code, done.out) == (0, "kept github-token\nnotes restarted\n")
     assert node.kept["secret", "github-token"] == "hush"

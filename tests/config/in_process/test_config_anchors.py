@@ -94,7 +94,7 @@ def test_an_anchor_that_does_nothing_is_a_warning(project: Project, lines: str, 
     assert says in str(warning)
 
 
-def test_a_relative_file_stands_beside_the_configuration(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_file_is_beside_the_configuration(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.file.write_text('[[anchor]]\nname = "a"\nkey = "keys/a.pub"\napproves = ["*"]\n')
     assert project.load().plan.anchors[0].key == Path(project.folder / "keys" / "a.pub")
 
@@ -108,7 +108,7 @@ def test_a_relative_file_stands_beside_the_configuration(project: Project, monke
         ('operator_listen = "192.0.2.1:7412"\noperator_url = "http://operator.example.com"', True),
     ],
 )
-def test_a_passkey_needs_an_operator_door_where_browsers_use_it(project: Project, node: str, warned: bool) -> None:
+def test_a_passkey_needs_an_operator_endpoint_that_browsers_can_use(project: Project, node: str, warned: bool) -> None:
     anchor = f'[[anchor]]\nname = "ada"\npasskey = "{PASSKEY}"\napproves = ["*"]\n'
     warnings = [str(one) for one in project.load(f"[node]\n{node}\n{anchor}").warnings]
     assert any("passkey of anchor" in one for one in warnings) is warned

@@ -55,7 +55,7 @@ def test_the_environment_sets_a_limit(project: Project) -> None:
 
 @pytest.mark.parametrize("value", ["-1", str(LIMIT_MAX + 1), "1.5", "nan", "inf", '"60"', "true", "[]", "{}"])
 @pytest.mark.parametrize("key", KEYS)
-def test_a_limit_that_is_no_whole_number_from_nought_up_is_refused_wherever_it_stands(
+def test_a_limit_that_is_no_whole_number_from_zero_up_is_refused_everywhere(
     project: Project, key: str, value: str
 ) -> None:
     for text in (

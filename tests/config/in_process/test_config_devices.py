@@ -88,7 +88,7 @@ def test_a_description_is_read_into_the_plan(project: Project) -> None:
         ('type = "u32"', 'type = "bytes", size = 253', 10, "the response of 'read' makes a message of 257 bytes"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_line(project: Project, was: str, now: str, line: int, says: str) -> None:
+def test_errors_are_reported_with_file_and_line(project: Project, was: str, now: str, line: int, says: str) -> None:
     assert was in GOOD
     file = describe(project, GOOD.replace(was, now, 1))
     problems = project.problems("")
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said_with_file_and_line(project: Project, was: str, no
     assert (found[0].file, found[0].line) == (str(file), line)
 
 
-def test_a_name_that_two_fields_have_is_said_once(project: Project) -> None:
+def test_a_name_that_two_fields_share_is_reported_once(project: Project) -> None:
     twice = '{ name = "value", type = "u8" }, { name = "value", type = "u8" }'
     describe(project, GOOD.replace('{ name = "value", type = "u8" }', twice).replace("req_len = 1", "req_len = 2"))
     assert "two fields have the name 'value'" in project.problem("").message

@@ -55,7 +55,7 @@ def test_huge_and_broken_files_are_refused_soon(project: Project, data: bytes, s
     assert len(str(problem)) < 500
 
 
-def test_the_line_of_a_bad_byte_is_told(project: Project) -> None:
+def test_the_line_of_a_bad_byte_is_reported(project: Project) -> None:
     assert project.problem(b"[node]\n# fine\nname = '\xff'\n").line == 3
 
 

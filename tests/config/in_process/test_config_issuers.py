@@ -99,7 +99,7 @@ def test_an_issuer_that_is_no_table_is_refused(project: Project, value: str) -> 
         ({"name": "other", "url": "https://other.example"} | ASKED, "only one entry"),
     ],
 )
-def test_two_issuers_can_be_told_apart(project: Project, other: dict[str, Any], words: str) -> None:
+def test_two_issuers_can_be_distinguished(project: Project, other: dict[str, Any], words: str) -> None:
     assert words in project.problem(toml(GOOD | ASKED, other), {"SECRET": "x"}).message
 
 

@@ -39,7 +39,7 @@ def test_every_unknown_word_has_its_line_and_a_hint(project: Project, text: str,
     assert problem.line == line
 
 
-def test_all_problems_are_told_in_the_order_of_the_lines(project: Project) -> None:
+def test_all_problems_are_reported_in_the_order_of_the_lines(project: Project) -> None:
     problems = project.problems(
         "workspace = 5\n"
         "[node]\n"
@@ -155,7 +155,7 @@ def test_an_address_is_a_host_and_a_port(project: Project, written: str, address
         ("", "must be a host and a port"),
     ],
 )
-def test_what_is_no_address_is_refused(project: Project, written: str, said: str) -> None:
+def test_an_invalid_address_is_refused(project: Project, written: str, said: str) -> None:
     assert said in str(project.problem(f'[node]\noperator_listen = "{written}"\n'))
 
 
@@ -177,7 +177,7 @@ def test_an_origin_is_kept_as_a_browser_sends_it(project: Project, written: str,
     "written",
     ["*", "null", "app.example.com", "https://a/path", "https://u@a", "https://a:x", "https://", "https://a b"],
 )
-def test_what_is_no_origin_is_refused(project: Project, written: str) -> None:
+def test_an_invalid_origin_is_refused(project: Project, written: str) -> None:
     assert project.problem(f'[node]\norigins = ["{written}"]\n').key == "node.origins[0]"
 
 
@@ -197,17 +197,17 @@ def test_a_size_is_a_number_of_bytes_or_has_a_unit(project: Project, written: st
 @pytest.mark.parametrize(
     "written", ["0", "-1", '"16MB"', '"16 Mi"', '"Mi"', '""', "1.5", "true", '"2Gi"', "9" * 40, '"-1Ki"']
 )
-def test_what_is_no_size_is_refused(project: Project, written: str) -> None:
+def test_an_invalid_size_is_refused(project: Project, written: str) -> None:
     assert project.problem(f"[limits]\nmessage_bytes = {written}\n").key == "limits.message_bytes"
 
 
 @pytest.mark.parametrize("written", ["nan", "inf", "-1", "0", '"60"', "true", "1e400", "9" * 400])
-def test_what_is_no_length_of_time_is_refused(project: Project, written: str) -> None:
+def test_an_invalid_length_of_time_is_refused(project: Project, written: str) -> None:
     assert project.problem(f"[mcp]\nsession_idle_s = {written}\n").key == "mcp.session_idle_s"
 
 
 @pytest.mark.parametrize("written", ["true", "0", "-1", '"9"', "1.0", "3651", "9" * 400])
-def test_what_is_no_whole_number_in_bounds_is_refused(project: Project, written: str) -> None:
+def test_a_number_that_is_not_whole_or_out_of_bounds_is_refused(project: Project, written: str) -> None:
     assert project.problem(f"[auth]\ntoken_days = {written}\n").key == "auth.token_days"
 
 
@@ -239,7 +239,7 @@ def test_a_flag_is_true_or_false_and_nothing_like_it(project: Project, flag: str
     assert "must be true or false" in project.problem(f"[[tool]]\nmatch = 'x'\n{flag} = {written}\n").message
 
 
-def test_no_more_problems_are_told_than_a_person_can_mend(project: Project) -> None:
+def test_no_more_problems_are_shown_than_a_person_can_fix(project: Project) -> None:
     problems = project.problems("[node]\n" + "".join(f"k{index} = 1\n" for index in range(PROBLEMS_MAX + 50)))
     assert len(problems) == PROBLEMS_MAX + 1
     assert str(problems[-1]) == "50 more problems are not shown; fix these first"

@@ -51,7 +51,7 @@ def test_tls_here_or_in_front_is_not_warned_of(project: Project, safe: str) -> N
         (None, "127.0.0.1:7411"),
     ],
 )
-def test_both_doors_at_one_address_are_refused(
+def test_both_endpoints_at_one_address_are_refused(
     project: Project, listen: str | None, operator_listen: str | None
 ) -> None:
     written = {"listen": listen, "operator_listen": operator_listen}
@@ -65,7 +65,7 @@ def test_both_doors_at_one_address_are_refused(
     ("listen", "operator_listen"),
     [("127.0.0.1:0", "127.0.0.1:0"), ("127.0.0.1:80", "127.0.0.1:81"), ("10.0.0.1:80", "127.0.0.1:80")],
 )
-def test_doors_that_do_not_meet_are_fine(project: Project, listen: str, operator_listen: str) -> None:
+def test_endpoints_that_do_not_collide_are_fine(project: Project, listen: str, operator_listen: str) -> None:
     project.load(f"[node]\nlisten = '{listen}'\noperator_listen = '{operator_listen}'\n")
 
 
@@ -103,7 +103,7 @@ def test_data_inside_the_workspace_is_warned_of(project: Project) -> None:
 COLLIDING = [f"{'a' * 13}{middle}{'z' * 35}" for middle in ("mmmmmmmmmmag3go", "mmmmmmmmmmbir5z")]
 
 
-def test_classified_tools_that_share_an_alias_are_warned_of_where_they_stand(project: Project) -> None:
+def test_classified_tools_that_share_an_alias_are_reported_with_their_places(project: Project) -> None:
     first, second = COLLIDING
     loaded = project.load(
         f"[servers.c]\nurl = 'http://h/mcp'\n[servers.c.tools]\n{first} = 'read_only'\nother = 'read_only'\n"

@@ -214,7 +214,7 @@ def test_the_starter_file_loads_without_a_word_and_satisfies_the_schema(project:
     assert loaded.plan.auth == AuthPlan()
 
 
-def test_examples_that_are_not_asked_for_stand_in_the_starter_as_comments(project: Project) -> None:
+def test_examples_that_are_not_asked_for_are_comments_in_the_starter(project: Project) -> None:
     loaded = project.load(starter_toml(["time"]))
     assert [server.segment for server in loaded.plan.servers] == ["time"]
     uncommented = starter_toml([]).replace("\n# [servers.", "\n[servers.")

@@ -92,7 +92,7 @@ def test_a_package_keeps_its_name_and_the_command_holds_only_arguments(
         ("npm", ""),
     ],
 )
-def test_what_is_no_package_never_reaches_an_installer(project: Project, reach: str, name: str) -> None:
+def test_an_invalid_package_never_reaches_an_installer(project: Project, reach: str, name: str) -> None:
     assert project.problem(f'[servers.s]\n{reach} = "{name}"\n').key == f"servers.s.{reach}"
 
 
@@ -204,7 +204,7 @@ def test_what_no_header_can_carry_is_refused(project: Project, headers: str, sai
     assert said in str(project.problem(f"[servers.s]\nurl = 'http://h'\nheaders = {headers}\n"))
 
 
-def test_every_bad_header_is_told_not_only_the_first(project: Project) -> None:
+def test_every_bad_header_is_reported_not_only_the_first(project: Project) -> None:
     text = "[servers.s]\nurl = 'http://h'\n[servers.s.headers]\nA = '${env:OPEN'\nHost = 'x'\nB = 1\n"
     assert [problem.line for problem in project.problems(text)] == [4, 5, 6]
 
@@ -351,7 +351,7 @@ def test_egress_to_anywhere_is_warned_of(project: Project) -> None:
     assert ["any public host" in str(warning) for warning in loaded.warnings] == [True]
 
 
-def test_a_container_is_told_what_a_sandbox_would_be(project: Project) -> None:
+def test_a_container_is_given_the_limits_of_a_sandbox(project: Project) -> None:
     reach = spawn(project, "docker = 'i'\negress = []\nfiles = ['/data']")
     assert reach.command == ("docker", "run", "-i", "--rm", "--network", "none", "-v", "/data:/data", "i")
     assert reach.sandbox is None

@@ -222,7 +222,7 @@ def test_problems_of_a_weaker_source_count_even_where_a_stronger_one_wins(projec
     assert project.problem("[node]\nname = 5\n", flags={"node.name": "fine"}).line == 2
 
 
-def test_all_sources_are_checked_before_anything_is_said(project: Project) -> None:
+def test_all_sources_are_checked_before_anything_is_reported(project: Project) -> None:
     project.user_file.write_text("= broken\n")
     problems = project.problems("[node]\nlisen = 1\n", {"INTERLOCK_NODE__NAME": "a b"}, {"auth.anonymous": "x"})
     assert [problem.file for problem in problems] == [

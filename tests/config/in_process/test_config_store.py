@@ -25,7 +25,7 @@ def test_servers_are_one_url_several_or_a_list(project: Project, written: str, u
     assert loaded.warnings == ()
 
 
-def test_servers_may_stand_in_the_environment(project: Project) -> None:
+def test_servers_may_be_in_the_environment(project: Project) -> None:
     project.env |= {"INTERLOCK_STORE__BACKEND": "nats", "INTERLOCK_STORE__NATS_URL": "nats://127.0.0.1,tls://b.example"}
     assert project.load("").plan.store.nats_url == ("nats://127.0.0.1:4222", "tls://b.example:4222")
 

@@ -112,7 +112,7 @@ def test_nothing_that_was_counted_is_lost_at_the_end(refusals: Refusals, kept: K
     assert kept.refusals() == refusals.total == 150
 
 
-def test_who_was_recognised_is_told_apart_by_place_and_method_and_counted_as_others(
+def test_recognised_callers_are_distinguished_by_place_and_method_and_counted_as_others(
     refusals: Refusals, kept: Kept, clock: FakeClock
 ) -> None:
     ann, bea = RefusalPlace("garden", "ann"), RefusalPlace("garden", 'b"ea')

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.minting import b64, key, mint
-from tests.wire.json_texts import VALUES, damaged, written
+from tests.wire.json_texts import VALUES, damaged_text, json_text
 
 from interlock.credentials.protocol.oauth_client import (
     BadAnswer,
@@ -80,11 +80,11 @@ def test_any_claims_are_read_or_refused_and_make_a_printable_name(claims: dict[s
 @given(st.integers(0, 2**32))
 def test_a_damaged_token_never_comes_through(seed: int) -> None:
     assert judged(GOOD)
-    broken = damaged(GOOD.encode(), random.Random(seed)).decode("latin-1")
+    broken = damaged_text(GOOD.encode(), random.Random(seed)).decode("latin-1")
     assert broken == GOOD or not judged(broken)
 
 
-@given(st.lists(written(), min_size=3, max_size=3))
+@given(st.lists(json_text(), min_size=3, max_size=3))
 def test_any_three_parts_are_read_or_refused(parts: list[bytes]) -> None:
     assert not judged(".".join(b64(part) for part in parts))
 
@@ -98,7 +98,10 @@ def test_any_header_and_any_text_in_an_answer_do_no_harm(text: str, header: byte
     assert said.isascii() and said.isprintable() and "\\" not in said and said.count('"') in (4, 8)
 
 
-@given(written() | st.integers(0, 2**32).map(lambda seed: damaged(b'{"active":true,"keys":[]}', random.Random(seed))))
+@given(
+    json_text()
+    | st.integers(0, 2**32).map(lambda seed: damaged_text(b'{"active":true,"keys":[]}', random.Random(seed)))
+)
 def test_any_document_is_read_or_raises_its_one_error(data: bytes) -> None:
     for read, error in (
         (read_jwks_untrusted, BadKeySet),
@@ -123,7 +126,7 @@ GRANTED = b'{"access_token":"abc","token_type":"Bearer","expires_in":3600,"refre
 @given(st.integers(0, 2**32))
 def test_a_damaged_token_answer_never_makes_a_header_that_ends_early(seed: int) -> None:
     try:
-        token = read_token_untrusted(damaged(GRANTED, random.Random(seed)))
+        token = read_token_untrusted(damaged_text(GRANTED, random.Random(seed)))
     except BadAnswer:
         return
     assert token.access_token.isascii() and token.access_token.isprintable() and " " not in token.access_token

@@ -120,9 +120,7 @@ async def test_the_verifier_belongs_to_the_page(desk: Consents) -> None:
 @pytest.mark.parametrize(
     ("trouble", "status"), [(Unobtainable("no"), 502), (Unavailable("disk full at /x"), 503), (None, 200)]
 )
-async def test_what_goes_wrong_on_the_way_is_said_on_the_page(
-    desk: Consents, trouble: Exception | None, status: int
-) -> None:
+async def test_errors_on_the_way_are_shown_on_the_page(desk: Consents, trouble: Exception | None, status: int) -> None:
     asker = Asker()
     asker.trouble = trouble
     page = await come_back(desk, ask(desk, asker))

@@ -108,7 +108,7 @@ async def test_a_name_that_leads_nearer_by_any_of_its_addresses_is_refused(
         ("https://10.0.0.1/mcp", [], Scope.PRIVATE),
     ],
 )
-async def test_where_a_server_stands(
+async def test_the_state_of_a_server_is_shown(
     monkeypatch: pytest.MonkeyPatch, url: str, addresses: list[str], place: Scope
 ) -> None:
     names_lead_to(monkeypatch, *addresses)

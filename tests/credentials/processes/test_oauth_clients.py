@@ -81,7 +81,7 @@ def test_where_people_come_back_to_has_to_be_there_and_safe(tmp_path: Path, call
         room.clients.redirect_uri()
 
 
-async def test_a_registration_is_used_until_it_ends_or_the_door_moves(room: Room) -> None:
+async def test_a_registration_is_used_until_it_ends_or_the_endpoint_moves(room: Room) -> None:
     room.registrar.expires_at = 2000.0
     assert (await room.find()).client_id == (await room.find()).client_id == "c1"
     assert (await room.find(issuer="https://other.example")).client_id == "c2"  # what one gave is not shown to another

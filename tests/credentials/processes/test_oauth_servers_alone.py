@@ -10,7 +10,7 @@ from tests.servers.minting import key
 from tests.servers.start import raw, serving
 from tests.support.authority import Authority, authority
 from tests.support.node_process import running_node, wait_for
-from tests.support.oauth_consent import call, guarded, leaked, refusing, whoami
+from tests.support.oauth_consent import call, find_leaks, guarded_server, wait_for_refusal, whoami
 
 ERAS = ["legacy", "modern"]
 SECRET = "marker-secret 5%t/é:"
@@ -41,7 +41,7 @@ def test_a_node_with_a_secret_needs_nobody_to_agree(
 ) -> None:
     corp.do("client", client_id="node", secret=SECRET)
     corp.do("metadata", changes={"token_endpoint_auth_methods_supported": [method] if method else None})
-    with guarded(corp, "--scope", "a b", era=era) as url:
+    with guarded_server(corp, "--scope", "a b", era=era) as url:
         table = server(url, corp, client_secret="${env:S}")
         with running_node(tmp_path, {"crm": table}, env={"S": SECRET}) as node:
             node.wait_link("crm", {"state": "ready"})
@@ -50,7 +50,7 @@ def test_a_node_with_a_secret_needs_nobody_to_agree(
             assert (asked["grant_type"], asked["resource"], asked["scope"]) == ("client_credentials", url, "a b")
             assert ("client_secret" in asked) == (method == "client_secret_post")
             assert "no consent is needed" in node.admin("/admin/links/crm/authorize", "POST")["message"]
-        assert leaked(tmp_path) == []
+        assert find_leaks(tmp_path) == []
 
 
 @pytest.mark.parametrize("alg", ["EdDSA", "ES256", "RS256", "PS256"])
@@ -59,7 +59,7 @@ def test_a_node_with_a_private_key_signs_for_its_token(corp: Authority, tmp_path
     corp.do("client", client_id="node", jwk=signer.jwk())
     corp.do("metadata", changes={"token_endpoint_auth_signing_alg_values_supported": [alg]})
     (tmp_path / "key.pem").write_bytes(signer.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    with guarded(corp) as url:
+    with guarded_server(corp) as url:
         table = server(url, corp, private_key=str(tmp_path / "key.pem"))
         with running_node(tmp_path, {"crm": table}) as node:
             node.wait_link("crm", {"state": "ready"})
@@ -73,10 +73,10 @@ def test_a_node_with_a_private_key_signs_for_its_token(corp: Authority, tmp_path
 def test_a_private_key_that_is_none_is_named(corp: Authority, tmp_path: Path, pem: bytes | None, words: str) -> None:
     if pem is not None:
         (tmp_path / "key.pem").write_bytes(pem)
-    with guarded(corp) as url:
+    with guarded_server(corp) as url:
         table = server(url, corp, private_key=str(tmp_path / "key.pem"))
         with running_node(tmp_path, {"crm": table}) as node:
-            refusing(node, "crm", "private_key", words)
+            wait_for_refusal(node, "crm", "private_key", words)
 
 
 def test_a_wrong_secret_is_the_authorization_servers_word_and_nothing_of_it_is_shown(
@@ -84,18 +84,18 @@ def test_a_wrong_secret_is_the_authorization_servers_word_and_nothing_of_it_is_s
 ) -> None:
     corp.do("client", client_id="node", secret="right")
     corp.do("metadata", changes={"token_endpoint_auth_methods_supported": ["client_secret_post"]})
-    with guarded(corp) as url:
+    with guarded_server(corp) as url:
         table = server(url, corp, client_secret="${env:S}")
         with running_node(tmp_path, {"crm": table}, env={"S": SECRET}) as node:
-            refusing(node, "crm", "invalid_client")
+            wait_for_refusal(node, "crm", "invalid_client")
             assert SECRET not in node.cli("status", "crm").stdout
-        assert leaked(tmp_path) == []  # the authorization server had repeated it
+        assert find_leaks(tmp_path) == []  # the authorization server had repeated it
 
 
 @pytest.mark.req("AX-10.1-2")
 def test_two_servers_on_one_host_get_tokens_of_their_own_for_their_own_url(corp: Authority, tmp_path: Path) -> None:
     corp.do("client", client_id="node", secret="s")
-    with guarded(corp) as one, guarded(corp) as two:
+    with guarded_server(corp) as one, guarded_server(corp) as two:
         tables = {name: server(url, corp, client_secret="s") for name, url in (("one", one), ("two", two))}
         with running_node(tmp_path, tables) as node:
             for segment in tables:
@@ -107,7 +107,7 @@ def test_two_servers_on_one_host_get_tokens_of_their_own_for_their_own_url(corp:
 def test_more_scope_is_asked_for_without_anybody_but_not_for_ever(corp: Authority, tmp_path: Path) -> None:
     corp.do("client", client_id="node", secret="s")
     with (
-        guarded(corp, "--scope", "a", "--call-scope", "b") as url,
+        guarded_server(corp, "--scope", "a", "--call-scope", "b") as url,
         running_node(tmp_path, {"crm": server(url, corp, client_secret="s")}) as node,
     ):
         node.wait_link("crm", {"state": "ready"})
@@ -115,7 +115,7 @@ def test_more_scope_is_asked_for_without_anybody_but_not_for_ever(corp: Authorit
         assert [asked["scope"] for asked in corp.do("seen", of="token")] == ["a", "a b"]
     corp.do("flows", grants=["a"])
     with (
-        guarded(corp, "--scope", "a", "--call-scope", "c") as url,
+        guarded_server(corp, "--scope", "a", "--call-scope", "c") as url,
         running_node(tmp_path, {"other": server(url, corp, client_secret="s")}) as node,
     ):
         node.wait_link("other", {"state": "ready"})
@@ -128,7 +128,7 @@ def test_more_scope_is_asked_for_without_anybody_but_not_for_ever(corp: Authorit
 def test_scopes_of_the_configuration_are_all_that_is_asked_for(corp: Authority, tmp_path: Path) -> None:
     corp.do("client", client_id="node", secret="s")
     with (
-        guarded(corp, "--scope", "a", "--call-scope", "b") as url,
+        guarded_server(corp, "--scope", "a", "--call-scope", "b") as url,
         running_node(tmp_path, {"crm": server(url, corp, client_secret="s", scopes=["a"])}) as node,
     ):
         node.wait_link("crm", {"state": "ready"})
@@ -136,10 +136,10 @@ def test_scopes_of_the_configuration_are_all_that_is_asked_for(corp: Authority, 
         assert [asked["scope"] for asked in corp.do("seen", of="token")] == ["a"]
 
 
-def test_a_token_without_a_refresh_token_is_asked_for_anew_before_it_ends(corp: Authority, tmp_path: Path) -> None:
+def test_a_token_without_a_refresh_token_is_requested_again_before_it_ends(corp: Authority, tmp_path: Path) -> None:
     corp.do("client", client_id="node", secret="s")
     corp.do("flows", expires_in=2)
-    with guarded(corp) as url, running_node(tmp_path, {"crm": server(url, corp, client_secret="s")}) as node:
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": server(url, corp, client_secret="s")}) as node:
         node.wait_link("crm", {"state": "ready"})
         while len(corp.do("seen", of="token")) < 3:
             assert whoami(node, "crm") == "node"
@@ -149,8 +149,8 @@ def test_a_token_without_a_refresh_token_is_asked_for_anew_before_it_ends(corp: 
 def test_an_authorization_server_that_is_away_is_asked_again_when_it_is_back(corp: Authority, tmp_path: Path) -> None:
     corp.do("client", client_id="node", secret="s")
     corp.do("fail", path="/flows/token", status=503)
-    with guarded(corp) as url, running_node(tmp_path, {"crm": server(url, corp, client_secret="s")}) as node:
-        refusing(node, "crm", "gave no token", "503")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": server(url, corp, client_secret="s")}) as node:
+        wait_for_refusal(node, "crm", "gave no token", "503")
         corp.do("fail", path="/flows/token", status=None)
         node.admin("/admin/links/crm/restart", "POST")
         node.wait_link("crm", {"state": "ready"})
@@ -163,27 +163,27 @@ def test_a_secret_in_a_header_is_asked_for_used_and_shown_to_nobody(tmp_path: Pa
     with serving(raw("echo", "--token", "marker-secret-1")) as url:
         table = {"url": url, "headers": {"Authorization": "Bearer ${secrets.CRM_TOKEN}"}}
         with running_node(tmp_path, {"crm": table}) as node:
-            refusing(node, "crm", "interlock secrets set crm-token")
+            wait_for_refusal(node, "crm", "interlock secrets set crm-token")
             wrong = node.cli("secrets", "set", "CRM_TOKEN", input="marker-secret-wrong\n")
             assert (wrong.returncode, wrong.stdout) == (0, "kept crm-token\ncrm restarted\n")
-            refusing(node, "crm", "401", "check its headers")
+            wait_for_refusal(node, "crm", "401", "check its headers")
             node.cli("secrets", "set", "crm-token", input="marker-secret-1")
             node.wait_link("crm", {"state": "ready"})
             assert "error" not in call(node, "crm__exact").message
             assert node.cli("secrets", "list", "--json").stdout.count("crm-token") == 1
             node.admin("/admin/config")
-        assert leaked(tmp_path) == []
+        assert find_leaks(tmp_path) == []
 
 
 def test_a_secret_in_the_environment_reaches_the_program_alone(tmp_path: Path) -> None:
     program = "import os,sys; print('it has', len(os.environ['KEY']), file=sys.stderr, flush=True); sys.stdin.read()"
     table = {"command": ["python3", "-c", program], "env": {"KEY": "a${secrets.KEY}b"}}
     with running_node(tmp_path, {"child": table}, announced=False) as node:
-        refusing(node, "child", "interlock secrets set key")
+        wait_for_refusal(node, "child", "interlock secrets set key")
         node.cli("secrets", "set", "key", input="marker-secret")
         logs = wait_for(lambda: node.admin("/admin/links/child/logs")["lines"])
         assert logs[0]["text"] == "it has 15"
-    assert leaked(tmp_path) == []
+    assert find_leaks(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_secret_that_no_header_can_carry_ends_none(tmp_path: Path) -> None:
         table = {"url": url, "headers": {"X-Key": "${secrets.CRM_TOKEN}"}}
         with running_node(tmp_path, {"crm": table}) as node:
             node.cli("secrets", "set", "crm-token", input="a\r\nX-Injected: yes")
-            refusing(node, "crm", "X-Key", "set it again")
+            wait_for_refusal(node, "crm", "X-Key", "set it again")
 
 
 def test_secrets_can_be_kept_while_no_node_runs(tmp_path: Path) -> None:
@@ -220,4 +220,4 @@ def test_secrets_can_be_kept_while_no_node_runs(tmp_path: Path) -> None:
         assert '"key"' in node.cli("secrets", "list", "--json").stdout
         assert node.cli("secrets", "remove", "key").returncode == 0
         assert node.cli("secrets", "remove", "key").returncode == 1
-    assert leaked(tmp_path) == []
+    assert find_leaks(tmp_path) == []

@@ -11,14 +11,14 @@ from tests.support import intervals
 from tests.support.authority import Authority, authority
 from tests.support.node_process import RunningNode, running_node
 from tests.support.oauth_consent import (
-    agree,
     ask_for_page,
-    guarded,
-    leaked,
+    find_leaks,
+    give_consent,
+    guarded_server,
     query,
-    refusing,
     visit,
-    wanting,
+    wait_for_consent_request,
+    wait_for_refusal,
     whoami,
 )
 
@@ -57,8 +57,8 @@ def corp(started: Authority) -> Authority:
 def test_a_server_that_names_something_else_is_refused(
     corp: Authority, tmp_path: Path, options: list[str], words: str
 ) -> None:
-    with guarded(corp, *options) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        refusing(node, "crm", words)
+    with guarded_server(corp, *options) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_refusal(node, "crm", words)
         assert corp.do("seen", of="register") == []
         assert node.admin("/admin/links/crm/authorize", "POST")["error"] == "auth_failed"
 
@@ -78,8 +78,8 @@ def test_an_authorization_server_whose_metadata_does_not_fit_is_refused(
     corp: Authority, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     corp.do("metadata", changes=changes)
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        refusing(node, "crm", words)
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_refusal(node, "crm", words)
         assert corp.do("seen", of="register") == []
 
 
@@ -97,8 +97,8 @@ def test_an_authorization_server_that_cannot_be_used_safely_sends_nobody_anywher
     corp: Authority, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     corp.do("metadata", changes=changes)
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         answer = node.admin("/admin/links/crm/authorize", "POST")
         assert answer["error"] == "auth_failed" and words in answer["message"]
 
@@ -106,15 +106,15 @@ def test_an_authorization_server_that_cannot_be_used_safely_sends_nobody_anywher
 @pytest.mark.parametrize("stands", [1024 * 1024, "http://127.0.0.1:1/elsewhere", [], "text", {"issuer": None}])
 def test_documents_that_are_huge_or_lead_elsewhere_are_not_read(corp: Authority, tmp_path: Path, stands: Any) -> None:
     corp.do("document", path=METADATA, stands=stands)
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        refusing(node, "crm", "cannot be used")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_refusal(node, "crm", "cannot be used")
 
 
 def test_a_document_that_never_comes_is_given_up(corp: Authority, tmp_path: Path) -> None:
     corp.do("hold")
     try:
         sooner = {intervals.FETCH_S: 0.5}
-        with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}, settings=sooner) as node:
+        with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}, settings=sooner) as node:
             refusing_within(node, "no answer within 0.5 s")
     finally:
         corp.do("release")
@@ -139,8 +139,8 @@ def test_a_registration_that_cannot_be_used_is_named(
     corp: Authority, tmp_path: Path, flows: dict[str, Any], words: str
 ) -> None:
     corp.do("flows", **flows)
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         assert words in node.admin("/admin/links/crm/authorize", "POST")["message"]
 
 
@@ -162,26 +162,26 @@ def test_a_registration_that_cannot_be_used_is_named(
 )
 def test_a_token_that_is_none_is_not_taken(corp: Authority, tmp_path: Path, answer: Any, words: str) -> None:
     corp.do("flows", answer=answer)
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         page = visit(ask_for_page(node, "crm"))
         assert page.status == 502 and words in page.text
         assert node.link("crm")["state"] == "unauthorised"
-        assert leaked(tmp_path) == []
+        assert find_leaks(tmp_path) == []
 
 
 @pytest.mark.parametrize("lifetime", ["3600", "soon", -5, 0, None, 1e300])
 def test_a_lifetime_that_makes_no_sense_does_no_harm(corp: Authority, tmp_path: Path, lifetime: Any) -> None:
     corp.do("flows", answer={"expires_in": lifetime})
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        agree(node, "crm", "ada")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        give_consent(node, "crm", "ada")
         assert whoami(node, "crm") == "ada"
 
 
 def test_the_token_endpoints_own_words_are_shown_to_nobody(corp: Authority, tmp_path: Path) -> None:
     corp.do("flows", token_error="<script>alert(1)</script>")
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         page = visit(ask_for_page(node, "crm"))
         assert page.status == 502 and "script" not in page.text and "HTTP 400" in page.text
         assert "code_verifier" not in (tmp_path / "stderr.txt").read_text()
@@ -208,8 +208,8 @@ def callback(node: RunningNode, *parameters: tuple[str, str]) -> tuple[int, str]
 
 @pytest.mark.req("AIP-30.auth-3")
 def test_what_nobody_asked_for_is_refused_at_the_callback(corp: Authority, tmp_path: Path) -> None:
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         state = query(ask_for_page(node, "crm"))["state"]
         issuer = f"{corp.url}/flows"
         for parameters in (
@@ -232,8 +232,8 @@ def test_what_nobody_asked_for_is_refused_at_the_callback(corp: Authority, tmp_p
 
 @pytest.mark.req("AIP-30.auth-3")
 def test_a_page_is_good_once(corp: Authority, tmp_path: Path) -> None:
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         page = visit(ask_for_page(node, "crm"), "ada")
         assert page.status == 200
         assert visit(page.url, "eve").status == 400
@@ -245,8 +245,8 @@ def test_a_page_is_good_once(corp: Authority, tmp_path: Path) -> None:
 @pytest.mark.parametrize("iss", [None, "https://evil.example", "{}/", ""])
 def test_an_answer_from_somebody_else_is_not_acted_upon(corp: Authority, tmp_path: Path, iss: str | None) -> None:
     corp.do("flows", iss=None if iss is None else iss.format(f"{corp.url}/flows"))
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         page = visit(ask_for_page(node, "crm"))
         assert page.status == 400 and "did not come from the authorization server" in page.text
         assert corp.do("seen", of="token") == []
@@ -256,26 +256,26 @@ def test_an_answer_from_somebody_else_is_not_acted_upon(corp: Authority, tmp_pat
 
 def test_an_error_of_somebody_else_is_not_shown(corp: Authority, tmp_path: Path) -> None:
     corp.do("flows", iss="https://evil.example", denies="call_0800_evil")
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         page = visit(ask_for_page(node, "crm"))
         assert page.status == 400 and "evil" not in page.text
 
 
-def test_a_person_who_does_not_agree_is_told_so_and_may_change_their_mind(corp: Authority, tmp_path: Path) -> None:
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+def test_a_person_who_does_not_agree_is_informed_and_may_change_their_mind(corp: Authority, tmp_path: Path) -> None:
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         for error, shown in (("access_denied", "access_denied"), ("<b>x</b>", "without a name")):
             corp.do("flows", denies=error)
             page = visit(ask_for_page(node, "crm"))
             assert page.status == 400 and shown in page.text and "<b>" not in page.text
         corp.do("flows", denies=None)
-        agree(node, "crm")
+        give_consent(node, "crm")
 
 
-def test_the_callback_is_the_only_path_of_its_door_without_a_token(corp: Authority, tmp_path: Path) -> None:
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
-        wanting(node, "crm")
+def test_the_callback_is_the_only_path_of_its_endpoint_without_a_token(corp: Authority, tmp_path: Path) -> None:
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        wait_for_consent_request(node, "crm")
         for target, method in (
             ("/admin/links/crm/authorize", "POST"),
             ("/admin/secrets", "GET"),
@@ -296,7 +296,7 @@ def test_the_callback_is_the_only_path_of_its_door_without_a_token(corp: Authori
 
 def test_people_are_not_brought_back_over_plain_http_beyond_the_machine(corp: Authority, tmp_path: Path) -> None:
     place = '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\noperator_url = "http://ops.example"\n'
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}, place) as node:
-        wanting(node, "crm")
+    with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}, place) as node:
+        wait_for_consent_request(node, "crm")
         answer = node.admin("/admin/links/crm/authorize", "POST")
         assert "set node.operator_url to https" in answer["message"]

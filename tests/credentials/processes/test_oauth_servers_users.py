@@ -10,7 +10,16 @@ import pytest
 from tests.servers.start import raw
 from tests.support.authority import Authority, authority
 from tests.support.node_process import Answer, RunningNode, Wire, running_node
-from tests.support.oauth_consent import agree, call, guarded, leaked, query, refreshed, visit, whoami
+from tests.support.oauth_consent import (
+    call,
+    find_leaks,
+    give_consent,
+    guarded_server,
+    query,
+    refresh_count,
+    visit,
+    whoami,
+)
 
 ERAS = ["legacy", "modern"]
 NEVER = '[auth]\nanonymous = "never"\n'
@@ -34,7 +43,7 @@ class Office:
 
     def __init__(self, node: RunningNode) -> None:
         self.node = node
-        agree(node, "crm", "the operator")
+        give_consent(node, "crm", "the operator")
         self.ada, self.bob = self.hire("ada"), self.hire("bob")
 
     def hire(self, name: str) -> str:
@@ -50,7 +59,7 @@ class Office:
         assert (error["code"], error["data"]["reason"]) == (32002, "auth_required"), error
         return str(error["data"]["url"])
 
-    def agree(self, token: str, name: str) -> None:
+    def give_consent(self, token: str, name: str) -> None:
         assert visit(self.page(token), name).status == 200
         assert whoami(self.node, "crm", token) == name
 
@@ -58,13 +67,13 @@ class Office:
 @pytest.fixture(params=ERAS)
 def office(corp: Authority, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Office]:
     servers = {"good": {"command": raw("echo")}}
-    with guarded(corp, "--scope", "basic", "--call-scope", "extra", era=request.param) as url:
+    with guarded_server(corp, "--scope", "basic", "--call-scope", "extra", era=request.param) as url:
         table = {"url": url, "auth": {"per": "user"}}
         with running_node(tmp_path, {"crm": table, **servers}, NEVER) as node:
             yield Office(node)
             log = (tmp_path / "stderr.txt").read_text()
             assert "Traceback" not in log and "internal error" not in log, log
-        assert leaked(tmp_path) == []
+        assert find_leaks(tmp_path) == []
 
 
 def test_each_user_calls_as_themselves_and_as_nobody_else(office: Office) -> None:
@@ -106,7 +115,7 @@ def test_a_client_that_can_show_pages_is_asked_to_and_goes_on_afterwards(office:
             assert error["data"]["reason"] == "state_foreign"
 
 
-def test_a_legacy_client_that_can_show_pages_is_asked_to_and_told_when_it_is_done(office: Office) -> None:
+def test_a_legacy_client_that_can_show_pages_is_asked_and_informed_when_it_is_done(office: Office) -> None:
     with Wire(office.node, token=office.ada) as wire, Wire(office.node, token=office.ada) as stream:
         wire.initialize(URL_MODE)
         stream.session = wire.session
@@ -136,7 +145,7 @@ def test_a_user_whose_token_is_gone_is_asked_again_and_nobody_else_notices(offic
     assert whoami(office.node, "crm", office.ada) == "ada the second"
     corp.do("forget", of="tokens")
     assert whoami(office.node, "crm", office.bob) == "bob"
-    assert refreshed(corp) >= 1
+    assert refresh_count(corp) >= 1
     corp.do("forget", of="tokens")
     corp.do("forget", of="refreshes")
     assert office.page(office.bob)
@@ -154,7 +163,7 @@ def test_more_scope_is_asked_of_the_user_who_needs_it(office: Office) -> None:
 
 
 def test_a_users_token_is_still_good_after_a_restart(corp: Authority, tmp_path: Path) -> None:
-    with guarded(corp) as url:
+    with guarded_server(corp) as url:
         servers = {"crm": {"url": url, "auth": {"per": "user"}}}
         with running_node(tmp_path, servers, NEVER) as node:
             office = Office(node)
@@ -169,7 +178,7 @@ def test_a_users_token_is_still_good_after_a_restart(corp: Authority, tmp_path: 
 
 def test_a_server_that_goes_away_is_not_taken_for_one_that_refuses_a_user(corp: Authority, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        url = stack.enter_context(guarded(corp))
+        url = stack.enter_context(guarded_server(corp))
         with running_node(tmp_path, {"crm": {"url": url, "auth": {"per": "user"}}}, NEVER) as node:
             office = Office(node)
             office.agree(office.ada, "ada")

@@ -107,7 +107,7 @@ def test_keys_of_unknown_form_are_left_out() -> None:
     ],
     ids=lambda data: str(data[:20]),
 )
-def test_what_is_no_key_set_raises_exactly_that(data: bytes) -> None:
+def test_an_invalid_key_set_raises_its_own_error(data: bytes) -> None:
     with pytest.raises(BadKeySet):
         read_jwks_untrusted(data)
 
@@ -243,7 +243,7 @@ def test_an_answer_need_not_repeat_who_gives_it() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"active":1}', b'{"active":"true"}', b"<html>", b'{"active":true,']
 )
-def test_what_is_no_introspection_answer_raises_exactly_that(data: bytes) -> None:
+def test_an_invalid_introspection_answer_raises_its_own_error(data: bytes) -> None:
     with pytest.raises(BadIntrospection, match="the answer is not a token introspection answer"):
         read_introspection_untrusted(data, ISSUER)
 

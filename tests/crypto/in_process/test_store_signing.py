@@ -94,7 +94,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> Non
         read_signing_key(kept(tmp_path / "k", ec.generate_private_key(ec.SECP256R1()), mode))
 
 
-def test_what_is_no_key_is_refused_and_not_repeated(tmp_path: Path) -> None:
+def test_an_invalid_key_is_refused_and_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(FileUnusable, match="No such file"):
         read_signing_key(tmp_path / "none")
     with pytest.raises(FileUnusable, match="cannot be read: Is a directory"):

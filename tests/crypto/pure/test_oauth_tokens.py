@@ -231,5 +231,5 @@ def test_a_challenge_names_the_metadata_first_and_cannot_be_broken_out_of() -> N
 
 
 @pytest.mark.parametrize("why", Reason)
-def test_every_reason_can_be_said_in_a_header(why: Reason) -> None:
+def test_every_reason_fits_into_a_header(why: Reason) -> None:
     assert f'error_description="{why.value}"' in challenge("https://x.example", description=why.value)

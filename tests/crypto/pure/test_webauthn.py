@@ -51,7 +51,7 @@ ADA = MADE["es256"]
         ("HTTPS://operator.example.com:8443", "operator.example.com", "https://operator.example.com:8443"),
     ],
 )
-def test_the_party_is_the_name_of_the_operator_door(url: str, party: str, origin: str) -> None:
+def test_the_party_is_the_name_of_the_operator_endpoint(url: str, party: str, origin: str) -> None:
     found = find_relying_party(url)
     assert found == Party(id=party, origin=origin)
     assert found is not None and found.id_hash == hashlib.sha256(party.encode()).digest()
@@ -104,7 +104,7 @@ def test_a_passkey_is_written_and_read_back(kind: Kind) -> None:
         (f"rs256:AbCd:{b64(b'x' * 4000)}", "begin with"),
     ],
 )
-def test_what_is_no_passkey_is_refused_with_a_reason(text: str, why: str) -> None:
+def test_an_invalid_passkey_is_refused_with_a_reason(text: str, why: str) -> None:
     with pytest.raises(BadKey, match=why):
         read_passkey_untrusted(text)
 
@@ -338,7 +338,7 @@ def test_every_other_assertion_is_refused_with_a_word(token: str, reason: str) -
     assert checked(token) == reason
 
 
-def test_a_member_that_stands_there_twice_says_nothing() -> None:
+def test_a_duplicate_member_has_no_meaning() -> None:
     whole = ADA.client_data("webauthn.get", b64(CHALLENGE))
     twice = whole[:-1] + b', "origin": "https://evil.example"}'
     assert checked(ADA.signed(twice, ADA.data(USUAL, 0))) == "client_data"

@@ -202,7 +202,7 @@ async def beside(pair: tuple[CanTransport, Owner, Station]) -> AsyncIterator[Own
     await other.close()
 
 
-async def test_what_one_device_pours_is_not_handled_beyond_its_rate_and_others_are_heard(
+async def test_a_flooding_device_is_handled_only_up_to_its_rate_and_others_are_served(
     pair: tuple[CanTransport, Owner, Station], beside: Owner
 ) -> None:
     transport, owner, station = pair

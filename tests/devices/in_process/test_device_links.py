@@ -69,7 +69,7 @@ async def test_a_device_with_events_has_log_messages() -> None:
 
 
 @pytest.mark.req("AX-B.2-5")
-async def test_why_an_announcement_was_refused_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_reason_of_a_refused_announcement_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory(described(ALONE))
     monkeypatch.setattr(transport, "import_module", lambda name: type("Module", (), {"UartTransport": memory.made}))
     for entries, why in (

@@ -438,7 +438,7 @@ async def test_calls_that_wait_for_a_sign_of_life_are_no_more_than_the_queue_hol
     await session.close()
 
 
-async def test_a_device_that_fell_silent_has_its_transport_opened_anew(memory: Memory) -> None:
+async def test_the_transport_of_a_silent_device_is_opened_again(memory: Memory) -> None:
     session = await opened(Owner())
     memory.reply = lambda message: []
     outcomes: list[CallOutcome] = []
@@ -454,7 +454,7 @@ async def test_a_device_that_fell_silent_has_its_transport_opened_anew(memory: M
     await session.close()
 
 
-async def test_whatever_opening_a_transport_raises_it_is_tried_again(memory: Memory) -> None:
+async def test_a_transport_whose_opening_raises_is_tried_again(memory: Memory) -> None:
     memory.failures = [OverflowError("port must be 0-65535"), UnicodeError("label too long")]
     session = DeviceSession("board", described(TEXT), Clock(), Owner(), SharedConnections())
     session.open()

@@ -121,7 +121,7 @@ async def test_a_write_that_is_confirmed_with_another_value_is_not_confirmed(
     assert WRITE_LEVEL not in site.owners[0].messages
 
 
-async def test_a_unit_that_is_not_there_does_not_keep_the_others_of_its_line_from_theirs() -> None:
+async def test_a_missing_unit_does_not_block_the_others_on_its_line() -> None:
     plc = Plc()
     with SerialPair() as line:
         await plc.attach(line.paths[1])

@@ -266,7 +266,7 @@ async def test_a_broker_that_pours_is_read_no_faster_than_is_due(
     assert owner.lost == []
 
 
-async def test_all_messages_of_one_record_of_tls_are_heard(tls: ssl.SSLContext) -> None:
+async def test_all_messages_of_one_tls_record_are_received(tls: ssl.SSLContext) -> None:
     async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await subscribe(reader, writer)
         await acknowledge(reader, writer, publish(0, 0, b"{}") * 150)

@@ -113,7 +113,9 @@ def test_a_tool_gives_the_same_behind_both_profiles_and_a_native_server(place: P
 
 
 @pytest.mark.req("AX-2-2")
-def test_a_native_server_and_a_device_are_served_side_by_side_and_told_apart_by_their_transport(place: Place) -> None:
+def test_a_native_server_and_a_device_are_served_side_by_side_and_distinguished_by_their_transport(
+    place: Place,
+) -> None:
     for segment, transport in (("native", "native"), ("frames", "uart_cbor"), ("cobs", "uart_cbor")):
         said = listed(place.node, segment)[f"{segment}.echo"]["_meta"]["x-mcpax-capability"]
         assert said["transport"] == transport
@@ -122,7 +124,7 @@ def test_a_native_server_and_a_device_are_served_side_by_side_and_told_apart_by_
 
 @pytest.mark.req("AX-2-4")
 @pytest.mark.parametrize("segment", ["still_a", "still_b"])
-def test_what_is_no_tool_is_answered_without_a_byte_on_the_line(place: Place, segment: str) -> None:
+def test_an_unknown_tool_is_answered_without_a_byte_on_the_line(place: Place, segment: str) -> None:
     line, uri, name = place.lines[segment], f"mcpax://{segment}/file:///x", f"{segment}.echo"
     completed = {"argument": {"name": "n", "value": "1"}}
     line.read.clear()
@@ -151,7 +153,7 @@ def test_what_is_no_tool_is_answered_without_a_byte_on_the_line(place: Place, se
 
 
 @pytest.mark.req("AX-8.1-2")
-def test_a_line_of_cbor_is_cobs_with_one_item_and_what_is_not_is_dropped(place: Place) -> None:
+def test_a_line_of_cbor_is_cobs_with_one_item_and_anything_else_is_dropped(place: Place) -> None:
     line, node = place.lines["cobs"], place.node
     line.read.clear()
     assert content(node, "cobs.echo", {"n": 7}) == {"n": 7}

@@ -162,7 +162,7 @@ def _is_lit(stub: Chip, tools: dict[int, ToolDescription]) -> bool:
         b"\xa0",
     ],
 )
-def test_self_describing_stubs_drop_what_is_no_request(
+def test_self_describing_stubs_drop_invalid_requests(
     booted: tuple[Chip, dict[int, ToolDescription]], message: bytes
 ) -> None:
     stub, _ = booted

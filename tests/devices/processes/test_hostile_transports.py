@@ -142,7 +142,7 @@ def lost(place: Place, end: End) -> Any:
 
 
 @over(*SEGMENTS)
-def test_answers_to_other_requests_and_answers_said_twice_are_dropped(place: Place, end: End) -> None:
+def test_answers_to_other_requests_and_repeated_answers_are_dropped(place: Place, end: End) -> None:
     before = discarded(place.node, end.segment).get("no_request", 0)
     told = iter(range(100, 110))
 

@@ -59,7 +59,7 @@ def test_a_call_of_the_parent_reaches_the_line(tree: Tree) -> None:
 
 
 @pytest.mark.req("AX-13.1-1", "AX-B.4-5")
-async def test_each_loss_of_a_device_is_told_once_by_the_parent_that_it_is_registered_at(tree: Tree) -> None:
+async def test_each_loss_of_a_device_is_reported_once_by_the_parent_where_it_is_registered(tree: Tree) -> None:
     async with hearing(tree.cloud, KNOWS_AX) as heard:
         for _ in range(3):  # one that is gone has nobody left who would register it
             tree.line.unplug()

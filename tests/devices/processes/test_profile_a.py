@@ -173,7 +173,7 @@ def test_a_silent_device_is_degraded_after_three_intervals(place: Place) -> None
 
 @pytest.mark.req("AX-13.1-1", "AX-B.3-1")
 @pytest.mark.parametrize("reason", ["connection_lost", "heartbeat_timeout"])
-async def test_a_lost_device_is_told_once_and_one_that_is_no_longer_described_is_not(place: Place, reason: str) -> None:
+async def test_a_lost_device_is_reported_once_and_an_undescribed_one_is_not(place: Place, reason: str) -> None:
     line = Line(place.line("vent").file.parent.parent, "brief", TOOLS, QUICK)
     try:
         await asyncio.to_thread(place.node.wait_link, "brief", {"state": "ready"}, 10.0)
@@ -360,7 +360,7 @@ def running(*words: str) -> Iterator[IO[str]]:
 
 
 @pytest.mark.req("AX-8.N-6")
-def test_a_simulated_device_is_served_and_what_is_said_is_shown(place: Place, tmp_path: Path) -> None:
+def test_a_simulated_device_is_served_and_its_events_are_shown(place: Place, tmp_path: Path) -> None:
     described = place.line("vent").file.parent / "played.toml"
     file, port = tmp_path / "played.toml", tmp_path / "played.pty"
     link = f'[link]\ntransport = "uart_cbor"\nport = "{port}"\n{QUICK}\n[[tool]]'

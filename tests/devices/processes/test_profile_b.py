@@ -104,7 +104,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.req("AX-8.3-3")
-async def test_a_device_registers_whoever_was_there_first_and_each_change_is_said_once(place: Place) -> None:
+async def test_a_device_registers_in_any_order_and_each_change_is_reported_once(place: Place) -> None:
     node, late = place.node, place.boards["late"]
 
     async def until(is_so: Callable[[], bool]) -> None:
@@ -135,7 +135,7 @@ def test_numbers_and_types_suffice_for_a_schema(place: Place) -> None:
     assert schema["required"] == ["arg0", "arg1"]
 
 
-def test_a_description_names_what_is_announced_and_what_is_not_is_reported(place: Place) -> None:
+def test_a_description_names_what_is_announced_and_reports_what_is_not(place: Place) -> None:
     assert set(listed(place.node, "named")) == {"named.temperature", "named.tool_2"}
     assert place.node.link("named")["device"]["missing"] == ["never_announced"]
     assert content(place.node, "named.temperature") == {"celsius": 21}
@@ -325,7 +325,7 @@ def test_a_line_of_9600_baud_is_fast_enough_and_a_slower_one_is_refused(place: P
 
 
 @pytest.mark.req("AX-B.4-2")
-def test_equal_numbers_under_different_segments_are_told_apart_and_a_segment_is_renamed_here_alone(
+def test_equal_numbers_under_different_segments_are_distinguished_and_a_segment_is_renamed_here_alone(
     place: Place,
 ) -> None:
     board = place.boards["named"]

@@ -148,7 +148,7 @@ def test_frames_lost_doubled_and_out_of_order_are_delivered_as_they_come(name: s
     assert found == [bytes(frame) for frame in arriving]
 
 
-def test_cobs_discards_and_counts_what_is_no_frame() -> None:
+def test_cobs_discards_and_counts_invalid_frames() -> None:
     framing = CobsFraming(max_message=16)
     assert framing.encode(b"\x11\x00\x22").hex() == "0211022200"
     assert framing.feed_untrusted(b"\x05\x01\x00", 0.0) == []  # a code byte beyond the frame

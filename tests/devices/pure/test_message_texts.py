@@ -44,7 +44,7 @@ def described(profile: str) -> DeviceDescription:
 
 
 @pytest.mark.parametrize("profile", ["a", "b"])
-def test_messages_are_told_in_the_names_of_the_description(profile: str) -> None:
+def test_messages_use_the_names_of_the_description(profile: str) -> None:
     description = described(profile)
     codec, device = codec_of(description), SimulatedDevice(description)
     read, write = description.tools

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.support.budget_node import Client, House, house, until
+from tests.support.budget_node import BudgetNode, Client, budget_node, until
 from tests.support.node_with_clock import limit_calls
 
 from interlock.core.calls.caller import Principal
@@ -38,13 +38,13 @@ class Slow:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
-    async with house(tmp_path_factory.mktemp("queue")) as started:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BudgetNode]:
+    async with budget_node(tmp_path_factory.mktemp("queue")) as started:
         yield started
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def slow(here: House, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Slow]:
+async def slow(here: BudgetNode, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Slow]:
     server = Slow()
     leaf = await here.leaf("slow", call=server.call)
     limit_calls(here.node, MOST, monkeypatch)
@@ -65,7 +65,7 @@ async def assert_answered(asked: list[Any]) -> None:
 
 
 async def test_five_thousand_calls_at_once_are_all_answered(
-    here: House, slow: Slow, monkeypatch: pytest.MonkeyPatch
+    here: BudgetNode, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_calls(here.node, 512, monkeypatch)
     asked = calls(here.client(), 5000)
@@ -80,7 +80,7 @@ async def test_five_thousand_calls_at_once_are_all_answered(
     await assert_answered(asked + again)
 
 
-async def test_principals_take_turns(here: House, slow: Slow) -> None:
+async def test_principals_take_turns(here: BudgetNode, slow: Slow) -> None:
     asked = calls(here.client(who="client:ada"), MOST + 4, "ada") + calls(here.client(who="client:bob"), 2, "bob")
     served = []
     while len(served) < len(asked):
@@ -90,7 +90,7 @@ async def test_principals_take_turns(here: House, slow: Slow) -> None:
     await assert_answered(asked)
 
 
-async def test_a_call_that_came_later_does_not_overtake_one_that_waits(here: House, slow: Slow) -> None:
+async def test_a_call_that_came_later_does_not_overtake_one_that_waits(here: BudgetNode, slow: Slow) -> None:
     first = calls(here.client(who="client:ada"), MOST + 1, "first")
     await until(lambda: len(slow.calls) == MOST)
     slow.calls.pop()[1].set_result({"content": []})
@@ -103,7 +103,7 @@ async def test_a_call_that_came_later_does_not_overtake_one_that_waits(here: Hou
 
 
 async def test_a_call_waits_for_no_longer_than_the_limit(
-    here: House, slow: Slow, monkeypatch: pytest.MonkeyPatch
+    here: BudgetNode, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(availability, "WAIT_S", 0.01)
     *first, last = calls(here.client(), MOST + 1)
@@ -120,7 +120,7 @@ async def test_a_call_waits_for_no_longer_than_the_limit(
 
 @pytest.mark.parametrize(("limit", "most"), [("CALLS_MAX", 2), ("BYTES_MAX", 2 * 1500)])
 async def test_a_principal_fills_no_more_than_its_share_of_the_queue(
-    here: House, slow: Slow, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+    here: BudgetNode, slow: Slow, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     monkeypatch.setattr(availability, limit, most)
     greedy = calls(here.client(who="client:ada"), MOST + 2, "ada")
@@ -134,7 +134,7 @@ async def test_a_principal_fills_no_more_than_its_share_of_the_queue(
     await assert_answered(greedy[:-1] + other)
 
 
-async def test_a_call_that_is_cancelled_while_it_waits_is_never_sent(here: House, slow: Slow) -> None:
+async def test_a_call_that_is_cancelled_while_it_waits_is_never_sent(here: BudgetNode, slow: Slow) -> None:
     *first, last = calls(here.client(), MOST + 1)
     last.running.cancel("enough")
     await until(lambda: len(slow.calls) == MOST)

@@ -15,16 +15,16 @@ from tests.support.two_era_node import (
     ROOTS,
     SAMPLE,
     Tree,
+    answer_every_question,
     answers,
     asks,
     interview,
     label,
     open_gate,
-    planted,
     question,
-    tally,
+    read_tally,
+    start_tree,
     until,
-    willing,
 )
 
 CELLS = [(front, link) for front in LEGACY_FRONTS for link in MODERN_LINKS]
@@ -33,7 +33,7 @@ MODERN_ONLY = {"resultType", "ttlMs", "cacheScope"}
 
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    return planted(request, tmp_path_factory)
+    return start_tree(request, tmp_path_factory)
 
 
 async def next_question(peer: Peer) -> Any:
@@ -48,7 +48,7 @@ async def test_every_kind_of_question_is_put_and_answered_in_rounds(tree: Tree, 
     """The fixture refuses a requestState of which a byte was changed."""
     rounds = [asks(*(question(method) for method in QUESTIONS)), asks(question(ELICIT)), asks(question(ROOTS))]
     async with tree.peer(front) as peer:
-        reply = await willing(peer).call(tool(link, "interview"), interview(*rounds))
+        reply = await answer_every_question(peer).call(tool(link, "interview"), interview(*rounds))
         said = {f"q{number}": answer for number, (_, answer) in enumerate(QUESTIONS.values(), 1)}
         assert answers(reply) == [said, {"q1": FILLED}, {"q1": QUESTIONS[ROOTS][1]}]
         assert [one["method"] for one in peer.asked] == [*QUESTIONS, ELICIT, ROOTS]
@@ -127,7 +127,9 @@ async def test_several_clients_asked_at_once_each_answer_their_own(tree: Tree, l
 async def test_a_server_may_want_only_its_state_back_or_keep_none(tree: Tree) -> None:
     async with tree.peer("http-legacy") as peer:
         state_only = interview({"state": True}, asks(question(ELICIT)), {"state": True})
-        assert answers(await willing(peer).call(tool("new_http", "interview"), state_only)) == [{"q1": FILLED}]
+        assert answers(await answer_every_question(peer).call(tool("new_http", "interview"), state_only)) == [
+            {"q1": FILLED}
+        ]
         assert len(peer.asked) == 1
         stateless = interview(asks(question(ELICIT), state=False))
         assert answers(await peer.call(tool("new_http", "interview"), stateless)) == [{"q1": FILLED}]
@@ -136,7 +138,7 @@ async def test_a_server_may_want_only_its_state_back_or_keep_none(tree: Tree) ->
 async def test_a_stream_that_lingers_after_its_question_does_not_end_the_call(tree: Tree) -> None:
     async with tree.peer("http-legacy") as witness, tree.peer("http-legacy") as peer:
         given = interview({"linger": "stream"}, asks(question(ELICIT)), {"gate": "retry"})
-        call = willing(peer).begin_call(tool("new_http", "interview"), given)
+        call = answer_every_question(peer).begin_call(tool("new_http", "interview"), given)
         await until(witness, "new_http", "begun", given["label"], 2)
         for gate in ("stream", "retry"):
             await open_gate(witness, "new_http", gate)
@@ -147,7 +149,9 @@ async def test_a_stream_that_lingers_after_its_question_does_not_end_the_call(tr
 async def test_prompts_and_resources_may_ask_too(tree: Tree, front: str, link: str) -> None:
     async with tree.peer(front) as peer:
         given = {"label": label(), "steps": json.dumps([asks(question(SAMPLE)), asks(question(ELICIT))])}
-        reply = await willing(peer).request("prompts/get", {"name": tool(link, "interview"), "arguments": given})
+        reply = await answer_every_question(peer).request(
+            "prompts/get", {"name": tool(link, "interview"), "arguments": given}
+        )
         told = json.loads(reply.result["messages"][0]["content"]["text"])
         assert told == {"answers": [{"q1": QUESTIONS[SAMPLE][1]}, {"q1": FILLED}]}
         assert not MODERN_ONLY & reply.result.keys()
@@ -173,7 +177,9 @@ async def test_notices_of_every_round_reach_the_client_under_its_token(tree: Tre
     async with tree.peer("http-legacy") as peer:
         await peer.request("logging/setLevel", {"level": "info"})
         call = interview(*steps, {"progress": 3})
-        reply = await willing(peer).call(tool("new_http", "interview"), call, meta={"progressToken": "mine"})
+        reply = await answer_every_question(peer).call(
+            tool("new_http", "interview"), call, meta={"progressToken": "mine"}
+        )
         notices = [one["params"] for one in peer.before(reply, "notifications/progress")]
         assert notices == [{"progressToken": "mine", "progress": step} for step in (1, 2, 3)]
         (logged,) = peer.before(reply, "notifications/message")
@@ -188,13 +194,13 @@ async def test_a_server_may_ask_ten_times(tree: Tree, rounds: int, begun: int) -
     steps = [asks(question(ELICIT)) for _ in range(rounds)]
     async with tree.peer("http-legacy") as peer:
         given = interview(*steps)
-        reply = await willing(peer).call(tool("new_stdio", "interview"), given)
+        reply = await answer_every_question(peer).call(tool("new_stdio", "interview"), given)
         if rounds <= 10:
             assert len(answers(reply)) == rounds
         else:
             assert reply.error["data"]["reason"] == "input_required"
         assert len(peer.asked) == 10
-        assert (await tally(peer, "new_stdio"))["begun"][given["label"]] == begun
+        assert (await read_tally(peer, "new_stdio"))["begun"][given["label"]] == begun
 
 
 CANNOT: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -221,7 +227,7 @@ async def test_a_client_is_not_asked_what_it_cannot_answer(
         assert reply.error["data"]["reason"] == "input_refused"
         assert asked["method"] in reply.error["message"]
         assert peer.asked == []
-        assert (await tally(peer, "new_http"))["begun"][given["label"]] == 1
+        assert (await read_tally(peer, "new_http"))["begun"][given["label"]] == 1
 
 
 @pytest.mark.parametrize(
@@ -251,7 +257,7 @@ async def test_an_sdk_server_that_asks_only_what_the_client_has_is_content(tree:
     name = tool("sdk_new", "test_input_required_result_capabilities")
     for capabilities, methods in (({}, []), ({"sampling": {}}, [SAMPLE]), (CAPABLE, [ELICIT, SAMPLE])):
         async with tree.peer("http-legacy", capabilities) as peer:
-            reply = await willing(peer).call(name)
+            reply = await answer_every_question(peer).call(name)
             assert reply.result["content"][0]["text"] == "Nothing more to ask."
             assert [one["method"] for one in peer.asked] == methods
 
@@ -268,14 +274,14 @@ async def test_a_client_that_refuses_ends_its_call(tree: Tree, front: str, link:
         assert "User rejected sampling request" in error["message"]
         withdrawn = await peer.hear("notifications/cancelled")
         assert withdrawn["params"]["requestId"] == first["id"]
-        assert (await tally(peer, link))["begun"][given["label"]] == 1
+        assert (await read_tally(peer, link))["begun"][given["label"]] == 1
 
 
 @pytest.mark.parametrize("link", MODERN_LINKS)
 async def test_a_question_nobody_could_put_is_an_error_of_the_server(tree: Tree, link: str) -> None:
     async with tree.peer("http-legacy") as peer:
         for step in ({"ask": {}, "state": False}, {"ask": {"q": {"params": {}}}}, {"ask": {"q": 7}}):
-            error = (await willing(peer).call(tool(link, "interview"), interview(step))).error
+            error = (await answer_every_question(peer).call(tool(link, "interview"), interview(step))).error
             assert error["code"] == -32603
             assert "malformed" in error["message"]
         assert peer.asked == []
@@ -285,7 +291,7 @@ async def test_only_calls_prompts_and_resources_may_ask(tree: Tree) -> None:
     async with tree.peer("http-legacy") as peer:
         ref = {"type": "ref/prompt", "name": tool("new_http", "interview")}
         params = {"ref": ref, "argument": {"name": "label", "value": "ask"}}
-        reply = await willing(peer).request("completion/complete", params)
+        reply = await answer_every_question(peer).request("completion/complete", params)
         assert reply.error["data"]["reason"] == "input_required_across_eras"
         assert peer.asked == []
 
@@ -304,8 +310,10 @@ async def test_a_call_cancelled_while_its_client_is_asked_takes_its_questions_ba
         await peer.cancel(call)
         withdrawn = [await peer.hear("notifications/cancelled") for _ in range(2)]
         assert {one["params"]["requestId"] for one in withdrawn} == asked
-        assert answers(await willing(peer).call(tool(link, "interview"), interview(asks(question(ELICIT)))))
-        assert (await tally(peer, link))["begun"][given["label"]] == 1
+        assert answers(
+            await answer_every_question(peer).call(tool(link, "interview"), interview(asks(question(ELICIT))))
+        )
+        assert (await read_tally(peer, link))["begun"][given["label"]] == 1
         assert not any(message.get("id") == int(call.id) for message in peer.log if "method" not in message)
 
 
@@ -314,7 +322,7 @@ async def test_a_call_cancelled_while_its_client_is_asked_takes_its_questions_ba
 async def test_a_retry_under_way_is_cancelled_at_the_server(tree: Tree, link: str, how: str) -> None:
     async with tree.peer("http-legacy") as witness, tree.peer("http-legacy") as peer:
         given = interview(asks(question(ELICIT)), {"gate": "never"})
-        call = willing(peer).begin_call(tool(link, "interview"), given)
+        call = answer_every_question(peer).begin_call(tool(link, "interview"), given)
         await until(witness, link, "begun", given["label"], 2)
         if how == "cancels":
             await peer.cancel(call)
@@ -334,7 +342,9 @@ async def test_a_client_that_loses_its_connection_while_it_is_asked_may_still_an
         await peer.respond(asked["id"], FILLED)
         await until(peer, "new_http", "begun", given["label"], 2)
         wait_for(lambda: tree.calls_in_flight() == before)
-        assert answers(await willing(peer).call(tool("new_http", "interview"), interview(asks(question(ELICIT)))))
+        assert answers(
+            await answer_every_question(peer).call(tool("new_http", "interview"), interview(asks(question(ELICIT))))
+        )
 
 
 # What is brought down

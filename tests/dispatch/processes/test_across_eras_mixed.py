@@ -13,14 +13,14 @@ from tests.support.two_era_node import (
     ELICIT,
     FILLED,
     Tree,
-    again,
     answers,
     asks,
-    filled,
+    call_again,
+    filled_answers,
     interview,
     label,
-    planted,
     question,
+    start_tree,
     until,
 )
 
@@ -36,7 +36,7 @@ FOUR_CELLS.append(("http-modern", "new_http"))
 
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    return planted(request, tmp_path_factory)
+    return start_tree(request, tmp_path_factory)
 
 
 async def listen(peer: Peer, **wanted: Any) -> Ongoing:
@@ -75,7 +75,7 @@ async def test_a_changed_list_reaches_exactly_those_who_asked(tree: Tree) -> Non
         assert [peer.heard() for peer in peers] == [[]] * len(peers)
 
 
-async def test_an_update_reaches_exactly_those_who_subscribed_whatever_their_era(tree: Tree) -> None:
+async def test_an_update_reaches_exactly_the_subscribers_in_both_eras(tree: Tree) -> None:
     async with contextlib.AsyncExitStack() as stack:
         fronts = ("http-legacy", "sse-legacy", "http-modern", "http-modern", "http-legacy")
         one, two, three, four, silent = [await stack.enter_async_context(tree.peer(front)) for front in fronts]
@@ -101,7 +101,7 @@ async def test_an_update_reaches_exactly_those_who_subscribed_whatever_their_era
 
 
 @pytest.mark.parametrize("link", LINKS)
-async def test_a_server_hears_of_one_subscription_and_of_its_end(tree: Tree, link: str) -> None:
+async def test_a_server_receives_one_subscription_and_its_end(tree: Tree, link: str) -> None:
     own = f"raw://item/{label()}"
     async with tree.peer("http-legacy") as legacy, tree.peer("http-modern") as modern, tree.peer("sse-legacy") as last:
         await legacy.request("resources/subscribe", {"uri": uri(link, own)})
@@ -128,7 +128,7 @@ async def wanted(peer: Peer, link: str, own: str) -> Any:
 
 
 @pytest.mark.parametrize("link", LEGACY_LINKS)
-async def test_a_modern_request_hears_the_logs_of_its_own_level_from_a_legacy_server(tree: Tree, link: str) -> None:
+async def test_a_modern_request_receives_the_logs_of_its_own_level_from_a_legacy_server(tree: Tree, link: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         fronts = ("http-modern", "http-modern", "http-modern", "http-legacy")
         talkative, terse, mute, legacy = [await stack.enter_async_context(tree.peer(front)) for front in fronts]
@@ -143,7 +143,7 @@ async def test_a_modern_request_hears_the_logs_of_its_own_level_from_a_legacy_se
 
 
 @pytest.mark.parametrize("link", MODERN_LINKS)
-async def test_a_legacy_session_hears_the_logs_of_its_level_from_a_modern_server(tree: Tree, link: str) -> None:
+async def test_a_legacy_session_receives_the_logs_of_its_level_from_a_modern_server(tree: Tree, link: str) -> None:
     async with (
         tree.peer("http-legacy") as talkative,
         tree.peer("sse-legacy") as terse,
@@ -192,7 +192,7 @@ async def test_a_call_whose_client_is_asked_has_all_the_time_it_needs(tree: Tree
         for one in questions:
             await legacy.respond(one["id"], FILLED)
         replies = [await call.reply() for call in calls]
-        replies.append(await again(modern, tool("old_http", "impatient"), given, asked, filled(asked)))
+        replies.append(await call_again(modern, tool("old_http", "impatient"), given, asked, filled_answers(asked)))
         assert [answers(reply) for reply in replies] == [[{"q1": FILLED}]] * 3
 
 
@@ -309,7 +309,7 @@ async def test_many_clients_of_both_eras_are_each_asked_their_own(tree: Tree) ->
         while reply.result["resultType"] == "input_required":
             ((key, asked),) = reply.result["inputRequests"].items()
             said = {"action": "accept", "content": {"colour": asked["params"]["message"]}}
-            reply = await again(peer, tool(link, "interview"), given, reply, {key: said})
+            reply = await call_again(peer, tool(link, "interview"), given, reply, {key: said})
         assert [one[next(iter(one))]["content"]["colour"] for one in answers(reply)] == [f"{who} {n}" for n in range(3)]
 
     await asyncio.gather(*(legacy() for _ in range(6)), *(modern() for _ in range(6)))

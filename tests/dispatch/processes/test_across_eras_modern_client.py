@@ -19,16 +19,16 @@ from tests.support.two_era_node import (
     QUESTIONS,
     SAMPLE,
     Tree,
-    again,
     answers,
     asks,
-    filled,
+    call_again,
+    filled_answers,
     interview,
     label,
     open_gate,
-    planted,
     question,
-    tally,
+    read_tally,
+    start_tree,
     until,
 )
 
@@ -38,7 +38,7 @@ URL = {**CAPABLE, "elicitation": {"form": {}, "url": {}}}
 
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    return planted(request, tmp_path_factory)
+    return start_tree(request, tmp_path_factory)
 
 
 async def parked(peer: Peer, link: str, *steps: dict[str, Any], **options: Any) -> tuple[dict[str, Any], Reply]:
@@ -65,12 +65,12 @@ async def test_every_kind_of_question_parks_the_call_and_its_answers_take_it_up(
             assert [one["method"] for one in requests] == methods
             assert all(one.get("params", {}) == QUESTIONS[one["method"]][0] for one in requests)
             states.add(reply.result["requestState"])
-            reply = await again(peer, tool(link, "interview"), given, reply, filled(reply))
+            reply = await call_again(peer, tool(link, "interview"), given, reply, filled_answers(reply))
         said = {f"q{number}": answer for number, (_, answer) in enumerate(QUESTIONS.values(), 1)}
         assert answers(reply) == [said, {"q1": FILLED}, {"q1": QUESTIONS[SAMPLE][1]}]
         assert reply.result["resultType"] == "complete"
         assert len(states) == 3
-        counts = await tally(peer, link)
+        counts = await read_tally(peer, link)
         assert (counts["begun"][given["label"]], counts["finished"][given["label"]]) == (1, 1)
         assert peer.asked == []
 
@@ -99,31 +99,31 @@ async def test_prompts_and_resources_may_ask_too(tree: Tree, front: str, link: s
         params: dict[str, Any] = {"name": tool(link, "interview"), "arguments": given}
         reply = await peer.request("prompts/get", params)
         for _ in range(2):
-            more = {"requestState": reply.result["requestState"], "inputResponses": filled(reply)}
+            more = {"requestState": reply.result["requestState"], "inputResponses": filled_answers(reply)}
             reply = await peer.request("prompts/get", {**params, **more})
         told = json.loads(reply.result["messages"][0]["content"]["text"])
         assert told == {"answers": [{"q1": QUESTIONS[SAMPLE][1]}, {"q1": FILLED}]}
         params = {"uri": uri(link, f"ask://{name}")}
         reply = await peer.request("resources/read", params)
-        more = {"requestState": reply.result["requestState"], "inputResponses": filled(reply)}
+        more = {"requestState": reply.result["requestState"], "inputResponses": filled_answers(reply)}
         reply = await peer.request("resources/read", {**params, **more})
         assert json.loads(reply.result["contents"][0]["text"]) == {"answers": [{"who": FILLED}]}
         assert (reply.result["ttlMs"], reply.result["cacheScope"]) == (0, "private")
-        assert (await tally(peer, link))["begun"][name] == 2
+        assert (await read_tally(peer, link))["begun"][name] == 2
 
 
 @pytest.mark.parametrize(("front", "link"), CELLS[:4])
-async def test_what_is_not_answered_is_asked_again(tree: Tree, front: str, link: str) -> None:
+async def test_unanswered_questions_are_asked_again(tree: Tree, front: str, link: str) -> None:
     async with tree.peer(front) as peer:
         given, first = await parked(peer, link, asks(question(ELICIT), question(SAMPLE)))
         one, other = first.result["inputRequests"]
-        second = await again(peer, tool(link, "interview"), given, first, {one: FILLED})
+        second = await call_again(peer, tool(link, "interview"), given, first, {one: FILLED})
         assert list(second.result["inputRequests"]) == [other]
-        third = await again(peer, tool(link, "interview"), given, second)
+        third = await call_again(peer, tool(link, "interview"), given, second)
         assert third.result["inputRequests"] == second.result["inputRequests"]
-        last = await again(peer, tool(link, "interview"), given, third, filled(third))
+        last = await call_again(peer, tool(link, "interview"), given, third, filled_answers(third))
         assert answers(last) == [{"q1": FILLED, "q2": QUESTIONS[SAMPLE][1]}]
-        assert (await tally(peer, link))["begun"][given["label"]] == 1
+        assert (await read_tally(peer, link))["begun"][given["label"]] == 1
 
 
 class StreamPeer(HttpPeer):
@@ -141,8 +141,8 @@ async def test_notices_after_the_answer_belong_to_the_retry(tree: Tree, link: st
         peer.log_level = "info"
         await peer.call(tool(link, "log"), {"level": "info"})  # the server has heard of the level
         given, asked = await parked(peer, link, *steps, meta={"progressToken": "first"})
-        reply = await again(
-            peer, tool(link, "interview"), given, asked, filled(asked), meta={"progressToken": "second"}
+        reply = await call_again(
+            peer, tool(link, "interview"), given, asked, filled_answers(asked), meta={"progressToken": "second"}
         )
         seen = [
             (stream, message["params"].get("progressToken"), message["params"].get("progress"))
@@ -171,12 +171,12 @@ async def test_a_state_belongs_to_its_principal(tree: Tree) -> None:
     ):
         given, asked = await parked(owner, "old_http")
         for other in (thief, local):
-            refused = await again(other, tool("old_http", "interview"), given, asked, filled(asked))
+            refused = await call_again(other, tool("old_http", "interview"), given, asked, filled_answers(asked))
             assert (refused.status, refused.error["code"]) == (400, -32602)
             assert refused.error["data"]["reason"] == "state_foreign"
-        reply = await again(owner, tool("old_http", "interview"), given, asked, filled(asked))
+        reply = await call_again(owner, tool("old_http", "interview"), given, asked, filled_answers(asked))
         assert answers(reply) == [{"q1": FILLED}]
-        assert (await tally(owner, "old_http"))["begun"][given["label"]] == 1
+        assert (await read_tally(owner, "old_http"))["begun"][given["label"]] == 1
 
 
 @pytest.mark.parametrize(("front", "link"), CELLS[2:4])
@@ -184,16 +184,16 @@ async def test_a_state_that_is_changed_used_or_anothers_is_refused_by_name(tree:
     async with tree.peer(front) as peer:
         given, asked = await parked(peer, link)
         name, state = tool(link, "interview"), asked.result["requestState"]
-        params = {"name": name, "arguments": given, "inputResponses": filled(asked)}
+        params = {"name": name, "arguments": given, "inputResponses": filled_answers(asked)}
         for changed in (state[:-6] + "AAAAAA", "x" + state, "somebody else's"):
             refused = await peer.request("tools/call", {**params, "requestState": changed})
             assert refused.error["data"]["reason"] == "state_invalid"
         other = {**params, "arguments": {**given, "label": "other"}, "requestState": state}
         assert (await peer.request("tools/call", other)).error["data"]["reason"] == "state_foreign"
-        assert answers(await again(peer, name, given, asked, filled(asked))) == [{"q1": FILLED}]
-        refused = await again(peer, name, given, asked, filled(asked))
+        assert answers(await call_again(peer, name, given, asked, filled_answers(asked))) == [{"q1": FILLED}]
+        refused = await call_again(peer, name, given, asked, filled_answers(asked))
         assert refused.error["data"]["reason"] == "state_used"
-        counts = await tally(peer, link)
+        counts = await read_tally(peer, link)
         assert counts["begun"][given["label"]] == 1
         assert "other" not in counts["begun"]
 
@@ -210,9 +210,9 @@ async def test_a_server_tells_one_clients_question_from_anothers(tree: Tree) -> 
                 assert [q["params"]["message"] for q in asked.result["inputRequests"].values()] == [who]
                 waiting.append((peer, who, given, asked))
             for peer, who, given, asked in waiting:
-                asked = await again(peer, tool(link, "interview"), given, asked, filled(asked))
+                asked = await call_again(peer, tool(link, "interview"), given, asked, filled_answers(asked))
                 assert [q["params"]["message"] for q in asked.result["inputRequests"].values()] == [who]
-                reply = await again(peer, tool(link, "interview"), given, asked, filled(asked))
+                reply = await call_again(peer, tool(link, "interview"), given, asked, filled_answers(asked))
                 assert answers(reply) == [{"q1": FILLED}, {"q1": FILLED}]
 
 
@@ -238,7 +238,7 @@ async def test_a_client_is_not_asked_what_it_cannot_answer(tree: Tree, link: str
 
 
 @pytest.mark.parametrize(("method", "needed"), [("test_sampling", "sampling"), ("test_elicitation", "elicitation")])
-async def test_a_server_that_fails_for_it_is_heard_as_a_missing_capability(
+async def test_a_server_that_fails_for_it_is_understood_as_a_missing_capability(
     tree: Tree, method: str, needed: str
 ) -> None:
     async with tree.peer("http-modern") as peer:
@@ -263,7 +263,7 @@ async def test_what_the_server_itself_says_of_its_failure_is_kept_whole(tree: Tr
 
 
 @pytest.mark.parametrize("link", LEGACY_LINKS)
-async def test_a_tool_that_says_that_it_failed_is_heard_as_a_missing_capability_too(tree: Tree, link: str) -> None:
+async def test_a_tool_that_reports_failure_is_understood_as_a_missing_capability_too(tree: Tree, link: str) -> None:
     """As the SDKs of servers write it, which make a result of what a tool throws."""
     words = "Client does not support sampling"
     async with tree.peer("http-modern", {}) as peer:
@@ -284,12 +284,12 @@ async def test_a_tool_that_says_that_it_failed_is_heard_as_a_missing_capability_
     async with tree.peer("http-modern", {"elicitation": {}}) as peer:
         given = interview(asks(question(SAMPLE)), asks(question(ELICIT)), {"spoil": "out of paper"})
         asked = await peer.call(tool(link, "interview"), given)
-        failed = await again(peer, tool(link, "interview"), given, asked, filled(asked))
+        failed = await call_again(peer, tool(link, "interview"), given, asked, filled_answers(asked))
         assert failed.result["isError"]  # it went on with another question
 
 
 @pytest.mark.parametrize("link", LEGACY_LINKS)
-async def test_a_legacy_server_is_told_what_the_asking_client_can_do(tree: Tree, link: str) -> None:
+async def test_a_legacy_server_learns_what_the_asking_client_can_do(tree: Tree, link: str) -> None:
     """The link is shared and was opened with what any client may have; a server that looks asks only for the rest."""
     key = "io.modelcontextprotocol/clientCapabilities"
     async with tree.peer("http-modern") as peer:
@@ -307,7 +307,7 @@ async def test_a_server_that_went_on_with_another_question_did_not_fail_for_the_
     async with tree.peer("http-modern", {"elicitation": {}}) as peer:
         given = interview(asks(question(SAMPLE)), asks(question(ELICIT)), {"fail": FULL})
         asked = await peer.call(tool(link, "interview"), given)
-        failed = await again(peer, tool(link, "interview"), given, asked, filled(asked))
+        failed = await call_again(peer, tool(link, "interview"), given, asked, filled_answers(asked))
         assert failed.error == FULL
 
 
@@ -318,11 +318,11 @@ async def test_a_page_that_must_be_visited_first_is_asked_for(tree: Tree, link: 
         given = {"label": label()}
         asked = await peer.call(tool(link, "visit"), given)
         assert list(asked.result["inputRequests"].values()) == [{"method": ELICIT, "params": PAGE}]
-        refused = await again(peer, tool(link, "visit"), {**given, "more": 1}, asked, {"1": {"action": "accept"}})
+        refused = await call_again(peer, tool(link, "visit"), {**given, "more": 1}, asked, {"1": {"action": "accept"}})
         assert refused.error["data"]["reason"] == "state_foreign"
-        reply = await again(peer, tool(link, "visit"), given, asked, {"1": {"action": "accept"}})
+        reply = await call_again(peer, tool(link, "visit"), given, asked, {"1": {"action": "accept"}})
         assert set(reply.result["structuredContent"]["params"]) <= {"name", "arguments", "_meta"}
-        assert (await tally(peer, link))["begun"][given["label"]] == 2
+        assert (await read_tally(peer, link))["begun"][given["label"]] == 2
 
 
 async def test_without_the_capability_a_page_that_must_be_visited_is_a_named_error(tree: Tree) -> None:
@@ -350,12 +350,12 @@ async def test_a_retry_that_is_cancelled_cancels_the_call_at_the_server(tree: Tr
     async with tree.peer("http-modern") as witness, tree.peer(front) as peer:
         token = {"progressToken": "mine"}
         given, asked = await parked(peer, link, asks(question(ELICIT)), {"progress": 1}, {"gate": label()}, meta=token)
-        more = {"requestState": asked.result["requestState"], "inputResponses": filled(asked)}
+        more = {"requestState": asked.result["requestState"], "inputResponses": filled_answers(asked)}
         retry = peer.begin("tools/call", {"name": tool(link, "interview"), "arguments": given, **more}, meta=token)
         await peer.hear("notifications/progress")
         await peer.cancel(retry)
         await until(witness, link, "cancelled", given["label"], 1)
-        assert given["label"] not in (await tally(witness, link))["finished"]
+        assert given["label"] not in (await read_tally(witness, link))["finished"]
 
 
 @pytest.mark.parametrize("link", LEGACY_LINKS)
@@ -363,9 +363,9 @@ async def test_a_parked_call_outlives_the_connection_it_began_on(tree: Tree, lin
     async with tree.peer("http-modern") as peer:
         given, asked = await parked(peer, link)
     async with tree.peer("http-modern") as peer:
-        reply = await again(peer, tool(link, "interview"), given, asked, filled(asked))
+        reply = await call_again(peer, tool(link, "interview"), given, asked, filled_answers(asked))
         assert answers(reply) == [{"q1": FILLED}]
-        assert (await tally(peer, link))["begun"][given["label"]] == 1
+        assert (await read_tally(peer, link))["begun"][given["label"]] == 1
 
 
 @pytest.mark.parametrize("link", LEGACY_LINKS)
@@ -376,25 +376,25 @@ async def test_the_end_of_a_client_on_stdio_cancels_what_it_left_parked(tree: Tr
         await until(witness, link, "cancelled", given["label"], 1)
 
 
-async def test_a_server_that_dies_while_its_call_waits_is_told_to_the_client(tree: Tree) -> None:
+async def test_a_server_that_dies_while_its_call_waits_is_reported_to_the_client(tree: Tree) -> None:
     async with tree.peer("http-modern") as peer:
         given, asked = await parked(peer, "mortal")
         assert (await peer.call(tool("mortal", "die"))).error["data"]["outcome"] == "unknown"
-        refused = await again(peer, tool("mortal", "interview"), given, asked, filled(asked))
+        refused = await call_again(peer, tool("mortal", "interview"), given, asked, filled_answers(asked))
         assert refused.error["message"] == "tool_degraded"
         assert refused.error["data"]["outcome"] == "unknown"
         tree.node.wait_link("mortal", {"state": "ready"})
         given, asked = await parked(peer, "mortal")
-        assert answers(await again(peer, tool("mortal", "interview"), given, asked, filled(asked)))
+        assert answers(await call_again(peer, tool("mortal", "interview"), given, asked, filled_answers(asked)))
 
 
 @pytest.mark.parametrize("link", LEGACY_LINKS)
-async def test_a_server_that_answers_while_its_client_thinks_is_heard_in_the_end(tree: Tree, link: str) -> None:
+async def test_a_server_that_answers_while_its_client_thinks_is_read_in_the_end(tree: Tree, link: str) -> None:
     async with tree.peer("http-modern") as witness, tree.peer("http-modern") as peer:
         before, gate = tree.calls_parked(link), label()
         given, asked = await parked(peer, link, {"send": {"q": question(ELICIT)}}, {"gate": gate})
         assert tree.calls_parked(link) == before + 1
         await open_gate(witness, link, gate)
         wait_for(lambda: tree.calls_parked(link) == before)
-        reply = await again(peer, tool(link, "interview"), given, asked, filled(asked))
+        reply = await call_again(peer, tool(link, "interview"), given, asked, filled_answers(asked))
         assert (reply.result["resultType"], answers(reply)) == ("complete", [])

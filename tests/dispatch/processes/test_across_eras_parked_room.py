@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.support.node_with_clock import ELICIT, FILLED, Place, filled, limit_calls, park, place, since, steps
+from tests.support.node_with_clock import (
+    ELICIT,
+    FILLED,
+    ClockedNode,
+    clocked_node,
+    filled_answers,
+    limit_calls,
+    park,
+    since,
+    steps,
+)
 
 from interlock.dispatch import availability, parking
 from interlock.links.pipes import Trouble, Undelivered
@@ -20,20 +30,20 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
-    async with place(tmp_path_factory.mktemp("room")) as started:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ClockedNode]:
+    async with clocked_node(tmp_path_factory.mktemp("room")) as started:
         yield started
         assert started.held() == dict.fromkeys(started.held(), 0)
 
 
-async def declined(here: Place, label: str, **options: Any) -> str:
+async def declined(here: ClockedNode, label: str, **options: Any) -> str:
     """Why the server's question was not passed on."""
     result = await here.call("web__interview", steps(label), **options).result()
     return result["structuredContent"]["answers"][0]["q"]["message"]
 
 
-async def end(here: Place, arguments: Any, said: Any, **options: Any) -> Any:
-    result = await here.again("web__interview", arguments, said, filled(said), **options).result()
+async def end(here: ClockedNode, arguments: Any, said: Any, **options: Any) -> Any:
+    result = await here.again("web__interview", arguments, said, filled_answers(said), **options).result()
     return result["structuredContent"]["answers"]
 
 
@@ -41,7 +51,7 @@ async def end(here: Place, arguments: Any, said: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("link", ["old", "web"])
-async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: Place, link: str) -> None:
+async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: ClockedNode, link: str) -> None:
     name = f"{link}__interview"
     before = here.held()
     arguments, said = await park(here, "aside", {"ask": {"q": ELICIT}}, {"gate": f"aside {link}"}, name=name)
@@ -52,7 +62,7 @@ async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: Pla
     assert since(before, here.held()).keys() == {
         "spaces", "handles", "suspended", "suspended by principal", "questions", "principals", "bytes",
     }  # fmt: skip
-    retry = here.again(name, arguments, said, filled(said))
+    retry = here.again(name, arguments, said, filled_answers(said))
     status = here.node.operations.node.status()
     assert (status.calls.in_flight, status.calls.parked) == (1, 0)
     assert here.node.calls.keepers[link].link.booked == 1
@@ -62,7 +72,7 @@ async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: Pla
 
 
 async def test_calls_that_wait_for_clients_keep_no_call_from_their_server(
-    here: Place, monkeypatch: pytest.MonkeyPatch
+    here: ClockedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_calls(here.node, 2, monkeypatch)
     waiting = [await park(here, f"room {number}", name="web__interview") for number in range(5)]
@@ -77,7 +87,7 @@ async def test_calls_that_wait_for_clients_keep_no_call_from_their_server(
     await here.call("web__open", {"gate": "room"}).result()
 
 
-async def test_of_the_request_only_the_digest_for_the_record_is_kept(here: Place) -> None:
+async def test_of_the_request_only_the_digest_for_the_record_is_kept(here: ClockedNode) -> None:
     arguments, said = await park(here, "x" * 100_000, name="web__interview")
     (call,) = [space.call for space in here.parking.spaces.values()]
     assert call.params.keys() == {"arguments"}
@@ -90,26 +100,26 @@ async def test_of_the_request_only_the_digest_for_the_record_is_kept(here: Place
     assert (last["tool"], last["args_sha256"]) == ("web.interview", hashlib.sha256(written).hexdigest())
 
 
-async def test_a_retry_may_say_again_what_is_overlooked(here: Place) -> None:
+async def test_a_retry_may_say_again_what_is_overlooked(here: ClockedNode) -> None:
     """A wish for a task is one of 2025-11-25, which 2026-07-28 does not have and no legacy server is told."""
     params = {"name": "web__interview", "arguments": steps("task"), "task": {"ttl": 1000}}
     said = await here.ask("tools/call", params).result()
-    more = {"requestState": said["requestState"], "inputResponses": filled(said)}
+    more = {"requestState": said["requestState"], "inputResponses": filled_answers(said)}
     result = await here.ask("tools/call", {**params, **more}).result()
     assert result["structuredContent"]["answers"] == [{"q": FILLED}]
 
 
-async def test_a_call_that_its_server_had_begun_is_not_sent_to_it_again(here: Place) -> None:
+async def test_a_call_that_its_server_had_begun_is_not_sent_to_it_again(here: ClockedNode) -> None:
     arguments, said = await park(here, "begun once", name="web__interview")
     (call,) = [space.call for space in here.parking.spaces.values()]
     call.link.on_undelivered(call, Undelivered(Trouble.SESSION_LOST, "it forgot our session", 404))
-    error = await here.again("web__interview", arguments, said, filled(said)).error()
+    error = await here.again("web__interview", arguments, said, filled_answers(said)).error()
     assert (error["message"], error["data"]["outcome"]) == ("tool_degraded", "unknown")
     call.link.cancel(call, "lost")
     assert (await here.tally("web"))["begun"]["begun once"] == 1
 
 
-async def test_a_server_that_takes_its_question_back_is_at_work_again_and_its_time_runs(here: Place) -> None:
+async def test_a_server_that_takes_its_question_back_is_at_work_again_and_its_time_runs(here: ClockedNode) -> None:
     taken = [{"send": {"q": ELICIT}}, {"gate": "taken time"}, {"take_back": True}, {"gate": "never"}]
     arguments, said = await park(here, "taken time", *taken, name="old__impatient")
     link = here.node.calls.keepers["old"].link
@@ -124,7 +134,7 @@ async def test_a_server_that_takes_its_question_back_is_at_work_again_and_its_ti
 # Who gives way
 
 
-async def test_whoever_has_most_gives_way_to_others_when_all_is_full(here: Place) -> None:
+async def test_the_largest_user_yields_when_all_capacity_is_taken(here: ClockedNode) -> None:
     many = [await park(here, f"many {number}", name="web__interview", who="client:many") for number in range(3)]
     here.parking.room = 3
     try:
@@ -133,7 +143,7 @@ async def test_whoever_has_most_gives_way_to_others_when_all_is_full(here: Place
         assert "too many calls" in await declined(here, "as many", who="client:few")
         assert await end(here, *one, who="client:few") == [{"q": FILLED}]
         first, *rest = many
-        answers = filled(first[1])
+        answers = filled_answers(first[1])
         oldest = here.again("web__interview", first[0], first[1], answers, who="client:many")
         assert await oldest.reason() == "state_used"
         assert (await here.tally("web"))["cancelled"]["many 0"] == 1
@@ -143,7 +153,9 @@ async def test_whoever_has_most_gives_way_to_others_when_all_is_full(here: Place
         assert await end(here, arguments, said, who="client:many") == [{"q": FILLED}]
 
 
-async def test_questions_larger_than_what_is_left_are_declined(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_questions_larger_than_what_is_left_are_declined(
+    here: ClockedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments, said = await park(here, "small", name="web__interview")
     monkeypatch.setattr(parking, "PARKED_BYTES_MAX", here.parking._bytes + 10)
     assert "too many calls" in await declined(here, "large")
@@ -155,7 +167,7 @@ async def test_questions_larger_than_what_is_left_are_declined(here: Place, monk
 # Letting go
 
 
-async def test_what_expires_at_once_is_cancelled_in_steps(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_expires_at_once_is_cancelled_in_steps(here: ClockedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parking, "EXPIRED_AT_ONCE", 2)
     for _ in range(5):
         await park(here, "steps", name="web__interview")

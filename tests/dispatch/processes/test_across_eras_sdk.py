@@ -10,7 +10,7 @@ import pytest
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from tests.support.fleet import LEGACY_LINKS, MODERN_LINKS, era, stdio_front, tool, uri
-from tests.support.two_era_node import ELICIT, ROOTS, SAMPLE, Tree, asks, interview, label, planted, question
+from tests.support.two_era_node import ELICIT, ROOTS, SAMPLE, Tree, asks, interview, label, question, start_tree
 
 from mcp import Client, MCPError, StdioServerParameters, types
 
@@ -32,7 +32,7 @@ ASKED = {
 
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    return planted(request, tmp_path_factory)
+    return start_tree(request, tmp_path_factory)
 
 
 class Person:
@@ -125,7 +125,7 @@ async def test_without_callbacks_it_is_not_asked_and_the_call_says_why(tree: Tre
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_hears_of_progress_and_logs_of_servers_of_the_other_era(tree: Tree, front: str) -> None:
+async def test_it_receives_progress_and_logs_of_servers_of_the_other_era(tree: Tree, front: str) -> None:
     steps: list[float] = []
     logged: list[Any] = []
 

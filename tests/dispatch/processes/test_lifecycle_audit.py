@@ -14,7 +14,7 @@ from tests.servers.start import raw
 from tests.support.node_process import RunningNode, Wire, running_node, wait_for
 from tests.support.raw_client import (
     STAMP,
-    Rude,
+    RawConnection,
     ask,
     assert_unharmed,
     call,
@@ -112,7 +112,7 @@ def test_calls_on_every_front_and_cancelled_ones_are_in_the_record(node: Running
     [record] = records_of(node, legacy(session, "tools/call", {"name": "good__echo", "arguments": {}}))
     assert (record["via"], record["outcome"], record["args_sha256"]) == ("http", "ok", digest(b"{}"))
     before = node.admin("/admin/audit?limit=1")["last"]
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(call("good__wait"))
         wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 1)
     [record] = wait_for(lambda: node.admin(f"/admin/audit?after={before}")["records"])

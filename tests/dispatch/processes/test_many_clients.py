@@ -73,7 +73,7 @@ async def test_an_id_under_way_is_not_taken_twice(fleet: Fleet) -> None:
             assert reply.result["structuredContent"] == {"a": 2}
 
 
-async def test_subscribers_of_both_eras_hear_of_one_update_under_their_own_names(fleet: Fleet) -> None:
+async def test_subscribers_of_both_eras_receive_one_update_under_their_own_names(fleet: Fleet) -> None:
     text = uri("new_http", "raw://text")
     async with fleet.peer("http-legacy") as legacy, fleet.peer("http-modern") as modern:
         await legacy.request("resources/subscribe", {"uri": text})

@@ -9,12 +9,12 @@ from tests.support.task_servers import (
     FRONTS,
     SERVERS,
     UNKNOWN,
-    about,
-    book,
+    ask_about_task,
     declared,
     label,
     made_by,
-    planted,
+    read_tasks,
+    start_tree,
 )
 from tests.support.two_era_node import Tree
 
@@ -25,7 +25,7 @@ CELLS = {(era, front, link) for era in FRONTS for front in FRONTS[era] for link 
 
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    return planted(request, tmp_path_factory)
+    return start_tree(request, tmp_path_factory)
 
 
 def assert_named(error: Any, code: int, client: str) -> None:
@@ -39,9 +39,9 @@ async def test_a_tool_that_runs_only_as_a_task_says_that_it_cannot_for_this_clie
     tree: Tree, era: str, front: str, link: str
 ) -> None:
     async with tree.peer(front, declared(front)) as peer:
-        before = await book(peer, link)
+        before = await read_tasks(peer, link)
         assert_named((await peer.call(tool(link, "must"), {"id": label()})).error, -32601, era)
-        assert await book(peer, link) == before
+        assert await read_tasks(peer, link) == before
 
 
 @pytest.mark.parametrize(("era", "front", "link"), sorted(CELLS))
@@ -83,9 +83,9 @@ async def test_a_task_of_the_same_principal_is_not_used_with_a_client_of_the_oth
     ):
         old, new = await made_by(legacy, "old_http", id=label()), await made_by(modern, "new_http", id=label())
         for method in ("get", "result", "cancel"):
-            assert_named((await about(legacy, method, new)).error, -32602, "legacy")
+            assert_named((await ask_about_task(legacy, method, new)).error, -32602, "legacy")
         for method in ("get", "update", "cancel"):
-            refused = await about(modern, method, old)
+            refused = await ask_about_task(modern, method, old)
             assert refused.status == 400
             assert_named(refused.error, -32602, "modern")
         assert [task["taskId"] for task in (await legacy.request("tasks/list")).result["tasks"]] == [old]
@@ -100,12 +100,12 @@ async def test_to_another_principal_a_task_of_the_other_era_does_not_exist_eithe
         tree.peer("http-legacy", token=tokens[0]) as legacy,
         tree.peer("http-modern", DECLARED, token=tokens[1]) as modern,
     ):
-        assert (await about(modern, "get", await made_by(legacy, "old_http", id=label()))).error == UNKNOWN
+        assert (await ask_about_task(modern, "get", await made_by(legacy, "old_http", id=label()))).error == UNKNOWN
 
 
 async def test_methods_that_only_the_other_era_has_are_unknown(tree: Tree) -> None:
     async with tree.peer("http-legacy") as legacy, tree.peer("http-modern", DECLARED) as modern:
-        assert (await about(legacy, "update", "x")).error["code"] == -32601
+        assert (await ask_about_task(legacy, "update", "x")).error["code"] == -32601
         for method in ("result", "list"):
-            refused = await about(modern, method, "x")
+            refused = await ask_about_task(modern, method, "x")
             assert (refused.status, refused.error["code"]) == (404, -32601)

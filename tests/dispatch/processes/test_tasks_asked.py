@@ -13,12 +13,12 @@ from tests.support.task_servers import (
     LEGACY_CELLS,
     RELATED,
     SERVERS,
-    about,
-    book,
-    drive,
+    ask_about_task,
+    drive_task,
     label,
     made_by,
     node_of_tasks,
+    read_tasks,
     state,
 )
 from tests.support.two_era_node import ELICIT, FILLED, FORM, SAMPLE, SAMPLING, Tree
@@ -53,7 +53,7 @@ def keeping(peer: Peer) -> None:
 
 async def asked(peer: Peer, link: str, *then: str, **more: Any) -> list[Any]:
     arguments = {"method": SAMPLE, "params": {**SAMPLING, "task": {"ttl": 5}}, "then": then, **more}
-    return (await drive(peer, link, "client_task", **arguments))["answers"]
+    return (await drive_task(peer, link, "client_task", **arguments))["answers"]
 
 
 @pytest.mark.parametrize(("front", "link"), LEGACY_CELLS)
@@ -81,7 +81,7 @@ async def test_equal_ids_of_two_clients_are_two_tasks_and_news_reach_the_server_
         assert len(set(ids)) == 2
         await two.notify("notifications/tasks/status", task(OWN, "completed"))
         await two.notify("notifications/tasks/status", task("nobody's"))
-        heard = [json.loads(text)["params"] for text in (await book(one, "old_http"))["heard"]]
+        heard = [json.loads(text)["params"] for text in (await read_tasks(one, "old_http"))["heard"]]
         assert heard[-1] == task(ids[1], "completed")
         assert "nobody's" not in [one["taskId"] for one in heard]
         got = await asked(one, "old_http", "tasks/get", id=ids[1])  # whoever is asked, it is the other's task
@@ -132,15 +132,15 @@ async def test_a_task_of_the_server_that_needs_a_task_of_the_client_names_both_r
         ours = await made_by(peer, "old_stdio", id=theirs)
         peer.answers[ELICIT] = lambda params: {"task": task(OWN), "_meta": {RELATED: {"taskId": ours}}}
         params = {**FORM, "task": {}}
-        await drive(peer, "old_stdio", "question", task=theirs, method=ELICIT, params=params)
+        await drive_task(peer, "old_stdio", "question", task=theirs, method=ELICIT, params=params)
         answers: list[str] = []
         while not answers:
-            answers = (await book(peer, "old_stdio"))["tasks"][theirs]["answers"]
+            answers = (await read_tasks(peer, "old_stdio"))["tasks"][theirs]["answers"]
         made = json.loads(answers[0])
         assert made["_meta"] == {RELATED: {"taskId": theirs}}
         assert made["task"]["taskId"] not in (OWN, ours, theirs)
         assert peer.asked[0]["params"]["_meta"][RELATED]["taskId"] == ours
-        assert (await about(peer, "get", ours)).result["status"] == "working"
+        assert (await ask_about_task(peer, "get", ours)).result["status"] == "working"
 
 
 async def test_a_link_declares_to_a_legacy_server_what_a_client_may_keep(tree: Tree) -> None:

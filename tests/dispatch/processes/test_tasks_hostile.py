@@ -9,14 +9,14 @@ from tests.support.task_servers import (
     DECLARED,
     SERVERS,
     UNKNOWN,
-    about,
-    book,
+    ask_about_task,
     declared,
-    drive,
+    drive_task,
     label,
     made_by,
     make,
-    planted,
+    read_tasks,
+    start_tree,
     state,
 )
 from tests.support.two_era_node import ELICIT, FORM, Tree
@@ -28,7 +28,7 @@ LINKS = [(era, link) for era in ERAS for link in SERVERS[era]]
 
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    return planted(request, tmp_path_factory)
+    return start_tree(request, tmp_path_factory)
 
 
 # Ids
@@ -62,13 +62,13 @@ async def test_an_id_that_was_not_given_out_is_unknown_and_reaches_no_server(tre
     theirs = label()
     async with tree.peer(ERAS[era], declared(ERAS[era])) as peer:
         ours = await made_by(peer, link, id=theirs)
-        before = (await book(peer, link))["calls"]
+        before = (await read_tasks(peer, link))["calls"]
         for wrong in tampered(ours, theirs):
             for method in METHODS[era]:
-                refused = await about(peer, method, wrong)
+                refused = await ask_about_task(peer, method, wrong)
                 assert refused.error == UNKNOWN, wrong
-        assert (await book(peer, link))["calls"] == before
-        assert (await about(peer, "get", ours)).result["status"] == "working"
+        assert (await read_tasks(peer, link))["calls"] == before
+        assert (await ask_about_task(peer, "get", ours)).result["status"] == "working"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -78,7 +78,7 @@ async def test_an_id_of_another_run_says_so_whether_it_was_ever_given_out_or_not
         segment, _, rest = ours.partition(".")
         run = "00000000" if not rest.startswith("00000000") else "11111111"
         for segment_ in (segment, "no-such-server"):
-            refused = await about(peer, "get", f"{segment_}.{run}{rest[8:]}")
+            refused = await ask_about_task(peer, "get", f"{segment_}.{run}{rest[8:]}")
             assert refused.error["data"] == {"reason": "task_forgotten"}
 
 
@@ -87,17 +87,17 @@ async def test_an_id_that_is_no_text_is_a_bad_parameter(tree: Tree, front: str) 
     async with tree.peer(front, declared(front)) as peer:
         for odd in (None, 7, 1.5, True, [], {}, ["x"], {"taskId": "x"}):
             for method in METHODS["modern" if peer.modern else "legacy"]:
-                assert (await about(peer, method, odd)).error["code"] == -32602
+                assert (await ask_about_task(peer, method, odd)).error["code"] == -32602
         assert (await peer.request("tasks/get")).error["code"] == -32602
 
 
 async def test_a_huge_id_is_refused_and_costs_nothing(tree: Tree) -> None:
     async with tree.peer("stdio-legacy") as legacy, tree.peer("stdio-modern", DECLARED) as modern:
         for peer in (legacy, modern):
-            assert (await about(peer, "get", "x" * 100_000)).error == UNKNOWN
-            assert (await about(peer, "get", "x" * 2_000_000)).error["code"] == -32602
+            assert (await ask_about_task(peer, "get", "x" * 100_000)).error == UNKNOWN
+            assert (await ask_about_task(peer, "get", "x" * 2_000_000)).error["code"] == -32602
         big = "x" * 9_000  # does not fit a header
-        assert (await about(legacy, "cancel", big)).error == UNKNOWN
+        assert (await ask_about_task(legacy, "cancel", big)).error == UNKNOWN
 
 
 async def test_ids_are_long_and_all_different(tree: Tree) -> None:
@@ -139,7 +139,7 @@ async def test_an_answer_about_another_task_is_shown_to_nobody(tree: Tree, era: 
     async with tree.peer(ERAS[era], declared(ERAS[era])) as peer:
         for answer in ({"taskId": "another", "status": "completed"}, {"taskId": 5}, {"status": "working"}):
             ours = await made_by(peer, link, id=label(), get=answer)
-            refused = (await about(peer, "get", ours)).error
+            refused = (await ask_about_task(peer, "get", ours)).error
             assert (refused["code"], refused["data"]) == (-32603, {"reason": "malformed_answer"})
 
 
@@ -155,7 +155,7 @@ async def test_odd_times_and_states_of_a_task_pass_and_break_nothing(tree: Tree)
         peer.judged = False
         for ttl, poll in ((-1, -1), ("x", "y"), (1e300, 1e300), (True, []), (10**30, 10**30), ({}, None)):
             ours = await made_by(peer, "old_stdio", id=label(), ttl=ttl, poll=poll)
-            assert (await about(peer, "get", ours)).result["ttl"] == ttl
+            assert (await ask_about_task(peer, "get", ours)).result["ttl"] == ttl
         assert len((await peer.request("tasks/list")).result["tasks"]) >= 6
 
 
@@ -165,8 +165,8 @@ async def test_a_question_that_names_a_task_nobody_has_is_refused(tree: Tree) ->
     async with tree.peer("http-legacy") as peer:
         await made_by(peer, "old_stdio", id=theirs)
         asked = {**FORM, "_meta": mark}
-        await drive(peer, "old_stdio", "question", task=theirs, method=ELICIT, params=asked, unrelated=True)
-        (answer,) = (await book(peer, "old_stdio"))["tasks"][theirs]["answers"]
+        await drive_task(peer, "old_stdio", "question", task=theirs, method=ELICIT, params=asked, unrelated=True)
+        (answer,) = (await read_tasks(peer, "old_stdio"))["tasks"][theirs]["answers"]
         assert json.loads(answer)["message"] == "the task this belongs to is not known"
         assert peer.asked == []
 
@@ -186,11 +186,11 @@ async def test_an_id_that_a_server_gives_to_another_principals_task_leaves_its_f
         new = await made_by(second, link, id=theirs)
         assert old != new
         for method in METHODS[era]:
-            refused = await about(first, method, old)
+            refused = await ask_about_task(first, method, old)
             assert (refused.error["code"], refused.error["data"]) == (-32602, {"reason": "task_lost"})
             assert "newer task" in refused.error["message"]
-        assert (await about(first, "get", new)).error == UNKNOWN
-        assert (await about(second, "get", new)).result["taskId"] == new
+        assert (await ask_about_task(first, "get", new)).error == UNKNOWN
+        assert (await ask_about_task(second, "get", new)).result["taskId"] == new
 
 
 @pytest.mark.parametrize(("era", "link"), LINKS)
@@ -202,4 +202,4 @@ async def test_an_id_that_a_server_gives_to_the_same_principal_again_is_one_id_h
         ours = await made_by(peer, link, id=theirs)
         assert await made_by(peer, link, id=theirs) == ours
         expected = state(ours, "working", era)
-        assert expected in (await about(peer, "get", ours)).result_text
+        assert expected in (await ask_about_task(peer, "get", ours)).result_text

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from msgspec import Raw
 from tests.servers.start import raw
-from tests.support.node_with_clock import META, OPEN, SECONDS, AheadClock, Asked, Place
+from tests.support.node_with_clock import META, OPEN, SECONDS, AheadClock, ClockedNode, ModernRequest
 
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal
@@ -28,7 +28,7 @@ NO_ROOM = {"reason": "too_many_tasks"}
 _ids = itertools.count(1)
 
 
-class Here(Place):
+class Here(ClockedNode):
     @property
     def tasks(self) -> Tasks:
         return self.node.calls.dispatch.tasks
@@ -40,13 +40,13 @@ class Here(Place):
         assert isinstance(opened, ClientSession)
         return opened
 
-    def legacy(self, session: ClientSession, method: str, params: Mapping[str, Any]) -> Asked:
-        asked = Asked()
+    def legacy(self, session: ClientSession, method: str, params: Mapping[str, Any]) -> ModernRequest:
+        asked = ModernRequest()
         request = Request(str(asked.id).encode(), method, Raw(json.dumps(params).encode()))
         self.node.fronts.legacy.handle(session, request, asked)
         return asked
 
-    async def make(self, who: str, session: ClientSession | None = None, **arguments: Any) -> Asked:
+    async def make(self, who: str, session: ClientSession | None = None, **arguments: Any) -> ModernRequest:
         """A call that becomes a task, answered."""
         given = {"id": f"id-{next(_ids)}", **arguments}
         if session is not None:
@@ -56,7 +56,7 @@ class Here(Place):
         await asked.message()
         return asked
 
-    def get(self, task_id: str, who: str, session: ClientSession | None = None) -> Asked:
+    def get(self, task_id: str, who: str, session: ClientSession | None = None) -> ModernRequest:
         params = {"taskId": task_id}
         if session is not None:
             return self.legacy(session, "tasks/get", params)
@@ -95,7 +95,7 @@ async def place(folder: Path) -> AsyncIterator[Here]:
         await node.close()
 
 
-async def made(asked: Asked) -> str:
+async def made(asked: ModernRequest) -> str:
     result = await asked.result()
     return str(result["taskId"] if "taskId" in result else result["task"]["taskId"])
 
@@ -113,7 +113,7 @@ async def test_a_principal_with_too_many_tasks_gets_no_more_and_the_new_task_is_
     assert [(await here.get(one, "a").result())["status"] for one in ids] == ["working", "working"]
 
 
-async def test_a_legacy_client_with_too_many_tasks_is_refused_before_the_server_hears_of_it(
+async def test_a_legacy_client_with_too_many_tasks_is_refused_before_the_server_is_asked(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "TASKS_PER_PRINCIPAL_MAX", 1)

@@ -15,17 +15,17 @@ from tests.support.task_servers import (
     RELATED,
     SERVERS,
     UNKNOWN,
-    about,
-    book,
+    ask_about_task,
     declared,
-    drive,
+    drive_task,
     label,
-    made,
     made_by,
     make,
     node_of_tasks,
-    planted,
+    read_tasks,
+    start_tree,
     state,
+    task_id_of,
 )
 from tests.support.two_era_node import ELICIT, FILLED, FORM, Tree
 
@@ -37,7 +37,7 @@ OUTCOME = {"content": [{"type": "text", "text": "é"}], "structuredContent": {"n
 
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    return planted(request, tmp_path_factory)
+    return start_tree(request, tmp_path_factory)
 
 
 # One task
@@ -48,20 +48,20 @@ async def test_a_task_passes_with_nothing_changed_but_its_id(tree: Tree, front: 
     theirs = label()
     async with tree.peer(front, declared(front)) as peer:
         reply = await make(peer, link, id=theirs, task={"ttl": 5, "x-own": 1})
-        ours = made(reply)
+        ours = task_id_of(reply)
         assert ours.startswith(f"{link}.")
         assert theirs not in ours
         working = state(ours, "working", "legacy")
         assert reply.result_text == f'{{"task":{{{working}}},"_meta":{{"com.example/k":{{ "z":1 }}}}}}'
-        assert (await about(peer, "get", ours)).result_text == f"{{{working}}}"
+        assert (await ask_about_task(peer, "get", ours)).result_text == f"{{{working}}}"
         waiting = peer.begin("tasks/result", {"taskId": ours})
-        await drive(peer, link, "end", task=theirs, outcome=OUTCOME)
+        await drive_task(peer, link, "end", task=theirs, outcome=OUTCOME)
         result = await waiting.reply()
         assert result.result == {**OUTCOME, "_meta": {RELATED: {"taskId": ours, "x-own": [1]}}}
         assert '"x-own":[ 1 ]' in result.result_text
-        assert (await about(peer, "get", ours)).result_text == f"{{{state(ours, 'completed', 'legacy')}}}"
-        assert (await about(peer, "result", ours)).result_text == result.result_text
-        refused = await about(peer, "cancel", ours)
+        assert (await ask_about_task(peer, "get", ours)).result_text == f"{{{state(ours, 'completed', 'legacy')}}}"
+        assert (await ask_about_task(peer, "result", ours)).result_text == result.result_text
+        refused = await ask_about_task(peer, "cancel", ours)
         assert refused.error == {
             "code": -32602,
             "message": "Cannot cancel task: already in terminal status 'completed'",
@@ -74,10 +74,10 @@ async def test_a_task_is_cancelled_and_its_result_is_the_error_it_ended_with(tre
     async with tree.peer(front, declared(front)) as peer:
         ours = await made_by(peer, link, id=theirs)
         waiting = peer.begin("tasks/result", {"taskId": ours})
-        cancelled = await about(peer, "cancel", ours)
+        cancelled = await ask_about_task(peer, "cancel", ours)
         assert cancelled.result_text == f"{{{state(ours, 'cancelled', 'legacy')}}}"
         assert (await waiting.reply()).error == {"code": -32000, "message": "cancelled"}
-        assert (await book(peer, link))["tasks"][theirs]["status"] == "cancelled"
+        assert (await read_tasks(peer, link))["tasks"][theirs]["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("link", SERVERS["legacy"])
@@ -85,13 +85,13 @@ async def test_time_to_live_and_poll_interval_are_the_servers(tree: Tree, link: 
     async with tree.peer("http-legacy") as peer:
         for ttl, poll in (("null", "1"), ("31536000000000", "86400000"), ("0", "0")):
             reply = await make(peer, link, id=label(), ttl=json.loads(ttl), poll=json.loads(poll))
-            assert f"{{{state(made(reply), 'working', 'legacy', ttl, poll)}}}" in reply.result_text
-            assert (await about(peer, "get", made(reply))).result["ttl"] == json.loads(ttl)
+            assert f"{{{state(task_id_of(reply), 'working', 'legacy', ttl, poll)}}}" in reply.result_text
+            assert (await ask_about_task(peer, "get", task_id_of(reply))).result["ttl"] == json.loads(ttl)
 
 
 async def test_a_tool_that_must_be_a_task_is_one_and_a_plain_call_to_it_is_the_servers_to_refuse(tree: Tree) -> None:
     async with tree.peer("http-legacy") as peer:
-        assert made(await make(peer, "old_stdio", "must", id=label()))
+        assert task_id_of(await make(peer, "old_stdio", "must", id=label()))
         refused = await peer.call(tool("old_stdio", "must"))
         assert refused.error == {"code": -32601, "message": "Task augmentation required"}
 
@@ -116,9 +116,9 @@ async def test_equal_ids_of_two_servers_are_two_tasks(tree: Tree) -> None:
     async with tree.peer("http-legacy") as peer:
         ours = {link: await made_by(peer, link, id=theirs) for link in SERVERS["legacy"]}
         assert len(set(ours.values())) == 2
-        await drive(peer, "old_http", "end", task=theirs)
-        assert (await about(peer, "get", ours["old_stdio"])).result["status"] == "working"
-        assert (await about(peer, "get", ours["old_http"])).result["status"] == "completed"
+        await drive_task(peer, "old_http", "end", task=theirs)
+        assert (await ask_about_task(peer, "get", ours["old_stdio"])).result["status"] == "working"
+        assert (await ask_about_task(peer, "get", ours["old_http"])).result["status"] == "completed"
 
 
 @pytest.mark.parametrize("link", SERVERS["legacy"])
@@ -127,12 +127,12 @@ async def test_a_task_of_another_principal_does_not_exist(tree: Tree, link: str)
     mine, others = tree.token("tasks-owner"), tree.token("tasks-other")
     async with tree.peer("http-legacy", token=mine) as owner, tree.peer("http-legacy", token=others) as other:
         ours = await made_by(owner, link, id=theirs)
-        before = len((await book(owner, link))["calls"])
+        before = len((await read_tasks(owner, link))["calls"])
         for method in ("get", "result", "cancel"):
-            assert (await about(other, method, ours)).error == UNKNOWN
+            assert (await ask_about_task(other, method, ours)).error == UNKNOWN
         assert (await other.request("tasks/list")).result == {"tasks": []}
-        assert len((await book(owner, link))["calls"]) == before  # the server never heard of it
-        assert (await about(owner, "get", ours)).result["status"] == "working"
+        assert len((await read_tasks(owner, link))["calls"]) == before  # the server never heard of it
+        assert (await ask_about_task(owner, "get", ours)).result["status"] == "working"
 
 
 async def test_another_session_of_the_same_principal_has_the_task_too(tree: Tree) -> None:
@@ -140,16 +140,16 @@ async def test_another_session_of_the_same_principal_has_the_task_too(tree: Tree
     async with tree.peer("http-legacy", token=token) as one:
         ours = await made_by(one, "old_http", id=label())
     async with tree.peer("http-legacy", token=token) as two:
-        assert (await about(two, "get", ours)).result["status"] == "working"
+        assert (await ask_about_task(two, "get", ours)).result["status"] == "working"
 
 
 async def test_a_task_is_seen_only_where_its_server_is(tree: Tree) -> None:
     async with tree.peer("http-legacy", path="/only/old_http") as here, tree.peer("http-legacy") as everywhere:
-        ours = made(await here.request("tools/call", {"name": "job", "arguments": {"id": label()}, "task": {}}))
+        ours = task_id_of(await here.request("tools/call", {"name": "job", "arguments": {"id": label()}, "task": {}}))
         elsewhere = await made_by(everywhere, "old_stdio", id=label())
-        assert (await about(here, "get", ours)).result["taskId"] == ours
-        assert (await about(everywhere, "get", ours)).result["taskId"] == ours
-        assert (await about(here, "get", elsewhere)).error == UNKNOWN
+        assert (await ask_about_task(here, "get", ours)).result["taskId"] == ours
+        assert (await ask_about_task(everywhere, "get", ours)).result["taskId"] == ours
+        assert (await ask_about_task(here, "get", elsewhere)).error == UNKNOWN
         listed = [task["taskId"] for task in (await here.request("tasks/list")).result["tasks"]]
         assert ours in listed
         assert elsewhere not in listed
@@ -169,21 +169,21 @@ async def listed(peer: Peer) -> list[list[Any]]:
         cursor = {"cursor": result["nextCursor"]}
 
 
-async def test_a_list_has_the_callers_tasks_of_all_servers_as_they_stand(tree: Tree) -> None:
+async def test_a_list_has_the_callers_tasks_of_all_servers_with_their_states(tree: Tree) -> None:
     async with contextlib.AsyncExitStack() as stack:
         tokens = [tree.token(name) for name in ("tasks-lister", "tasks-neighbour")]
         peer, other = [await stack.enter_async_context(tree.peer("http-legacy", token=token)) for token in tokens]
         names = {link: [label(), label()] for link in SERVERS["legacy"]}
         mine = [await made_by(peer, link, id=theirs) for link in names for theirs in names[link]]
         assert await made_by(other, "old_http", id=label()) not in mine
-        await drive(peer, "old_http", "end", task=names["old_http"][0])
+        await drive_task(peer, "old_http", "end", task=names["old_http"][0])
         async with asyncio.timeout(10):  # until the poll interval has passed
             while (tasks := (await listed(peer))[0])[2]["status"] != "completed":
                 pass
         assert [task["taskId"] for task in tasks] == mine
         assert [task["status"] for task in tasks] == ["working", "working", "completed", "working"]
         assert tasks[0]["x-before"] == {"z": 1.0}
-        assert "tasks/list" not in (await book(peer, "old_http"))["calls"]
+        assert "tasks/list" not in (await read_tasks(peer, "old_http"))["calls"]
 
 
 async def test_a_long_list_comes_in_pages_under_a_cursor_of_the_nodes_own(tree: Tree) -> None:
@@ -203,7 +203,7 @@ async def test_a_list_asks_no_server_more_often_than_it_wants_to_be_asked(tree: 
         ours = await made_by(peer, "old_http", id=theirs, poll=60_000)
         for _ in range(3):
             assert [task["taskId"] for task in (await listed(peer))[0]] == [ours]
-        assert f"tasks/get {theirs}" not in (await book(peer, "old_http"))["calls"]
+        assert f"tasks/get {theirs}" not in (await read_tasks(peer, "old_http"))["calls"]
 
 
 async def test_a_task_its_server_has_forgotten_is_not_listed(tree: Tree) -> None:
@@ -233,9 +233,9 @@ async def test_updates_of_a_task_reach_exactly_the_session_that_created_it(tree:
         others.append(await stack.enter_async_context(tree.peer("http-legacy", token=tree.token("tasks-curious"))))
         for peer in (owner, *others):
             await peer.request("logging/setLevel", {"level": "debug"})
-        ours = made(await make(owner, link, id=theirs, meta={"progressToken": "mine"}))
+        ours = task_id_of(await make(owner, link, id=theirs, meta={"progressToken": "mine"}))
         for what in ("status", "progress", "log"):
-            await drive(others[0], link, "news", task=theirs, what=what)
+            await drive_task(others[0], link, "news", task=theirs, what=what)
         told = await owner.hear(STATUS)
         assert json.dumps(told["params"], ensure_ascii=False) == json.dumps(
             json.loads(f"{{{state(ours, 'working', 'legacy')}}}"), ensure_ascii=False
@@ -248,17 +248,17 @@ async def test_updates_of_a_task_reach_exactly_the_session_that_created_it(tree:
 
 
 @pytest.mark.parametrize("link", SERVERS["legacy"])
-async def test_a_client_without_a_stream_hears_where_it_waits_for_the_result(tree: Tree, link: str) -> None:
+async def test_a_client_without_a_stream_is_asked_where_it_waits_for_the_result(tree: Tree, link: str) -> None:
     theirs = label()
     async with tree.peer("stdio-legacy") as driver, await without_stream(tree) as peer:
         ours = await made_by(peer, link, id=theirs)
         waiting = peer.begin("tasks/result", {"taskId": ours})
         async with asyncio.timeout(10):
-            while f"tasks/result {theirs}" not in (await book(driver, link))["calls"]:
+            while f"tasks/result {theirs}" not in (await read_tasks(driver, link))["calls"]:
                 pass
-        await drive(driver, link, "news", task=theirs, what="status")
+        await drive_task(driver, link, "news", task=theirs, what="status")
         assert (await peer.hear(STATUS))["params"]["taskId"] == ours
-        await drive(driver, link, "end", task=theirs)
+        await drive_task(driver, link, "end", task=theirs)
         assert "result" in (await waiting.reply()).message
 
 
@@ -268,10 +268,10 @@ async def test_updates_of_unknown_tasks_are_dropped_and_counted(tree: Tree) -> N
         ours = await made_by(peer, "old_stdio", id=theirs)
         before = tree.node.link("old_stdio")["stray"]
         for params in ({"taskId": "nobody's"}, {"taskId": 5}, {}, {"taskId": "n" * 5000}):
-            await drive(peer, "old_stdio", "news", task=theirs, what="any", method=STATUS, params=params)
+            await drive_task(peer, "old_stdio", "news", task=theirs, what="any", method=STATUS, params=params)
         odd = {"progressToken": 10**12, "progress": 1}
-        await drive(peer, "old_stdio", "news", task=theirs, what="any", method=PROGRESS, params=odd)
-        await drive(peer, "old_stdio", "news", task=theirs, what="status")
+        await drive_task(peer, "old_stdio", "news", task=theirs, what="any", method=PROGRESS, params=odd)
+        await drive_task(peer, "old_stdio", "news", task=theirs, what="status")
         assert (await peer.hear(STATUS))["params"]["taskId"] == ours
         assert peer.heard(STATUS, PROGRESS) == []
         assert tree.node.link("old_stdio")["stray"] == before + 5
@@ -287,7 +287,7 @@ def answering(peer: Peer, ours: str) -> None:
 
 async def answered(peer: Peer, link: str, theirs: str) -> Any:
     async with asyncio.timeout(10):
-        while not (answers := (await book(peer, link))["tasks"][theirs]["answers"]):
+        while not (answers := (await read_tasks(peer, link))["tasks"][theirs]["answers"]):
             pass
     return json.loads(answers[0])
 
@@ -300,12 +300,12 @@ async def test_a_task_asks_its_own_client_while_others_have_calls_under_way(tree
         others = await made_by(other, link, id=label())
         blocked = other.begin("tasks/result", {"taskId": others})
         answering(owner, ours)
-        await drive(owner, link, "question", task=theirs, method=ELICIT, params=FORM)
+        await drive_task(owner, link, "question", task=theirs, method=ELICIT, params=FORM)
         assert await answered(owner, link, theirs) == {**FILLED, "_meta": {RELATED: {"taskId": theirs}, "k": 1}}
         (asked,) = owner.asked
         assert asked["params"] == {**FORM, "_meta": {RELATED: {"taskId": ours, "x-own": [1]}}}
         assert other.asked == []
-        await about(other, "cancel", others)
+        await ask_about_task(other, "cancel", others)
         await blocked.reply()
 
 
@@ -316,14 +316,14 @@ async def test_a_question_waits_for_a_client_that_cannot_be_reached_until_it_ask
     theirs = label()
     async with tree.peer("stdio-legacy") as driver, await without_stream(tree) as peer:
         ours = await made_by(peer, link, id=theirs)
-        await drive(driver, link, "question", task=theirs, method=ELICIT, params=FORM)
+        await drive_task(driver, link, "question", task=theirs, method=ELICIT, params=FORM)
         async with asyncio.timeout(10):
-            while (await about(peer, "get", ours)).result["status"] != "input_required":
+            while (await ask_about_task(peer, "get", ours)).result["status"] != "input_required":
                 pass
         answering(peer, ours)
         waiting = peer.begin("tasks/result", {"taskId": ours})
         assert (await answered(driver, link, theirs))["content"] == FILLED["content"]
-        await drive(driver, link, "end", task=theirs)
+        await drive_task(driver, link, "end", task=theirs)
         assert "result" in (await waiting.reply()).message
         assert len(peer.asked) == 1
 
@@ -334,22 +334,22 @@ async def test_a_question_stays_open_when_its_client_stops_to_wait_for_the_resul
     async with tree.peer("stdio-legacy") as driver, await without_stream(tree) as peer:
         ours = await made_by(peer, link, id=theirs)
         waiting = peer.begin("tasks/result", {"taskId": ours})
-        await drive(driver, link, "question", task=theirs, method=ELICIT, params=FORM)
+        await drive_task(driver, link, "question", task=theirs, method=ELICIT, params=FORM)
         asked = await peer.hear(ELICIT)
         await peer.hang_up(waiting)
-        assert (await about(peer, "get", ours)).result["status"] == "input_required"
+        assert (await ask_about_task(peer, "get", ours)).result["status"] == "input_required"
         await peer.respond(asked["id"], FILLED)
         assert await answered(driver, link, theirs) == FILLED
-        assert (await about(peer, "get", ours)).result["status"] == "working"
+        assert (await ask_about_task(peer, "get", ours)).result["status"] == "working"
 
 
 async def test_a_question_is_taken_back_from_the_client_that_has_it(tree: Tree) -> None:
     theirs = label()
     async with tree.peer("http-legacy") as owner:
         await made_by(owner, "old_stdio", id=theirs)
-        await drive(owner, "old_stdio", "question", task=theirs, method=ELICIT, params=FORM)
+        await drive_task(owner, "old_stdio", "question", task=theirs, method=ELICIT, params=FORM)
         asked = await owner.hear(ELICIT)
-        await drive(owner, "old_stdio", "withdraw", task=theirs)
+        await drive_task(owner, "old_stdio", "withdraw", task=theirs)
         taken_back = await owner.hear("notifications/cancelled")
         assert taken_back["params"] == {"requestId": asked["id"], "reason": "found it"}
 
@@ -363,7 +363,7 @@ async def test_a_question_without_a_task_reaches_no_client_while_tasks_of_severa
     ):
         await made_by(one, "old_stdio", id=theirs)
         await made_by(two, "old_stdio", id=label())
-        await drive(two, "old_stdio", "question", task=theirs, method=ELICIT, params=FORM, unrelated=True)
+        await drive_task(two, "old_stdio", "question", task=theirs, method=ELICIT, params=FORM, unrelated=True)
         refused = await answered(two, "old_stdio", theirs)
         assert refused["code"] == -32601
         assert "cannot be told" in refused["message"]
@@ -407,7 +407,7 @@ async def test_the_methods_of_tasks_do_not_exist_if_no_server_has_tasks(tree: Tr
     for path in ("/only/plain_old", "/only/new_http"):
         async with tree.peer("http-legacy", path=path) as peer:
             for method in ("get", "result", "cancel", "list"):
-                assert (await about(peer, method, "x")).error["code"] == -32601
+                assert (await ask_about_task(peer, method, "x")).error["code"] == -32601
 
 
 async def test_the_task_support_of_a_tool_is_listed_as_its_server_declares_it(tree: Tree) -> None:
@@ -435,16 +435,16 @@ async def test_a_task_whose_server_was_lost_says_so_and_so_does_one_from_before_
             lost = (await waiting.reply()).error
             assert (lost["code"], lost["data"]["reason"]) == (-32002, "subserver_unreachable")
             await died.reply()
-            refused = (await about(peer, "get", ours)).error  # waits for the server to come back
+            refused = (await ask_about_task(peer, "get", ours)).error  # waits for the server to come back
             assert (refused["code"], refused["data"]) == (-32602, {"reason": "task_lost"})
             assert refused["message"].endswith("Task not found")
             assert wait_for(lambda: node.link("old_stdio")["pid"]) != pid
             again = await made_by(peer, "old_stdio", id=label())
-            assert (await about(peer, "get", again)).result["status"] == "working"
+            assert (await ask_about_task(peer, "get", again)).result["status"] == "working"
     with node_of_tasks(folder, "old_stdio") as node:
         async with Tree(node).peer("http-legacy") as peer:
             for method in ("get", "result", "cancel"):
-                refused = (await about(peer, method, again)).error
+                refused = (await ask_about_task(peer, method, again)).error
                 assert (refused["code"], refused["data"]) == (-32602, {"reason": "task_forgotten"})
                 assert "restarted" in refused["message"]
             assert (await peer.request("tasks/list")).result == {"tasks": []}
@@ -458,7 +458,7 @@ async def test_a_node_that_stops_does_not_wait_with_a_client_for_a_result(
         async with Tree(node).peer(front, declared(front)) as peer:
             waiting = peer.begin("tasks/result", {"taskId": await made_by(peer, "old_http", id=label())})
             async with asyncio.timeout(10):
-                while not (await book(peer, "old_http"))["calls"]:
+                while not (await read_tasks(peer, "old_http"))["calls"]:
                     pass
             node.process.terminate()
             assert (await waiting.reply()).error["data"] == {"reason": "node_stopping"}

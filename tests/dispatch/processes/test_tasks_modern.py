@@ -14,16 +14,16 @@ from tests.support.task_servers import (
     MODERN_CELLS,
     SERVERS,
     UNKNOWN,
-    about,
-    book,
-    drive,
+    ask_about_task,
+    drive_task,
     label,
-    made,
     made_by,
     make,
     node_of_tasks,
-    planted,
+    read_tasks,
+    start_tree,
     state,
+    task_id_of,
 )
 from tests.support.two_era_node import ELICIT, FILLED, FORM, Tree
 
@@ -35,7 +35,7 @@ NEEDED = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
 
 @pytest.fixture(scope="session")
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    return planted(request, tmp_path_factory)
+    return start_tree(request, tmp_path_factory)
 
 
 # One task
@@ -46,18 +46,18 @@ async def test_a_task_passes_with_nothing_changed_but_its_id(tree: Tree, front: 
     theirs = label()
     async with tree.peer(front, DECLARED) as peer:
         reply = await make(peer, link, id=theirs)
-        ours = made(reply)
+        ours = task_id_of(reply)
         assert ours.startswith(f"{link}.")
         assert theirs not in ours
         working = state(ours, "working", "modern")
         assert reply.result_text == f'{{"resultType":"task",{working}}}'
-        assert (await about(peer, "get", ours)).result_text == f'{{"resultType":"complete",{working}}}'
-        await drive(peer, link, "end", task=theirs, outcome=OUTCOME)
-        ended = await about(peer, "get", ours)
+        assert (await ask_about_task(peer, "get", ours)).result_text == f'{{"resultType":"complete",{working}}}'
+        await drive_task(peer, link, "end", task=theirs, outcome=OUTCOME)
+        ended = await ask_about_task(peer, "get", ours)
         assert ended.result["result"] == OUTCOME
         completed = state(ours, "completed", "modern")
         assert ended.result_text.startswith(f'{{"resultType":"complete",{completed},"result":{{')
-        assert (await about(peer, "cancel", ours)).result_text == '{"resultType":"complete"}'
+        assert (await ask_about_task(peer, "cancel", ours)).result_text == '{"resultType":"complete"}'
 
 
 @pytest.mark.parametrize(("front", "link"), MODERN_CELLS)
@@ -65,9 +65,9 @@ async def test_a_task_is_cancelled(tree: Tree, front: str, link: str) -> None:
     theirs = label()
     async with tree.peer(front, DECLARED) as peer:
         ours = await made_by(peer, link, id=theirs)
-        assert (await about(peer, "cancel", ours)).result_text == '{"resultType":"complete"}'
-        assert (await about(peer, "get", ours)).result["status"] == "cancelled"
-        assert (await book(peer, link))["tasks"][theirs]["status"] == "cancelled"
+        assert (await ask_about_task(peer, "cancel", ours)).result_text == '{"resultType":"complete"}'
+        assert (await ask_about_task(peer, "get", ours)).result["status"] == "cancelled"
+        assert (await read_tasks(peer, link))["tasks"][theirs]["status"] == "cancelled"
 
 
 @pytest.mark.parametrize(("front", "link"), MODERN_CELLS)
@@ -76,14 +76,14 @@ async def test_a_task_is_given_what_it_asks_for(tree: Tree, front: str, link: st
     request = {"method": ELICIT, "params": FORM}
     async with tree.peer(front, DECLARED) as peer:
         ours = await made_by(peer, link, id=theirs)
-        await drive(peer, link, "question", task=theirs, key="k é", **request)
-        asked = (await about(peer, "get", ours)).result
+        await drive_task(peer, link, "question", task=theirs, key="k é", **request)
+        asked = (await ask_about_task(peer, "get", ours)).result
         assert (asked["status"], asked["inputRequests"]) == ("input_required", {"k é": request})
         for responses in ({"unknown": {"x": 1}}, {"k é": FILLED}):
-            fed = await about(peer, "update", ours, inputResponses=responses)
+            fed = await ask_about_task(peer, "update", ours, inputResponses=responses)
             assert fed.result_text == '{"resultType":"complete"}'
-        assert (await about(peer, "get", ours)).result["status"] == "working"
-        assert (await book(peer, link))["tasks"][theirs]["answers"] == [json.dumps(FILLED, ensure_ascii=False)]
+        assert (await ask_about_task(peer, "get", ours)).result["status"] == "working"
+        assert (await read_tasks(peer, link))["tasks"][theirs]["answers"] == [json.dumps(FILLED, ensure_ascii=False)]
 
 
 async def test_a_failed_task_has_its_error_in_it(tree: Tree) -> None:
@@ -91,8 +91,8 @@ async def test_a_failed_task_has_its_error_in_it(tree: Tree) -> None:
     error = {"code": -32000, "message": "gone", "data": {"n": 1.0}}
     async with tree.peer("http-modern", DECLARED) as peer:
         ours = await made_by(peer, "new_http", id=theirs)
-        await drive(peer, "new_http", "end", task=theirs, status="failed", outcome=error)
-        ended = (await about(peer, "get", ours)).result
+        await drive_task(peer, "new_http", "end", task=theirs, status="failed", outcome=error)
+        ended = (await ask_about_task(peer, "get", ours)).result
         assert (ended["status"], ended["error"]) == ("failed", error)
 
 
@@ -137,7 +137,7 @@ async def test_the_extension_is_offered_where_a_modern_server_has_it(tree: Tree)
             assert (EXTENSION in capabilities["extensions"]) is expected, path
             assert "tasks" not in capabilities
             if not expected:
-                refused = await about(peer, "get", "x")
+                refused = await ask_about_task(peer, "get", "x")
                 assert (refused.status, refused.error["code"]) == (404, -32601)
 
 
@@ -152,21 +152,21 @@ async def test_a_task_of_another_principal_does_not_exist(tree: Tree, link: str)
         tree.peer("http-modern", DECLARED, token=tokens[1]) as other,
     ):
         ours = await made_by(owner, link, id=label())
-        before = len((await book(owner, link))["calls"])
+        before = len((await read_tasks(owner, link))["calls"])
         for method in ("get", "update", "cancel"):
-            refused = await about(other, method, ours)
+            refused = await ask_about_task(other, method, ours)
             assert (refused.status, refused.error) == (400, UNKNOWN)
-        assert len((await book(owner, link))["calls"]) == before
-        assert (await about(owner, "get", ours)).result["status"] == "working"
+        assert len((await read_tasks(owner, link))["calls"]) == before
+        assert (await ask_about_task(owner, "get", ours)).result["status"] == "working"
 
 
 async def test_equal_ids_of_two_servers_are_two_tasks(tree: Tree) -> None:
     theirs = label()
     async with tree.peer("http-modern", DECLARED) as peer:
         one, two = [await made_by(peer, link, id=theirs) for link in SERVERS["modern"]]
-        await drive(peer, SERVERS["modern"][0], "end", task=theirs)
-        assert (await about(peer, "get", one)).result["status"] == "completed"
-        assert (await about(peer, "get", two)).result["status"] == "working"
+        await drive_task(peer, SERVERS["modern"][0], "end", task=theirs)
+        assert (await ask_about_task(peer, "get", one)).result["status"] == "completed"
+        assert (await ask_about_task(peer, "get", two)).result["status"] == "working"
 
 
 async def test_the_name_header_is_the_task_id_on_both_sides(tree: Tree) -> None:
@@ -204,8 +204,8 @@ async def test_news_reach_exactly_those_who_listen_for_a_task_of_theirs(tree: Tr
         await listen(same, second, agreed=[second])
         await listen(other, first, second, agreed=[])
         for theirs in names:
-            await drive(same, link, "end", task=theirs, outcome=OUTCOME)
-            await drive(same, link, "news", task=theirs, what="status")
+            await drive_task(same, link, "end", task=theirs, outcome=OUTCOME)
+            await drive_task(same, link, "news", task=theirs, what="status")
         told = (await owner.hear(NEWS))["params"]
         expected = json.loads(f"{{{state(first, 'completed', 'modern')}}}")
         assert told == {**expected, "result": OUTCOME, "_meta": {META + "subscriptionId": int(listening.id)}}
@@ -213,14 +213,14 @@ async def test_news_reach_exactly_those_who_listen_for_a_task_of_theirs(tree: Tr
         assert [peer.heard(NEWS) for peer in (owner, same, other)] == [[], [], []]
 
 
-async def test_who_stops_listening_hears_no_more_and_the_server_is_told(tree: Tree) -> None:
+async def test_a_listener_that_stops_receives_no_more_and_the_server_is_informed(tree: Tree) -> None:
     theirs = label()
     async with tree.peer("http-modern", DECLARED) as one, tree.peer("http-modern", DECLARED) as two:
         ours = await made_by(one, "new_stdio", id=theirs)
         listening = await listen(one, ours, agreed=[ours])
         await listen(two, ours, agreed=[ours])
         await one.cancel(listening)
-        await drive(two, "new_stdio", "news", task=theirs, what="status")
+        await drive_task(two, "new_stdio", "news", task=theirs, what="status")
         assert (await two.hear(NEWS))["params"]["taskId"] == ours
         assert one.heard(NEWS) == []
 
@@ -234,14 +234,14 @@ async def test_nobody_misses_anything_while_others_come_to_listen_and_go(tree: T
         await listen(first, ours, agreed=[ours])
         coming = other.begin("subscriptions/listen", {"notifications": {"taskIds": [more]}})
         async with asyncio.timeout(10):
-            while hesitating not in (await book(first, link))["hesitating"]:
+            while hesitating not in (await read_tasks(first, link))["hesitating"]:
                 pass
-        await drive(first, link, "news", task=theirs, what="status")  # before the server agrees to the newer
+        await drive_task(first, link, "news", task=theirs, what="status")  # before the server agrees to the newer
         assert (await first.hear(NEWS))["params"]["taskId"] == ours
-        await drive(first, link, "agree", task=hesitating)
+        await drive_task(first, link, "agree", task=hesitating)
         await other.hear(ACKNOWLEDGED)
         await other.cancel(coming)
-        await drive(first, link, "news", task=theirs, what="status")
+        await drive_task(first, link, "news", task=theirs, what="status")
         assert (await first.hear(NEWS))["params"]["taskId"] == ours
         assert other.heard(NEWS) == []
 
@@ -263,7 +263,7 @@ async def test_a_server_that_does_not_agree_to_tell_is_not_promised_to(tree: Tre
         await listen(peer, ours, agreed=[])
 
 
-async def test_a_server_that_will_not_hear_of_a_task_goes_on_to_tell_of_its_lists(tree: Tree) -> None:
+async def test_a_server_that_refuses_a_task_subscription_still_reports_its_lists(tree: Tree) -> None:
     async with tree.peer("http-modern", DECLARED) as peer:
         ours = await made_by(peer, "new_http", id=label(), unlistenable=True)
         peer.begin("subscriptions/listen", {"notifications": {"taskIds": [ours], "toolsListChanged": True}})
@@ -286,18 +286,18 @@ async def test_a_task_whose_server_was_lost_says_so_and_so_does_one_from_before_
             ours = await made_by(peer, "new_stdio", id=label())
             lost = (await peer.call(tool("new_stdio", "die"))).error
             assert (lost["code"], lost["data"]["reason"]) == (32002, "subserver_unreachable")
-            refused = await about(peer, "get", ours)
+            refused = await ask_about_task(peer, "get", ours)
             assert (refused.status, refused.error["data"]) == (400, {"reason": "task_lost"})
             assert refused.error["code"] == -32602
             again = await made_by(peer, "new_stdio", id=label())
     with node_of_tasks(folder, "new_stdio") as node:
         async with Tree(node).peer("http-modern", DECLARED) as peer:
             for method in ("get", "update", "cancel"):
-                refused = await about(peer, method, again)
+                refused = await ask_about_task(peer, method, again)
                 assert (refused.status, refused.error["data"]) == (400, {"reason": "task_forgotten"})
 
 
-async def test_a_listener_hears_of_a_task_again_once_its_server_is_back(
+async def test_a_listener_receives_a_task_again_once_its_server_is_back(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with node_of_tasks(tmp_path_factory.mktemp("back"), "new_stdio") as node:
@@ -310,5 +310,5 @@ async def test_a_listener_hears_of_a_task_again_once_its_server_is_back(
             assert same == ours
             async with asyncio.timeout(15):
                 while not peer.heard(NEWS):
-                    await drive(peer, "new_stdio", "news", task=theirs, what="status")
+                    await drive_task(peer, "new_stdio", "news", task=theirs, what="status")
             assert (await peer.hear(NEWS))["params"]["taskId"] == ours

@@ -8,7 +8,7 @@ import pytest
 from tests.servers.start import raw, serving
 from tests.support.authority import authority
 from tests.support.node_process import RunningNode, Wire, running_node, wait_for
-from tests.support.oauth_consent import agree, visit
+from tests.support.oauth_consent import give_consent, visit
 from tests.support.task_servers import DECLARED, EXTENSION
 
 ERAS = ("legacy", "modern")
@@ -21,7 +21,7 @@ class Office:
         self.node = node
         self.ada = str(node.admin("/admin/tokens", "POST", {"name": "ada", "for": "client"})["token"])
         for segment in ERAS:
-            agree(node, segment, "the operator")
+            give_consent(node, segment, "the operator")
             refused = self.modern(f"{segment}__book")["error"]
             assert visit(refused["data"]["url"], "ada").status == 200
 
@@ -52,7 +52,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
             yield Office(node)
 
 
-def test_a_call_that_asks_for_a_task_is_refused_by_name_before_the_server_hears_of_it(office: Office) -> None:
+def test_a_call_that_asks_for_a_task_is_refused_by_name_before_it_reaches_the_server(office: Office) -> None:
     error = office.legacy("legacy__job", task={})["error"]
     assert (error["code"], error["data"]["reason"]) == (-32601, "task_per_user")
     assert office.book("legacy")["tasks"] == {}

@@ -156,7 +156,7 @@ def test_a_damaged_server_gives_a_driver_or_errors(data: dict[str, Any]) -> None
 
 @settings(max_examples=examples(30, 500))
 @given(values, st.sampled_from(["stdio", "http"]))
-def test_any_json_may_stand_in_server_json(data: Any, transport: str) -> None:
+def test_any_json_may_be_in_server_json(data: Any, transport: str) -> None:
     bare = {key: DRIVER[key] for key in REQUIRED if key != "server"} | {"transport": transport}
     for written in (
         data,

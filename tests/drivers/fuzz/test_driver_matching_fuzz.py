@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.drivers.driver_bindings import bound, entry, giving, matched, promising, takes
+from tests.drivers.driver_bindings import bound, entry, giving, input_schema, matched, promising
 
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.problems import DriverRefusal
@@ -29,12 +29,12 @@ JSON = st.recursive(
     max_leaves=12,
 )
 SCHEMAS = st.dictionaries(WORDS, JSON, max_size=5)
-CONTRACT = promising({"type": "object"}, takes("path", path={"type": "string"}, more={"enum": ["a", 1]}))
+CONTRACT = promising({"type": "object"}, input_schema("path", path={"type": "string"}, more={"enum": ["a", 1]}))
 BINDINGS = [entry(), entry("$.path"), entry("$.path[*].a", mapping={"path": "x"}), entry(result_wrap="it")]
 
 
 @given(st.sampled_from(BINDINGS), st.one_of(SCHEMAS, JSON), st.one_of(SCHEMAS, JSON), JSON)
-def test_whatever_is_listed_is_bound_or_refused(one: dict[str, Any], inputs: Any, outputs: Any, hints: Any) -> None:
+def test_any_listed_tool_is_bound_or_refused(one: dict[str, Any], inputs: Any, outputs: Any, hints: Any) -> None:
     tool = {"name": "tool", "inputSchema": inputs, "outputSchema": outputs, "annotations": hints}
     found = matched(one, CONTRACT, tool)
     if isinstance(found, Bound):
@@ -61,6 +61,6 @@ RESULTS = st.fixed_dictionaries(
 
 
 @given(st.sampled_from(READERS), RESULTS)
-def test_whatever_is_answered_gives_an_array_or_an_error(reader: Bound, result: dict[str, Any]) -> None:
+def test_any_answer_gives_an_array_or_an_error(reader: Bound, result: dict[str, Any]) -> None:
     value = reader.value(result)
     assert isinstance(value, list | DriverRefusal)

@@ -30,7 +30,7 @@ def stood(reason: str = "", words: tuple[str, ...] = (), **more: Any) -> TrialRe
         ("npm", "npm: x needs gcc", "the installer's words say"),
     ],
 )
-def test_a_failed_installation_is_told_by_its_kind(kind: str, reason: str, said: str) -> None:
+def test_a_failed_installation_is_reported_with_its_kind(kind: str, reason: str, said: str) -> None:
     hint = advice(stood(reason), {"kind": kind})
     assert said in hint
     assert hint.endswith("nothing was written")
@@ -49,7 +49,7 @@ def test_a_failed_installation_is_told_by_its_kind(kind: str, reason: str, said:
         ("API_KEY is not set", "--env"),
     ],
 )
-def test_a_server_that_ended_is_told_by_its_last_words(words: str, said: str) -> None:
+def test_a_server_that_ended_is_reported_with_its_last_words(words: str, said: str) -> None:
     assert said in advice(stood("ended", (words,), installed=INSTALLED), {"kind": "pypi"})
 
 

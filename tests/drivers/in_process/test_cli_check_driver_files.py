@@ -46,7 +46,7 @@ def needing(**changed: Any) -> dict[str, Any]:
         ({"type": "object", "$defs": {"a": {"type": "strng"}}}, "/$defs/a/type"),
     ],
 )
-def test_what_is_no_json_schema_is_refused_at_its_line(
+def test_an_invalid_json_schema_is_refused_at_its_line(
     inline: Inline, workspace: Path, field: str, wrong: dict[str, Any], place: str
 ) -> None:
     file = workspace / "TOOL.md"

@@ -66,7 +66,7 @@ def test_a_tag_that_is_added_later_needs_trust_again(inline: Inline, workspace: 
     assert inline("drivers", "show", "files-mcp", "--json").json["accepted"]["policy_tags"] == ["pii-safe"]
 
 
-def test_whoever_trusts_a_folder_is_shown_that_its_hooks_are_run(inline: Inline, workspace: Path) -> None:
+def test_trusting_a_folder_shows_that_its_hooks_are_run(inline: Inline, workspace: Path) -> None:
     folder = write(workspace, driver())
     assert "driver.py" not in inline("drivers", "show", "files-mcp").out
     (folder / "driver.py").write_text("")
@@ -146,7 +146,7 @@ def test_removing_a_driver_beside_a_contract_leaves_the_contract(inline: Inline,
     assert [one.name for one in folder.iterdir()] == ["TOOL.md"]
 
 
-def test_drafts_and_drivers_of_two_majors_are_told_apart(inline: Inline, workspace: Path) -> None:
+def test_drafts_and_drivers_of_two_majors_are_distinguished(inline: Inline, workspace: Path) -> None:
     write(workspace, driver())
     folder = write(workspace, driver("other-mcp"))
     (folder / "DRIVER.md").write_text(text(driver(version="2.0.0")))

@@ -92,7 +92,7 @@ def documented() -> set[str]:
     return {code for cell in cells for code in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", cell)}
 
 
-def test_the_codes_are_found_where_they_are_said() -> None:
+def test_the_codes_are_found_where_they_are_used() -> None:
     assert {"schema_invalid", "secret_undeclared", "plaintext_secret", "runner_missing", "entry_invalid"} <= printed()
     assert {"secret_undeclared", "egress_implied", "frontmatter_invalid"} <= documented()
 

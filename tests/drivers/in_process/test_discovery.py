@@ -100,7 +100,7 @@ def test_only_a_domain_has_a_place_to_look_at(domain: str, name: str | None) -> 
 
 
 @pytest.mark.req("REG-7.1-4", "REG-N-6")
-def test_unsigned_records_are_found_and_said_to_be_unsigned(server: NameServer) -> None:
+def test_unsigned_records_are_found_and_reported_as_unsigned(server: NameServer) -> None:
     server.answers = Zone(NAME, RECORD, "v=mcp1; url=https://second.example/; priority=5")
     found = find(server, private_hosts=None)
     assert (found.dnssec, found.resolver) == ("unsigned", server.address)
@@ -124,7 +124,7 @@ def test_signed_records_are_checked_with_the_keys_of_the_zone(server: NameServer
 
 
 @pytest.mark.req("REG-N-6")
-def test_what_the_resolver_has_proved_is_said(server: NameServer) -> None:
+def test_what_the_resolver_has_proved_is_reported(server: NameServer) -> None:
     zone = Zone(NAME, RECORD)
 
     def proved(query: dns.message.Message, is_tcp: bool) -> dns.message.Message:

@@ -35,7 +35,7 @@ async def test_a_value_is_where_its_backend_says(store: SealedSecrets, tmp_path:
     assert await found(store, f"file://{file}") == "of a file"
 
 
-async def test_what_is_not_there_is_empty(store: SealedSecrets, tmp_path: Path) -> None:
+async def test_a_missing_value_is_empty(store: SealedSecrets, tmp_path: Path) -> None:
     assert await found(store, "env://NONE") == ""
     assert await found(store, "env://EMPTY") == ""
     assert await found(store, f"file://{tmp_path}/none") == ""
@@ -51,7 +51,7 @@ async def test_what_is_not_there_is_empty(store: SealedSecrets, tmp_path: Path) 
         ("keyring:///", "SERVICE/NAME"),
     ],
 )
-async def test_what_cannot_be_asked_is_said(store: SealedSecrets, backend: str, words: str) -> None:
+async def test_what_cannot_be_asked_is_reported(store: SealedSecrets, backend: str, words: str) -> None:
     with pytest.raises(BackendFailed, match=words):
         await found(store, backend)
 

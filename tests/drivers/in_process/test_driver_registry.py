@@ -237,7 +237,7 @@ async def test_what_was_registered_is_kept_across_restarts_and_removals(house: H
     await again.registry.close()
 
 
-async def test_only_settings_that_matter_to_a_driver_make_it_anew(house: House, tmp_path: Path) -> None:
+async def test_only_settings_that_matter_to_a_driver_rebuild_it(house: House, tmp_path: Path) -> None:
     house.workspace.driver(driver("first-mcp"))
     house.workspace.driver(driver("second-mcp"))
     await house.registry.refresh()
@@ -259,7 +259,7 @@ async def test_only_settings_that_matter_to_a_driver_make_it_anew(house: House, 
     assert house.provider("second-mcp@1") is not second
 
 
-async def test_a_provider_that_offers_something_else_is_told_of_once_for_several_changes(house: House) -> None:
+async def test_a_provider_that_offers_something_else_is_reported_once_for_several_changes(house: House) -> None:
     house.workspace.driver(driver())
     await house.registry.refresh()
     await house.trust()

@@ -52,7 +52,7 @@ def test_a_driver_beside_a_contract_below_tools_is_found_at_any_depth(workspace:
 
 
 @pytest.mark.req("AIP-file-1")
-def test_the_earlier_root_wins_and_says_whom_it_hides(tmp_path: Path) -> None:
+def test_the_earlier_root_wins_and_names_the_one_it_hides(tmp_path: Path) -> None:
     further = tmp_path / "further"
     workspace = Workspace(tmp_path, paths=(further,))
     mine = workspace.driver(driver())
@@ -69,7 +69,7 @@ def test_the_earlier_root_wins_and_says_whom_it_hides(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("AIP-file-1")
-def test_one_id_twice_in_a_root_refuses_both_in_whatever_order_they_are_found(workspace: Workspace) -> None:
+def test_a_duplicate_id_in_a_root_refuses_both_in_any_order(workspace: Workspace) -> None:
     first = workspace.driver(driver(), folder="files-mcp")
     second = workspace.driver(driver(), folder="a-copy")
     found = workspace.declared().drivers
@@ -109,7 +109,7 @@ def test_two_majors_of_one_id_are_two_drivers(workspace: Workspace) -> None:
 
 
 @pytest.mark.req("AIP-file-4")
-def test_a_driver_ts_is_not_run_and_said_so(workspace: Workspace) -> None:
+def test_a_driver_ts_is_reported_and_not_run(workspace: Workspace) -> None:
     folder = workspace.driver(driver())
     (folder / "driver.ts").write_text("throw new Error('run')")
     only = workspace.one()
@@ -119,7 +119,7 @@ def test_a_driver_ts_is_not_run_and_said_so(workspace: Workspace) -> None:
 
 
 @pytest.mark.req("AIP-file-5")
-def test_a_server_json_stands_in_for_the_block_and_gives_way_to_it(workspace: Workspace) -> None:
+def test_a_server_json_can_replace_the_block_and_yields_to_it(workspace: Workspace) -> None:
     folder = workspace.driver(driver(server=None))
     assert codes(workspace.one().problems) == ["schema_invalid"]
     block = {"kind": "binary", "path": "/usr/bin/env"}
@@ -216,7 +216,7 @@ def test_a_machine_that_lacks_something_makes_the_driver_unavailable(
     assert codes(only.problems) == ([] if fits else ["requirement_unmet"])
 
 
-def test_what_is_not_known_of_a_machine_meets_nothing(workspace: Workspace) -> None:
+def test_unknown_facts_about_a_machine_meet_no_requirement(workspace: Workspace) -> None:
     workspace.driver(driver(requires={"os": ["linux"], "min_memory_mb": 1}))
     nothing = msgspec.structs.replace(MACHINE, os=None, memory_mb=None)
     workspace.surveyor = Surveyor(workspace.plan, nothing)
@@ -444,7 +444,7 @@ def test_two_texts_of_one_contract_are_settled_by_tools_or_refused(workspace: Wo
 
 
 @pytest.mark.req("AIP-30.load-1")
-def test_nine_broken_drivers_leave_the_tenth_alone_whatever_the_order(tmp_path: Path) -> None:
+def test_nine_broken_drivers_leave_the_tenth_alone_in_any_order(tmp_path: Path) -> None:
     broken: dict[str, Any] = {
         "yaml-mcp": b"---\nname: [\n---\n",
         "fence-mcp": b"no frontmatter",
@@ -494,7 +494,7 @@ def test_links_out_of_the_folder_pipes_and_links_as_folders_are_refused(workspac
 
 
 @pytest.mark.parametrize("odd", [os.fsdecode(b"\xff\xfe-mcp"), "two\nlines", "\x1b[2J", "gnp.\u202eexe"])
-def test_names_that_are_no_text_are_told_and_nothing_breaks(workspace: Workspace, odd: str) -> None:
+def test_names_that_are_no_text_are_reported_and_nothing_breaks(workspace: Workspace, odd: str) -> None:
     folder = workspace.driver(driver())
     workspace.driver(driver("good-mcp"))
     workspace.write(workspace.path / ".drivers" / odd / "DRIVER.md", driver("odd-mcp"))
@@ -660,7 +660,7 @@ def test_the_limits_of_a_runner_file_are_the_driver_s(workspace: Workspace) -> N
         ({"limits": {"cpu_ms": True}}, "/runner/limits/cpu_ms"),
     ],
 )
-def test_a_runner_that_cannot_be_kept_to_is_refused_where_it_stands(
+def test_a_runner_that_cannot_be_enforced_is_refused_at_its_place(
     workspace: Workspace, block: dict[str, object], pointer: str
 ) -> None:
     workspace.driver(driver(runner=block))
@@ -752,7 +752,7 @@ def test_a_secret_for_single_users_is_not_given_to_a_server_that_all_share(
 
 
 @pytest.mark.req("AIP-30.auth-1")
-def test_a_name_of_the_login_state_without_a_secret_is_said(workspace: Workspace) -> None:
+def test_a_name_of_the_login_state_without_a_secret_is_reported(workspace: Workspace) -> None:
     folder = workspace.driver(driver(auth={"ref": "./SECRETS.md", "state": {"env": ["TOKEN", "OTHER"]}}))
     workspace.write(folder / "SECRETS.md", {"secrets": [secret("token")]})
     (problem,) = [each for each in workspace.one().problems if each.severity == "warning"]

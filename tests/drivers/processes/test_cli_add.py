@@ -305,7 +305,7 @@ def test_a_server_without_tools_makes_no_driver(notes: Notes) -> None:
     assert (done.code, done.json["error"]) == (1, "no_tools")
 
 
-def test_a_draft_is_finished_with_what_its_source_said_of_tools(notes: Notes, inline: Inline) -> None:
+def test_a_draft_is_completed_with_what_its_source_says_about_tools(notes: Notes, inline: Inline) -> None:
     folder = notes.folder
     folder.mkdir(parents=True)
     server = {"kind": "binary", "path": sys.executable}

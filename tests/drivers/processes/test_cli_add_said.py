@@ -82,7 +82,7 @@ def test_a_folder_is_opened_with_write(
 
 
 @pytest.mark.parametrize("path", ["/", "/etc", "/nowhere/at/all", __file__])
-def test_what_is_no_folder_or_too_wide_is_not_opened(
+def test_a_missing_or_too_wide_folder_is_not_opened(
     interlock: Interlock, inline: Inline, command: tuple[str, ...], path: str
 ) -> None:
     done = inline("add", "--as", "notes-mcp", "--yes", "--write", path, "--", *command)
@@ -104,7 +104,7 @@ def test_a_script_that_is_not_there_is_named(interlock: Interlock, inline: Inlin
     assert f"hint: {script} is not there: check the path" in done.err
 
 
-def test_a_program_that_is_not_there_is_said_to_be_missing(inline: Inline) -> None:
+def test_a_missing_program_is_reported_as_missing(inline: Inline) -> None:
     done = inline("add", "--as", "notes-mcp", "--yes", "--", "/nowhere/at-all", "x")
     assert done.code == 1
     assert "hint: there is no such program here" in done.err

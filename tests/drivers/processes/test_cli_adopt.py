@@ -119,7 +119,7 @@ def test_another_value_in_the_store_is_not_overwritten(interlock: Interlock) -> 
 @pytest.mark.parametrize(
     "body", ["", "no frontmatter", "---\n- a list\n---\n", "---\nid: [1]\n---\n", "---\n\x00\n---\n"]
 )
-def test_a_file_that_is_no_driver_is_left_and_said(interlock: Interlock, body: str) -> None:
+def test_a_file_that_is_no_driver_is_reported_and_left_alone(interlock: Interlock, body: str) -> None:
     folder = write(interlock.folder, driver())
     (folder / "DRIVER.md").write_text(body)
     done = interlock("secrets", "adopt", "files-mcp")
@@ -136,7 +136,7 @@ def test_a_credential_in_a_url_is_named_for_a_person_to_move(interlock: Interloc
     assert MARKER not in done.out + done.err
 
 
-def test_an_unknown_driver_is_said(interlock: Interlock) -> None:
+def test_an_unknown_driver_is_reported(interlock: Interlock) -> None:
     done = interlock("secrets", "adopt", "nothing")
     assert done.code != 0
     assert "no driver nothing" in done.err

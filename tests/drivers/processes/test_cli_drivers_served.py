@@ -168,7 +168,7 @@ def test_a_change_to_one_driver_leaves_the_process_of_another_alone(served: Serv
     assert len(served.starts("second-mcp")) == 1
 
 
-def test_check_upstream_says_how_trusted_drivers_stand(interlock: Interlock, inline: Inline) -> None:
+def test_check_upstream_shows_the_state_of_trusted_drivers(interlock: Interlock, inline: Inline) -> None:
     config = interlock.folder / "interlock.toml"
     config.write_text('[drivers]\nsandbox = { first-mcp = "off", second-mcp = "off" }\n')
     here = Served(interlock, inline, None)
@@ -488,7 +488,7 @@ def test_settings_of_drivers_are_taken_up_while_the_node_runs(served: Served) ->
     assert served.tools() == ["demo.first"]
 
 
-def test_the_operator_door_refuses_what_it_cannot_read(served: Served) -> None:
+def test_the_operator_endpoint_refuses_what_it_cannot_read(served: Served) -> None:
     from dataclasses import replace
 
     from interlock.cli.client.operator import OperatorClient
@@ -559,7 +559,7 @@ def test_a_driver_is_called_by_one_name_from_trust_to_record(served: Served) -> 
 
 
 @pytest.mark.req("AIP-import-11")
-def test_allowing_a_host_keeps_the_tools_listed_while_the_server_is_started_anew(served: Served) -> None:
+def test_allowing_a_host_keeps_the_tools_listed_while_the_server_restarts(served: Served) -> None:
     served.write("first-mcp")
     served.trust("first-mcp")
     assert served.inline("drivers", "allow", "first-mcp", "api.example.com").code == 0

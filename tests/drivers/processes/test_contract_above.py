@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.drivers.contract_node import OPEN, ContractPlace, contract, contract_place
-from tests.support.frozen_node import House
+from tests.drivers.contract_node import OPEN, ContractNode, contract, contract_node
+from tests.support.frozen_node import FrozenNode
 
 from interlock.drivers.protocol.problems import DriverRefusal
 
@@ -18,14 +18,14 @@ LIMITED = '[[tool]]\nmatch = "test.dear"\nbudget = { max_calls_per_minute = 2 }\
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractPlace]:
-    async with contract_place(tmp_path_factory.mktemp("above"), {"new": "modern"}, OPEN + LIMITED) as here:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractNode]:
+    async with contract_node(tmp_path_factory.mktemp("above"), {"new": "modern"}, OPEN + LIMITED) as here:
         yield here
 
 
-async def test_a_node_above_lists_and_calls_contracts_as_any_tool(here: ContractPlace) -> None:
+async def test_a_node_above_lists_and_calls_contracts_as_any_tool(here: ContractNode) -> None:
     lending = await here.serve("new", contract("test.keep", inputs=PATH), "keep")
-    parent = House(here.node).parent()
+    parent = FrozenNode(here.node).parent()
     shown = (await parent.tools())["test.keep"]
     assert shown["_meta"]["x-mcpax-capability"]["mutable"] is False
     assert shown["_meta"]["dev.interlock/contract"] == "test.keep@1.0.0"
@@ -40,7 +40,7 @@ async def test_a_node_above_lists_and_calls_contracts_as_any_tool(here: Contract
     assert (await called({}))["error"]["code"] == -32002
 
 
-async def test_only_calls_that_left_are_charged(here: ContractPlace) -> None:
+async def test_only_calls_that_left_are_charged(here: ContractNode) -> None:
     lending = await here.serve("new", contract("test.dear", inputs=PATH), "keep")
     for _ in range(3):
         assert (await here.call("test__dear", {"path": 7}).result())["isError"] is True

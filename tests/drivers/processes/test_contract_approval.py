@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
+from tests.drivers.contract_node import ANY, ContractNode, LendingProvider, binding, contract, contract_node, driver
 from tests.gate.held_calls import ADA, GATED, MARK, anchor
 from tests.gate.processes.test_gate_kept import Here
 
@@ -32,7 +32,7 @@ RETRY = {"max_attempts": 3, "backoff": "fixed", "initial_ms": 0}
 WRITES = ["file:/workspace"]
 
 
-class Holding(ContractPlace):
+class Holding(ContractNode):
     proof, confirm, approved = Here.proof, Here.confirm, Here.approved
 
     async def demand(self, arguments: Any, name: str = "test__play") -> Any:
@@ -49,7 +49,7 @@ class Holding(ContractPlace):
 async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Holding]:
     extra = '[gate]\nmode = "open"\nalso = ["also.*"]\n' + anchor("ada", ADA, "*")
     folder = tmp_path_factory.mktemp("approval")
-    async with contract_place(folder, {"new": "modern", "old": "legacy"}, extra) as made:
+    async with contract_node(folder, {"new": "modern", "old": "legacy"}, extra) as made:
         yield Holding(made.node, made.clock)
 
 
@@ -70,7 +70,7 @@ def play(**changed: Any) -> Any:
         ({"approval": "policy:gate", "mutates": WRITES, "risk_level": 3}, False),  # gate.mode is open
     ],
 )
-async def test_the_contract_says_whether_each_call_is_asked_about_whatever_the_gates_mode(
+async def test_the_contract_decides_whether_each_call_is_asked_about_in_every_gate_mode(
     here: Holding, changed: Any, asks: bool
 ) -> None:
     await here.serve("new", play(**changed), "play")
@@ -82,7 +82,7 @@ async def test_the_contract_says_whether_each_call_is_asked_about_whatever_the_g
 
 @pytest.mark.req("AIP-14.rules-1")
 @pytest.mark.parametrize("segment", ["new", "old"])
-async def test_a_confirmed_call_runs_once_and_the_next_is_asked_about_anew(here: Holding, segment: str) -> None:
+async def test_a_confirmed_call_runs_once_and_the_next_needs_a_new_confirmation(here: Holding, segment: str) -> None:
     await here.serve(segment, play(approval="always"), "play")
     arguments = {"label": f"once {segment}"}
     demand = await here.demand(arguments)
@@ -100,7 +100,7 @@ async def test_a_confirmed_call_runs_once_and_the_next_is_asked_about_anew(here:
 
 
 @pytest.mark.req("AIP-14.rules-1")
-async def test_no_standing_grant_stands_for_the_word_that_a_contract_wants_each_time(here: Holding) -> None:
+async def test_no_standing_grant_replaces_the_approval_that_a_contract_wants_each_time(here: Holding) -> None:
     await here.serve("new", play(approval="always"), "play")
     demand = await here.demand({"label": "granted"})
     with pytest.raises(Refused, match=r"the contract of test\.play asks before each call"):
@@ -129,7 +129,7 @@ async def test_no_standing_grant_stands_for_the_word_that_a_contract_wants_each_
 async def test_it_is_asked_whichever_driver_is_chosen(here: Holding) -> None:
     made = play(approval="always")
     declared = [driver(f"{segment}-mcp", binding("test.play", "play")) for segment in ("new", "old")]
-    lending = [Lending(here.node, one.id.removesuffix("-mcp"), one, [made]) for one in declared]
+    lending = [LendingProvider(here.node, one.id.removesuffix("-mcp"), one, [made]) for one in declared]
     await here.offer([made], *lending)
     for at in range(2):
         assert (await here.demand({"label": f"whoever {at}"}))["status"] == "confirmation_required"
@@ -178,7 +178,7 @@ async def test_a_call_that_was_released_is_never_repeated_once_it_has_left(here:
     first = driver("one-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 1}))
     other = driver("two-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 2}))
     elsewhere = "old" if segment == "new" else "new"
-    lending = Lending(here.node, segment, first, [made]), Lending(here.node, elsewhere, other, [made])
+    lending = LendingProvider(here.node, segment, first, [made]), LendingProvider(here.node, elsewhere, other, [made])
     await here.offer([made], *lending)
     arguments = {"act": BUSY, "label": f"released {segment}"}
     await here.approved(await here.demand(arguments))
@@ -191,7 +191,7 @@ async def test_a_released_call_whose_first_driver_cannot_be_reached_goes_to_the_
     made = play(approval="always")
     first = driver("one-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 1}))
     other = driver("two-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 2}))
-    lending = Lending(here.node, "new", first, [made]), Lending(here.node, "old", other, [made])
+    lending = LendingProvider(here.node, "new", first, [made]), LendingProvider(here.node, "old", other, [made])
     await here.offer([made], *lending)
     lending[0].refusal = DriverRefusal(code="tool_unavailable", message="gone", retryable=True)
     arguments = {"label": "elsewhere"}
@@ -208,7 +208,7 @@ async def test_a_released_call_whose_link_went_away_before_it_left_goes_to_the_n
     made, label = play(approval="always", idempotent=idempotent), f"never left {idempotent}"
     first = driver("one-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 1}))
     other = driver("two-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 2}))
-    lending = Lending(here.node, "new", first, [made]), Lending(here.node, "old", other, [made])
+    lending = LendingProvider(here.node, "new", first, [made]), LendingProvider(here.node, "old", other, [made])
     await here.offer([made], *lending)
     arguments = {"label": label}
     await here.approved(await here.demand(arguments))
@@ -222,7 +222,7 @@ async def test_a_released_call_whose_link_went_away_before_it_left_goes_to_the_n
 
 @pytest.mark.req("AIP-14.rules-1")
 async def test_where_the_contract_leaves_it_to_the_gate_its_class_decides(tmp_path: Path) -> None:
-    async with contract_place(tmp_path, {"new": "modern"}, GATED + anchor("ada", ADA, "*")) as made:
+    async with contract_node(tmp_path, {"new": "modern"}, GATED + anchor("ada", ADA, "*")) as made:
         here = Holding(made.node, made.clock)
         for changed, kind in [
             ({"approval": "policy:gate", "mutates": WRITES, "risk_level": 1}, None),

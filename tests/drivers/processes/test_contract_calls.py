@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
+from tests.drivers.contract_node import ANY, ContractNode, LendingProvider, binding, contract, contract_node, driver
 from tests.support.local_node import LegacyClient
 from tests.support.memory_subserver import Leaf
 
@@ -35,8 +35,8 @@ BOTH = pytest.mark.parametrize("segment", ["new", "old"])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractPlace]:
-    async with contract_place(tmp_path_factory.mktemp("contracts"), {"new": "modern", "old": "legacy"}) as here:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractNode]:
+    async with contract_node(tmp_path_factory.mktemp("contracts"), {"new": "modern", "old": "legacy"}) as here:
         yield here
 
 
@@ -49,12 +49,12 @@ def error_of(result: Any) -> tuple[str, str]:
     return said["code"], text.partition(": ")[2]
 
 
-async def listed(here: ContractPlace) -> dict[str, Any]:
+async def listed(here: ContractNode) -> dict[str, Any]:
     tools = (await here.ask("tools/list", {}).result())["tools"]
     return {each["_meta"].get("x-mcpax-name", each["name"]): each for each in tools}
 
 
-async def playing(here: ContractPlace, segment: str, **changed: Any) -> Lending:
+async def playing(here: ContractNode, segment: str, **changed: Any) -> LendingProvider:
     made = contract("test.play", **{"inputs": PLAY, **changed.pop("contract", {})})
     return await here.serve(segment, made, "play", **changed)
 
@@ -62,7 +62,7 @@ async def playing(here: ContractPlace, segment: str, **changed: Any) -> Lending:
 @pytest.mark.req("AIP-tools-12")
 @BOTH
 async def test_a_call_reaches_the_server_by_its_tools_name_with_exactly_the_mapped_arguments(
-    here: ContractPlace, segment: str
+    here: ContractNode, segment: str
 ) -> None:
     read = contract("fs.read", inputs=PATH, name="Read", description="Reads a file.")
     lending = await here.serve(segment, read, "keep", mcp={"argument_mapping": {"path": "file"}})
@@ -79,7 +79,7 @@ async def test_a_call_reaches_the_server_by_its_tools_name_with_exactly_the_mapp
     [({}, "/path"), ({"path": 7}, "/path"), ({"path": "/a", "also": 1}, "also"), ({"path": None}, "/path")],
 )
 async def test_input_that_fails_the_contract_ends_as_input_invalid_with_the_field_and_nothing_is_sent(
-    here: ContractPlace, arguments: Any, field: str
+    here: ContractNode, arguments: Any, field: str
 ) -> None:
     made = contract("fs.read", inputs=PATH)
     await here.serve("new", made, "keep")
@@ -93,14 +93,14 @@ async def test_input_that_fails_the_contract_ends_as_input_invalid_with_the_fiel
 
 
 @pytest.mark.req("AIP-30.resolve-6")
-async def test_input_is_judged_before_a_driver_is_looked_for(here: ContractPlace) -> None:
+async def test_input_is_judged_before_a_driver_is_looked_for(here: ContractNode) -> None:
     lending = await here.serve("new", contract("fs.read", inputs=PATH), "keep")
     lending.state, lending.reason = DriverState.UNAVAILABLE, "install_failed"
     assert error_of(await here.call("fs__read", {}).result())[0] == "input_invalid"
     assert error_of(await here.call("fs__read", {"path": "/a"}).result())[0] == "no_route"
 
 
-async def test_arguments_that_are_no_json_object_or_cannot_be_read_are_refused(here: ContractPlace) -> None:
+async def test_arguments_that_are_no_json_object_or_cannot_be_read_are_refused(here: ContractNode) -> None:
     await here.serve("new", contract("fs.read", inputs=PATH), "keep")
     for arguments in ([], "x", 7):
         asked = here.ask("tools/call", {"name": "fs__read", "arguments": arguments})
@@ -114,7 +114,7 @@ async def test_arguments_that_are_no_json_object_or_cannot_be_read_are_refused(h
 @pytest.mark.req("AIP-tools-13")
 @BOTH
 async def test_a_servers_isError_becomes_upstream_error_with_its_text_and_its_blocks(
-    here: ContractPlace, segment: str
+    here: ContractNode, segment: str
 ) -> None:
     await playing(here, segment, contract={"outputs": GOT}, mcp={"result_extract": "$.got"})
     image = {"type": "image", "data": "AA==", "mimeType": "a/b"}
@@ -131,7 +131,7 @@ async def test_a_servers_isError_becomes_upstream_error_with_its_text_and_its_bl
 
 @BOTH
 async def test_a_result_that_is_too_large_fails_by_name_and_is_not_tried_again(
-    here: ContractPlace, segment: str, monkeypatch: pytest.MonkeyPatch
+    here: ContractNode, segment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lending = await here.serve(segment, contract("fs.read", inputs=PATH, idempotent=True), "keep")
     pipe = lending.link.pipe
@@ -150,7 +150,7 @@ async def test_a_result_that_is_too_large_fails_by_name_and_is_not_tried_again(
 @pytest.mark.req("AIP-tools-13")
 @BOTH
 async def test_a_json_rpc_error_becomes_upstream_error_and_its_code_stays_with_the_operator(
-    here: ContractPlace, segment: str, caplog: pytest.LogCaptureFixture
+    here: ContractNode, segment: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await playing(here, segment)
     act = {"error": {"code": -32011, "message": "out of paper"}}
@@ -164,7 +164,7 @@ async def test_a_json_rpc_error_becomes_upstream_error_and_its_code_stays_with_t
 
 @pytest.mark.req("AIP-tools-14")
 @BOTH
-async def test_a_value_that_fails_outputs_is_not_returned(here: ContractPlace, segment: str) -> None:
+async def test_a_value_that_fails_outputs_is_not_returned(here: ContractNode, segment: str) -> None:
     outputs = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     await playing(here, segment, contract={"outputs": outputs})
     good = {"content": [], "structuredContent": {"n": 7}}
@@ -177,7 +177,7 @@ async def test_a_value_that_fails_outputs_is_not_returned(here: ContractPlace, s
 
 
 @pytest.mark.req("AIP-tools-14")
-async def test_dropped_outputs_are_gone_before_the_check(here: ContractPlace) -> None:
+async def test_dropped_outputs_are_gone_before_the_check(here: ContractNode) -> None:
     outputs = {
         "type": "object",
         "properties": {"n": {"type": "integer"}, "note": {"type": "string"}},
@@ -190,17 +190,17 @@ async def test_dropped_outputs_are_gone_before_the_check(here: ContractPlace) ->
 
 @pytest.mark.req("AIP-tools-15")
 async def test_two_drivers_of_one_contract_are_one_tool_and_nothing_a_server_says_of_it_is_listed(
-    here: ContractPlace,
+    here: ContractNode,
 ) -> None:
     made = contract("fs-read", inputs=PATH, description="Reads one file.")
     lending = [
-        Lending(here.node, segment, driver(f"{segment}-mcp", binding("fs-read", "keep")), [made])
+        LendingProvider(here.node, segment, driver(f"{segment}-mcp", binding("fs-read", "keep")), [made])
         for segment in ("new", "old")
     ]
     named = contract("fs-list", name="List", metadata={"interlock": {"name": "filesystem.list_files"}})
     created = contract("image.create")
     others = driver("other-mcp", binding("fs-list", "keep"), binding("image.create", "keep"))
-    await here.offer([made, named, created], *lending, Lending(here.node, "new", others, [named, created]))
+    await here.offer([made, named, created], *lending, LendingProvider(here.node, "new", others, [named, created]))
     tools = await listed(here)
     ours = {name: one for name, one in tools.items() if "dev.interlock/contract" in one["_meta"]}
     assert sorted(ours) == ["filesystem.list_files", "image.create", "tools.fs-read"]
@@ -209,13 +209,15 @@ async def test_two_drivers_of_one_contract_are_one_tool_and_nothing_a_server_say
 
 
 async def test_a_contract_that_left_is_gone_from_the_list_and_one_that_stayed_keeps_its_route(
-    here: ContractPlace,
+    here: ContractNode,
 ) -> None:
     one, two = contract("a.one", inputs=PATH), contract("a.two")
-    both = Lending(here.node, "new", driver("d-mcp", binding("a.one", "keep"), binding("a.two", "keep")), [one, two])
+    both = LendingProvider(
+        here.node, "new", driver("d-mcp", binding("a.one", "keep"), binding("a.two", "keep")), [one, two]
+    )
     await here.offer([one, two], both)
     before = here.node.calls.catalog.namespace.view(here.node.fronts.modern.caller(*_local()).key).find_tool("a.one")
-    await here.offer([one], Lending(here.node, "new", driver("d-mcp", binding("a.one", "keep")), [one]))
+    await here.offer([one], LendingProvider(here.node, "new", driver("d-mcp", binding("a.one", "keep")), [one]))
     after = here.node.calls.catalog.namespace.view(here.node.fronts.modern.caller(*_local()).key).find_tool("a.one")
     assert before is after
     assert (await here.call("a__two").error())["data"]["reason"] == "tool_not_found"
@@ -228,7 +230,7 @@ def _local() -> tuple[Any, ...]:
     return Principal("local"), "http", None, "auto"
 
 
-async def test_a_contract_in_a_segment_of_a_server_is_not_offered_and_said_to_be(here: ContractPlace) -> None:
+async def test_a_contract_in_a_segment_of_a_server_is_reported_and_not_offered(here: ContractNode) -> None:
     made = contract("new.thing")
     await here.serve("old", made, "keep")
     assert "new.thing" not in await listed(here)
@@ -237,7 +239,7 @@ async def test_a_contract_in_a_segment_of_a_server_is_not_offered_and_said_to_be
 
 @pytest.mark.req("AIP-tools-15")
 @BOTH
-async def test_a_binding_without_mapping_forwards_the_servers_result(here: ContractPlace, segment: str) -> None:
+async def test_a_binding_without_mapping_forwards_the_servers_result(here: ContractNode, segment: str) -> None:
     await playing(here, segment)
     given = {
         "content": [{"type": "text", "text": "t", "x-odd": 1.50}],
@@ -251,7 +253,7 @@ async def test_a_binding_without_mapping_forwards_the_servers_result(here: Contr
 
 @BOTH
 async def test_text_without_structure_keeps_its_blocks_and_becomes_the_contracts_value(
-    here: ContractPlace, segment: str
+    here: ContractNode, segment: str
 ) -> None:
     said = {"type": "object", "properties": {"content": {"type": "string"}}, "required": ["content"]}
     inputs = {"type": "object", "properties": {"say": {"type": "string"}}}
@@ -261,13 +263,13 @@ async def test_text_without_structure_keeps_its_blocks_and_becomes_the_contracts
     assert result["structuredContent"] == {"content": "hello"}
 
 
-async def test_a_result_without_anything_is_still_one(here: ContractPlace) -> None:
+async def test_a_result_without_anything_is_still_one(here: ContractNode) -> None:
     await playing(here, "new")
     result = await here.call("test__play", {"act": {"result": {}}}).result()
     assert result["structuredContent"] == {"content": ""}
 
 
-async def test_an_extracted_value_is_given_as_structure_and_as_text(here: ContractPlace) -> None:
+async def test_an_extracted_value_is_given_as_structure_and_as_text(here: ContractNode) -> None:
     inputs = {"type": "object", "properties": {"path": {"type": "string"}}}
     made = contract("test.taken", inputs=inputs, outputs={"type": "string"})
     await here.serve("new", made, "keep", mcp={"result_extract": "$.got.path"})
@@ -278,7 +280,7 @@ async def test_an_extracted_value_is_given_as_structure_and_as_text(here: Contra
 
 @pytest.mark.req("AIP-tools-15")
 @BOTH
-async def test_outputs_that_are_no_object_are_not_shown_to_handshake_clients(here: ContractPlace, segment: str) -> None:
+async def test_outputs_that_are_no_object_are_not_shown_to_handshake_clients(here: ContractNode, segment: str) -> None:
     made = contract("test.taken", inputs=PATH, outputs={"type": "string"})
     await here.serve(segment, made, "keep", mcp={"result_extract": "$.got.path"})
     client = LegacyClient(here.node)
@@ -295,7 +297,7 @@ async def test_outputs_that_are_no_object_are_not_shown_to_handshake_clients(her
 
 @pytest.mark.req("AIP-30.errors-1", "AIP-transport-12")
 async def test_every_failure_of_a_driver_but_an_unreachable_server_is_an_isError_result_with_a_code_that_is_explained(
-    here: ContractPlace,
+    here: ContractNode,
 ) -> None:
     lending = await playing(here, "new")
     for code in ("auth_required", "auth_failed", "rate_limited", "contract_mismatch", "input_unsupported", "internal"):
@@ -311,7 +313,7 @@ async def test_every_failure_of_a_driver_but_an_unreachable_server_is_an_isError
     assert lending.lent == 0
 
 
-async def test_a_driver_that_cannot_be_reached_is_a_degraded_tool(here: ContractPlace) -> None:
+async def test_a_driver_that_cannot_be_reached_is_a_degraded_tool(here: ContractNode) -> None:
     lending = await playing(here, "new")
     lending.refusal = DriverRefusal(
         code="tool_unavailable", message="/usr/bin/secret-path did not start", retryable=True
@@ -327,14 +329,14 @@ async def test_a_driver_that_cannot_be_reached_is_a_degraded_tool(here: Contract
     assert (await here.call("test__play").result())["structuredContent"]["done"] == ""
 
 
-async def test_a_sleeping_driver_is_woken_and_a_call_waits_for_it(here: ContractPlace) -> None:
+async def test_a_sleeping_driver_is_woken_and_a_call_waits_for_it(here: ContractNode) -> None:
     lending = await playing(here, "new")
     lending.asleep = True
     assert (await here.call("test__play", {"label": "woken"}).result())["structuredContent"]["done"] == "woken"
     assert (lending.woken, lending.lent) == (1, 0)
 
 
-async def test_nobody_registers_the_segment_of_a_contract_and_a_contract_takes_nobodys(here: ContractPlace) -> None:
+async def test_nobody_registers_the_segment_of_a_contract_and_a_contract_takes_nobodys(here: ContractNode) -> None:
     await here.serve("new", contract("image.create"), "keep")
     refused = await Leaf(here.node.get(AxParts).registrar, "image").register()
     assert refused["error"]["message"] == "namespace_conflict"
@@ -346,7 +348,7 @@ async def test_nobody_registers_the_segment_of_a_contract_and_a_contract_takes_n
 
 
 async def test_a_segment_that_the_configuration_gives_to_a_server_is_the_contracts_no_longer(
-    here: ContractPlace,
+    here: ContractNode,
 ) -> None:
     await here.serve("new", contract("image.create"), "keep")
     here.node.calls.keepers["image"] = here.node.calls.keepers["old"]
@@ -357,7 +359,7 @@ async def test_a_segment_that_the_configuration_gives_to_a_server_is_the_contrac
     assert (await here.call("image__create").result())["structuredContent"] == {"got": {}}
 
 
-async def test_an_operator_is_told_who_would_serve_a_call_and_what_it_meets(here: ContractPlace) -> None:
+async def test_an_operator_learns_who_would_serve_a_call_and_what_checks_it_passes(here: ContractNode) -> None:
     lending = await here.serve("new", contract("fs.read", inputs=PATH, timeout_ms=1500, approval="always"), "keep")
 
     def told() -> dict[int, tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
-from tests.drivers.contract_node import ContractPlace, Lending, binding, contract, contract_place, driver
+from tests.drivers.contract_node import ContractNode, LendingProvider, binding, contract, contract_node, driver
 from tests.servers.start import raw
 from tests.support.local_node import LegacyClient
 
@@ -22,26 +22,26 @@ TEXT = "text of raw://text"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractPlace]:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractNode]:
     servers = {"new": "modern", "old": "legacy", "bare": {"command": raw("driven,recorder")}}
-    async with contract_place(tmp_path_factory.mktemp("exposing"), servers) as here:
+    async with contract_node(tmp_path_factory.mktemp("exposing"), servers) as here:
         yield here
 
 
-async def offered(here: ContractPlace, segment: str, **changed: Any) -> Lending:
+async def offered(here: ContractNode, segment: str, **changed: Any) -> LendingProvider:
     made = contract("notes.keep")
-    lending = Lending(here.node, segment, driver("notes-mcp", binding("notes.keep", "keep"), **changed), [made])
+    lending = LendingProvider(here.node, segment, driver("notes-mcp", binding("notes.keep", "keep"), **changed), [made])
     await here.offer([made], lending)
     return lending
 
 
-async def names(here: ContractPlace, method: str, member: str, key: str) -> list[str]:
+async def names(here: ContractNode, method: str, member: str, key: str) -> list[str]:
     """Those of the driver's segment."""
     items = (await here.ask(method, {}).result())[member]
     return sorted(each[key] for each in items if "notes" in each[key])
 
 
-def warned(here: ContractPlace) -> list[str]:
+def warned(here: ContractNode) -> list[str]:
     assert all(each.severity == "warning" for each in here.node.get(DriverParts).contracts.get().problems)
     return [each.code for each in here.node.get(DriverParts).contracts.get().problems]
 
@@ -52,7 +52,7 @@ def warned(here: ContractPlace) -> list[str]:
 @pytest.mark.req("AIP-tools-16")
 @BOTH
 async def test_tools_without_a_contract_are_listed_only_where_the_driver_says_so_and_marked(
-    here: ContractPlace, segment: str
+    here: ContractNode, segment: str
 ) -> None:
     await offered(here, segment)
     assert await names(here, "tools/list", "tools", "name") == ["notes__keep"]
@@ -73,9 +73,9 @@ async def test_tools_without_a_contract_are_listed_only_where_the_driver_says_so
 
 
 @pytest.mark.req("AIP-tools-16")
-async def test_a_contract_has_its_name_before_a_tool_without_one(here: ContractPlace) -> None:
+async def test_a_contract_has_its_name_before_a_tool_without_one(here: ContractNode) -> None:
     made = contract("notes.words", description="The contract's.")
-    lending = Lending(
+    lending = LendingProvider(
         here.node,
         "new",
         driver("notes-mcp", binding("notes.words", "keep"), metadata={"interlock": {"expose": "all"}}),
@@ -89,10 +89,10 @@ async def test_a_contract_has_its_name_before_a_tool_without_one(here: ContractP
     assert expose([unlisted], {}).segments["notes"].tools == {}
 
 
-async def test_a_tool_whose_name_would_become_a_contracts_carries_a_hash(here: ContractPlace) -> None:
+async def test_a_tool_whose_name_would_become_a_contracts_carries_a_hash(here: ContractNode) -> None:
     made = contract("notes.words", description="The contract's.")
     bound = driver("notes-mcp", binding("notes.words", "keep"), metadata={"interlock": {"expose": "all"}})
-    lending = Lending(here.node, "new", bound, [made])
+    lending = LendingProvider(here.node, "new", bound, [made])
     assert lending.listing is not None
     words = [("Words", item) for name, item in lending.listing.tools.items if name == "words"]
     lending.listing = replace(lending.listing, tools=replace(lending.listing.tools, items=tuple(words)))
@@ -111,7 +111,7 @@ async def test_a_tool_whose_name_would_become_a_contracts_carries_a_hash(here: C
 @pytest.mark.req("AIP-prompts-1", "AIP-prompts-2")
 @BOTH
 async def test_only_declared_prompts_are_offered_and_what_the_server_says_is_passed_on(
-    here: ContractPlace, segment: str
+    here: ContractNode, segment: str
 ) -> None:
     prompts = [{"name": "greet", "integrate_as": "raw"}, {"name": "absent", "integrate_as": "raw"}]
     lending = await offered(here, segment, prompts=prompts)
@@ -135,13 +135,13 @@ async def test_only_declared_prompts_are_offered_and_what_the_server_says_is_pas
     assert lending.lent == 0
 
 
-async def _asked(here: ContractPlace, segment: str, method: str) -> list[Any]:
+async def _asked(here: ContractNode, segment: str, method: str) -> list[Any]:
     told = (await here.call(f"{segment}__seen").result())["structuredContent"]["messages"]
     return [each for each in told if each["method"] == method]
 
 
 @pytest.mark.req("AIP-prompts-1")
-async def test_a_server_without_prompts_is_not_asked_for_them_and_its_driver_works(here: ContractPlace) -> None:
+async def test_a_server_without_prompts_is_not_asked_for_them_and_its_driver_works(here: ContractNode) -> None:
     await offered(here, "bare", prompts=[{"name": "greet", "integrate_as": "raw"}])
     assert warned(here) == ["prompts_unsupported"]
     assert await _asked(here, "bare", "prompts/list") == []
@@ -150,7 +150,7 @@ async def test_a_server_without_prompts_is_not_asked_for_them_and_its_driver_wor
 
 
 @pytest.mark.req("AIP-prompts-2", "AIP-prompts-3")
-async def test_a_prompt_of_a_skill_is_a_block_of_that_skill(here: ContractPlace) -> None:
+async def test_a_prompt_of_a_skill_is_a_block_of_that_skill(here: ContractNode) -> None:
     block = {
         "name": "greet",
         "integrate_as": "skill_block",
@@ -171,7 +171,7 @@ async def test_a_prompt_of_a_skill_is_a_block_of_that_skill(here: ContractPlace)
 @pytest.mark.req("AIP-resources-1", "AIP-resources-4")
 @BOTH
 async def test_resources_that_match_a_declared_template_are_offered_and_the_others_are_not(
-    here: ContractPlace, segment: str
+    here: ContractNode, segment: str
 ) -> None:
     templates = ["raw://text", "raw://item/{id}"]
     lending = await offered(
@@ -195,7 +195,7 @@ async def test_resources_that_match_a_declared_template_are_offered_and_the_othe
 
 
 @pytest.mark.req("AIP-resources-4")
-async def test_the_last_expression_of_a_template_takes_slashes(here: ContractPlace) -> None:
+async def test_the_last_expression_of_a_template_takes_slashes(here: ContractNode) -> None:
     await offered(here, "new", resources=[{"uri_template": "raw://{path}", "integrate_as": "raw"}])
     assert await names(here, "resources/list", "resources", "uri") == [
         "mcpax://notes/raw://blob",
@@ -211,7 +211,7 @@ async def test_the_last_expression_of_a_template_takes_slashes(here: ContractPla
 
 @pytest.mark.req("AIP-resources-2")
 @BOTH
-async def test_a_reference_names_a_resource_of_its_driver(here: ContractPlace, segment: str) -> None:
+async def test_a_reference_names_a_resource_of_its_driver(here: ContractNode, segment: str) -> None:
     kind = {"uri_template": "raw://{path}", "integrate_as": "ref_kind", "ref_kind_id": "notes"}
     await offered(here, segment, resources=[kind])
     for uri in ("mcp_notes:raw://text", "mcp_notes:raw%3A//text", "mcpax://notes/mcp_notes:raw://text"):
@@ -230,14 +230,14 @@ async def test_a_reference_names_a_resource_of_its_driver(here: ContractPlace, s
 
 
 @pytest.mark.req("AIP-resources-3")
-async def test_a_kind_of_reference_is_one_drivers_and_never_a_base_kind(here: ContractPlace) -> None:
+async def test_a_kind_of_reference_is_one_drivers_and_never_a_base_kind(here: ContractNode) -> None:
     made = {segment: contract(f"{segment}s.keep") for segment in ("new", "old", "bare")}
     kinds = {"new": "notes", "old": "notes", "bare": "git"}
     lending = []
     for segment, kind in kinds.items():
         named = {"uri_template": "raw://{path}", "integrate_as": "ref_kind", "ref_kind_id": kind}
         declared = driver(f"{segment}s-mcp", binding(f"{segment}s.keep", "keep"), resources=[named])
-        lending.append(Lending(here.node, segment, declared, [made[segment]]))
+        lending.append(LendingProvider(here.node, segment, declared, [made[segment]]))
     await here.offer(made.values(), *lending)
     assert warned(here) == ["ref_kind_conflict", "ref_kind_conflict", "resources_unsupported"]
     before = len(await _asked(here, "new", "resources/read"))
@@ -250,7 +250,7 @@ async def test_a_kind_of_reference_is_one_drivers_and_never_a_base_kind(here: Co
 
 @pytest.mark.req("AIP-resources-1")
 async def test_a_server_without_resources_stays_ready_and_reading_through_it_ends_as_resource_unavailable(
-    here: ContractPlace,
+    here: ContractNode,
 ) -> None:
     kind = {"uri_template": "raw://{path}", "integrate_as": "ref_kind", "ref_kind_id": "notes"}
     raw_too = {"uri_template": "raw://{path}", "integrate_as": "raw"}
@@ -262,14 +262,14 @@ async def test_a_server_without_resources_stays_ready_and_reading_through_it_end
     assert (await here.call("notes__keep").result())["structuredContent"] == {"got": {}}
 
 
-async def test_a_resource_of_a_driver_cannot_be_subscribed_to(here: ContractPlace) -> None:
+async def test_a_resource_of_a_driver_cannot_be_subscribed_to(here: ContractNode) -> None:
     await offered(here, "new", resources=[{"uri_template": "raw://{path}", "integrate_as": "raw"}])
     client = LegacyClient(here.node)
     refused = await client.subscribe("mcpax://notes/raw://text").error()
     assert refused["data"]["reason"] == "not_subscribable"
 
 
-async def test_clients_hear_of_prompts_and_resources_where_a_driver_has_some(here: ContractPlace) -> None:
+async def test_clients_learn_of_prompts_and_resources_where_a_driver_has_some(here: ContractNode) -> None:
     await offered(here, "new", prompts=[{"name": "greet", "integrate_as": "raw"}])
     link = here.node.get(DriverParts).contracts.get().links["notes"]
     assert link.facts is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
+from tests.drivers.contract_node import ANY, ContractNode, LendingProvider, binding, contract, contract_node, driver
 
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
@@ -43,12 +43,12 @@ PLAY = {"type": "object", "properties": {"act": ANY, "label": {"type": "string"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractPlace]:
-    async with contract_place(tmp_path_factory.mktemp("records"), {"new": "modern", "old": "legacy"}) as here:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractNode]:
+    async with contract_node(tmp_path_factory.mktemp("records"), {"new": "modern", "old": "legacy"}) as here:
         yield here
 
 
-async def rows_of(here: ContractPlace, asked: Any) -> list[Any]:
+async def rows_of(here: ContractNode, asked: Any) -> list[Any]:
     """The rows of drivers that this one call left."""
     after = await here.node.stores.audit.last()
     await asked()
@@ -56,7 +56,7 @@ async def rows_of(here: ContractPlace, asked: Any) -> list[Any]:
 
 
 @pytest.mark.req("AIP-30.audit-1", "AIP-30.resolve-6")
-async def test_a_call_leaves_two_rows_with_exactly_the_documented_keys_and_no_value(here: ContractPlace) -> None:
+async def test_a_call_leaves_two_rows_with_exactly_the_documented_keys_and_no_value(here: ContractNode) -> None:
     lending = await here.serve("new", contract("test.keep", inputs=KEEP), "keep", metadata={})
     assert lending.state is DriverState.READY
     await here.node.stores.recorder.flush()
@@ -87,7 +87,7 @@ async def test_a_call_leaves_two_rows_with_exactly_the_documented_keys_and_no_va
     ],
 )
 async def test_a_failed_call_leaves_two_rows_with_its_code_and_no_value(
-    here: ContractPlace, act: Any, code: str
+    here: ContractNode, act: Any, code: str
 ) -> None:
     outputs = {"type": "object", "properties": {"n": {"type": "integer"}}}
     await here.serve("new", contract("test.play", inputs=PLAY, outputs=outputs, timeout_ms=300), "play")
@@ -102,7 +102,7 @@ async def test_a_failed_call_leaves_two_rows_with_its_code_and_no_value(
 
 
 @pytest.mark.req("AIP-30.audit-1")
-async def test_a_cancelled_call_is_recorded_as_such(here: ContractPlace) -> None:
+async def test_a_cancelled_call_is_recorded_as_such(here: ContractNode) -> None:
     await here.serve("new", contract("test.play", inputs=PLAY), "play")
 
     async def asked() -> None:
@@ -114,12 +114,12 @@ async def test_a_cancelled_call_is_recorded_as_such(here: ContractPlace) -> None
 
 @pytest.mark.req("AIP-30.resolve-6")
 async def test_no_route_tells_the_operator_every_candidate_and_the_client_none(
-    here: ContractPlace, caplog: pytest.LogCaptureFixture
+    here: ContractNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = contract("test.keep", inputs=KEEP)
-    broken = Lending(here.node, "new", driver("broken-mcp", binding("test.keep", "keep")), [made])
+    broken = LendingProvider(here.node, "new", driver("broken-mcp", binding("test.keep", "keep")), [made])
     broken.state, broken.reason = DriverState.UNAVAILABLE, "install_failed"
-    locked = Lending(here.node, "old", driver("locked-mcp", binding("test.keep", "keep")), [made])
+    locked = LendingProvider(here.node, "old", driver("locked-mcp", binding("test.keep", "keep")), [made])
     locked.state = DriverState.UNAUTHED
     await here.offer([made], broken, locked)
     answers: list[Any] = []
@@ -142,7 +142,7 @@ async def test_no_route_tells_the_operator_every_candidate_and_the_client_none(
     assert MARK not in noted
 
 
-async def test_a_driver_that_never_took_the_call_leaves_no_row_of_having_been_invoked(here: ContractPlace) -> None:
+async def test_a_driver_that_never_took_the_call_leaves_no_row_of_having_been_invoked(here: ContractNode) -> None:
     lending = await here.serve("new", contract("test.keep", inputs=KEEP), "keep")
     lending.refusal = DriverRefusal(code="auth_required", message="log in")
 
@@ -160,9 +160,9 @@ def bound_to_its_caller() -> Any:
 
 
 @pytest.mark.req("AIP-security-7")
-async def test_each_caller_is_named_to_the_server_and_cannot_name_another(here: ContractPlace) -> None:
+async def test_each_caller_is_named_to_the_server_and_cannot_name_another(here: ContractNode) -> None:
     made = contract("test.keep", inputs=KEEP)
-    await here.offer([made], Lending(here.node, "new", driver("only-mcp", bound_to_its_caller()), [made]))
+    await here.offer([made], LendingProvider(here.node, "new", driver("only-mcp", bound_to_its_caller()), [made]))
     asked = [
         (
             who,
@@ -176,16 +176,16 @@ async def test_each_caller_is_named_to_the_server_and_cannot_name_another(here: 
 
 
 @pytest.mark.req("AIP-security-7")
-async def test_an_argument_of_the_same_name_does_not_override_the_callers(here: ContractPlace) -> None:
+async def test_an_argument_of_the_same_name_does_not_override_the_callers(here: ContractNode) -> None:
     inputs = {"type": "object", "properties": {"tenant": {"type": "string"}}}
     made = contract("test.keep", inputs=inputs)
-    await here.offer([made], Lending(here.node, "new", driver("only-mcp", bound_to_its_caller()), [made]))
+    await here.offer([made], LendingProvider(here.node, "new", driver("only-mcp", bound_to_its_caller()), [made]))
     result = await here.call("test__keep", {"tenant": "client:eve"}, who="client:ada").result()
     assert result["structuredContent"]["got"] == {"tenant": "client:ada"}
 
 
 @pytest.mark.req("AIP-14.rules-4")
-async def test_a_context_that_lacks_what_the_contract_needs_sends_nothing(here: ContractPlace) -> None:
+async def test_a_context_that_lacks_what_the_contract_needs_sends_nothing(here: ContractNode) -> None:
     wants = {"type": "object", "required": ["room_id"], "properties": {"room_id": {"type": "string"}}}
     made = contract("test.keep", inputs=KEEP, metadata={"interlock": {"context_schema": wants}})
     await here.serve("new", made, "keep")

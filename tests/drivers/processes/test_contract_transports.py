@@ -9,11 +9,11 @@ import pytest_asyncio
 from tests.drivers.contract_node import (
     ANY,
     FEATURES,
-    ContractPlace,
-    Lending,
+    ContractNode,
+    LendingProvider,
     binding,
     contract,
-    contract_place,
+    contract_node,
     driver,
 )
 from tests.servers.start import raw, serving
@@ -30,7 +30,7 @@ DIFFERENT = {"at", "transport", "server_kind", "duration_ms"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractPlace]:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractNode]:
     with serving(raw(FEATURES, "--era", "legacy")) as url, serving(raw(FEATURES, "--era", "modern")) as modern:
         sse = url.removesuffix("/mcp") + "/sse"
         servers = {
@@ -40,13 +40,13 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Contra
             "mortal": "modern",
             "fresh": {"url": modern},
         }
-        async with contract_place(tmp_path_factory.mktemp("transports"), servers) as here:
+        async with contract_node(tmp_path_factory.mktemp("transports"), servers) as here:
             yield here
 
 
-async def serve(here: ContractPlace, way: str, made: Any) -> Lending:
+async def serve(here: ContractNode, way: str, made: Any) -> LendingProvider:
     declared = driver("only-mcp", binding(made.id, "play"), **WAYS[way])
-    lending = Lending(here.node, way, declared, [made])
+    lending = LendingProvider(here.node, way, declared, [made])
     await here.offer([made], lending)
     return lending
 
@@ -70,7 +70,7 @@ def bare(message: Any) -> Any:
     ],
 )
 async def test_values_errors_and_records_are_the_same_over_every_transport(
-    here: ContractPlace, act: Any, code: str
+    here: ContractNode, act: Any, code: str
 ) -> None:
     made = contract("test.play", inputs=PLAY, timeout_ms=400)
     outcomes, records = [], []
@@ -93,7 +93,7 @@ async def test_values_errors_and_records_are_the_same_over_every_transport(
 
 @pytest.mark.req("AIP-transport-13")
 async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs_on_a_new_one(
-    here: ContractPlace, caplog: pytest.LogCaptureFixture
+    here: ContractNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     lending = await here.serve("mortal", contract("test.play", inputs=PLAY), "play")
     earlier = len([row for row in await here.rows() if row["method"] == "driver.invoked"])
@@ -114,14 +114,14 @@ async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs
     assert (await here.call("test__play", {"label": "after"}).result())["structuredContent"]["done"] == "after"
 
 
-async def test_a_dead_server_is_no_reason_to_send_again_what_may_have_happened(here: ContractPlace) -> None:
+async def test_a_dead_server_is_no_reason_to_send_again_what_may_have_happened(here: ContractNode) -> None:
     made = contract("test.play", inputs=PLAY)
     one = driver("one-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 1}))
     other = driver("two-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 2}), **WAYS["pipe"])
     for idempotent, label in ((False, "not again"), (True, "again")):
         made = contract("test.play", inputs=PLAY, idempotent=idempotent)
         await here.node.calls.keepers["mortal"].usable_within(10)
-        lending = Lending(here.node, "mortal", one, [made]), Lending(here.node, "pipe", other, [made])
+        lending = LendingProvider(here.node, "mortal", one, [made]), LendingProvider(here.node, "pipe", other, [made])
         await here.offer([made], *lending)
         asked = here.call("test__play", {"act": {"progress": 0, "result": {"content": []}}, "label": label})
         lending[0].link.on_pipe_lost("cut")
@@ -133,9 +133,7 @@ async def test_a_dead_server_is_no_reason_to_send_again_what_may_have_happened(h
 
 @pytest.mark.req("AIP-30.errors-2")
 @pytest.mark.parametrize("segment", ["pipe", "web", "stream", "fresh"])
-async def test_a_cancelled_call_is_over_at_the_server_too_whatever_it_is_reached_by(
-    here: ContractPlace, segment: str
-) -> None:
+async def test_a_cancelled_call_ends_at_the_server_too_over_every_transport(here: ContractNode, segment: str) -> None:
     lending = await here.serve(segment, contract("test.play", inputs=PLAY), "play")
 
     async def told(tool: str) -> Any:

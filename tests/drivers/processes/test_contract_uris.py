@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-from tests.drivers.contract_node import ContractPlace, Lending, binding, contract, contract_place, driver
+from tests.drivers.contract_node import ContractNode, LendingProvider, binding, contract, contract_node, driver
 
 from interlock.config.plan import Dial, SandboxPlan, Spawn
 
@@ -25,16 +25,18 @@ RESOURCES = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractPlace]:
-    async with contract_place(tmp_path_factory.mktemp("uris"), {"new": "modern"}) as here:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractNode]:
+    async with contract_node(tmp_path_factory.mktemp("uris"), {"new": "modern"}) as here:
         yield here
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def workspace(here: ContractPlace, tmp_path: Path) -> AsyncIterator[Path]:
+async def workspace(here: ContractNode, tmp_path: Path) -> AsyncIterator[Path]:
     """The server may have this folder and example.com; what its process really may is not asked here."""
     made = contract("test.keep", inputs=INPUTS)
-    lending = Lending(here.node, "new", driver("only-mcp", binding("test.keep", "keep"), resources=RESOURCES), [made])
+    lending = LendingProvider(
+        here.node, "new", driver("only-mcp", binding("test.keep", "keep"), resources=RESOURCES), [made]
+    )
     root = tmp_path / "workspace"
     root.mkdir()
     (root / "a").write_text("a")
@@ -54,7 +56,7 @@ def code_of(result: Any) -> str | None:
 
 
 @pytest.mark.req("AIP-security-6")
-async def test_a_uri_that_the_sandbox_permits_passes(here: ContractPlace, workspace: Path) -> None:
+async def test_a_uri_that_the_sandbox_permits_passes(here: ContractNode, workspace: Path) -> None:
     for uri in (f"file://{workspace}/a", f"file://{workspace}/new", "https://example.com/x", "memo://b"):
         result = await here.call("test__keep", {"uri": uri}).result()
         assert result["structuredContent"]["got"] == {"uri": uri}
@@ -82,7 +84,7 @@ async def test_a_uri_that_the_sandbox_permits_passes(here: ContractPlace, worksp
     ],
 )
 async def test_a_uri_that_it_does_not_is_refused_and_nothing_is_sent(
-    here: ContractPlace, workspace: Path, uri: str
+    here: ContractNode, workspace: Path, uri: str
 ) -> None:
     written = uri.replace("{root}", str(workspace))
     before = len(await here.seen("new"))
@@ -94,7 +96,7 @@ async def test_a_uri_that_it_does_not_is_refused_and_nothing_is_sent(
     assert len(await here.seen("new")) == before + 1
 
 
-async def test_a_server_elsewhere_has_no_files_of_ours(here: ContractPlace, workspace: Path) -> None:
+async def test_a_server_elsewhere_has_no_files_of_ours(here: ContractNode, workspace: Path) -> None:
     link = here.node.calls.keepers["new"].link
     link.plan = msgspec.structs.replace(link.plan, reach=Dial(url="https://mcp.example.net/mcp"))
     denied = [f"file://{workspace}/a", "https://example.com/"]
@@ -106,7 +108,7 @@ async def test_a_server_elsewhere_has_no_files_of_ours(here: ContractPlace, work
 
 
 @pytest.mark.req("AIP-security-6")
-async def test_every_resource_that_is_read_is_compared_as_well(here: ContractPlace, workspace: Path) -> None:
+async def test_every_resource_that_is_read_is_compared_as_well(here: ContractNode, workspace: Path) -> None:
     for path in ("/etc/passwd", f"{workspace}/../etc/passwd", f"{workspace}/out/passwd"):
         refused = await here.ask("resources/read", {"uri": f"mcp_files:file://{path}"}).error()
         assert refused["data"]["reason"] == "resource_uri_denied"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
+from tests.drivers.contract_node import ANY, ContractNode, LendingProvider, binding, contract, contract_node, driver
 from tests.support.local_node import LegacyClient
 
 from interlock.drivers.contracts.call import ContractCall
@@ -28,8 +28,8 @@ FAILED = {"result": {"content": [], "isError": True}}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractPlace]:
-    async with contract_place(tmp_path_factory.mktemp("ways"), {"new": "modern", "old": "legacy"}) as here:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractNode]:
+    async with contract_node(tmp_path_factory.mktemp("ways"), {"new": "modern", "old": "legacy"}) as here:
         yield here
 
 
@@ -43,23 +43,23 @@ def play(**changed: Any) -> Any:
     return contract("test.play", **{"inputs": PLAY, **changed})
 
 
-async def played(here: ContractPlace, segment: str, label: str) -> int:
+async def played(here: ContractNode, segment: str, label: str) -> int:
     return (await here.call(f"{segment}__played").result())["structuredContent"].get(label, 0)
 
 
-async def two(here: ContractPlace, made: Any, **first: Any) -> tuple[Lending, Lending]:
+async def two(here: ContractNode, made: Any, **first: Any) -> tuple[LendingProvider, LendingProvider]:
     """The first is preferred, for it costs less."""
     one = driver("one-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 1}, **first))
     other = driver("other-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 2}))
-    lending = Lending(here.node, "new", one, [made]), Lending(here.node, "old", other, [made])
+    lending = LendingProvider(here.node, "new", one, [made]), LendingProvider(here.node, "old", other, [made])
     await here.offer([made], *lending)
     return lending
 
 
 @pytest.mark.req("AIP-30.implements-5", "AIP-30.errors-1")
 @BOTH
-async def test_a_call_ends_in_the_drivers_time_which_is_shorter_and_the_server_is_told(
-    here: ContractPlace, segment: str
+async def test_a_call_ends_at_the_drivers_shorter_timeout_and_the_server_is_informed(
+    here: ContractNode, segment: str
 ) -> None:
     lending = await here.serve(segment, play(timeout_ms=1000), "play", timeout_override_ms=500)
     before = asyncio.get_running_loop().time()
@@ -70,13 +70,15 @@ async def test_a_call_ends_in_the_drivers_time_which_is_shorter_and_the_server_i
     assert await _cancelled(here, segment) >= 1
 
 
-async def _cancelled(here: ContractPlace, segment: str) -> int:
+async def _cancelled(here: ContractNode, segment: str) -> int:
     return len((await here.call(f"{segment}__cancelled").result())["structuredContent"]["ids"])
 
 
 @pytest.mark.req("AIP-30.errors-2")
 @BOTH
-async def test_a_cancelled_call_is_told_to_the_server_and_the_others_go_on(here: ContractPlace, segment: str) -> None:
+async def test_a_cancelled_call_is_reported_to_the_server_and_the_others_go_on(
+    here: ContractNode, segment: str
+) -> None:
     lending = await here.serve(segment, play(), "play")
     before = await _cancelled(here, segment)
     client = LegacyClient(here.node)
@@ -92,7 +94,7 @@ async def test_a_cancelled_call_is_told_to_the_server_and_the_others_go_on(here:
 
 
 @pytest.mark.req("AIP-30.errors-2")
-async def test_a_call_that_is_cancelled_while_its_server_starts_takes_nothing(here: ContractPlace) -> None:
+async def test_a_call_that_is_cancelled_while_its_server_starts_takes_nothing(here: ContractNode) -> None:
     lending = await here.serve("new", play(), "play")
     lending.asleep = True
     asked = here.call("test__play", {"label": "nobody"})
@@ -103,9 +105,7 @@ async def test_a_call_that_is_cancelled_while_its_server_starts_takes_nothing(he
 
 @pytest.mark.req("AIP-transport-14")
 @BOTH
-async def test_progress_reaches_the_caller_with_its_own_token_and_nobody_else(
-    here: ContractPlace, segment: str
-) -> None:
+async def test_progress_reaches_the_caller_with_its_own_token_and_nobody_else(here: ContractNode, segment: str) -> None:
     await here.serve(segment, play(), "play")
     act = {"act": {"progress": 3}}
     told = here.call("test__play", act, meta={"progressToken": "mine"})
@@ -116,7 +116,7 @@ async def test_progress_reaches_the_caller_with_its_own_token_and_nobody_else(
     assert other.emitted == []
 
 
-async def test_progress_does_not_stretch_the_contracts_time(here: ContractPlace) -> None:
+async def test_progress_does_not_stretch_the_contracts_time(here: ContractNode) -> None:
     await here.serve("new", play(timeout_ms=400), "play")
     before = asyncio.get_running_loop().time()
     asked = here.call("test__play", {"act": {"progress": 50, "wait": True}}, meta={"progressToken": 1})
@@ -147,7 +147,7 @@ async def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.req("AIP-14.rules-2")
 @pytest.mark.parametrize(("backoff", "waits"), [("exponential", [0.06, 0.12]), ("fixed", [0.06, 0.06])])
 async def test_a_passing_failure_of_an_idempotent_contract_is_repeated_with_the_delays_it_states(
-    here: ContractPlace, delays: list[float], backoff: str, waits: list[float]
+    here: ContractNode, delays: list[float], backoff: str, waits: list[float]
 ) -> None:
     retry = {"max_attempts": 3, "backoff": backoff, "initial_ms": 60}
     lending = await here.serve("new", play(idempotent=True, retry=retry), "play")
@@ -164,7 +164,7 @@ async def test_a_passing_failure_of_an_idempotent_contract_is_repeated_with_the_
 
 
 @pytest.mark.req("AIP-14.rules-2")
-async def test_a_drivers_retry_counts_instead_of_the_contracts(here: ContractPlace) -> None:
+async def test_a_drivers_retry_counts_instead_of_the_contracts(here: ContractNode) -> None:
     made = play(idempotent=True, retry={"max_attempts": 5, "backoff": "fixed", "initial_ms": 0})
     await here.serve("new", made, "play", retry_override={"max_attempts": 2, "backoff": "fixed"})
     assert code_of(await here.call("test__play", {"act": BUSY, "label": "own"}).result()) == "upstream_error"
@@ -174,7 +174,7 @@ async def test_a_drivers_retry_counts_instead_of_the_contracts(here: ContractPla
 @pytest.mark.req("AIP-14.rules-2")
 @pytest.mark.parametrize(("initial_ms", "times"), [(5000, 1), (200, 1), (199, 2)])
 async def test_a_repetition_that_would_come_after_the_contracts_time_is_not_made(
-    here: ContractPlace, delays: list[float], monkeypatch: pytest.MonkeyPatch, initial_ms: int, times: int
+    here: ContractNode, delays: list[float], monkeypatch: pytest.MonkeyPatch, initial_ms: int, times: int
 ) -> None:
     retry = {"max_attempts": 2, "backoff": "fixed", "initial_ms": initial_ms}
     await here.serve("new", play(idempotent=True, timeout_ms=200, retry=retry), "play")
@@ -197,7 +197,7 @@ async def test_a_repetition_that_would_come_after_the_contracts_time_is_not_made
     ],
 )
 async def test_what_could_happen_twice_or_would_fail_again_is_sent_once(
-    here: ContractPlace, changed: Any, act: Any
+    here: ContractNode, changed: Any, act: Any
 ) -> None:
     retry = {"max_attempts": 3, "backoff": "fixed", "initial_ms": 0}
     await here.serve("new", play(retry=retry, **changed), "play")
@@ -210,7 +210,7 @@ async def test_what_could_happen_twice_or_would_fail_again_is_sent_once(
 
 
 @pytest.mark.req("AIP-30.resolve-7")
-async def test_a_first_choice_that_cannot_be_started_is_skipped_within_the_call(here: ContractPlace) -> None:
+async def test_a_first_choice_that_cannot_be_started_is_skipped_within_the_call(here: ContractNode) -> None:
     first, second = await two(here, play())
     assert (await here.call("test__play", {"label": "first"}).result())["structuredContent"]["done"] == "first"
     assert await played(here, "new", "first") == 1
@@ -221,7 +221,7 @@ async def test_a_first_choice_that_cannot_be_started_is_skipped_within_the_call(
 
 
 @pytest.mark.req("AIP-30.resolve-7")
-async def test_after_it_was_sent_only_an_idempotent_call_goes_on_to_the_next_driver(here: ContractPlace) -> None:
+async def test_after_it_was_sent_only_an_idempotent_call_goes_on_to_the_next_driver(here: ContractNode) -> None:
     await two(here, play(idempotent=True))
     assert (await here.call("test__play", {"acts": [BUSY], "label": "on"}).result())["isError"]
     assert (await played(here, "new", "on"), await played(here, "old", "on")) == (1, 1)
@@ -234,7 +234,7 @@ async def test_after_it_was_sent_only_an_idempotent_call_goes_on_to_the_next_dri
 
 
 @pytest.mark.req("AIP-30.resolve-7")
-async def test_a_pinned_call_never_falls_back(here: ContractPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pinned_call_never_falls_back(here: ContractNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(here.node.stores.current.plan.drivers.pins, "test.play", "one-mcp")
     first, second = await two(here, play(idempotent=True))
     first.refusal = DriverRefusal(code="tool_unavailable", message="it does not start", retryable=True)
@@ -244,7 +244,7 @@ async def test_a_pinned_call_never_falls_back(here: ContractPlace, monkeypatch: 
     assert (await played(here, "new", "pin"), await played(here, "old", "pin"), second.woken) == (0, 0, 0)
 
 
-async def test_who_is_chosen_follows_how_the_drivers_stand(here: ContractPlace) -> None:
+async def test_the_choice_follows_the_states_of_the_drivers(here: ContractNode) -> None:
     first, second = await two(here, play())
     for label, state, chosen in [("a", DriverState.READY, "new"), ("b", DriverState.UNAVAILABLE, "old")]:
         first.state = state
@@ -256,7 +256,7 @@ async def test_who_is_chosen_follows_how_the_drivers_stand(here: ContractPlace) 
 
 
 @pytest.mark.req("AIP-30.resolve-2")
-async def test_a_driver_whose_failed_check_is_old_is_looked_at_before_it_is_used(here: ContractPlace) -> None:
+async def test_a_driver_whose_failed_check_is_old_is_looked_at_before_it_is_used(here: ContractNode) -> None:
     first, _ = await two(here, play())
     now = here.clock.now()
     first.failed_at, first.illness = now - 10, "still ill"
@@ -274,14 +274,14 @@ async def test_a_driver_whose_failed_check_is_old_is_looked_at_before_it_is_used
 # What goes wrong inside
 
 
-class Failing(Lending):
+class Failing(LendingProvider):
     async def acquire(self, caller: Any, timeout_s: float = 30.0) -> Any:
         raise RuntimeError("a defect")
 
 
 @pytest.mark.req("AIP-30.errors-1")
 async def test_a_defect_of_ours_ends_the_call_as_internal_and_shows_nothing_of_itself(
-    here: ContractPlace, caplog: pytest.LogCaptureFixture
+    here: ContractNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = play()
     lending = Failing(here.node, "new", driver("bad-mcp", binding("test.play", "play")), [made])
@@ -320,7 +320,7 @@ class Hooking:
         return self._value
 
 
-async def test_a_drivers_own_functions_make_arguments_and_read_results(here: ContractPlace) -> None:
+async def test_a_drivers_own_functions_make_arguments_and_read_results(here: ContractNode) -> None:
     lending = await here.serve("new", play(), "play")
     hooks = lending.hooks = Hooking(arguments={"label": "made"}, value={"read": True})
     result = await here.call("test__play", {"label": "given"}).result()
@@ -332,13 +332,13 @@ async def test_a_drivers_own_functions_make_arguments_and_read_results(here: Con
     assert lending.lent == 0
 
 
-async def test_a_result_that_cannot_be_read_is_output_parse_failed(here: ContractPlace) -> None:
+async def test_a_result_that_cannot_be_read_is_output_parse_failed(here: ContractNode) -> None:
     await here.serve("new", play(), "play")
     half = '{"content":[{"type":"text","text":"\\ud800"}],"structuredContent":{}}'
     assert code_of(await here.call("test__play", {"act": {"raw": half}}).result()) == "output_parse_failed"
 
 
-async def test_calls_that_ended_leave_no_circle_for_the_collector(here: ContractPlace) -> None:
+async def test_calls_that_ended_leave_no_circle_for_the_collector(here: ContractNode) -> None:
     await here.serve("new", play(), "play")
     for act in ({}, BUSY, FAILED, {"progress": 1}):
         await here.call("test__play", {"act": act}).result()

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.drivers.driver_stage import SERVER, Stage, settled, staged, until
+from tests.drivers.driver_stage import SERVER, DriverStage, driver_stage, until, wait_until_settled
 from tests.drivers.installs import Place
 
 from interlock.drivers.driver_state import DriverState
@@ -100,7 +100,7 @@ def write_image(path: Path) -> None:
             tar.addfile(empty)
 
 
-def installing(stage: Stage, place: Place, engine: str) -> None:
+def installing(stage: DriverStage, place: Place, engine: str) -> None:
     alone = stage.folder / "engine"  # without the client of another engine, which does not run
     alone.mkdir()
     (alone / Path(engine).name).symlink_to(engine)
@@ -133,7 +133,7 @@ async def test_a_real_container_speaks_over_stdio_and_none_is_left(engine: str, 
     seen = tmp_path / "seen"
     seen.mkdir()
     place = Place(tmp_path / "place")
-    async with staged(tmp_path) as stage:
+    async with driver_stage(tmp_path) as stage:
         installing(stage, place, engine)
         server = {
             "kind": "docker",
@@ -142,7 +142,7 @@ async def test_a_real_container_speaks_over_stdio_and_none_is_left(engine: str, 
             "env": {"LEVEL": VALUE},
             "volumes": [f"{SERVER.parent}:/servers:ro", f"{seen}:/seen:rw"],
         }
-        provider = await settled(stage.provider(server=server, network={"egress": []}))
+        provider = await wait_until_settled(stage.provider(server=server, network={"egress": []}))
         assert provider.state is DriverState.READY, (provider.reason, provider.problems)
         stage.log.path = seen / "driven.log"
         (start,) = stage.log.starts
@@ -160,11 +160,11 @@ async def test_a_real_container_that_serves_http_is_published_on_the_loopback_al
     engine: str, tmp_path: Path
 ) -> None:
     place = Place(tmp_path / "place")
-    async with staged(tmp_path) as stage:
+    async with driver_stage(tmp_path) as stage:
         installing(stage, place, engine)
         server = {"kind": "docker", "image": IMAGE, "args": [PYTHON, "-c", HTTP], "port": 8080}
         provider = stage.provider(server=server, transport="http", network={"egress": ["*"]}, tools={"echo": "says"})
-        await settled(provider)
+        await wait_until_settled(provider)
         await until(lambda: provider.state in (DriverState.READY, DriverState.UNAVAILABLE, DriverState.REJECTED))
         assert provider.state is DriverState.READY, (provider.reason, provider.problems)
         (published,) = containers(engine, "--format", "{{.Ports}}")
@@ -193,12 +193,12 @@ async def test_a_real_container_whose_client_was_killed_is_removed(engine: str, 
     seen = tmp_path / "seen"
     seen.mkdir()
     place = Place(tmp_path / "place")
-    async with staged(tmp_path) as stage:
+    async with driver_stage(tmp_path) as stage:
         installing(stage, place, engine)
         args = [PYTHON, "/servers/driven.py", "--log", "/seen/driven.log", "--ignores-term"]
         volumes = [f"{SERVER.parent}:/servers:ro", f"{seen}:/seen:rw"]
         server = {"kind": "docker", "image": IMAGE, "args": args, "volumes": volumes}
-        provider = await settled(stage.provider(server=server, network={"egress": []}))
+        provider = await wait_until_settled(stage.provider(server=server, network={"egress": []}))
         assert provider.state is DriverState.READY, (provider.reason, provider.problems)
         assert len(containers(engine, "--quiet")) == 1
         async with asyncio.timeout(60):

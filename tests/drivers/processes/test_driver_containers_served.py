@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.drivers.driver_stage import SERVER, alive, settled, staged, until
+from tests.drivers.driver_stage import SERVER, alive, driver_stage, until, wait_until_settled
 from tests.drivers.installs import Place
 from tests.drivers.processes.test_driver_containers import Client
 
@@ -26,7 +26,7 @@ async def test_a_container_that_serves_http_is_met_where_its_port_is_published(t
     client, place = Client(tmp_path), Place(tmp_path)
     place.env["PATH"] = f"{client.folder}:/usr/bin:/bin"
     serving(client, str(EVERYTHING), "--http", "{port}")
-    async with staged(tmp_path) as stage:
+    async with driver_stage(tmp_path) as stage:
 
         async def install(driver: Driver, folder: Path, say: Any) -> Installed | InstallFailed:
             return await place.install(driver)
@@ -35,7 +35,7 @@ async def test_a_container_that_serves_http_is_met_where_its_port_is_published(t
         server = {"kind": "docker", "image": "acme/server:1.0", "port": 8080}
         network = {"egress": ["*"]}
         provider = stage.provider(server=server, transport="http", network=network, tools={"test_simple_text": "says"})
-        await settled(provider)
+        await wait_until_settled(provider)
         await until(lambda: provider.state in (DriverState.READY, DriverState.UNAVAILABLE, DriverState.REJECTED))
         assert provider.state is DriverState.READY, (provider.reason, provider.problems)
         (keeper,) = [each for key, each in stage.node.calls.keepers.items() if key.startswith("driven-mcp@1")]
@@ -60,14 +60,14 @@ async def test_after_the_host_has_shut_down_no_container_of_the_driver_is_there(
     client, place = Client(tmp_path), Place(tmp_path)
     place.env["PATH"] = f"{client.folder}:/usr/bin:/bin"
     serving(client, str(SERVER), "--log", str(tmp_path / "driven.log"), *(["--ignores-term"] if is_stubborn else []))
-    async with staged(tmp_path) as stage:
+    async with driver_stage(tmp_path) as stage:
 
         async def install(driver: Driver, folder: Path, say: Any) -> Installed | InstallFailed:
             return await place.install(driver)
 
         stage.environment = msgspec.structs.replace(stage.environment, install=install)
         server = {"kind": "docker", "image": "acme/server:1.0", "env": {"LEVEL": "in the clear"}}
-        provider = await settled(stage.provider(server=server, network={"egress": []}))
+        provider = await wait_until_settled(stage.provider(server=server, network={"egress": []}))
         assert provider.state is DriverState.READY, (provider.reason, provider.problems)
         assert len(list((client.folder / "running").iterdir())) == 1
         (run,) = client.calls("run")
@@ -82,7 +82,7 @@ async def test_a_container_that_never_serves_says_so(tmp_path: Path) -> None:
     client, place = Client(tmp_path), Place(tmp_path)
     place.env["PATH"] = f"{client.folder}:/usr/bin:/bin"
     serving(client, "-c", "import sys; print('no port here'); sys.stdin.read()")
-    async with staged(tmp_path) as stage:
+    async with driver_stage(tmp_path) as stage:
 
         async def install(driver: Driver, folder: Path, say: Any) -> Installed | InstallFailed:
             return await place.install(driver)

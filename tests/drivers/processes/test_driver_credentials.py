@@ -14,7 +14,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.drivers.driver_stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
+from tests.drivers.driver_stage import (
+    AheadClock,
+    DriverStage,
+    call_tool,
+    caller,
+    driver_stage,
+    lend_link,
+    until,
+    wait_until_settled,
+)
 from tests.drivers.driver_texts import as_driver, driver, remote, told
 from tests.drivers.scripted_server import Scripted
 
@@ -33,13 +42,13 @@ DAY = datetime.timedelta(days=1)
 
 
 @pytest_asyncio.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(tmp_path) as stage:
+async def stage(tmp_path: Path) -> AsyncIterator[DriverStage]:
+    async with driver_stage(tmp_path) as stage:
         await stage.node.links.credentials.set_secret("acme-api-key", "the-key-of-acme")
         yield stage
 
 
-def dialled(stage: Stage, url: str, **more: Any) -> DriverProvider:
+def dialled(stage: DriverStage, url: str, **more: Any) -> DriverProvider:
     server = {"kind": "remote", "url": url, "auth": more.pop("server_auth", BEARER), **more.pop("server", {})}
     return stage.provider(server=server, transport="http", secrets=KEPT, **{**ONCE, **more})
 
@@ -53,13 +62,13 @@ def dialled(stage: Stage, url: str, **more: Any) -> DriverProvider:
     ],
 )
 async def test_every_request_has_the_revealed_credential(
-    stage: Stage, auth: dict[str, str], header: str, value: str
+    stage: DriverStage, auth: dict[str, str], header: str, value: str
 ) -> None:
     async with Scripted() as there:
-        provider = await settled(dialled(stage, there.url, server_auth=auth))
+        provider = await wait_until_settled(dialled(stage, there.url, server_auth=auth))
         assert provider.state is DriverState.READY, provider.reason
-        lease = await lent(provider)
-        await asked(lease)
+        lease = await lend_link(provider)
+        await call_tool(lease)
         lease.release()
         assert there.calls == 1
         assert {headers.get(header) for _, headers, _ in there.requests} == {value}
@@ -82,9 +91,9 @@ def test_other_placeholders_are_refused(text: str) -> None:
 
 
 @pytest.mark.req("AIP-server-13")
-async def test_an_unknown_name_leaves_the_driver_unauthed_and_names_the_slug(stage: Stage) -> None:
+async def test_an_unknown_name_leaves_the_driver_unauthed_and_names_the_slug(stage: DriverStage) -> None:
     server = {"kind": "remote", "url": "http://127.0.0.1:9/mcp", "headers": {"X-Key": "${secrets.NO_SUCH_KEY}"}}
-    provider = await settled(stage.provider(server=server, transport="http", secrets=KEPT, **ONCE))
+    provider = await wait_until_settled(stage.provider(server=server, transport="http", secrets=KEPT, **ONCE))
     assert provider.state is DriverState.UNAUTHED
     refused = await provider.acquire(caller())
     assert isinstance(refused, DriverRefusal)
@@ -93,43 +102,43 @@ async def test_an_unknown_name_leaves_the_driver_unauthed_and_names_the_slug(sta
 
 
 @pytest.mark.req("AIP-security-11")
-async def test_a_redirect_within_the_origin_keeps_the_headers_and_another_is_not_followed(stage: Stage) -> None:
+async def test_a_redirect_within_the_origin_keeps_the_headers_and_another_is_not_followed(stage: DriverStage) -> None:
     async with Scripted() as there, Scripted() as elsewhere:
         there.moved = {"/mcp": "/mcp/"}
-        provider = await settled(dialled(stage, there.url))
+        provider = await wait_until_settled(dialled(stage, there.url))
         assert provider.state is DriverState.READY, provider.reason
-        lease = await lent(provider)
-        assert await asked(lease) == {"path": "/mcp/"}
+        lease = await lend_link(provider)
+        assert await call_tool(lease) == {"path": "/mcp/"}
         lease.release()
         assert {headers["authorization"] for _, headers, _ in there.requests} == {"Bearer the-key-of-acme"}
         there.moved = {"/mcp": elsewhere.url}
-        provider = await settled(dialled(stage, there.url, id="other-mcp"))
+        provider = await wait_until_settled(dialled(stage, there.url, id="other-mcp"))
         assert (provider.state, provider.code) == (DriverState.UNAVAILABLE, "upstream_error")
         assert "another origin" in (provider.reason or "")
         assert elsewhere.bytes == 0
 
 
 @pytest.mark.req("AIP-security-11")
-async def test_redirects_without_end_end(stage: Stage) -> None:
+async def test_redirects_without_end_end(stage: DriverStage) -> None:
     async with Scripted() as there:
         there.moved = {"/mcp": "/a", "/a": "/mcp"}
-        provider = await settled(dialled(stage, there.url))
+        provider = await wait_until_settled(dialled(stage, there.url))
         assert (provider.state, provider.code) == (DriverState.UNAVAILABLE, "upstream_error")
 
 
 @pytest.mark.req("AIP-security-11")
 @pytest.mark.parametrize("status", [401, 500])
 async def test_neither_log_nor_reason_holds_a_credential(
-    stage: Stage, caplog: pytest.LogCaptureFixture, status: int
+    stage: DriverStage, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     caplog.set_level("DEBUG")
     async with Scripted() as there:
         server = {"query": {"key": "${secrets.ACME_API_KEY}"}, "headers": {"Cookie": "${secrets.ACME_API_KEY}"}}
-        provider = await settled(dialled(stage, there.url, server=server))
+        provider = await wait_until_settled(dialled(stage, there.url, server=server))
         there.refusal = (status, {"set-cookie": "x=the-key-of-acme"})
-        lease = await lent(provider)
+        lease = await lend_link(provider)
         with pytest.raises((AttributeError, KeyError)):
-            await asked(lease)
+            await call_tool(lease)
         lease.release()
         assert there.requests[-1][0].endswith("?key=the-key-of-acme") or there.calls == 1
     assert "the-key-of-acme" not in caplog.text
@@ -167,12 +176,14 @@ def context(folder: Path, address: str, days: int) -> tuple[ssl.SSLContext, Path
     ],
     ids=["self-signed", "expired", "another host"],
 )
-async def test_a_certificate_that_does_not_hold_ends_it_before_anything_is_said(
-    stage: Stage, address: str, days: int, is_trusted: bool, word: str
+async def test_an_invalid_certificate_ends_the_connection_before_any_message(
+    stage: DriverStage, address: str, days: int, is_trusted: bool, word: str
 ) -> None:
     tls, trusted = context(stage.folder, address, days)
     async with Scripted(tls) as there:
-        provider = await settled(dialled(stage, there.url, plan={"ca_file": trusted if is_trusted else None}))
+        provider = await wait_until_settled(
+            dialled(stage, there.url, plan={"ca_file": trusted if is_trusted else None})
+        )
         assert (provider.state, provider.code) == (DriverState.UNAVAILABLE, "upstream_error")
         assert "certificate" in (provider.reason or "")
         assert word in (provider.reason or "")
@@ -180,20 +191,20 @@ async def test_a_certificate_that_does_not_hold_ends_it_before_anything_is_said(
 
 
 @pytest.mark.req("AIP-security-9")
-async def test_an_authority_of_the_configuration_is_trusted_besides(stage: Stage) -> None:
+async def test_an_authority_of_the_configuration_is_trusted_besides(stage: DriverStage) -> None:
     tls, trusted = context(stage.folder, "127.0.0.1", 1)
     async with Scripted(tls) as there:
-        provider = await settled(dialled(stage, there.url, plan={"ca_file": trusted}))
+        provider = await wait_until_settled(dialled(stage, there.url, plan={"ca_file": trusted}))
         assert provider.state is DriverState.READY, provider.reason
 
 
 @pytest.mark.req("AIP-security-9")
 @pytest.mark.parametrize("key", ["verify", "insecure", "tls", "ca_file", "rejectUnauthorized", "skip_tls_verify"])
-async def test_no_key_of_a_driver_file_switches_that_off(stage: Stage, key: str) -> None:
+async def test_no_key_of_a_driver_file_switches_that_off(stage: DriverStage, key: str) -> None:
     tls, trusted = context(stage.folder, "127.0.0.1", 1)
     value = str(trusted) if key == "ca_file" else key in ("insecure", "skip_tls_verify")
     async with Scripted(tls) as there:
-        provider = await settled(dialled(stage, there.url, server={key: value}))
+        provider = await wait_until_settled(dialled(stage, there.url, server={key: value}))
         assert provider.state is DriverState.UNAVAILABLE
         assert there.bytes == 0
 
@@ -202,13 +213,13 @@ EXPIRES = {"auth": {"expiry": {"detect": "http_status:401"}}}
 
 
 @pytest.mark.req("AIP-30.auth-2")
-async def test_an_expired_login_is_noticed_once_kept_and_over_with_another_secret(stage: Stage) -> None:
+async def test_an_expired_login_is_noticed_once_kept_and_over_with_another_secret(stage: DriverStage) -> None:
     async with Scripted() as there:
-        provider = await settled(dialled(stage, there.url, **EXPIRES))
+        provider = await wait_until_settled(dialled(stage, there.url, **EXPIRES))
         there.refusal = (401, {})
-        lease = await lent(provider)
+        lease = await lend_link(provider)
         with pytest.raises((AttributeError, KeyError)):
-            await asked(lease)
+            await call_tool(lease)
         lease.release()
         assert provider.state is DriverState.UNAUTHED
         refused = await provider.acquire(caller())
@@ -218,7 +229,7 @@ async def test_an_expired_login_is_noticed_once_kept_and_over_with_another_secre
         await until(lambda: provider.state is DriverState.UNAUTHED and not provider._login_tasks)
         await provider.stop()
         before = len(there.requests)
-        again = await settled(dialled(stage, there.url, **EXPIRES))  # the node was started anew
+        again = await wait_until_settled(dialled(stage, there.url, **EXPIRES))  # the node was started anew
         assert again.state is DriverState.UNAUTHED
         assert isinstance(await again.acquire(caller()), DriverRefusal)
         assert len(there.requests) == before
@@ -226,56 +237,56 @@ async def test_an_expired_login_is_noticed_once_kept_and_over_with_another_secre
         await stage.node.links.credentials.set_secret("acme-api-key", "another-key-of-acme")
         assert again.on_secret("acme-api-key") == ("driven-mcp@1",)
         await until(lambda: again.state is DriverState.READY)
-        lease = await lent(again)
-        assert await asked(lease) == {"path": "/mcp"}
+        lease = await lend_link(again)
+        assert await call_tool(lease) == {"path": "/mcp"}
         lease.release()
         assert there.requests[-1][1]["authorization"] == "Bearer another-key-of-acme"
         await again.stop()
-        third = await settled(dialled(stage, there.url, **EXPIRES))
+        third = await wait_until_settled(dialled(stage, there.url, **EXPIRES))
         assert third.state is DriverState.READY
 
 
 @pytest.mark.req("AIP-30.auth-2")
-async def test_one_users_expired_login_is_nobody_elses(stage: Stage) -> None:
+async def test_one_users_expired_login_is_nobody_elses(stage: DriverStage) -> None:
     async with Scripted() as there:
-        provider = await settled(dialled(stage, there.url, metadata={"isolation": "user"}, **EXPIRES))
-        lease = await lent(provider, "ada")
+        provider = await wait_until_settled(dialled(stage, there.url, metadata={"isolation": "user"}, **EXPIRES))
+        lease = await lend_link(provider, "ada")
         there.refusal = (401, {})
         with pytest.raises((AttributeError, KeyError)):
-            await asked(lease)
+            await call_tool(lease)
         lease.release()
         there.refusal = None
         assert isinstance(await provider.acquire(caller("ada")), DriverRefusal)
         assert provider.state is DriverState.READY
-        lease = await lent(provider, "bob")
-        assert await asked(lease) == {"path": "/mcp"}
+        lease = await lend_link(provider, "bob")
+        assert await call_tool(lease) == {"path": "/mcp"}
         lease.release()
 
 
 @pytest.mark.req("AIP-19.access-1")
 @pytest.mark.parametrize("isolation", ["driver", "user"])
-async def test_a_secret_that_is_granted_to_others_reaches_no_process(stage: Stage, isolation: str) -> None:
+async def test_a_secret_that_is_granted_to_others_reaches_no_process(stage: DriverStage, isolation: str) -> None:
     kept = [{**KEPT[0], "access": {"bind": [{"tool": "other"}]}}]
     async with Scripted() as there:
         server = {"kind": "remote", "url": there.url, "auth": BEARER}
         options: dict[str, Any] = {**ONCE, "metadata": {"isolation": isolation}}
-        provider = await settled(stage.provider(server=server, transport="http", secrets=kept, **options))
+        provider = await wait_until_settled(stage.provider(server=server, transport="http", secrets=kept, **options))
         assert provider.state is DriverState.UNAUTHED
         assert isinstance(await provider.acquire(caller("ada")), DriverRefusal)
         assert there.requests == []
 
 
 @pytest.mark.req("AIP-security-8")
-async def test_a_users_own_secret_reaches_that_users_process_alone(stage: Stage) -> None:
+async def test_a_users_own_secret_reaches_that_users_process_alone(stage: DriverStage) -> None:
     kept = [{**KEPT[0], "access": {"bind": [{"userId": "client:ada"}]}}]
     async with Scripted() as there:
         server = {"kind": "remote", "url": there.url, "auth": BEARER}
         options: dict[str, Any] = {**ONCE, "metadata": {"isolation": "user"}}
-        provider = await settled(stage.provider(server=server, transport="http", secrets=kept, **options))
+        provider = await wait_until_settled(stage.provider(server=server, transport="http", secrets=kept, **options))
         assert (provider.state, provider.contract_ids) == (DriverState.READY, {"echoes"})
         assert there.requests == []
-        lease = await lent(provider, "ada")
-        assert await asked(lease) == {"path": "/mcp"}
+        lease = await lend_link(provider, "ada")
+        assert await call_tool(lease) == {"path": "/mcp"}
         lease.release()
         before = len(there.requests)
         refused = await provider.acquire(caller("bob"))
@@ -285,8 +296,8 @@ async def test_a_users_own_secret_reaches_that_users_process_alone(stage: Stage)
 
 
 @pytest.mark.req("AIP-security-8")
-async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage: Stage) -> None:
-    provider = await settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
+async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
     instance = provider._instances.find(None)  # type: ignore[union-attr]
     assert instance is not None
     provider._instances.rest(instance)  # type: ignore[union-attr]
@@ -298,8 +309,8 @@ async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage:
     if isinstance(outcome, InstanceLease):  # it was there before the caller could go
         outcome.release()
     await until(lambda: instance.keeper.is_usable)
-    lease = await lent(provider, "bob")
-    assert (await asked(lease))["pid"] == stage.log.pids[-1]
+    lease = await lend_link(provider, "bob")
+    assert (await call_tool(lease))["pid"] == stage.log.pids[-1]
     lease.release()
     assert "ada-who-calls-first" not in str(stage.log.lines)
 
@@ -307,37 +318,39 @@ async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage:
 @pytest.mark.req("AIP-30.auth-1")
 async def test_a_login_is_refreshed_before_a_call_once_its_time_has_passed(tmp_path: Path) -> None:
     clock = AheadClock()
-    async with staged(tmp_path, clock) as stage:
+    async with driver_stage(tmp_path, clock) as stage:
         done = tmp_path / "refreshed"
         script = tmp_path / "refresh.sh"
         script.write_text(f"#!/bin/sh\necho once >> {done}\n")
         script.chmod(0o700)
         auth = {"refresh": {"cmd": str(script), "every": "PT1H"}}
-        provider = await settled(stage.provider(auth=auth))
+        provider = await wait_until_settled(stage.provider(auth=auth))
         lease = provider.find_ready_lease(caller())
         assert lease is not None
         lease.release()
         assert not done.exists()
         clock.ahead = 3601.0
         assert provider.find_ready_lease(caller()) is None
-        leases = await asyncio.gather(lent(provider), lent(provider, "bob"))
+        leases = await asyncio.gather(lend_link(provider), lend_link(provider, "bob"))
         assert done.read_text() == "once\n"
         for each in leases:
             each.release()
-        lease = await lent(provider)
+        lease = await lend_link(provider)
         lease.release()
         assert done.read_text() == "once\n"
 
 
 @pytest.mark.req("AIP-30.auth-1")
-async def test_a_refresh_that_fails_is_said_and_the_call_goes_on(
+async def test_a_failed_refresh_is_reported_and_the_call_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = AheadClock()
-    async with staged(tmp_path, clock) as stage:
-        provider = await settled(stage.provider(auth={"refresh": {"cmd": "/no/such/program", "every": "PT1H"}}))
+    async with driver_stage(tmp_path, clock) as stage:
+        provider = await wait_until_settled(
+            stage.provider(auth={"refresh": {"cmd": "/no/such/program", "every": "PT1H"}})
+        )
         clock.ahead = 3601.0
-        lease = await lent(provider)
+        lease = await lend_link(provider)
         lease.release()
     assert "could not be refreshed" in caplog.text
 

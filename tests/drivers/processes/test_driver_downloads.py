@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.drivers.installs import Files, Place, declared, output, program, serving
-from tests.process.sandboxed_program import House
+from tests.process.sandboxed_program import SandboxedHome
 from tests.servers.caging import needs_sandbox
 
 from interlock.config.plan import DriversPlan, SandboxPlan
@@ -141,7 +141,7 @@ async def test_a_shell_installer_sees_nothing_of_the_node(files: Files, tmp_path
 async def test_a_shell_installer_in_a_sandbox_writes_its_home_and_reads_nothing_of_the_node(
     files: Files, tmp_path: Path
 ) -> None:
-    place, house = Place(tmp_path), House(tmp_path)
+    place, house = Place(tmp_path), SandboxedHome(tmp_path)
     kept = place.packages.parent / "identity.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text("the node's own")
@@ -166,7 +166,7 @@ async def test_a_shell_installer_in_a_sandbox_writes_its_home_and_reads_nothing_
     assert ((home / "stolen").read_text(), (elsewhere / "written").exists()) == ("the node's own", True)
 
 
-async def test_a_failing_shell_installer_is_told_and_run_again_next_time(files: Files, tmp_path: Path) -> None:
+async def test_a_failing_shell_installer_is_reported_and_run_again_next_time(files: Files, tmp_path: Path) -> None:
     files.at["/file"] = b"echo error: no compiler >&2\nexit 3\n"
     place = Place(tmp_path)
     wanted = fetching("curl", f"{files.url}/file", verify_sha256=sha256(files.at["/file"]))
@@ -239,7 +239,7 @@ async def test_a_file_that_ends_early_is_not_kept(files: Files, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_an_answer_that_is_no_file_is_told(files: Files, tmp_path: Path) -> None:
+async def test_an_answer_that_is_no_file_is_reported(files: Files, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match="answered 404"):
         await download(f"{files.url}/absent", None, tmp_path / "out")
 

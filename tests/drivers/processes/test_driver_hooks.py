@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.drivers.driver_stage import OBJECT, staged
+from tests.drivers.driver_stage import OBJECT, driver_stage
 from tests.drivers.driver_texts import as_contract, as_driver, binding, contract, driver, text
 from tests.servers.caging import needs_sandbox
 
@@ -65,7 +65,7 @@ FILE = driver(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hooked(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hooked]:
-    async with staged(tmp_path_factory.mktemp("hooked")) as stage:
+    async with driver_stage(tmp_path_factory.mktemp("hooked")) as stage:
         folder = stage.folder / "driver"
         folder.mkdir()
         (folder / "driver.py").write_text(textwrap.dedent(ENTRY))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.drivers.driver_texts import as_driver, driver, told
 from tests.drivers.installs import Place, declared, output, program
-from tests.process.package_sources import Registry, Shelf, needs_node, registry, shelf
+from tests.process.package_sources import NpmRegistry, WheelFolder, needs_node, registry, wheel_folder
 
 from interlock.config.plan import DriversPlan
 from interlock.drivers.install.installation import (
@@ -27,7 +27,7 @@ from interlock.process.stderr import StderrRing
 from interlock.store.ports import Damaged
 from interlock.store.sqlite.store import SqliteStore
 
-__all__ = ["registry", "shelf"]  # fixtures
+__all__ = ["registry", "wheel_folder"]  # fixtures
 
 
 def npm_driver(package: str = "tool", **more: Any) -> Any:
@@ -52,7 +52,7 @@ def declared_errors(install: list[dict[str, Any]]) -> list[tuple[str, str]]:
 @needs_node
 @pytest.mark.req("AIP-30.install-3", "AIP-server-4")
 async def test_a_restart_runs_the_recorded_npm_package_also_when_a_newer_one_is_out_or_nothing_is(
-    registry: Registry, tmp_path: Path
+    registry: NpmRegistry, tmp_path: Path
 ) -> None:
     place = Place(tmp_path, registry.env)
     registry.put("dependency", "1.0.0")
@@ -92,7 +92,7 @@ async def test_a_restart_runs_the_recorded_npm_package_also_when_a_newer_one_is_
 
 @needs_node
 @pytest.mark.req("AIP-30.install-1")
-async def test_a_data_folder_behind_a_symlink_is_no_different(registry: Registry, tmp_path: Path) -> None:
+async def test_a_data_folder_behind_a_symlink_is_no_different(registry: NpmRegistry, tmp_path: Path) -> None:
     registry.put("tool", "1.0.0", bin="main.js")
     (tmp_path / "real").mkdir()
     (tmp_path / "data").symlink_to(tmp_path / "real")
@@ -104,12 +104,12 @@ async def test_a_data_folder_behind_a_symlink_is_no_different(registry: Registry
 
 
 @pytest.mark.req("AIP-server-10")
-async def test_what_a_package_needs_and_does_not_say_stands_beside_it(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.put("tool", "1.0.0", ("tool",))
+async def test_undeclared_needs_of_a_package_are_beside_it(wheel_folder: WheelFolder, tmp_path: Path) -> None:
+    wheel_folder.put("tool", "1.0.0", ("tool",))
     for version in ("1.0.0", "1.9.0", "2.0.0"):
-        shelf.put("library", version)
+        wheel_folder.put("library", version)
     install = [{"method": "pip", "package": "tool", "with": ["library>=1,<2"]}]
-    done = await Place(tmp_path, shelf.env).done(pypi_driver(install=install))
+    done = await Place(tmp_path, wheel_folder.env).done(pypi_driver(install=install))
     assert [line.partition(" ")[0] for line in done.lock.pins.splitlines()] == ["library==1.9.0", "tool==1.0.0"]
     hostile = declared_errors([{"method": "pip", "package": "tool", "with": ["--index-url=http://evil.example"]}])
     assert hostile == [("schema_invalid", "/install/0/with/0")]
@@ -117,10 +117,10 @@ async def test_what_a_package_needs_and_does_not_say_stands_beside_it(shelf: She
 
 @pytest.mark.req("AIP-30.install-3", "AIP-30.install-1")
 async def test_a_restart_runs_the_recorded_python_package_also_when_a_newer_one_is_out(
-    shelf: Shelf, tmp_path: Path
+    wheel_folder: WheelFolder, tmp_path: Path
 ) -> None:
-    place = Place(tmp_path, shelf.env)
-    shelf.put("tool", "1.0.0", ("tool",))
+    place = Place(tmp_path, wheel_folder.env)
+    wheel_folder.put("tool", "1.0.0", ("tool",))
     wanted = pypi_driver()
     first = await place.done(wanted)
     assert output(first.command, "hi") == "tool 1.0.0 hi"
@@ -129,20 +129,20 @@ async def test_a_restart_runs_the_recorded_python_package_also_when_a_newer_one_
     assert first.lock.integrity.startswith("sha256:")
     assert first.lock.pins == f"tool==1.0.0 --hash={first.lock.integrity}\n"
 
-    shelf.put("tool", "2.0.0", ("tool",))
+    wheel_folder.put("tool", "2.0.0", ("tool",))
     assert output((await place.done(wanted, first.lock)).command) == "tool 1.0.0"
     await remove_packages(place.packages, wanted)
     assert output((await place.done(wanted, first.lock)).command) == "tool 1.0.0"
     newer = await place.done(wanted)
     assert output(newer.command) == "tool 2.0.0"
     assert differences(first.lock, newer.lock)[0] == "version 1.0.0 -> 2.0.0"
-    shutil.rmtree(shelf.folder)
+    shutil.rmtree(wheel_folder.folder)
     assert output((await place.done(wanted, first.lock)).command) == "tool 1.0.0"
 
 
 @needs_node
 @pytest.mark.req("AIP-30.install-3")
-async def test_other_bytes_for_a_recorded_npm_package_are_refused(registry: Registry, tmp_path: Path) -> None:
+async def test_other_bytes_for_a_recorded_npm_package_are_refused(registry: NpmRegistry, tmp_path: Path) -> None:
     place = Place(tmp_path, registry.env | {"npm_config_fetch_retries": "0"})
     registry.put("tool", "1.0.0", bin="main.js")
     wanted = npm_driver()
@@ -158,33 +158,33 @@ async def test_other_bytes_for_a_recorded_npm_package_are_refused(registry: Regi
 
 
 @pytest.mark.req("AIP-30.install-3")
-async def test_other_bytes_for_a_recorded_wheel_are_refused(shelf: Shelf, tmp_path: Path) -> None:
-    place = Place(tmp_path, shelf.env)
-    shelf.put("tool", "1.0.0", ("tool",))
+async def test_other_bytes_for_a_recorded_wheel_are_refused(wheel_folder: WheelFolder, tmp_path: Path) -> None:
+    place = Place(tmp_path, wheel_folder.env)
+    wheel_folder.put("tool", "1.0.0", ("tool",))
     wanted = pypi_driver()
     lock = (await place.done(wanted)).lock
     await remove_packages(place.packages, wanted)
-    shelf.put("tool", "1.0.0", ("tool", "another"))
+    wheel_folder.put("tool", "1.0.0", ("tool", "another"))
     failed = await place.failed(wanted, lock)
     assert "HASH" in " ".join(failed.attempts[0].output).upper()
 
 
 @pytest.mark.req("AIP-30.install-3")
-async def test_a_lock_for_something_else_is_not_used(shelf: Shelf, tmp_path: Path) -> None:
-    place = Place(tmp_path, shelf.env)
-    shelf.put("tool", "1.0.0", ("tool",))
-    shelf.put("tool", "2.0.0", ("tool",))
+async def test_a_lock_for_something_else_is_not_used(wheel_folder: WheelFolder, tmp_path: Path) -> None:
+    place = Place(tmp_path, wheel_folder.env)
+    wheel_folder.put("tool", "1.0.0", ("tool",))
+    wheel_folder.put("tool", "2.0.0", ("tool",))
     old = (await place.done(pypi_driver("tool==1.0.0"))).lock
     assert output((await place.done(pypi_driver("tool==2.0.0"), old)).command) == "tool 2.0.0"
     assert request_digest(pypi_driver()) != request_digest(pypi_driver(version="1.0.0"))
     assert request_digest(pypi_driver()) == request_digest(pypi_driver(args=["other"]))
 
 
-async def test_nothing_of_a_package_runs_while_it_is_installed(shelf: Shelf, tmp_path: Path) -> None:
+async def test_nothing_of_a_package_runs_while_it_is_installed(wheel_folder: WheelFolder, tmp_path: Path) -> None:
     """A source distribution would have to be built, which runs its code."""
     proof = tmp_path / "it-ran"
-    shelf.put_source("tool", f"open({str(proof)!r}, 'w')")
-    failed = await Place(tmp_path, shelf.env).failed(pypi_driver())
+    wheel_folder.put_source("tool", f"open({str(proof)!r}, 'w')")
+    failed = await Place(tmp_path, wheel_folder.env).failed(pypi_driver())
     assert "No matching distribution" in " ".join(failed.attempts[0].output)
     assert "let the operator set drivers.allow_unverified_install" in failed.reason
     assert not proof.exists()
@@ -193,7 +193,7 @@ async def test_nothing_of_a_package_runs_while_it_is_installed(shelf: Shelf, tmp
 @needs_node
 @pytest.mark.req("AIP-30.install-1")
 async def test_scripts_of_an_npm_package_do_not_run_and_global_installs_privately(
-    registry: Registry, tmp_path: Path
+    registry: NpmRegistry, tmp_path: Path
 ) -> None:
     place = Place(tmp_path, registry.env)
     proof = tmp_path / "it-ran"
@@ -205,9 +205,9 @@ async def test_scripts_of_an_npm_package_do_not_run_and_global_installs_privatel
 
 
 @pytest.mark.req("AIP-30.install-1")
-async def test_methods_are_tried_in_order_until_one_succeeds(shelf: Shelf, tmp_path: Path) -> None:
-    place = Place(tmp_path, shelf.env)
-    shelf.put("tool", "1.0.0", ("tool",))
+async def test_methods_are_tried_in_order_until_one_succeeds(wheel_folder: WheelFolder, tmp_path: Path) -> None:
+    place = Place(tmp_path, wheel_folder.env)
+    wheel_folder.put("tool", "1.0.0", ("tool",))
     install = [
         {"method": "brew", "package": "tool; rm -rf ~"},
         {"method": "pip", "package": "absent"},
@@ -230,13 +230,13 @@ async def test_methods_are_tried_in_order_until_one_succeeds(shelf: Shelf, tmp_p
 
 
 @pytest.mark.req("AIP-30.install-1")
-async def test_when_all_methods_fail_each_reason_is_told(shelf: Shelf, tmp_path: Path) -> None:
+async def test_when_all_methods_fail_each_reason_is_reported(wheel_folder: WheelFolder, tmp_path: Path) -> None:
     systems = {
         **{method: f"{method} install" for method in ("brew", "choco", "scoop", "cargo", "go")},
         **{"apt": "sudo apt install", "dnf": "sudo dnf install", "pacman": "sudo pacman -S"},
     }
     install = [{"method": method, "package": "thing"} for method in systems] + [{"method": "pip", "package": "absent"}]
-    failed = await Place(tmp_path, shelf.env).failed(pypi_driver(install=install))
+    failed = await Place(tmp_path, wheel_folder.env).failed(pypi_driver(install=install))
     assert failed.code == "install_failed"
     assert [attempt.method for attempt in failed.attempts] == [*systems, "pip"]
     for attempt, command in zip(failed.attempts, systems.values(), strict=False):
@@ -244,31 +244,33 @@ async def test_when_all_methods_fail_each_reason_is_told(shelf: Shelf, tmp_path:
     assert "pip: absent cannot be installed" in failed.reason
 
 
-async def test_a_method_that_brings_another_package_does_not_succeed(shelf: Shelf, tmp_path: Path) -> None:
-    place = Place(tmp_path, shelf.env)
-    shelf.put("other", "1.0.0", ("tool",))
+async def test_a_method_that_brings_another_package_does_not_succeed(wheel_folder: WheelFolder, tmp_path: Path) -> None:
+    place = Place(tmp_path, wheel_folder.env)
+    wheel_folder.put("other", "1.0.0", ("tool",))
     failed = await place.failed(pypi_driver(install=[{"method": "pip", "package": "other"}]))
     assert "does not bring the Python package tool" in failed.reason
 
 
-async def test_two_pins_for_one_package_are_refused(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.put("tool", "1.0.0", ("tool",))
+async def test_two_pins_for_one_package_are_refused(wheel_folder: WheelFolder, tmp_path: Path) -> None:
+    wheel_folder.put("tool", "1.0.0", ("tool",))
     install = [{"method": "pip", "package": "tool==2.0.0"}]
-    failed = await Place(tmp_path, shelf.env).failed(pypi_driver("tool==1.0.0", install=install))
+    failed = await Place(tmp_path, wheel_folder.env).failed(pypi_driver("tool==1.0.0", install=install))
     assert "two versions" in failed.reason
 
 
 @pytest.mark.req("AIP-server-10")
 @pytest.mark.parametrize(("entry", "ran"), [("second", "tool 1.0.0"), ("-m tool_program", "")])
-async def test_entry_names_the_script_or_the_module(shelf: Shelf, tmp_path: Path, entry: str, ran: str) -> None:
-    shelf.put("tool", "1.0.0", ("first", "second"))
-    done = await Place(tmp_path, shelf.env).done(pypi_driver(entry=entry))
+async def test_entry_names_the_script_or_the_module(
+    wheel_folder: WheelFolder, tmp_path: Path, entry: str, ran: str
+) -> None:
+    wheel_folder.put("tool", "1.0.0", ("first", "second"))
+    done = await Place(tmp_path, wheel_folder.env).done(pypi_driver(entry=entry))
     assert output(done.command) == ran
     assert (Path(done.command[-1]).name == "second") or done.command[1:] == ("-m", "tool_program")
 
 
 @needs_node
-async def test_entry_names_one_of_several_npm_programs(registry: Registry, tmp_path: Path) -> None:
+async def test_entry_names_one_of_several_npm_programs(registry: NpmRegistry, tmp_path: Path) -> None:
     registry.put("tool", bin={"a": "main.js", "b": "other.js"})
     place = Place(tmp_path, registry.env)
     assert (await place.done(npm_driver(entry="b"))).command[1].endswith("/other.js")
@@ -276,7 +278,7 @@ async def test_entry_names_one_of_several_npm_programs(registry: Registry, tmp_p
 
 
 @needs_node
-async def test_the_script_of_a_version_manager_is_not_what_runs(registry: Registry, tmp_path: Path) -> None:
+async def test_the_script_of_a_version_manager_is_not_what_runs(registry: NpmRegistry, tmp_path: Path) -> None:
     registry.put("tool", bin="main.js")
     real = shutil.which("node")
     shim = program(tmp_path / "shims" / "node", f"#!/bin/sh\nexec '{real}' \"$@\"\n")
@@ -288,7 +290,7 @@ async def test_the_script_of_a_version_manager_is_not_what_runs(registry: Regist
 
 @needs_node
 @pytest.mark.req("AIP-server-4")
-async def test_npx_is_used_only_when_the_operator_says_so(registry: Registry, tmp_path: Path) -> None:
+async def test_npx_is_used_only_when_the_operator_says_so(registry: NpmRegistry, tmp_path: Path) -> None:
     registry.put("tool", "1.2.3", bin="main.js")
     place = Place(tmp_path, registry.env)
     plain = await place.done(npm_driver())
@@ -299,9 +301,9 @@ async def test_npx_is_used_only_when_the_operator_says_so(registry: Registry, tm
 
 
 @pytest.mark.req("AIP-server-11")
-async def test_auto_builds_an_environment_without_uvx_and_pipx(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.put("tool", "1.0.0", ("tool",))
-    env = shelf.env | {"PATH": "/usr/bin:/bin"}
+async def test_auto_builds_an_environment_without_uvx_and_pipx(wheel_folder: WheelFolder, tmp_path: Path) -> None:
+    wheel_folder.put("tool", "1.0.0", ("tool",))
+    env = wheel_folder.env | {"PATH": "/usr/bin:/bin"}
     assert shutil.which("uvx", path=env["PATH"]) is shutil.which("pipx", path=env["PATH"]) is None
     done = await Place(tmp_path, env).done(pypi_driver())
     assert [Path(word).name for word in done.command] == ["python", "tool"]
@@ -310,19 +312,21 @@ async def test_auto_builds_an_environment_without_uvx_and_pipx(shelf: Shelf, tmp
 
 @pytest.mark.req("AIP-server-11")
 @pytest.mark.parametrize("runner", ["uvx", "pipx"])
-async def test_a_runner_that_is_not_there_is_named(shelf: Shelf, tmp_path: Path, runner: str) -> None:
-    shelf.put("tool", "1.0.0", ("tool",))
-    failed = await Place(tmp_path, shelf.env | {"PATH": "/usr/bin:/bin"}).failed(pypi_driver(runner=runner))
+async def test_a_runner_that_is_not_there_is_named(wheel_folder: WheelFolder, tmp_path: Path, runner: str) -> None:
+    wheel_folder.put("tool", "1.0.0", ("tool",))
+    failed = await Place(tmp_path, wheel_folder.env | {"PATH": "/usr/bin:/bin"}).failed(pypi_driver(runner=runner))
     assert failed.code == "install_failed"
     assert f"{runner} is not on the PATH" in failed.reason
 
 
 @pytest.mark.req("AIP-server-11")
-async def test_uvx_fills_its_cache_when_installing_and_is_offline_when_run(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.put("my-tool", "1.0.0", ("my-tool",))
+async def test_uvx_fills_its_cache_when_installing_and_is_offline_when_run(
+    wheel_folder: WheelFolder, tmp_path: Path
+) -> None:
+    wheel_folder.put("my-tool", "1.0.0", ("my-tool",))
     seen = tmp_path / "seen"
     uvx = program(tmp_path / "bin" / "uvx", f"#!/bin/sh\necho \"$UV_CACHE_DIR|$@\" >> '{seen}'\n")
-    place = Place(tmp_path, shelf.env | {"PATH": f"{uvx.parent}:/usr/bin:/bin"})
+    place = Place(tmp_path, wheel_folder.env | {"PATH": f"{uvx.parent}:/usr/bin:/bin"})
     done = await place.done(pypi_driver("my-tool[extra]", runner="uvx"))
     assert done.command == (str(uvx), "--offline", "--from", "my-tool[extra]==1.0.0", "my-tool")
     assert done.version == "1.0.0"
@@ -377,10 +381,12 @@ async def test_a_bare_name_is_looked_up_on_the_path(tmp_path: Path) -> None:
 
 
 @needs_node
-async def test_a_binary_may_come_from_a_package(registry: Registry, shelf: Shelf, tmp_path: Path) -> None:
+async def test_a_binary_may_come_from_a_package(
+    registry: NpmRegistry, wheel_folder: WheelFolder, tmp_path: Path
+) -> None:
     registry.put("bundle", bin={"my-server": "main.js"})
-    shelf.put("bundle", "3.0.0", ("my-server",))
-    place = Place(tmp_path, registry.env | shelf.env)
+    wheel_folder.put("bundle", "3.0.0", ("my-server",))
+    place = Place(tmp_path, registry.env | wheel_folder.env)
     by_npm = await place.done(binary_driver("my-server", install=[{"method": "npm", "package": "bundle"}]))
     assert output(by_npm.command, "x") == "bundle 1.0.0 x"
     by_pip = await place.done(binary_driver("my-server", install=[{"method": "pip", "package": "bundle"}]))
@@ -389,7 +395,7 @@ async def test_a_binary_may_come_from_a_package(registry: Registry, shelf: Shelf
     assert "no program 'another'" in failed.reason
 
 
-async def test_a_binary_that_the_person_installed_as_told_is_taken(tmp_path: Path) -> None:
+async def test_a_binary_that_the_person_installed_as_advised_is_used(tmp_path: Path) -> None:
     place = Place(tmp_path)
     found = program(tmp_path / "bin" / "my-server", "#!/bin/sh\n")
     place.env["PATH"] = str(found.parent)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from tests.drivers.driver_stage import Stage, asked, caller, lent, settled, staged
+from tests.drivers.driver_stage import DriverStage, call_tool, caller, driver_stage, lend_link, wait_until_settled
 from tests.servers.start import raw, serving
 
 from interlock.drivers.driver_state import DriverState
@@ -23,8 +23,8 @@ ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5
 
 
 @pytest_asyncio.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(tmp_path) as stage:
+async def stage(tmp_path: Path) -> AsyncIterator[DriverStage]:
+    async with driver_stage(tmp_path) as stage:
         yield stage
 
 
@@ -65,7 +65,7 @@ class Wire:
         return len(re.findall(rb'"method":"%b"' % re.escape(method.encode()), bytes(self.sent)))
 
 
-def remote(stage: Stage, url: str, transport: str, **more: Any) -> DriverProvider:
+def remote(stage: DriverStage, url: str, transport: str, **more: Any) -> DriverProvider:
     options = {**ONCE, **more}
     return stage.provider(server={"kind": "remote", "url": url}, transport=transport, **options)
 
@@ -74,15 +74,15 @@ def remote(stage: Stage, url: str, transport: str, **more: Any) -> DriverProvide
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("stream", [(), ("--stream",)], ids=["json", "events"])
 async def test_ten_calls_are_ten_posts_over_connections_that_are_used_again(
-    stage: Stage, era: str, stream: tuple[str, ...]
+    stage: DriverStage, era: str, stream: tuple[str, ...]
 ) -> None:
     with serving(raw("echo", "--era", era, *stream)) as url:
         async with Wire(url) as wire:
-            provider = await settled(remote(stage, wire.url, "http"))
+            provider = await wait_until_settled(remote(stage, wire.url, "http"))
             assert provider.state is DriverState.READY
             for number in range(10):
-                lease = await lent(provider)
-                assert (await asked(lease, n=number))["n"] == number
+                lease = await lend_link(provider)
+                assert (await call_tool(lease, n=number))["n"] == number
                 lease.release()
             assert wire.posts("tools/call") == 10
             assert wire.connections <= 4
@@ -92,36 +92,38 @@ async def test_ten_calls_are_ten_posts_over_connections_that_are_used_again(
 
 
 @pytest.mark.req("AIP-transport-10")
-async def test_a_server_declared_as_sse_that_moved_to_streamable_http_is_reached_with_a_warning(stage: Stage) -> None:
+async def test_a_server_declared_as_sse_that_moved_to_streamable_http_is_reached_with_a_warning(
+    stage: DriverStage,
+) -> None:
     with serving(raw("echo", "--era", "legacy")) as url:
-        provider = await settled(remote(stage, url, "sse"))
+        provider = await wait_until_settled(remote(stage, url, "sse"))
         assert provider.state is DriverState.READY
         assert stage.node.calls.keepers[KEY].link.transport == "http"
         (warning,) = [problem for problem in provider.problems if problem.code == "transport_mismatch"]
         assert warning.severity == "warning"
         assert "http" in warning.message
-        lease = await lent(provider)
-        assert (await asked(lease, n=1))["n"] == 1
+        lease = await lend_link(provider)
+        assert (await call_tool(lease, n=1))["n"] == 1
         lease.release()
 
 
 @pytest.mark.req("AIP-transport-10")
-async def test_a_server_declared_as_http_that_only_speaks_sse_is_reached_with_a_warning(stage: Stage) -> None:
+async def test_a_server_declared_as_http_that_only_speaks_sse_is_reached_with_a_warning(stage: DriverStage) -> None:
     with serving(raw("echo", "--era", "legacy")) as url:
-        provider = await settled(remote(stage, url.replace("/mcp", "/sse"), "http"))
+        provider = await wait_until_settled(remote(stage, url.replace("/mcp", "/sse"), "http"))
         assert provider.state is DriverState.READY
         assert stage.node.calls.keepers[KEY].link.transport == "sse"
         assert "transport_mismatch" in [problem.code for problem in provider.problems]
 
 
 @pytest.mark.req("AIP-transport-10")
-async def test_a_refused_credential_is_no_reason_to_try_the_other_transport(stage: Stage) -> None:
+async def test_a_refused_credential_is_no_reason_to_try_the_other_transport(stage: DriverStage) -> None:
     with serving(raw("echo", "--era", "legacy", "--token", "secret")) as url:
         async with Wire(url) as wire:
             auth = {"type": "bearer", "secret": "WRONG"}
             await stage.node.links.credentials.set_secret("wrong", "not-it")
             server = {"kind": "remote", "url": wire.url, "auth": auth}
-            provider = await settled(stage.provider(server=server, transport="http", **ONCE))
+            provider = await wait_until_settled(stage.provider(server=server, transport="http", **ONCE))
             assert provider.state is DriverState.UNAUTHED
             assert b"GET " not in bytes(wire.sent)
             error = await provider.acquire(caller())
@@ -130,7 +132,7 @@ async def test_a_refused_credential_is_no_reason_to_try_the_other_transport(stag
 
 
 @pytest.mark.req("AIP-transport-10")
-async def test_a_server_that_cannot_be_reached_is_not_tried_with_the_other_transport(stage: Stage) -> None:
+async def test_a_server_that_cannot_be_reached_is_not_tried_with_the_other_transport(stage: DriverStage) -> None:
     asked_for: list[bytes] = []
 
     async def failing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +142,7 @@ async def test_a_server_that_cannot_be_reached_is_not_tried_with_the_other_trans
 
     listener = await asyncio.start_server(failing, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    provider = await settled(remote(stage, f"http://127.0.0.1:{port}/mcp", "http"))
+    provider = await wait_until_settled(remote(stage, f"http://127.0.0.1:{port}/mcp", "http"))
     assert provider.state is DriverState.UNAVAILABLE
     assert {line.split()[0] for line in asked_for} == {b"POST"}
     listener.close()
@@ -208,12 +210,12 @@ class EventStreamServer:
 
 
 @pytest.mark.req("AIP-transport-7")
-async def test_twenty_calls_at_once_share_one_event_stream_and_are_answered_by_id(stage: Stage) -> None:
+async def test_twenty_calls_at_once_share_one_event_stream_and_are_answered_by_id(stage: DriverStage) -> None:
     async with EventStreamServer(together=20) as server:
-        provider = await settled(remote(stage, server.url, "sse"))
+        provider = await wait_until_settled(remote(stage, server.url, "sse"))
         assert provider.state is DriverState.READY, provider.reason
-        lease = await lent(provider)
-        answers = await asyncio.gather(*(asked(lease, n=number) for number in range(20)))
+        lease = await lend_link(provider)
+        answers = await asyncio.gather(*(call_tool(lease, n=number) for number in range(20)))
         lease.release()
         assert [answer["n"] for answer in answers] == list(range(20))
         assert [head for head in server.heads if head.startswith("GET")] == ["GET /events HTTP/1.1"]
@@ -232,13 +234,13 @@ async def test_twenty_calls_at_once_share_one_event_stream_and_are_answered_by_i
         ("http://[", "no address"),
     ],
 )
-async def test_an_endpoint_of_another_origin_is_refused_and_hears_nothing(
-    stage: Stage, announced: str, reason: str
+async def test_an_endpoint_of_another_origin_is_refused_and_receives_nothing(
+    stage: DriverStage, announced: str, reason: str
 ) -> None:
     async with EventStreamServer(together=1) as other, EventStreamServer(together=1) as server:
         own, elsewhere = urlsplit(server.url).netloc, urlsplit(other.url).netloc
         server.announced = announced.format(own=own, other=elsewhere)
-        provider = await settled(remote(stage, server.url, "sse"))
+        provider = await wait_until_settled(remote(stage, server.url, "sse"))
         assert provider.state is DriverState.UNAVAILABLE
         assert provider.reason == f"its SSE endpoint is {reason}"
         assert other.heads == []
@@ -246,21 +248,21 @@ async def test_an_endpoint_of_another_origin_is_refused_and_hears_nothing(
         assert set(server.heads) <= {"GET /events HTTP/1.1", "POST /events HTTP/1.1"}
 
 
-async def test_a_query_with_a_secret_is_part_of_the_url_on_the_wire_alone(stage: Stage) -> None:
+async def test_a_query_with_a_secret_is_part_of_the_url_on_the_wire_alone(stage: DriverStage) -> None:
     await stage.node.links.credentials.set_secret("api-key", "s3cret&more")
     with serving(raw("echo", "--era", "legacy")) as url:
         async with Wire(url) as wire:
             server = {"kind": "remote", "url": wire.url, "query": {"key": "${secrets.API_KEY}"}}
             kept = [{"slug": "api-key", "name": "Key", "description": "Its key."}]
-            provider = await settled(stage.provider(server=server, transport="http", secrets=kept, **ONCE))
+            provider = await wait_until_settled(stage.provider(server=server, transport="http", secrets=kept, **ONCE))
             assert b"POST /mcp?key=s3cret%26more HTTP/1.1" in bytes(wire.sent)
             assert "s3cret" not in str(stage.node.operations.links.list_all())
             assert "s3cret" not in (provider.reason or "")
 
 
-async def test_a_remote_server_is_not_put_to_sleep(stage: Stage) -> None:
+async def test_a_remote_server_is_not_put_to_sleep(stage: DriverStage) -> None:
     with serving(raw("echo", "--era", "legacy")) as url:
-        provider = await settled(remote(stage, url, "http", metadata={"idle_timeout_ms": 1000}))
+        provider = await wait_until_settled(remote(stage, url, "http", metadata={"idle_timeout_ms": 1000}))
         instance = provider._instances.find(None)  # type: ignore[union-attr]
         assert instance is not None
         assert instance.watch is None

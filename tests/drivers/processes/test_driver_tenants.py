@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.drivers.driver_stage import Stage, alive, asked, caller, lent, settled, staged, until
+from tests.drivers.driver_stage import (
+    DriverStage,
+    alive,
+    call_tool,
+    caller,
+    driver_stage,
+    lend_link,
+    until,
+    wait_until_settled,
+)
 from tests.drivers.driver_texts import as_driver, driver
 
 from interlock.config.plan import Spawn
@@ -20,21 +29,21 @@ KEY = "driven-mcp@1"
 
 
 @pytest_asyncio.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(tmp_path) as stage:
+async def stage(tmp_path: Path) -> AsyncIterator[DriverStage]:
+    async with driver_stage(tmp_path) as stage:
         yield stage
 
 
-async def pid_of(stage: Stage, provider: object, who: str) -> int:
-    lease = await lent(provider, who)  # type: ignore[arg-type]
-    pid: int = (await asked(lease))["pid"]
+async def pid_of(stage: DriverStage, provider: object, who: str) -> int:
+    lease = await lend_link(provider, who)  # type: ignore[arg-type]
+    pid: int = (await call_tool(lease))["pid"]
     lease.release()
     return pid
 
 
 @pytest.mark.req("AIP-tenant-1")
-async def test_three_tenants_run_three_processes_and_each_keeps_its_own(stage: Stage) -> None:
-    provider = await settled(stage.provider(metadata={"isolation": "tenant"}))
+async def test_three_tenants_run_three_processes_and_each_keeps_its_own(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider(metadata={"isolation": "tenant"}))
     pids = {who: await pid_of(stage, provider, who) for who in ("ada", "bob", "cyd")}
     assert len(set(pids.values())) == 3
     assert {who: await pid_of(stage, provider, who) for who in ("ada", "bob", "cyd")} == pids
@@ -45,8 +54,8 @@ async def test_three_tenants_run_three_processes_and_each_keeps_its_own(stage: S
 
 
 @pytest.mark.req("AIP-tenant-1")
-async def test_without_isolation_all_share_one_process(stage: Stage) -> None:
-    provider = await settled(stage.provider())
+async def test_without_isolation_all_share_one_process(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider())
     assert {await pid_of(stage, provider, who) for who in ("ada", "bob", "cyd")} == set(stage.log.pids)
     assert len(stage.log.pids) == 1
 
@@ -69,8 +78,8 @@ def test_each_tenant_has_a_private_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("AIP-tenant-2")
-async def test_the_process_idle_longest_makes_room_for_another_tenant(stage: Stage) -> None:
-    provider = await settled(stage.provider(metadata={"isolation": "tenant", "max_processes": 2}))
+async def test_the_process_idle_longest_makes_room_for_another_tenant(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider(metadata={"isolation": "tenant", "max_processes": 2}))
     ada = await pid_of(stage, provider, "ada")
     bob = await pid_of(stage, provider, "bob")
     assert await pid_of(stage, provider, "ada") == ada
@@ -81,30 +90,30 @@ async def test_the_process_idle_longest_makes_room_for_another_tenant(stage: Sta
 
 
 @pytest.mark.req("AIP-tenant-2")
-async def test_a_tenant_for_whom_there_is_no_room_waits_and_is_then_refused(stage: Stage) -> None:
-    provider = await settled(stage.provider(metadata={"isolation": "tenant", "max_processes": 2}))
-    held = [await lent(provider, "ada"), await lent(provider, "bob")]
+async def test_a_tenant_above_the_limit_waits_and_is_then_refused(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider(metadata={"isolation": "tenant", "max_processes": 2}))
+    held = [await lend_link(provider, "ada"), await lend_link(provider, "bob")]
     loop = asyncio.get_running_loop()
     began = loop.time()
     error = await provider.acquire(caller("cyd"), 0.2)
     assert isinstance(error, DriverRefusal)
     assert (error.code, error.retryable) == ("rate_limited", True)
     assert 0.2 <= loop.time() - began < 5
-    waiting = asyncio.create_task(lent(provider, "cyd"))
+    waiting = asyncio.create_task(lend_link(provider, "cyd"))
     await asyncio.sleep(0)
     held[0].release()
     lease = await waiting
-    assert (await asked(lease))["pid"] == stage.log.pids[-1]
+    assert (await call_tool(lease))["pid"] == stage.log.pids[-1]
     assert provider.find_ready_lease(caller("ada")) is None
     lease.release()
     held[1].release()
 
 
 async def test_the_room_of_the_node_holds_for_tenants_of_all_drivers(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: DriverStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage.node.links.connector_parts.process_limit, "_most", lambda: 1)
-    provider = await settled(stage.provider(metadata={"isolation": "tenant", "max_processes": 8}))
+    provider = await wait_until_settled(stage.provider(metadata={"isolation": "tenant", "max_processes": 8}))
     ada = await pid_of(stage, provider, "ada")
     error = await provider.acquire(caller("bob"), 0.2)
     assert isinstance(error, DriverRefusal)
@@ -114,8 +123,8 @@ async def test_the_room_of_the_node_holds_for_tenants_of_all_drivers(
     await until(lambda: not alive(ada))
 
 
-async def test_a_tenants_process_is_gone_when_it_was_idle_and_the_driver_stays_ready(stage: Stage) -> None:
-    provider = await settled(stage.provider(metadata={"isolation": "tenant", "idle_timeout_ms": 1000}))
+async def test_a_tenants_process_is_gone_when_it_was_idle_and_the_driver_stays_ready(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider(metadata={"isolation": "tenant", "idle_timeout_ms": 1000}))
     pid = await pid_of(stage, provider, "ada")
     assert len(stage.node.calls.keepers) == 2
     await until(lambda: not alive(pid), 5)
@@ -124,9 +133,9 @@ async def test_a_tenants_process_is_gone_when_it_was_idle_and_the_driver_stays_r
     assert await pid_of(stage, provider, "ada") != pid
 
 
-async def test_what_one_tenants_server_lacks_is_that_tenants_trouble_alone(stage: Stage) -> None:
-    provider = await settled(stage.provider(*stage.tools({"name": "echo"}), metadata={"isolation": "user"}))
-    (await lent(provider, "ada")).release()
+async def test_what_one_tenants_server_lacks_is_that_tenants_trouble_alone(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider(*stage.tools({"name": "echo"}), metadata={"isolation": "user"}))
+    (await lend_link(provider, "ada")).release()
     stage.tools({"name": "other"})
     error = await provider.acquire(caller("bob"))
     assert isinstance(error, DriverRefusal)
@@ -138,15 +147,15 @@ async def test_what_one_tenants_server_lacks_is_that_tenants_trouble_alone(stage
 
 
 @pytest.mark.req("AIP-proto-6")
-async def test_only_a_users_own_process_that_may_ask_for_roots_hears_that_users(stage: Stage) -> None:
+async def test_only_a_users_own_process_that_may_ask_for_roots_receives_that_users(stage: DriverStage) -> None:
     for metadata, owner in (
         ({"isolation": "user", "client_capabilities": ["roots"]}, "client:ada"),
         ({"isolation": "user", "client_capabilities": ["sampling"]}, None),
         ({"isolation": "tenant", "client_capabilities": ["sampling"]}, None),
         ({}, None),
     ):
-        provider = await settled(stage.provider(metadata=metadata))
-        lease = await lent(provider, "ada")
+        provider = await wait_until_settled(stage.provider(metadata=metadata))
+        lease = await lend_link(provider, "ada")
         assert lease.link.owner == owner
         lease.release()
         await provider.stop()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.drivers.installs import Place, declared, program
-from tests.process.package_sources import Registry, Shelf, needs_node, registry, shelf
+from tests.process.package_sources import NpmRegistry, WheelFolder, needs_node, registry, wheel_folder
 
 from interlock.drivers.install.install import (
     VersionFits,
@@ -20,7 +20,7 @@ from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver
 from interlock.process.run import Ran
 
-__all__ = ["registry", "shelf"]  # fixtures
+__all__ = ["registry", "wheel_folder"]  # fixtures
 
 FILESYSTEM = "@modelcontextprotocol/server-filesystem"
 INSTALLED = Installed(command=("/bin/server",), version=None, lock=Locked(asked="", method="present"))
@@ -205,7 +205,9 @@ async def test_the_version_of_the_package_decides_without_starting_the_server(
 
 @needs_node
 @pytest.mark.req("AIP-30.version-1", "AIP-30.version-2")
-async def test_a_mismatch_installs_once_more_without_the_lock_and_then_ends(registry: Registry, tmp_path: Path) -> None:
+async def test_a_mismatch_installs_once_more_without_the_lock_and_then_ends(
+    registry: NpmRegistry, tmp_path: Path
+) -> None:
     place = Place(tmp_path, registry.env)
     registry.put("tool", "1.0.0", bin="main.js")
     old = (await place.done(declared(server={"kind": "npm", "package": "tool"}))).lock
@@ -232,9 +234,9 @@ async def test_a_mismatch_installs_once_more_without_the_lock_and_then_ends(regi
             assert [note.code for note in outcome.notes] == ["version_from_package"]
 
 
-async def test_without_a_check_nothing_is_asked(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.put("tool", "0.1.0", ("tool",))
-    place = Place(tmp_path, shelf.env)
+async def test_without_a_check_nothing_is_asked(wheel_folder: WheelFolder, tmp_path: Path) -> None:
+    wheel_folder.put("tool", "0.1.0", ("tool",))
+    place = Place(tmp_path, wheel_folder.env)
     wanted = declared(server={"kind": "pypi", "package": "tool"})
 
     async def installer(anew: bool) -> Any:

@@ -71,7 +71,7 @@ async def test_a_contract_whose_server_sleeps_is_listed_and_the_call_wakes_it(wo
 
 
 @pytest.mark.req("AIP-tools-10")
-async def test_clients_hear_of_a_changed_list_only_when_their_own_changed(workspace: Workspace) -> None:
+async def test_clients_learn_of_a_changed_list_only_when_their_own_changed(workspace: Workspace) -> None:
     options = workspace.tools("echo", "other")
     workspace.add("changing-mcp", *options, tools={"echo": "demo.echo"})
     with workspace.node() as node:

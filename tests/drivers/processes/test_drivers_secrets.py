@@ -14,7 +14,7 @@ from tests.drivers.driver_texts import contract, text
 from tests.drivers.leaking_driver import ID, MARKER, confide, greeted, rows, set_secret
 from tests.support.authority import authority
 from tests.support.node_process import RunningNode, running_node, wait_for
-from tests.support.oauth_consent import ask_for_page, guarded, query, visit
+from tests.support.oauth_consent import ask_for_page, guarded_server, query, visit
 
 TOKEN = {"TOKEN": "${secrets.TOKEN}"}
 ENTRY = {"slug": "confiding-mcp/token"}
@@ -50,7 +50,7 @@ async def test_a_driver_waits_for_its_secret_says_so_and_has_it_once_it_is_set(w
 
 
 @pytest.mark.req("AIP-30.auth-2")
-async def test_another_value_starts_the_server_anew_after_its_open_calls(workspace: Workspace) -> None:
+async def test_another_value_restarts_the_server_after_its_open_calls(workspace: Workspace) -> None:
     confide(workspace, entries=[ENTRY], env=TOKEN, metadata={"interlock": {"redact_results": False}})
     with workspace.node() as node:
         set_secret(node, "confiding-mcp/token", "the-first-value")
@@ -225,7 +225,7 @@ async def test_a_value_is_in_its_process_and_nowhere_else(workspace: Workspace, 
 
 @pytest.mark.req("AIP-server-8")
 async def test_an_oauth_login_is_waited_for_and_then_used(workspace: Workspace) -> None:
-    with authority() as issuer, guarded(issuer) as url:
+    with authority() as issuer, guarded_server(issuer) as url:
         server = {"kind": "remote", "url": url, "auth": {"type": "oauth", "scopes": ["read"]}}
         said = {"type": "object", "properties": {}}
         folder = workspace.add("crm-mcp", tools={"whoami": "crm.whoami"}, server=server, transport="http")
@@ -247,7 +247,7 @@ async def test_an_oauth_login_is_waited_for_and_then_used(workspace: Workspace) 
 
 @pytest.mark.req("AIP-30.auth-3")
 async def test_a_login_is_not_completed_by_a_script_nor_after_it_was_given_up(workspace: Workspace) -> None:
-    with authority() as issuer, guarded(issuer) as url:
+    with authority() as issuer, guarded_server(issuer) as url:
         server = {"kind": "remote", "url": url, "auth": {"type": "oauth", "scopes": ["read"]}}
         folder = workspace.add("crm-mcp", tools={"whoami": "crm.whoami"}, server=server, transport="http")
         with workspace.node() as node:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-from tests.drivers.driver_stage import Stage, alive, staged, until
+from tests.drivers.driver_stage import DriverStage, alive, driver_stage, until
 from tests.servers.caging import needs_sandbox
 
 from interlock.drivers.protocol.binding.match import HookEntry
@@ -42,7 +42,7 @@ REACHING = {
 
 
 class Bench:
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: DriverStage) -> None:
         self.stage = stage
         self.secret = stage.folder / "secret"
         self.secret.write_text("for nobody's eyes")
@@ -80,7 +80,7 @@ async def built(process: HookProcess, **changed: Any) -> Any:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
-    async with staged(tmp_path_factory.mktemp("hooks")) as stage:
+    async with driver_stage(tmp_path_factory.mktemp("hooks")) as stage:
         made = Bench(stage)
         yield made
         await asyncio.gather(*(process.stop() for process in made.made))
@@ -311,7 +311,7 @@ async def test_a_driver_py_that_is_none_is_refused_with_its_reason(bench: Bench,
 
 
 @pytest.mark.req("AIP-define-1")
-async def test_functions_for_contracts_that_are_not_bound_are_told_by_their_code(bench: Bench) -> None:
+async def test_functions_for_unbound_contracts_are_reported_with_their_code(bench: Bench) -> None:
     text = "from interlock import define_driver\ndefine_driver(implements=[{'tool': 'a'}], execute={'b': print})\n"
     with pytest.raises(HookFailed, match="b") as caught:
         await bench.process(text).load()
@@ -340,7 +340,7 @@ async def test_what_it_says_of_itself_is_read(bench: Bench) -> None:
         await process.ask("transform", values={"x": ("_private", "a")})
 
 
-async def test_without_a_sandbox_it_runs_only_where_the_operator_said_so(bench: Bench) -> None:
+async def test_without_a_sandbox_it_runs_only_where_the_operator_allowed_it(bench: Bench) -> None:
     bare = msgspec.structs.replace(bench.stage.node.links.connector_parts, sandboxes=None)
     process = bench.hook("{}")
     process._connector_parts = bare

@@ -10,7 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-from tests.drivers.driver_stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
+from tests.drivers.driver_stage import (
+    AheadClock,
+    DriverStage,
+    call_tool,
+    caller,
+    driver_stage,
+    lend_link,
+    until,
+    wait_until_settled,
+)
 
 from interlock.core.link_state import LinkState
 from interlock.drivers.driver_state import DriverState
@@ -21,8 +30,8 @@ KEY = "driven-mcp@1"
 
 
 @pytest_asyncio.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(tmp_path, AheadClock()) as stage:
+async def stage(tmp_path: Path) -> AsyncIterator[DriverStage]:
+    async with driver_stage(tmp_path, AheadClock()) as stage:
         yield stage
 
 
@@ -51,8 +60,8 @@ def answers() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_ping_is_the_question_of_the_servers_era(stage: Stage, era: str) -> None:
-    provider = await settled(stage.provider("--era", era, health_check={"method": "ping"}))
+async def test_a_ping_is_the_question_of_the_servers_era(stage: DriverStage, era: str) -> None:
+    provider = await wait_until_settled(stage.provider("--era", era, health_check={"method": "ping"}))
     before = len(stage.log.methods)
     assert await provider.check_health() is None
     assert stage.log.methods[before:][-1] == {"legacy": "ping", "modern": "server/discover"}[era]
@@ -61,11 +70,11 @@ async def test_a_ping_is_the_question_of_the_servers_era(stage: Stage, era: str)
 
 @pytest.mark.req("AIP-30.health-1")
 async def test_a_failed_check_makes_the_driver_unavailable_and_a_passed_one_ready_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: DriverStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkup, "EVERY_LEAST_S", 0.05)
     check = {"method": "ping", "every": "PT0.05S", "timeout_ms": 100}
-    provider = await settled(stage.provider(health_check=check))
+    provider = await wait_until_settled(stage.provider(health_check=check))
     assert provider.state is DriverState.READY
     deaf = stage.folder / "deaf"
     deaf.touch()
@@ -78,8 +87,10 @@ async def test_a_failed_check_makes_the_driver_unavailable_and_a_passed_one_read
 
 
 @pytest.mark.req("AIP-30.health-1")
-async def test_a_check_does_not_wake_a_server(stage: Stage) -> None:
-    provider = await settled(stage.provider(health_check={"method": "ping"}, metadata={"idle_timeout_ms": 1000}))
+async def test_a_check_does_not_wake_a_server(stage: DriverStage) -> None:
+    provider = await wait_until_settled(
+        stage.provider(health_check={"method": "ping"}, metadata={"idle_timeout_ms": 1000})
+    )
     await until(lambda: stage.node.calls.keepers[KEY].link.standing.state is LinkState.ASLEEP, 5)
     assert await provider.check_health() is None
     assert len(stage.log.starts) == 1
@@ -87,9 +98,9 @@ async def test_a_check_does_not_wake_a_server(stage: Stage) -> None:
 
 
 @pytest.mark.req("AIP-30.health-1")
-async def test_a_command_is_healthy_when_it_ends_as_expected(stage: Stage) -> None:
+async def test_a_command_is_healthy_when_it_ends_as_expected(stage: DriverStage) -> None:
     flag = stage.folder / "well"
-    provider = await settled(stage.provider(health_check={"method": "exec", "cmd": f"test -e {flag}"}))
+    provider = await wait_until_settled(stage.provider(health_check={"method": "exec", "cmd": f"test -e {flag}"}))
     assert "exited with code 1" in (await provider.check_health() or "")
     assert provider.state is DriverState.UNAVAILABLE
     flag.touch()
@@ -98,63 +109,63 @@ async def test_a_command_is_healthy_when_it_ends_as_expected(stage: Stage) -> No
 
 
 @pytest.mark.req("AIP-30.health-1")
-async def test_an_address_is_healthy_when_it_answers_as_expected(stage: Stage, answers: dict[str, Any]) -> None:
+async def test_an_address_is_healthy_when_it_answers_as_expected(stage: DriverStage, answers: dict[str, Any]) -> None:
     check = {"method": "http", "http": {"method": "GET", "url": answers["url"], "expect_status": 204}}
-    provider = await settled(stage.provider(health_check=check, network={"egress": ["127.0.0.1"]}))
+    provider = await wait_until_settled(stage.provider(health_check=check, network={"egress": ["127.0.0.1"]}))
     assert "HTTP status 200" in (await provider.check_health() or "")
     answers["status"] = 204
     assert await provider.check_health() is None
 
 
 @pytest.mark.req("AIP-transport-6")
-async def test_a_banner_does_no_harm_and_is_counted(stage: Stage) -> None:
-    provider = await settled(stage.provider("--banner", "1"))
+async def test_a_banner_does_no_harm_and_is_counted(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider("--banner", "1"))
     assert provider.state is DriverState.READY
     (shown,) = stage.node.operations.links.list_all().links
     assert shown.stdout_noise == 1
 
 
 @pytest.mark.req("AIP-transport-6")
-async def test_more_than_a_hundred_lines_of_noise_before_the_first_message_end_it(stage: Stage) -> None:
-    provider = await settled(stage.provider("--banner", "101", connection_options={"max_retries": 0}))
+async def test_more_than_a_hundred_lines_of_noise_before_the_first_message_end_it(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider("--banner", "101", connection_options={"max_retries": 0}))
     assert provider.state is DriverState.UNAVAILABLE
     assert "more than 100 messages that are not JSON-RPC" in (provider.reason or "")
     await until(lambda: stage.node.calls.keepers[KEY].link.pid is None)
 
 
-async def loud(stage: Stage, size: int) -> Any:
+async def loud(stage: DriverStage, size: int) -> Any:
     connector_parts = msgspec.structs.replace(stage.environment.connector_parts, message_bytes=2000)
     stage.environment = msgspec.structs.replace(stage.environment, connector_parts=connector_parts)
-    return await settled(stage.provider("--loud", str(size), connection_options={"max_retries": 0}))
+    return await wait_until_settled(stage.provider("--loud", str(size), connection_options={"max_retries": 0}))
 
 
 @pytest.mark.req("AIP-transport-6")
-async def test_a_line_beyond_the_limit_is_noise(stage: Stage) -> None:
+async def test_a_line_beyond_the_limit_is_noise(stage: DriverStage) -> None:
     assert (await loud(stage, 2001)).state is DriverState.READY
     (shown,) = stage.node.operations.links.list_all().links
     assert shown.stdout_noise == 1
 
 
 @pytest.mark.req("AIP-transport-6")
-async def test_a_line_without_an_end_ends_it(stage: Stage) -> None:
+async def test_a_line_without_an_end_ends_it(stage: DriverStage) -> None:
     provider = await loud(stage, 50_000)
     assert provider.state is DriverState.UNAVAILABLE
     assert "longer than 16 times the limit of 2000 bytes" in (provider.reason or "")
 
 
 @pytest.mark.req("AIP-proto-6")
-async def test_a_server_that_may_ask_callers_serves_one_call_at_a_time(stage: Stage) -> None:
-    provider = await settled(stage.provider(metadata={"client_capabilities": ["elicitation"]}))
-    first = await lent(provider, "ada")
+async def test_a_server_that_may_ask_callers_serves_one_call_at_a_time(stage: DriverStage) -> None:
+    provider = await wait_until_settled(stage.provider(metadata={"client_capabilities": ["elicitation"]}))
+    first = await lend_link(provider, "ada")
     assert provider.find_ready_lease(caller("bob")) is None
     error = await provider.acquire(caller("bob"), 0.1)
     assert isinstance(error, DriverRefusal)
     assert error.code == "rate_limited"
-    waiting = asyncio.create_task(lent(provider, "bob"))
-    assert (await asked(first, n=1))["n"] == 1
+    waiting = asyncio.create_task(lend_link(provider, "bob"))
+    assert (await call_tool(first, n=1))["n"] == 1
     assert not waiting.done()
     first.release()
     second = await waiting
-    assert (await asked(second, n=2))["n"] == 2
+    assert (await call_tool(second, n=2))["n"] == 2
     second.release()
     assert len(stage.log.starts) == 1

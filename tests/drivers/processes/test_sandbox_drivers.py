@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.servers.caging import GREETING, HOSTILE, Outside, needs_sandbox, outside
+from tests.servers.caging import GREETING, HOSTILE, OutsideHost, needs_sandbox, outside_host
 from tests.support.node_process import RunningNode, Wire, running_node, wait_for
 
 pytestmark = needs_sandbox
@@ -51,7 +51,7 @@ def declare(workspace: Path, name: str, **changed: Any) -> None:
 
 
 class Scene:
-    def __init__(self, node: RunningNode, there: Outside, folder: Path) -> None:
+    def __init__(self, node: RunningNode, there: OutsideHost, folder: Path) -> None:
         self.node, self.outside, self.folder = node, there, folder
 
     def call(self, name: str, what: str, *arguments: Any) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     (workspace / ".drivers" / "short-mcp" / "RUNNER.md").write_text(text({"limits": {"cpu_ms": 700}}))
     env = {"OPENAI_API_KEY": "sk-host", "WANTED": "passed"}
     names = {f"demo__{name}" for name in ("free", "caged", "filed", "wired", "closed", "small", "short")}
-    with outside() as there, running_node(folder, {}, CONFIG, env) as node, Wire(node) as wire:
+    with outside_host() as there, running_node(folder, {}, CONFIG, env) as node, Wire(node) as wire:
         wait_for(lambda: names <= {tool["name"] for tool in wire.modern("tools/list").message["result"]["tools"]}, 30)
         yield Scene(node, there, folder)
         assert node.process.poll() is None
@@ -94,18 +94,18 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 @pytest.mark.req("AIP-security-1", "AIP-security-2")
 def test_a_driver_cannot_leave_its_sandbox_and_without_one_it_could(scene: Scene) -> None:
     there, pid = scene.outside, scene.node.process.pid
-    identity, outside = str(scene.node.data / "identity.json"), str(scene.folder / "used" / "by-it")
+    identity, outside_host = str(scene.node.data / "identity.json"), str(scene.folder / "used" / "by-it")
     assert "done" in scene.call("free", "read", identity)
-    assert scene.call("free", "write", outside) == {"done": outside}
+    assert scene.call("free", "write", outside_host) == {"done": outside_host}
     assert scene.call("free", "signal_to", pid) == {"done": "sent"}
     assert "interlock" in scene.call("free", "command_line_of", pid)["done"]
     assert scene.call("free", "tcp", "127.0.0.1", there.port) == {"done": GREETING}
-    Path(outside).unlink()
+    Path(outside_host).unlink()
     there.heard.clear()
     assert scene.call("caged", "read", identity)["errno"] == errno.ENOENT
     assert scene.call("caged", "read", "/etc/shadow")["errno"] == errno.ENOENT
-    scene.call("caged", "write", outside)
-    assert not Path(outside).exists()
+    scene.call("caged", "write", outside_host)
+    assert not Path(outside_host).exists()
     assert scene.call("caged", "signal_to", pid)["errno"] == errno.ESRCH
     assert scene.call("caged", "command_line_of", pid)["errno"] == errno.ENOENT
     assert scene.call("caged", "tcp", "127.0.0.1", there.port)["errno"] == errno.ECONNREFUSED
@@ -139,7 +139,7 @@ def test_a_driver_reaches_the_hosts_of_its_file(scene: Scene) -> None:
 
 
 @pytest.mark.req("AIP-import-11")
-def test_a_driver_that_dials_out_is_told_the_command_that_lets_it_and_then_works(scene: Scene) -> None:
+def test_a_driver_that_dials_out_is_given_the_command_that_allows_it_and_then_works(scene: Scene) -> None:
     url = f"http://localhost:{scene.outside.port}/"
     file = scene.folder / "workspace" / ".drivers" / "closed-mcp" / "DRIVER.md"
     before = file.read_bytes()

@@ -56,7 +56,7 @@ def test_an_unknown_key_is_refused_with_its_pointer() -> None:
         None,
     ],
 )
-def test_inputs_and_outputs_are_json_schemas_that_stand_by_themselves(field: str, schema: Any) -> None:
+def test_inputs_and_outputs_are_self_contained_json_schemas(field: str, schema: Any) -> None:
     found = errors(contract(**{field: schema}))
     assert found
     assert all(code == "schema_invalid" and pointer.startswith(f"/{field}") for code, pointer in found)
@@ -261,7 +261,7 @@ def test_only_that_reference_is_known_and_only_where_it_is_one() -> None:
 
 
 @pytest.mark.req("AIP-14.front-1")
-def test_what_a_contract_requires_is_said_not_to_be_enforced() -> None:
+def test_an_unenforced_requirement_of_a_contract_is_reported() -> None:
     for key in ("network", "secrets", "tools"):
         (note,) = as_contract(contract(requires={key: ["x"]})).problems
         assert (note.code, note.field, note.severity) == ("not_enforced", "/requires", "note")

@@ -196,7 +196,7 @@ def test_a_version_that_is_no_strict_semver_is_not_claimed() -> None:
 
 @pytest.mark.req("AIP-tools-16")
 @pytest.mark.parametrize(("id", "segment"), [("git-mcp", "git"), ("git", "git"), ("my.files-mcp", "my_files")])
-def test_unbound_tools_stand_under_the_driver_without_its_suffix(id: str, segment: str) -> None:
+def test_unbound_tools_are_under_the_driver_without_its_suffix(id: str, segment: str) -> None:
     assert exposed_segment(id) == segment
 
 

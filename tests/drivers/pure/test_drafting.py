@@ -308,7 +308,7 @@ def test_what_nobody_sees_is_left_out_and_what_is_too_long_is_cut() -> None:
     ),
     st.sampled_from([{"type": "object"}, {"properties": {"no": {"const": "1.0"}, "é: #": {"default": "\n x"}}}]),
 )
-def test_whatever_a_server_calls_its_tool_a_contract_is_written_that_reads_back(
+def test_any_tool_name_of_a_server_gives_a_contract_that_reads_back(
     item: dict[str, Any], schema: dict[str, Any]
 ) -> None:
     made = drafted({**item, "inputSchema": schema})

@@ -80,13 +80,13 @@ def test_an_expired_login_is_known_by_what_is_written(detect: str, seen: Detecte
 @pytest.mark.parametrize(
     "detect", ["moon:full", "http_status:", "http_status:4x1", "exit_code:", "header:X", "header::", ""]
 )
-def test_what_is_not_understood_detects_nothing(detect: str) -> None:
+def test_an_unknown_entry_detects_nothing(detect: str) -> None:
     value = as_driver(driver(auth={"expiry": {"detect": detect}})).value
     assert value is None or find_detector(value) is None
 
 
 @pytest.mark.req("AIP-30.auth-1")
-def test_a_secret_of_the_login_that_goes_nowhere_is_said() -> None:
+def test_an_unused_secret_of_the_login_is_reported() -> None:
     auth = {"state": {"env": ["TOKEN", "OTHER"]}}
     places = ["/auth/state/env/0", "/auth/state/env/1"]
     local = {"kind": "binary", "path": "x", "env": {"T": "${secrets.TOKEN}"}}

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.drivers.driver_bindings import STRING, bound, entry, giving, promising, refused, takes
+from tests.drivers.driver_bindings import STRING, bound, entry, giving, input_schema, promising, refused
 from tests.drivers.driver_texts import as_driver, binding, driver, told
 
 from interlock.drivers.hooks import DriverHandle, DriverRefused, define_driver, defineDriver
@@ -78,7 +78,7 @@ def test_the_names_of_other_hosts_work_too() -> None:
         {"hooks": {}},
     ],
 )
-def test_what_is_no_keyword_or_no_value_is_a_type_error(wrong: dict[str, Any]) -> None:
+def test_an_unknown_keyword_or_value_is_a_type_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         define_driver(**wrong)
 
@@ -126,9 +126,9 @@ def test_execute_names_the_contracts_of_the_file(execute: Any, codes: list[str])
 
 @pytest.mark.req("AIP-tools-2", "AIP-tools-5", "AIP-tools-8")
 def test_what_a_hook_makes_is_not_compared_ahead_and_checked_at_the_call() -> None:
-    tool = giving({"type": "object", "properties": {"t": STRING}}, inputs=takes("q", q=STRING))
+    tool = giving({"type": "object", "properties": {"t": STRING}}, inputs=input_schema("q", q=STRING))
     promise = promising(
-        {"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}}, takes(a=STRING)
+        {"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}}, input_schema(a=STRING)
     )
     assert {each.code for each in refused(entry("$.t"), promise, tool)} == {"contract_mismatch"}
     assert {each.code for each in refused(entry("$.t"), promise, tool, entry=HookEntry(builds=True))} >= {

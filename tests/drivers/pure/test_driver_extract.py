@@ -81,7 +81,7 @@ def test_a_filter_passes_over_what_has_no_members() -> None:
         ("$.empty[*].name", []),
     ],
 )
-def test_what_stands_after_a_star_or_a_filter_is_applied_to_each_element(text: str, found: Any) -> None:
+def test_the_steps_after_a_star_or_a_filter_apply_to_each_element(text: str, found: Any) -> None:
     assert find(text) == found
 
 
@@ -161,7 +161,7 @@ def test_a_null_that_is_there_is_a_value() -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_is_no_path_is_refused_with_the_file_at_its_character(text: str, position: int) -> None:
+def test_an_invalid_path_is_refused_with_the_file_at_its_character(text: str, position: int) -> None:
     reading = as_driver(driver(implements=[entry(text)]))
     assert reading.value is None
     (problem,) = reading.problems

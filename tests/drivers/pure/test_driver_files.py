@@ -74,7 +74,7 @@ def test_the_example_of_the_specification_is_read_in_every_field() -> None:
 
 
 @pytest.mark.req("AIP-compat-1")
-def test_a_fault_of_each_kind_is_told_by_its_schema_and_in_that_order() -> None:
+def test_faults_of_each_kind_are_reported_by_schema_and_in_order() -> None:
     data = driver(connection_options={"timeout_ms": 1}, requires={"os": ["beos"]})
     reading = as_driver(data)
     assert [(each.schema, each.field) for each in reading.errors] == [
@@ -161,7 +161,7 @@ def test_protocol_version_is_text(version: Any) -> None:
 
 @pytest.mark.req("AIP-proto-2")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
-def test_the_month_of_a_protocol_version_stands_for_it(version: str) -> None:
+def test_the_month_of_a_protocol_version_means_that_version(version: str) -> None:
     assert warnings(driver(protocol_version=version)) == []
     short = driver(protocol_version=version[:7])
     assert warnings(short) == [("protocol_version_partial", "/protocol_version")]
@@ -171,7 +171,7 @@ def test_the_month_of_a_protocol_version_stands_for_it(version: str) -> None:
 
 @pytest.mark.req("AIP-proto-2")
 @pytest.mark.parametrize("version", ["2025", "2025-04", "v1", ""])
-def test_an_unknown_protocol_version_is_said_and_targets_the_latest(version: str) -> None:
+def test_an_unknown_protocol_version_is_reported_and_targets_the_latest(version: str) -> None:
     data = driver(protocol_version=version)
     assert warnings(data) == [("protocol_version_unknown", "/protocol_version")]
     assert loaded(data).protocol_version is None
@@ -489,7 +489,7 @@ def test_durations_are_iso_8601(every: str, seconds: float) -> None:
 
 @pytest.mark.req("AIP-30.health-1")
 @pytest.mark.parametrize("every", ["5m", "P-1D", "P", "PT", "P1M", "P1Y", "PT1H1D", "PT0S", "P999999D", "P1DT", "P 1D"])
-def test_what_is_no_duration_is_refused(every: str) -> None:
+def test_an_invalid_duration_is_refused(every: str) -> None:
     assert errors(driver(health_check={"method": "ping", "every": every})) == [
         ("schema_invalid", "/health_check/every")
     ]
@@ -503,7 +503,7 @@ def test_a_health_check_has_what_its_method_needs() -> None:
     assert errors(driver(health_check={"method": "exec", "cmd": "a | b"})) == [("command_invalid", "/health_check/cmd")]
 
 
-def test_a_way_of_expiry_that_nobody_knows_is_said() -> None:
+def test_an_unknown_way_of_expiry_is_reported() -> None:
     assert warnings(driver(auth={"expiry": {"detect": "moon:full"}})) == [("detect_unknown", "/auth/expiry/detect")]
     assert warnings(driver(auth={"expiry": {"detect": "http_status:401"}})) == []
 
@@ -574,7 +574,7 @@ def test_everything_of_an_entry_is_read() -> None:
 
 
 @pytest.mark.req("AIP-file-2", "AIP-file-3")
-def test_the_folder_and_the_suffix_are_said_and_strict_makes_them_errors() -> None:
+def test_the_folder_and_the_suffix_are_reported_and_strict_makes_them_errors() -> None:
     assert warnings(driver(), folder="filesystem-mcp") == []
     named = as_driver(driver(), folder="fs")
     assert told(named.warnings) == [("folder_name", "/id")]
@@ -586,7 +586,7 @@ def test_the_folder_and_the_suffix_are_said_and_strict_makes_them_errors() -> No
 
 
 @pytest.mark.req("AIP-file-4")
-def test_an_entry_file_of_another_language_is_said_not_to_run() -> None:
+def test_an_entry_file_of_another_language_is_reported_as_not_run() -> None:
     assert warnings(driver(), beside={"DRIVER.md", "driver.ts"}) == [("entry_not_run", "")]
     assert warnings(driver(), beside={"DRIVER.md", "driver.ts", "driver.py"}) == []
 

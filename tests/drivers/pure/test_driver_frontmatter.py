@@ -107,11 +107,11 @@ def test_every_field_has_its_line_and_one_that_is_absent_that_of_what_is_around_
     assert places.line("/absent") == 1
 
 
-def test_an_alias_is_what_it_stands_for() -> None:
+def test_an_alias_means_what_it_replaces() -> None:
     assert data("a: &x {k: [1]}\nb: *x\nc: &y t\nd: *y") == {"a": {"k": [1]}, "b": {"k": [1]}, "c": "t", "d": "t"}
 
 
-def test_aliases_are_bounded_by_what_they_stand_for() -> None:
+def test_aliases_are_bounded_by_the_names_they_replace() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     problem = refusal(fenced("\n".join(lines)))
@@ -196,7 +196,7 @@ def test_a_number_that_json_has_not_is_refused(number: str) -> None:
         ("---\na: 1\n---\n".encode("utf-16"), 1),
     ],
 )
-def test_what_is_no_frontmatter_is_refused_with_its_line(content: bytes, line: int) -> None:
+def test_invalid_frontmatter_is_refused_with_its_line(content: bytes, line: int) -> None:
     assert refusal(content).line == line
 
 

@@ -6,7 +6,17 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.drivers.driver_bindings import GIT_STATUS, STRING, bound, checked, entry, files, giving, promising, takes
+from tests.drivers.driver_bindings import (
+    GIT_STATUS,
+    STRING,
+    bound,
+    checked,
+    entry,
+    files,
+    giving,
+    input_schema,
+    promising,
+)
 from tests.drivers.driver_texts import as_contract, as_driver, contract, driver
 
 from interlock.drivers.protocol.binding.match import Bound, HookEntry, check_binding, contract_misfits
@@ -34,7 +44,9 @@ def fails(bound: Bound, given: dict[str, Any], context: dict[str, Any] | None = 
 
 @pytest.mark.req("AIP-map-1")
 def test_a_renamed_input_goes_to_its_argument_alone() -> None:
-    query = serving(entry(mapping={"sql": "query"}), takes("sql", sql=STRING), takes("query", query=STRING))
+    query = serving(
+        entry(mapping={"sql": "query"}), input_schema("sql", sql=STRING), input_schema("query", query=STRING)
+    )
     assert sent(query, {"sql": "select 1"}) == {"query": "select 1"}
 
 
@@ -52,7 +64,7 @@ def test_a_renamed_input_goes_to_its_argument_alone() -> None:
     ],
 )
 def test_a_value_passes_unchanged(text: bytes) -> None:
-    passing = serving(entry(mapping={"a": "b"}), takes(a=ANY), takes(b=ANY))
+    passing = serving(entry(mapping={"a": "b"}), input_schema(a=ANY), input_schema(b=ANY))
     arguments = sent(passing, {"a": decode_value(text)})
     assert decode_value(encode_value(arguments["b"])) == decode_value(text)
     assert type(arguments["b"]) is type(decode_value(text))
@@ -66,26 +78,30 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from("abc"), VALUES))
-def test_whatever_is_given_arrives_under_the_names_of_the_server(given: dict[str, Any]) -> None:
-    swapped = serving(entry(mapping={"a": "b", "b": "a"}), takes(a=ANY, b=ANY, c=ANY), takes(a=ANY, b=ANY, c=ANY))
+def test_any_arguments_arrive_under_the_names_of_the_server(given: dict[str, Any]) -> None:
+    swapped = serving(
+        entry(mapping={"a": "b", "b": "a"}), input_schema(a=ANY, b=ANY, c=ANY), input_schema(a=ANY, b=ANY, c=ANY)
+    )
     names = {"a": "b", "b": "a", "c": "c"}
     assert sent(swapped, given) == {names[name]: value for name, value in given.items()}
 
 
 @pytest.mark.req("AIP-map-2")
 def test_without_a_mapping_the_names_are_the_contracts() -> None:
-    plain = serving(entry(), takes(path=STRING), takes(path=STRING))
+    plain = serving(entry(), input_schema(path=STRING), input_schema(path=STRING))
     assert sent(plain, {"path": "/workspace/a"}) == {"path": "/workspace/a"}
     assert sent(plain, {}) == {}
 
 
 @pytest.mark.req("AIP-map-2")
 def test_inputs_that_a_mapping_does_not_list_keep_their_names() -> None:
-    partly = serving(entry(mapping={"sql": "query"}), takes(sql=STRING, limit=ANY), takes(query=STRING, limit=ANY))
+    partly = serving(
+        entry(mapping={"sql": "query"}), input_schema(sql=STRING, limit=ANY), input_schema(query=STRING, limit=ANY)
+    )
     assert sent(partly, {"sql": "select 1", "limit": 5}) == {"query": "select 1", "limit": 5}
 
 
-INPUTS = promising({}, takes("a", "b", a=STRING, b=STRING))
+INPUTS = promising({}, input_schema("a", "b", a=STRING, b=STRING))
 
 
 @pytest.mark.req("AIP-map-3")
@@ -113,28 +129,34 @@ def test_two_inputs_may_swap_their_names() -> None:
 
 def test_an_input_that_is_dropped_leaves_its_argument_to_another() -> None:
     narrowed = entry(mapping={"a": "b"}, own_schema_narrowing={"drop_inputs": ["b"]})
-    assert checked(narrowed, promising({}, takes("a", a=STRING, b=STRING))) == []
+    assert checked(narrowed, promising({}, input_schema("a", a=STRING, b=STRING))) == []
 
 
 def test_a_contract_may_name_its_inputs_in_definitions_and_alternatives() -> None:
     inputs = {
         "$ref": "#/$defs/both",
-        "$defs": {"both": {"type": "object", "allOf": [takes(a=STRING)], "anyOf": [takes(b=STRING), takes(c=STRING)]}},
-        "dependentSchemas": {"a": takes(d=STRING)},
-        "then": takes(e=STRING),
+        "$defs": {
+            "both": {
+                "type": "object",
+                "allOf": [input_schema(a=STRING)],
+                "anyOf": [input_schema(b=STRING), input_schema(c=STRING)],
+            }
+        },
+        "dependentSchemas": {"a": input_schema(d=STRING)},
+        "then": input_schema(e=STRING),
     }
     named = entry(mapping={"a": "v", "b": "w", "c": "x", "d": "y", "e": "z"})
     assert checked(named, promising({}, inputs)) == []
 
 
 ENTRY = HookEntry(transforms=frozenset({"t"}))
-RATIO = promising({}, takes(aspect_ratio=STRING, prompt=STRING))
+RATIO = promising({}, input_schema(aspect_ratio=STRING, prompt=STRING))
 
 
 @pytest.mark.req("AIP-map-4")
 def test_mapping_runs_before_argument_mapping() -> None:
     one = entry(mapping={"aspect": "ratio"}, own_mapping={"aspect": {"from": "aspect_ratio", "transform": "t"}})
-    tool = giving(inputs=takes(ratio={"type": "number"}, prompt=STRING))
+    tool = giving(inputs=input_schema(ratio={"type": "number"}, prompt=STRING))
     both = bound(one, RATIO, tool, entry=ENTRY)
     made = both.arguments({"aspect_ratio": "16:9", "prompt": "a cat"}, {}, {"aspect_ratio": 1.78})
     assert made == {"ratio": 1.78, "prompt": "a cat"}
@@ -143,14 +165,14 @@ def test_mapping_runs_before_argument_mapping() -> None:
 
 def test_a_transform_that_was_not_run_sends_nothing() -> None:
     one = entry(own_mapping={"aspect": {"from": "aspect_ratio", "transform": "t"}})
-    both = bound(one, RATIO, giving(inputs=takes(aspect=STRING, prompt=STRING)), entry=ENTRY)
+    both = bound(one, RATIO, giving(inputs=input_schema(aspect=STRING, prompt=STRING)), entry=ENTRY)
     assert fails(both, {"aspect_ratio": "16:9"}).code == "internal"
 
 
 @pytest.mark.req("AIP-map-4")
 def test_in_its_string_form_the_key_of_mapping_is_the_contracts_input() -> None:
     renamed = bound(
-        entry(own_mapping={"aspect_ratio": "ratio"}), RATIO, giving(inputs=takes(ratio=STRING, prompt=STRING))
+        entry(own_mapping={"aspect_ratio": "ratio"}), RATIO, giving(inputs=input_schema(ratio=STRING, prompt=STRING))
     )
     assert sent(renamed, {"aspect_ratio": "16:9"}) == {"ratio": "16:9"}
 
@@ -186,7 +208,7 @@ def test_a_default_serves_an_argument_that_the_contract_does_not_have() -> None:
 
 
 def test_a_default_gives_way_to_an_input_of_the_contract() -> None:
-    limited = serving(entry(argument_defaults={"limit": 10}), takes(limit=ANY), takes(limit=ANY))
+    limited = serving(entry(argument_defaults={"limit": 10}), input_schema(limit=ANY), input_schema(limit=ANY))
     assert sent(limited, {}) == {"limit": 10}
     assert sent(limited, {"limit": None}) == {"limit": None}
 
@@ -195,8 +217,8 @@ def test_a_default_gives_way_to_an_input_of_the_contract() -> None:
 def test_the_context_overrides_what_the_input_says() -> None:
     tenant = serving(
         entry(context_arguments={"tenant": "context.tenant_id"}),
-        takes(tenant=STRING, q=STRING),
-        takes("tenant", tenant=STRING, q=STRING),
+        input_schema(tenant=STRING, q=STRING),
+        input_schema("tenant", tenant=STRING, q=STRING),
     )
     for number in range(1000):
         mine = f"tenant-{number % 2}"
@@ -204,7 +226,7 @@ def test_the_context_overrides_what_the_input_says() -> None:
 
 
 def test_the_context_may_be_nested() -> None:
-    deep = serving(entry(context_arguments={"who": "context.user.id"}), takes(), takes("who", who=STRING))
+    deep = serving(entry(context_arguments={"who": "context.user.id"}), input_schema(), input_schema("who", who=STRING))
     assert sent(deep, {}, {"user": {"id": "u1"}}) == {"who": "u1"}
 
 
@@ -212,7 +234,9 @@ def test_the_context_may_be_nested() -> None:
 @pytest.mark.parametrize("context", [{}, {"tenant_id": None}, {"tenant": "x"}, {"tenant_id": None, "user_id": "x"}])
 def test_a_context_that_is_absent_ends_the_call(context: dict[str, Any]) -> None:
     tenant = serving(
-        entry(context_arguments={"tenant": "context.tenant_id"}), takes(tenant=STRING), takes(tenant=STRING)
+        entry(context_arguments={"tenant": "context.tenant_id"}),
+        input_schema(tenant=STRING),
+        input_schema(tenant=STRING),
     )
     failed = fails(tenant, {"tenant": "mine"}, context)
     assert failed.code == "input_invalid"
@@ -220,14 +244,14 @@ def test_a_context_that_is_absent_ends_the_call(context: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("path", ["tenant_id", "context", "context.", "context..a", "secrets.X", ""])
-def test_what_is_no_place_in_the_context_is_refused(path: str) -> None:
+def test_an_unknown_place_in_the_context_is_refused(path: str) -> None:
     assert [each[0] for each in checked(entry(context_arguments={"tenant": path}))] == ["mapping_invalid"]
 
 
 @pytest.mark.req("AIP-security-7", "AIP-map-2")
 @pytest.mark.parametrize("name", ["repo_path", "tenant", "query"], ids=["a default", "the context", "a renamed input"])
 def test_a_further_input_reaches_no_argument_that_something_else_feeds(name: str) -> None:
-    inputs = {**takes("sql", sql=STRING), "additionalProperties": True}
+    inputs = {**input_schema("sql", sql=STRING), "additionalProperties": True}
     guarded = serving(
         entry(
             mapping={"sql": "query"},
@@ -235,7 +259,10 @@ def test_a_further_input_reaches_no_argument_that_something_else_feeds(name: str
             context_arguments={"tenant": "context.tenant_id"},
         ),
         inputs,
-        {**takes("query", "repo_path", query=STRING, repo_path=STRING, tenant=STRING), "additionalProperties": True},
+        {
+            **input_schema("query", "repo_path", query=STRING, repo_path=STRING, tenant=STRING),
+            "additionalProperties": True,
+        },
     )
     failed = fails(guarded, {"sql": "select 1", name: "mine"}, {"tenant_id": "t"})
     assert failed.code == "input_invalid"
@@ -244,19 +271,21 @@ def test_a_further_input_reaches_no_argument_that_something_else_feeds(name: str
 
 
 def test_an_input_that_the_contract_does_not_declare_is_not_sent() -> None:
-    plain = serving(entry(), takes(path=STRING), takes(path=STRING, force={"type": "boolean"}))
+    plain = serving(entry(), input_schema(path=STRING), input_schema(path=STRING, force={"type": "boolean"}))
     failed = fails(plain, {"path": "/a", "force": True})
     assert (failed.code, "'force'" in failed.message) == ("input_invalid", True)
 
 
 def test_an_input_that_is_required_but_not_described_is_declared() -> None:
     inputs = {"type": "object", "required": ["path"]}
-    assert sent(serving(entry(), inputs, takes("path", path=ANY)), {"path": 1}) == {"path": 1}
+    assert sent(serving(entry(), inputs, input_schema("path", path=ANY)), {"path": 1}) == {"path": 1}
 
 
 @pytest.mark.req("AIP-30.implements-4")
 def test_a_call_that_uses_a_dropped_input_is_refused_and_not_stripped() -> None:
-    narrowed = serving(entry(own_schema_narrowing={"drop_inputs": ["b"]}), takes(a=STRING, b=STRING), takes(a=STRING))
+    narrowed = serving(
+        entry(own_schema_narrowing={"drop_inputs": ["b"]}), input_schema(a=STRING, b=STRING), input_schema(a=STRING)
+    )
     failed = fails(narrowed, {"a": "1", "b": "2"})
     assert (failed.code, "'b'" in failed.message) == ("input_unsupported", True)
     assert sent(narrowed, {"a": "1"}) == {"a": "1"}
@@ -293,14 +322,14 @@ def test_a_timeout_is_narrowed_and_never_widened() -> None:
 
 @pytest.mark.req("AIP-tools-4")
 def test_the_default_of_the_contract_is_sent_where_the_server_requires_the_argument() -> None:
-    inputs = takes(limit={"type": "integer", "default": 10}, offset={"type": "integer", "default": 3})
-    limited = serving(entry(), inputs, takes("limit", limit={"type": "integer"}, offset={"type": "integer"}))
+    inputs = input_schema(limit={"type": "integer", "default": 10}, offset={"type": "integer", "default": 3})
+    limited = serving(entry(), inputs, input_schema("limit", limit={"type": "integer"}, offset={"type": "integer"}))
     assert sent(limited, {}) == {"limit": 10}
     assert sent(limited, {"limit": 5}) == {"limit": 5}
 
 
 def test_the_arguments_of_a_call_are_its_own() -> None:
-    plain = serving(entry(argument_defaults={"b": [1]}), takes(a=ANY), takes(a=ANY, b=ANY))
+    plain = serving(entry(argument_defaults={"b": [1]}), input_schema(a=ANY), input_schema(a=ANY, b=ANY))
     first, second = sent(plain, {"a": 1}), sent(plain, {"a": 1})
     first["c"] = 1
     assert second == {"a": 1, "b": [1]}

@@ -16,10 +16,10 @@ from tests.drivers.driver_bindings import (
     entry,
     files,
     giving,
+    input_schema,
     matched,
     promising,
     refused,
-    takes,
 )
 from tests.drivers.driver_texts import contract
 
@@ -27,7 +27,7 @@ from interlock.drivers.protocol.binding.match import Bound, HookEntry, digest_of
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.schemas.validators import compile_schema
 
-PATH = takes("path", path=STRING)
+PATH = input_schema("path", path=STRING)
 READS_A_FILE = contract(outputs={"type": "object"})
 
 
@@ -46,14 +46,17 @@ def test_the_file_servers_read_file_is_bound_without_a_doubt() -> None:
     ("tool", "told"),
     [
         (
-            giving(inputs=takes(name=STRING)),
+            giving(inputs=input_schema(name=STRING)),
             "input, /path: the contract has the input 'path', the server has no argument",
         ),
         (
-            giving(inputs=takes("path", path={"type": "integer"})),
+            giving(inputs=input_schema("path", path={"type": "integer"})),
             "input, /path: the contract has string, the server has",
         ),
-        (giving(inputs=takes("path", "key", path=STRING, key=STRING)), "input, /key: the contract has no input for it"),
+        (
+            giving(inputs=input_schema("path", "key", path=STRING, key=STRING)),
+            "input, /key: the contract has no input for it",
+        ),
         (
             giving({"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}),
             "output, /text: the contract has required, the server has never there",
@@ -63,9 +66,9 @@ def test_the_file_servers_read_file_is_bound_without_a_doubt() -> None:
     ids=["lacks an input", "another type", "one more required", "the output", "the effect"],
 )
 def test_a_tool_of_the_right_name_that_does_not_fit_is_refused(tool: dict[str, Any], told: str) -> None:
-    if tool["inputSchema"] == takes():
+    if tool["inputSchema"] == input_schema():
         tool = {**tool, "inputSchema": PATH}
-    promise = promising(takes("text", text=STRING), PATH)
+    promise = promising(input_schema("text", text=STRING), PATH)
     (problem,) = refused(entry(), promise, tool)
     assert problem.message.startswith("binding 0 (fs-read to 'tool'), ")
     assert told in problem.message
@@ -74,8 +77,8 @@ def test_a_tool_of_the_right_name_that_does_not_fit_is_refused(tool: dict[str, A
 
 @pytest.mark.req("AIP-tools-2")
 def test_every_difference_is_listed() -> None:
-    promise = promising({"type": "array"}, takes("a", "b", a=STRING, b=STRING))
-    tool = giving(STRING, takes("a", "c", a={"type": "integer"}, c=STRING), annotations={"readOnlyHint": False})
+    promise = promising({"type": "array"}, input_schema("a", "b", a=STRING, b=STRING))
+    tool = giving(STRING, input_schema("a", "c", a={"type": "integer"}, c=STRING), annotations={"readOnlyHint": False})
     problems = refused(entry(), promise, tool)
     assert [each.message.split(": ")[0].partition("), ")[2] for each in problems] == [
         "input, /c",
@@ -92,11 +95,11 @@ def test_every_difference_is_listed() -> None:
 @pytest.mark.parametrize(
     ("inputs", "arguments"),
     [
-        (takes(), PATH),
-        (takes(path=STRING), PATH),
-        (takes("path", "key", path=STRING, key=STRING), PATH),
+        (input_schema(), PATH),
+        (input_schema(path=STRING), PATH),
+        (input_schema("path", "key", path=STRING, key=STRING), PATH),
         (PATH, {"type": "object"}),
-        (PATH, {**takes(), "additionalProperties": False}),
+        (PATH, {**input_schema(), "additionalProperties": False}),
     ],
     ids=["fed by nothing", "fed by an optional input", "no argument", "no properties at all", "closed"],
 )
@@ -109,13 +112,13 @@ def test_inputs_and_arguments_that_do_not_meet_are_refused(inputs: Any, argument
     ("one", "inputs", "arguments"),
     [
         (entry(), PATH, READ_FILE["inputSchema"]),
-        (entry(argument_defaults={"path": "/a"}), takes(), PATH),
-        (entry(context_arguments={"who": "context.user_id"}), takes(), takes("who", who=STRING)),
-        (entry(), takes("key", key=STRING), {**takes(), "additionalProperties": True}),
-        (entry(), takes("key", key=STRING), {**takes(), "additionalProperties": STRING}),
-        (entry(), takes(path={**STRING, "default": "/"}), PATH),
-        (entry(mapping={"file": "path"}), takes("file", file=STRING), PATH),
-        (entry(own_schema_narrowing={"drop_inputs": ["key"]}), takes(key=STRING), takes()),
+        (entry(argument_defaults={"path": "/a"}), input_schema(), PATH),
+        (entry(context_arguments={"who": "context.user_id"}), input_schema(), input_schema("who", who=STRING)),
+        (entry(), input_schema("key", key=STRING), {**input_schema(), "additionalProperties": True}),
+        (entry(), input_schema("key", key=STRING), {**input_schema(), "additionalProperties": STRING}),
+        (entry(), input_schema(path={**STRING, "default": "/"}), PATH),
+        (entry(mapping={"file": "path"}), input_schema("file", file=STRING), PATH),
+        (entry(own_schema_narrowing={"drop_inputs": ["key"]}), input_schema(key=STRING), input_schema()),
     ],
     ids=[
         "optional arguments",
@@ -148,20 +151,22 @@ def test_constants_and_context_need_an_argument_that_takes_them(one: dict[str, A
 
 @pytest.mark.req("AIP-tools-5")
 def test_a_mapped_pair_is_compared_under_its_two_names() -> None:
-    promise = promising({}, takes("mode", mode={"enum": ["a", "b"]}))
-    (problem,) = refused(entry(mapping={"mode": "kind"}), promise, giving(inputs=takes("kind", kind={"enum": ["a"]})))
+    promise = promising({}, input_schema("mode", mode={"enum": ["a", "b"]}))
+    (problem,) = refused(
+        entry(mapping={"mode": "kind"}), promise, giving(inputs=input_schema("kind", kind={"enum": ["a"]}))
+    )
     assert 'input, /kind: the contract has "b", the server has' in problem.message
 
 
 def test_an_argument_from_the_context_is_not_compared_with_the_input_it_overrides() -> None:
     one = entry(context_arguments={"tenant": "context.tenant_id"})
-    promise = promising({}, takes(tenant={"type": "integer"}))
-    assert isinstance(matched(one, promise, giving(inputs=takes("tenant", tenant=STRING))), Bound)
+    promise = promising({}, input_schema(tenant={"type": "integer"}))
+    assert isinstance(matched(one, promise, giving(inputs=input_schema("tenant", tenant=STRING))), Bound)
 
 
 @pytest.mark.req("AIP-tools-6")
 def test_the_path_is_walked_through_the_output_schema() -> None:
-    entities = {"type": "array", "items": takes("name", name=STRING)}
+    entities = {"type": "array", "items": input_schema("name", name=STRING)}
     assert bound(entry("$.entities"), promising(entities), READ_GRAPH).warnings == ()
     assert bound(entry("$.entities[*].name"), promising({"type": "array", "items": STRING}), READ_GRAPH).warnings == ()
     assert bound(entry("$.relations[0].to"), promising(STRING), READ_GRAPH).warnings == ()
@@ -177,8 +182,8 @@ def test_a_path_to_what_a_closed_output_schema_does_not_have_is_refused(path: st
 PAIR = {"type": "array", "prefixItems": [STRING, {"type": "integer"}]}
 CHOICE = {
     "anyOf": [
-        {**takes("a", a=STRING), "additionalProperties": False},
-        {**takes("a", "b", a={"type": "integer"}, b=STRING), "additionalProperties": False},
+        {**input_schema("a", a=STRING), "additionalProperties": False},
+        {**input_schema("a", "b", a={"type": "integer"}, b=STRING), "additionalProperties": False},
     ]
 }
 
@@ -186,15 +191,20 @@ CHOICE = {
 @pytest.mark.parametrize(
     ("path", "offered", "outputs", "fits"),
     [
-        ("$.p[1]", takes("p", "q", p=PAIR, q=STRING), {"type": "integer"}, True),
-        ("$.p[1]", takes("p", "q", p=PAIR, q=STRING), STRING, False),
-        ("$.p[0]", {**DRAFT_07, **takes("p", "q", p={"type": "array", "items": [STRING]}, q=STRING)}, STRING, True),
+        ("$.p[1]", input_schema("p", "q", p=PAIR, q=STRING), {"type": "integer"}, True),
+        ("$.p[1]", input_schema("p", "q", p=PAIR, q=STRING), STRING, False),
+        (
+            "$.p[0]",
+            {**DRAFT_07, **input_schema("p", "q", p={"type": "array", "items": [STRING]}, q=STRING)},
+            STRING,
+            True,
+        ),
         ("$.a", CHOICE, {"type": ["string", "integer"]}, True),
         ("$.a", CHOICE, {"type": "array"}, False),
         ("$.b", CHOICE, STRING, True),
         ("$.c", CHOICE, STRING, False),
-        ("$.x.y", {"type": "object", "additionalProperties": takes("y", y=STRING)}, STRING, True),
-        ("$.x.y", {"type": "object", "additionalProperties": takes("y", y=STRING)}, {"type": "array"}, False),
+        ("$.x.y", {"type": "object", "additionalProperties": input_schema("y", y=STRING)}, STRING, True),
+        ("$.x.y", {"type": "object", "additionalProperties": input_schema("y", y=STRING)}, {"type": "array"}, False),
     ],
 )
 @pytest.mark.req("AIP-tools-6")
@@ -208,10 +218,13 @@ def test_a_path_goes_through_pairs_alternatives_and_maps(path: str, offered: Any
 @pytest.mark.parametrize(
     ("path", "offered"),
     [
-        ("$.p[2]", takes("p", "q", p=PAIR, q=STRING)),
-        ("$.p[*]", takes("p", "q", p=PAIR, q=STRING)),
+        ("$.p[2]", input_schema("p", "q", p=PAIR, q=STRING)),
+        ("$.p[*]", input_schema("p", "q", p=PAIR, q=STRING)),
         ("$.p[0]", {"type": "object", "properties": {"p": {**PAIR, "allOf": [PAIR]}}}),
-        ("$.d", {"anyOf": [takes("a", a=STRING), {**takes("d", d=STRING), "additionalProperties": False}]}),
+        (
+            "$.d",
+            {"anyOf": [input_schema("a", a=STRING), {**input_schema("d", d=STRING), "additionalProperties": False}]},
+        ),
     ],
 )
 def test_a_path_to_where_a_schema_is_silent_is_unverified(path: str, offered: Any) -> None:
@@ -219,7 +232,7 @@ def test_a_path_to_where_a_schema_is_silent_is_unverified(path: str, offered: An
 
 
 def test_a_path_to_what_an_open_output_schema_does_not_name_is_unverified() -> None:
-    assert unverified(bound(entry("$.other"), promising({}), giving(takes("a", "b", a=STRING, b=STRING)))) != []
+    assert unverified(bound(entry("$.other"), promising({}), giving(input_schema("a", "b", a=STRING, b=STRING)))) != []
 
 
 @pytest.mark.req("AIP-tools-6")
@@ -227,7 +240,7 @@ def test_a_text_for_an_array_is_refused_with_the_hint_to_parse_it() -> None:
     (problem,) = refused(entry("$.content"), promising({"type": "array"}, PATH), LIST_DIRECTORY)
     assert "the contract has array, the server has string" in problem.message
     assert "add result_parse" in problem.hint
-    number = giving(takes("p", "q", p=PAIR, q=STRING))
+    number = giving(input_schema("p", "q", p=PAIR, q=STRING))
     for one, promise, tool in (
         (entry("$.p[1]"), promising(STRING), number),
         (entry("$.content", result_parse={"from": "text"}), promising({"type": "array"}, PATH), LIST_DIRECTORY),
@@ -248,7 +261,7 @@ def test_a_tool_without_output_schema_is_recorded_as_unverified() -> None:
     [
         ({"type": ["string", "null"]}, STRING),
         (STRING, {"anyOf": [STRING, {"type": "null"}]}),
-        (takes(a=STRING), takes("a", a=STRING)),
+        (input_schema(a=STRING), input_schema("a", a=STRING)),
     ],
 )
 def test_an_output_that_can_fit_is_not_refused(outputs: Any, given_by: Any) -> None:
@@ -256,8 +269,8 @@ def test_an_output_that_can_fit_is_not_refused(outputs: Any, given_by: Any) -> N
 
 
 def test_dropped_outputs_are_left_out_of_the_comparison() -> None:
-    promise = promising(takes("a", a=STRING, secret={"type": "integer"}))
-    tool = giving(takes("a", "secret", a=STRING, secret=STRING))
+    promise = promising(input_schema("a", a=STRING, secret={"type": "integer"}))
+    tool = giving(input_schema("a", "secret", a=STRING, secret=STRING))
     refused(entry(), promise, tool)
     narrowed = entry(own_schema_narrowing={"drop_outputs": ["secret"]})
     found = bound(narrowed, promise, tool)
@@ -266,13 +279,13 @@ def test_dropped_outputs_are_left_out_of_the_comparison() -> None:
 
 def test_a_wrapped_output_is_compared_as_it_will_be() -> None:
     one = entry("$.content", result_wrap="text")
-    assert bound(one, promising(takes("text", text=STRING), PATH), READ_FILE).warnings == ()
-    refused(one, promising(takes("text", text={"type": "array"}), PATH), READ_FILE)
+    assert bound(one, promising(input_schema("text", text=STRING), PATH), READ_FILE).warnings == ()
+    refused(one, promising(input_schema("text", text={"type": "array"}), PATH), READ_FILE)
 
 
 @pytest.mark.req("AIP-tools-7")
 def test_a_tool_that_says_it_mutates_is_not_bound_to_a_contract_that_only_reads() -> None:
-    inputs = takes("path", "content", path=STRING, content=STRING)
+    inputs = input_schema("path", "content", path=STRING, content=STRING)
     (problem,) = refused(entry(), promising({"type": "object"}, inputs), WRITE_FILE)
     assert ", effect: " in problem.message
     declared = promising({"type": "object"}, inputs, mutates=["fs:/workspace"], approval="always")
@@ -285,7 +298,7 @@ def test_a_tool_that_says_it_mutates_is_not_bound_to_a_contract_that_only_reads(
     [None, {}, {"title": "x"}, {"readOnlyHint": True}, {"readOnlyHint": None}, {"destructiveHint": False}, "no object"],
     ids=str,
 )
-def test_what_is_not_said_restricts_nothing(annotations: Any) -> None:
+def test_undeclared_limits_restrict_nothing(annotations: Any) -> None:
     tool = giving(annotations=annotations) if annotations is not None else giving()
     assert isinstance(matched(entry(), promising({}), tool), Bound)
 
@@ -317,7 +330,7 @@ def test_a_tool_that_says_it_only_reads_relaxes_nothing() -> None:
     ids=["pattern", "oneOf", "if", "format"],
 )
 def test_what_cannot_be_decided_is_a_warning_and_is_checked_at_the_call(schema: Any, wrong: str) -> None:
-    arguments = {**DRAFT_07, **takes("path", path=schema)}
+    arguments = {**DRAFT_07, **input_schema("path", path=schema)}
     found = bound(entry(), promising({}, PATH), giving({}, arguments))
     assert len(unverified(found)) >= 1
     failed = found.arguments({"path": wrong}, {})
@@ -326,10 +339,12 @@ def test_what_cannot_be_decided_is_a_warning_and_is_checked_at_the_call(schema: 
     assert wrong not in failed.message
 
 
-@pytest.mark.parametrize("keyword", [{"anyOf": [takes("a"), takes("b")]}, {"minProperties": 1}, {"not": takes("a")}])
+@pytest.mark.parametrize(
+    "keyword", [{"anyOf": [input_schema("a"), input_schema("b")]}, {"minProperties": 1}, {"not": input_schema("a")}]
+)
 def test_rules_about_the_arguments_as_a_whole_are_warned_of(keyword: dict[str, Any]) -> None:
-    arguments = {**takes(a=STRING, b=STRING), **keyword}
-    assert unverified(bound(entry(), promising({}, takes(a=STRING, b=STRING)), giving({}, arguments))) != []
+    arguments = {**input_schema(a=STRING, b=STRING), **keyword}
+    assert unverified(bound(entry(), promising({}, input_schema(a=STRING, b=STRING)), giving({}, arguments))) != []
 
 
 @pytest.mark.req("AIP-tools-11", "AIP-tools-8")
@@ -339,7 +354,11 @@ def test_a_schema_is_read_by_its_own_draft(draft: dict[str, Any]) -> None:
     pair = {"type": "array", "items": [STRING, {"type": "integer"}]}
     if draft is not DRAFT_07:
         pair = {"type": "array", "prefixItems": [STRING, {"type": "integer"}]}
-    found = bound(entry(), promising({}, takes("p", p={"type": "array"})), giving({}, {**draft, **takes("p", p=pair)}))
+    found = bound(
+        entry(),
+        promising({}, input_schema("p", p={"type": "array"})),
+        giving({}, {**draft, **input_schema("p", p=pair)}),
+    )
     assert found.arguments({"p": ["a", 1]}, {}) == {"p": ["a", 1]}
     assert isinstance(found.arguments({"p": [1, 1]}, {}), DriverRefusal)
 
@@ -351,14 +370,16 @@ def test_a_reference_elsewhere_is_not_fetched_and_is_unknown() -> None:
         listening.listen()
         listening.setblocking(False)
         there = f"http://127.0.0.1:{listening.getsockname()[1]}/path.json"
-        arguments = takes("path", "mode", path={"$ref": there}, mode={"$ref": f"{there}#/$defs/mode"})
-        promise = promising({}, takes("path", "mode", path=STRING, mode=STRING))
+        arguments = input_schema("path", "mode", path={"$ref": there}, mode={"$ref": f"{there}#/$defs/mode"})
+        promise = promising({}, input_schema("path", "mode", path=STRING, mode=STRING))
         found = bound(entry(), promise, giving({"$ref": there}, arguments))
         assert found.arguments({"path": "/a", "mode": "x"}, {}) == {"path": "/a", "mode": "x"}
         with pytest.raises(BlockingIOError):
             listening.accept()
     assert any("not fetched" in each for each in unverified(found))
-    whole = bound(entry(), promising({}, takes("p", p=STRING)), giving({"type": "object"}, takes("p", p=STRING)))
+    whole = bound(
+        entry(), promising({}, input_schema("p", p=STRING)), giving({"type": "object"}, input_schema("p", p=STRING))
+    )
     assert not any("not fetched" in each for each in unverified(whole))
 
 
@@ -398,18 +419,18 @@ def test_a_reference_in_a_circle_around_the_input_is_warned_of(inputs: Any, argu
 
 
 def test_an_argument_that_only_a_pattern_may_name_is_warned_of() -> None:
-    arguments = {**takes(), "patternProperties": {"^p": STRING}}
+    arguments = {**input_schema(), "patternProperties": {"^p": STRING}}
     assert any("/path" in each for each in unverified(bound(entry(), promising({}, PATH), giving({}, arguments))))
 
 
 def test_arguments_that_are_open_in_one_place_and_closed_in_another_are_closed() -> None:
-    halves = [{**takes(), "additionalProperties": True}, {**takes(), "additionalProperties": False}]
+    halves = [{**input_schema(), "additionalProperties": True}, {**input_schema(), "additionalProperties": False}]
     refused(entry(), promising({}, PATH), giving({}, {"type": "object", "allOf": halves}))
 
 
 def test_records_are_compared_with_the_parts_their_pattern_names() -> None:
     def promised(*names: str) -> dict[str, Any]:
-        return promising({"type": "array", "items": takes(*names, **dict.fromkeys(names, STRING))}, PATH)
+        return promising({"type": "array", "items": input_schema(*names, **dict.fromkeys(names, STRING))}, PATH)
 
     records = entry(result_parse={"as": "records", "pattern": "(?P<name>.*)"})
     bound(records, promised("name"), LIST_DIRECTORY)
@@ -420,7 +441,7 @@ def test_records_are_compared_with_the_parts_their_pattern_names() -> None:
 
 def test_a_tool_that_says_nothing_about_its_input_takes_none() -> None:
     assert isinstance(matched(entry(), promising({}), {"name": "tool"}), Bound)
-    refused(entry(), promising({}, takes("a", a=STRING)), {"name": "tool"})
+    refused(entry(), promising({}, input_schema("a", a=STRING)), {"name": "tool"})
 
 
 def test_a_binding_that_is_wrong_in_itself_is_refused_before_the_tool_is_looked_at() -> None:
@@ -474,7 +495,7 @@ def test_a_text_falls_back_only_in_results_that_are_text_shaped() -> None:
 
 def test_problems_say_the_line_of_the_binding() -> None:
     driver, one, promised = files(entry(), promising({}))
-    found = match(driver, one, promised, giving(inputs=takes("x", x=STRING)))
+    found = match(driver, one, promised, giving(inputs=input_schema("x", x=STRING)))
     assert isinstance(found, tuple)
     assert {each.line for each in found} == {driver.places.line("/implements/0")}
 

@@ -16,9 +16,9 @@ from tests.drivers.driver_bindings import (
     bound,
     entry,
     giving,
+    input_schema,
     matched,
     promising,
-    takes,
     text_result,
 )
 from tests.drivers.driver_texts import as_driver, driver
@@ -29,7 +29,7 @@ from interlock.drivers.protocol.binding.results import NotPlain, read_literal
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.jsonrpc.codec import decode_value
 
-PATH = takes("path", path=STRING)
+PATH = input_schema("path", path=STRING)
 LISTED = r"^\[(?P<type>DIR|FILE)\] (?P<name>.*)$"
 IMAGE = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}
 
@@ -48,7 +48,7 @@ def reading(extract: str | None = None, outputs: Any = None, tool: Any = None, *
 
 @pytest.mark.req("AIP-extract-4")
 def test_the_structured_content_is_what_a_path_works_on() -> None:
-    now = giving(takes("timezone", "datetime", timezone=STRING, datetime=STRING), takes())
+    now = giving(input_schema("timezone", "datetime", timezone=STRING, datetime=STRING), input_schema())
     result = text_result('{"timezone": "Z"}', structuredContent={"timezone": "Europe/Berlin", "datetime": "2026"})
     assert reading("$.timezone", STRING, now).value(result) == "Europe/Berlin"
     graph = {"entities": [{"name": "a", "entityType": "b", "observations": []}], "relations": []}
@@ -57,8 +57,8 @@ def test_the_structured_content_is_what_a_path_works_on() -> None:
 
 
 @pytest.mark.req("AIP-extract-4", "AIP-extract-5")
-def test_texts_stand_under_content_joined_by_line_feeds() -> None:
-    echo = bound(entry("$.content"), promising(STRING, takes("message", message=STRING)), ECHO)
+def test_texts_are_under_content_joined_by_line_feeds() -> None:
+    echo = bound(entry("$.content"), promising(STRING, input_schema("message", message=STRING)), ECHO)
     assert echo.value(text_result("Echo: hi")) == "Echo: hi"
     assert echo.value(text_result("a", "b")) == "a\nb"
     assert reading("$.content").value({"content": []}) == ""
@@ -66,7 +66,7 @@ def test_texts_stand_under_content_joined_by_line_feeds() -> None:
 
 
 @pytest.mark.req("AIP-extract-4")
-def test_blocks_that_are_not_all_text_stand_under_content_as_they_are() -> None:
+def test_blocks_that_are_not_all_text_stay_under_content_as_they_are() -> None:
     result = {"content": [{"type": "text", "text": "Here:"}, IMAGE, {"type": "text", "text": "There."}]}
     assert reading("$.content[1].data", STRING).value(result) == IMAGE["data"]
     assert reading("$.content[?(@.type=='image')].mimeType").value(result) == ["image/png"]
@@ -75,7 +75,7 @@ def test_blocks_that_are_not_all_text_stand_under_content_as_they_are() -> None:
 
 @pytest.mark.req("AIP-extract-4")
 @pytest.mark.parametrize("structured", [False, [], None, 0, "", {}], ids=str)
-def test_structured_content_counts_as_present_whatever_it_is(structured: Any) -> None:
+def test_any_structured_content_counts_as_present(structured: Any) -> None:
     value = reading().value(text_result("x", structuredContent=structured))
     assert value == structured and type(value) is type(structured)
 
@@ -89,7 +89,7 @@ def test_big_integers_in_a_result_stay_what_they_are() -> None:
 
 @pytest.mark.req("AIP-extract-5")
 def test_text_that_satisfies_the_contract_is_not_read_as_json() -> None:
-    whole = reading(outputs=takes("content", content=STRING))
+    whole = reading(outputs=input_schema("content", content=STRING))
     assert whole.mode == "text"
     assert whole.value(text_result('{"content":"x"}')) == {"content": '{"content":"x"}'}
     assert reading("$.content[0].data", STRING).value({"content": [IMAGE]}) == IMAGE["data"]  # no text to read
@@ -115,8 +115,14 @@ def test_text_that_cannot_satisfy_the_contract_is_read_as_json() -> None:
         ("$.anything", STRING, giving(), {}, "text"),
         ("$.data.name", STRING, giving(), {}, "json"),
         (None, {"type": "array"}, giving(), {}, "json"),
-        (None, takes("rows", rows={"type": "array"}), giving(), {}, "json"),
-        (None, takes("text", text=takes("content", content=STRING)), giving(), {"result_wrap": "text"}, "text"),
+        (None, input_schema("rows", rows={"type": "array"}), giving(), {}, "json"),
+        (
+            None,
+            input_schema("text", text=input_schema("content", content=STRING)),
+            giving(),
+            {"result_wrap": "text"},
+            "text",
+        ),
         (None, {"type": "array"}, giving({"type": "object"}), {"result_parse": {"as": "lines"}}, "lines"),
         (None, {}, giving({"type": "object"}), {"result_parse": {"as": "python_literal"}}, "python_literal"),
     ],
@@ -152,7 +158,7 @@ def test_a_part_that_is_named_and_not_read_has_the_mode_of_that_part(source: str
 
 @pytest.mark.req("AIP-extract-5")
 def test_structured_content_that_is_missing_is_replaced_by_the_text_read_as_json() -> None:
-    numbers = reading("$.n", {"type": "integer"}, giving(takes("n", "m", n={"type": "integer"}, m=STRING)))
+    numbers = reading("$.n", {"type": "integer"}, giving(input_schema("n", "m", n={"type": "integer"}, m=STRING)))
     assert numbers.value(text_result('{"n":5,"m":""}')) == 5
     failed(numbers, text_result("five"))
 
@@ -174,7 +180,7 @@ def test_a_null_that_is_there_is_returned() -> None:
 @pytest.mark.req("AIP-extract-8")
 def test_python_literals_become_rows() -> None:
     one = entry("$.rows", result_parse={"as": "python_literal", "into": "rows"})
-    query = bound(one, promising({"type": "array"}, takes("query", query=STRING)), READ_QUERY)
+    query = bound(one, promising({"type": "array"}, input_schema("query", query=STRING)), READ_QUERY)
     assert query.value(text_result("[{'a': 1}]")) == [{"a": 1}]
     assert query.value(text_result("[]")) == []
     for text in ("[{'a': b}]", "__import__('os')", "[{'a': 1}", "[b'x']", "{1: 2}", "[1 for x in y]", "Error: no"):
@@ -183,7 +189,7 @@ def test_python_literals_become_rows() -> None:
 
 @pytest.mark.req("AIP-extract-8")
 def test_marked_lines_become_records() -> None:
-    outputs = {"type": "array", "items": takes("type", "name", type={"enum": ["DIR", "FILE"]}, name=STRING)}
+    outputs = {"type": "array", "items": input_schema("type", "name", type={"enum": ["DIR", "FILE"]}, name=STRING)}
     one = entry("$.entries", result_parse={"as": "records", "pattern": LISTED, "into": "entries"})
     listing = bound(one, promising(outputs, PATH), LIST_DIRECTORY)
     text = "[DIR] .git\n[FILE] a b.txt\r\n[FILE] é\u2028x\n"
@@ -211,7 +217,7 @@ def test_lines_json_and_text_are_read_as_such() -> None:
 
 @pytest.mark.req("AIP-extract-8")
 def test_a_value_is_wrapped_where_the_binding_says_so() -> None:
-    wrapped = reading("$.content", takes("text", text=STRING), result_wrap="text")
+    wrapped = reading("$.content", input_schema("text", text=STRING), result_wrap="text")
     assert wrapped.value(text_result("x")) == {"text": "x"}
 
 
@@ -282,7 +288,7 @@ def test_no_line_makes_a_pattern_take_long() -> None:
 
 @pytest.mark.req("AIP-tools-14")
 def test_a_value_that_fails_the_contract_is_not_returned() -> None:
-    outputs = takes("rows", rows={"type": "array", "items": takes("id", id={"type": "integer"})})
+    outputs = input_schema("rows", rows={"type": "array", "items": input_schema("id", id={"type": "integer"})})
     found = reading(outputs=outputs, tool=giving({}))
     wrong = {"rows": [{"id": 1}, {"id": "secret-value"}]}
     error = failed(found, {"content": [], "structuredContent": wrong})
@@ -294,7 +300,7 @@ def test_a_value_that_fails_the_contract_is_not_returned() -> None:
 
 @pytest.mark.req("AIP-tools-14")
 def test_dropped_outputs_are_removed_before_the_check() -> None:
-    outputs = {**takes("a", a=STRING, b={"type": "integer"}), "additionalProperties": False}
+    outputs = {**input_schema("a", a=STRING, b={"type": "integer"}), "additionalProperties": False}
     result = {"structuredContent": {"a": "x", "b": "no integer"}}
     failed(bound(entry(), promising(outputs), giving({})), result)
     narrowed = entry(own_schema_narrowing={"drop_outputs": ["b"]})
@@ -302,7 +308,7 @@ def test_dropped_outputs_are_removed_before_the_check() -> None:
     assert result == {"structuredContent": {"a": "x", "b": "no integer"}}
 
 
-def test_nothing_is_dropped_from_what_is_no_object() -> None:
+def test_nothing_is_dropped_from_a_value_that_is_no_object() -> None:
     narrowed = entry(own_schema_narrowing={"drop_outputs": ["b"]})
     outputs = {"type": ["object", "array"], "properties": {"b": STRING}}
     assert bound(narrowed, promising(outputs), giving({})).value({"structuredContent": ["b"]}) == ["b"]
@@ -310,13 +316,13 @@ def test_nothing_is_dropped_from_what_is_no_object() -> None:
 
 def test_an_output_that_the_contract_promises_is_not_dropped() -> None:
     narrowed = entry(own_schema_narrowing={"drop_outputs": ["a"]})
-    found = matched(narrowed, promising(takes("a", a=STRING)), giving({}))
+    found = matched(narrowed, promising(input_schema("a", a=STRING)), giving({}))
     assert not isinstance(found, Bound)
     assert [each.code for each in found] == ["narrowing_invalid"]
 
 
 def test_what_driver_py_makes_is_checked_as_everything_else_is() -> None:
-    found = bound(entry(), promising(takes("a", a=STRING), PATH), giving({}, PATH))
+    found = bound(entry(), promising(input_schema("a", a=STRING), PATH), giving({}, PATH))
     assert found.satisfying({"a": "x"}) == {"a": "x"}
     assert isinstance(found.satisfying({"a": 1}), DriverRefusal)
     assert found.check_arguments({"path": "/a"}) == {"path": "/a"}
@@ -385,7 +391,7 @@ def _listed(value: Any) -> Any:
 
 
 @given(PLAIN)
-def test_whatever_python_writes_of_plain_data_is_read_back(value: Any) -> None:
+def test_any_plain_data_written_by_python_is_read_back(value: Any) -> None:
     assert read_literal(repr(value)) == _listed(value)
 
 

@@ -66,7 +66,7 @@ def test_an_npm_package_is_pinned_by_its_suffix_or_by_version() -> None:
 
 
 @pytest.mark.parametrize("package", ["", "--global", "a b", "../x", "a@", "http://x/y.tgz", "a;b", "git+ssh://x", "@a"])
-def test_what_is_no_package_is_refused(package: str) -> None:
+def test_an_invalid_package_is_refused(package: str) -> None:
     assert errors(of("npm", package=package)) == [("schema_invalid", "/server/package")]
     assert errors(of("pypi", package=package)) == [("schema_invalid", "/server/package")]
 
@@ -82,7 +82,7 @@ def test_a_pypi_package_has_a_pin_an_entry_and_a_runner() -> None:
 
 @pytest.mark.req("AIP-server-5")
 @pytest.mark.parametrize("image", ["a/b", "a/b:latest", "registry.example:5000/a"])
-def test_an_image_without_a_fixed_version_is_said(image: str) -> None:
+def test_an_image_without_a_fixed_version_is_reported(image: str) -> None:
     reading = as_driver(of("docker", image=image))
     assert told(reading.warnings) == [("image_unpinned", "/server/image")]
 
@@ -196,7 +196,7 @@ def test_a_server_is_one_shape_and_its_fault_one_message(server: dict[str, Any],
 
 
 @pytest.mark.req("AIP-server-9")
-def test_a_key_that_the_kind_has_not_is_said() -> None:
+def test_a_key_that_the_kind_does_not_have_is_reported() -> None:
     assert told(as_driver(of("binary", arg=["x"])).warnings) == [("unknown_key", "/server/arg")]
 
 
@@ -293,7 +293,7 @@ def test_a_key_named_in_not_secret_passes(flag: str) -> None:
         {"LOG_LEVEL": "debug"},
     ],
 )
-def test_what_is_no_credential_passes(env: dict[str, str]) -> None:
+def test_metadata_without_credentials_passes(env: dict[str, str]) -> None:
     assert errors(of("npm", env=env)) == []
 
 
@@ -326,7 +326,7 @@ REGISTRY = {
 
 
 @pytest.mark.req("AIP-file-5")
-def test_a_server_json_stands_in_place_of_the_block() -> None:
+def test_a_server_json_can_replace_the_block() -> None:
     read = as_driver(driver(server=MISSING), server_json=SERVER_JSON)
     assert read.value is not None
     assert read.value.server == NpmServer(package="server-memory")

@@ -110,7 +110,7 @@ def test_a_server_keeps_what_the_published_schema_has(
     assert (data["server"], told) == (expected, lost)
 
 
-def test_every_extension_is_lost_by_name_or_said_otherwise() -> None:
+def test_every_extension_is_named_as_lost_or_expressed_otherwise() -> None:
     data = remote(headers={"X-A": "b"}, query={"a": "b"}, auth={"type": "none"}) | {
         "metadata": {"interlock": EVERY_DRIVER_KEY, "kept": {"a": 1}},
         "implements": [
@@ -140,7 +140,7 @@ def test_a_way_to_install_that_is_ours_is_lost() -> None:
     assert (written["install"], lost) == (ways[1:], ("install[0]",))
 
 
-def test_what_is_said_in_other_words_is_told_too() -> None:
+def test_changed_wording_is_reported_too() -> None:
     assert driver_upstream(server(kind="pypi", package="a")).changed == ("server.kind",)
     assert driver_upstream(server(kind="npm", package="a", version="1")).changed == ("server.version",)
 

@@ -122,7 +122,7 @@ def test_the_table_of_ranges_has_more_than_200_cases() -> None:
         "1" * 300,
     ],
 )
-def test_what_is_no_range_is_told_from_a_range_that_holds_nothing(range_text: str) -> None:
+def test_an_invalid_range_is_distinguished_from_an_empty_range(range_text: str) -> None:
     assert satisfies("1.2.3", range_text) is None
     assert not is_range(range_text)
 
@@ -130,7 +130,7 @@ def test_what_is_no_range_is_told_from_a_range_that_holds_nothing(range_text: st
 @pytest.mark.parametrize(
     "text", ["", "1", "1.2", "01.2.3", "1.2.3.4", "1.2.3-", "1.2.3-01", "banana", "1.2.3 x", "9" * 300]
 )
-def test_what_is_no_version_is_in_no_range(text: str) -> None:
+def test_an_invalid_version_is_in_no_range(text: str) -> None:
     assert parse_version(text) is None
     assert satisfies(text, "*") is False
 
@@ -171,5 +171,5 @@ def test_no_text_is_too_strange_to_be_compared(version: str, range_text: str) ->
         ("", None),
     ],
 )
-def test_a_year_and_month_stand_for_the_one_protocol_version_they_begin(written: str, meant: str | None) -> None:
+def test_a_year_and_month_mean_the_one_protocol_version_they_begin(written: str, meant: str | None) -> None:
     assert protocol_version(written) == meant

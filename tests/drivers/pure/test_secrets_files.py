@@ -145,7 +145,7 @@ def test_the_inventory_of_the_driver_goes_before_that_of_the_workspace() -> None
     assert found.slug == "acme/api-key"
 
 
-def test_arguments_are_judged_by_what_stands_before_them() -> None:
+def test_arguments_are_judged_by_what_precedes_them() -> None:
     args = (
         "--port",
         "8080",
@@ -170,7 +170,7 @@ def test_long_names_and_texts_are_judged_in_bounded_time(name: str) -> None:
 
 
 @pytest.mark.req("AIP-19.file-1")
-def test_what_an_entry_says_without_effect_is_said() -> None:
+def test_settings_of_an_entry_without_effect_are_reported() -> None:
     audit = {"retention": "P7Y", "pii": True, "classification": ["internal"]}
     entry = secret(audit=audit, exposures=[{"kind": "unheard-of"}])
     reading = as_secrets(secret(slug="other"), entry)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.support.frozen_node import Wires, chain, tool
-from tests.support.frozen_time import move, still
+from tests.support.frozen_node import MemoryNetwork, node_chain, tool
+from tests.support.frozen_time import advance_time, in_frozen_time
 
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.fronts.audience import Audience
@@ -35,13 +35,13 @@ async def ten_times(change: Callable[[], None]) -> None:
     """In a tenth of a second."""
     for _ in range(10):
         change()
-        await move(0.01)
-    await move(1.0)
+        await advance_time(0.01)
+    await advance_time(1.0)
 
 
 @pytest.mark.req("AX-6.3-6")
-@still
-async def test_ten_changes_are_told_as_two_and_those_of_metadata_to_parents_alone() -> None:
+@in_frozen_time
+async def test_ten_changes_are_reported_as_two_and_those_of_metadata_to_parents_alone() -> None:
     audience, client, parent = Audience({}), Member("client"), Member("parent", hop=object())
     members = cast(Any, (client, parent))
     for member in members:
@@ -55,22 +55,22 @@ async def test_ten_changes_are_told_as_two_and_those_of_metadata_to_parents_alon
     assert [one.news() for one in members] == [2, 0]
     audience.metadata_changed(TOOLS)
     audience.lists_changed(TOOLS)
-    await move(1.0)
+    await advance_time(1.0)
     assert [one.news() for one in members] == [1, 1]
 
 
 @pytest.mark.req("AX-6.3-6")
-@still
-async def test_ten_that_deregister_below_are_told_at_the_root_twice_at_most(
+@in_frozen_time
+async def test_ten_deregistrations_below_are_reported_at_the_root_twice_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a tenth of a second, and the list at the root is right long before it is old."""
-    wires = Wires(monkeypatch)
-    async with chain(tmp_path, wires, ["edge"]) as (root, edge):
+    wires = MemoryNetwork(monkeypatch)
+    async with node_chain(tmp_path, wires, ["edge"]) as (root, edge):
         offered = {"tools": [tool("read")], "heartbeat_interval_ms": 0}
         leaves = [await edge.leaf(f"leaf{number}", **offered).joined() for number in range(10)]
         await edge.leaf("stays", **offered).joined()
-        await move(1.0)
+        await advance_time(1.0)
         client, plain = root.client(), await root.client().greet()
         await client.listen(toolsListChanged=True)
         assert len(await client.tools()) == 13
@@ -78,8 +78,8 @@ async def test_ten_that_deregister_below_are_told_at_the_root_twice_at_most(
         before = sum(b"notifications/tools/list_changed" in one for one in up.carried)
         for leaf in leaves:
             await leaf.request("mcpax/deregister", {"session_id": leaf.session})
-            await move(0.01)
-        await move(1.0)
+            await advance_time(0.01)
+        await advance_time(1.0)
         assert 1 <= sum(b"notifications/tools/list_changed" in one for one in up.carried) - before <= 2
         for who in (client, plain):
             assert 1 <= len(who.heard("notifications/tools/list_changed")) <= 2

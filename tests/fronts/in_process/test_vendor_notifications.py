@@ -49,7 +49,7 @@ async def told(link: Any, *members: Any, with_tasks: tuple[str, ...] = (), sees:
     return [len(one.heard) for one in members]
 
 
-async def test_all_who_see_the_server_hear_what_nobody_called_for() -> None:
+async def test_all_who_see_the_server_receive_what_no_call_caused() -> None:
     assert await told(Link(), Member("a"), Member("b"), Member("a", Era.MODERN)) == [1, 1, 0]
     assert await told(Link(), Member("a"), sees=False) == [0]
 
@@ -59,11 +59,11 @@ async def test_with_calls_or_tasks_of_one_principal_it_is_theirs_alone() -> None
     assert await told(Link(), Member("a"), Member("b"), with_tasks=("b",)) == [0, 1]
 
 
-async def test_with_calls_of_several_principals_nobody_hears_it() -> None:
+async def test_with_calls_of_several_principals_nobody_receives_it() -> None:
     assert await told(Link("a", "b"), Member("a"), Member("b"), Member("c")) == [0, 0, 0]
 
 
-async def test_what_comes_over_a_principals_own_link_is_theirs() -> None:
+async def test_messages_over_a_principals_own_link_are_theirs() -> None:
     assert await told(Link(owner="b"), Member("a"), Member("b")) == [0, 1]
 
 
@@ -72,7 +72,7 @@ async def test_what_comes_over_a_sessions_own_link_is_its() -> None:
     assert await told(Link(owner="b", client=mine.caller), Member("b"), mine) == [0, 1]
 
 
-async def test_what_is_large_is_told_to_no_client() -> None:
+async def test_large_results_are_shown_to_no_client() -> None:
     audience, member, link = Audience({}), Member("a"), Link()
     audience.members.add(member)  # type: ignore[arg-type]
     large = Notification("com.example/event", Raw(b'"%b"' % (b"x" * VENDOR_BYTES_MAX)))

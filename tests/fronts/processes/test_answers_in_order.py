@@ -6,7 +6,7 @@ import pytest
 from tests.ax.processes.test_refused_at_the_door import UPGRADE
 from tests.servers.start import raw
 from tests.support.node_process import RunningNode, running_node, wait_for
-from tests.support.raw_client import Rude, assert_unharmed, call, request
+from tests.support.raw_client import RawConnection, assert_unharmed, call, request
 
 TOOL = "good__echo"
 HEALTH = request("GET", "/healthz")
@@ -43,7 +43,7 @@ def fast(number: int) -> bytes:
 def test_what_the_endpoint_and_what_the_application_answer_keep_their_order(
     node: RunningNode, sent: list[bytes], expected: list[int], apart: bool
 ) -> None:
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         if apart:
             rude.send_apart(sent)
         else:
@@ -54,7 +54,7 @@ def test_what_the_endpoint_and_what_the_application_answer_keep_their_order(
 
 def test_any_number_of_requests_may_ask_for_an_upgrade_that_is_ignored(node: RunningNode) -> None:
     one = request("GET", "/mcp", {"connection": "upgrade", "upgrade": "h2c"})
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(one * 400 + HEALTH)
         assert {rude.answer().status for _ in range(400)} == {400}
         assert rude.answer().status == 200
@@ -62,7 +62,7 @@ def test_any_number_of_requests_may_ask_for_an_upgrade_that_is_ignored(node: Run
 
 def test_a_refusal_waits_for_its_turn_too(node: RunningNode) -> None:
     for first, expected in ((late(1), 200), (HEALTH + late(1), 200)):
-        with Rude(node) as rude:
+        with RawConnection(node) as rude:
             rude.send(first + b"\x00 garbage\r\n\r\n")
             answers = [rude.answer() for _ in range(first.count(b"HTTP/1.1"))]
             assert {one.status for one in answers} == {expected}
@@ -72,7 +72,7 @@ def test_a_refusal_waits_for_its_turn_too(node: RunningNode) -> None:
 
 
 def test_too_many_requests_at_once_are_answered_as_far_as_they_were_taken(node: RunningNode) -> None:
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(late(0) + b"".join(fast(number) + HEALTH for number in range(1, 20)))
         statuses = [rude.answer().status for _ in range(18)]
         assert statuses == [200] * 17 + [503]
@@ -83,7 +83,7 @@ def test_an_upgrade_behind_a_running_call_is_answered_after_it(node: RunningNode
     upgrade = request("GET", "/ax", UPGRADE)
     for before, count in ((late(1), 1), (late(1) + HEALTH, 2), (HEALTH, 1)):
         for apart in (False, True):
-            with Rude(node) as rude:
+            with RawConnection(node) as rude:
                 if apart:
                     rude.send_apart([before, upgrade])
                 else:
@@ -94,13 +94,13 @@ def test_an_upgrade_behind_a_running_call_is_answered_after_it(node: RunningNode
 
 
 def test_a_refused_upgrade_behind_a_running_call_says_so(node: RunningNode) -> None:
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(late(1) + request("GET", "/ax", {**UPGRADE, "authorization": "Bearer ils_no"}))
         assert [rude.answer().status for _ in range(2)] == [200, 401]
 
 
 def test_who_does_not_wait_for_the_upgrade_is_cut_off_and_its_call_cancelled(node: RunningNode) -> None:
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send_apart([call("good__wait"), request("GET", "/ax", UPGRADE)])
         wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 1)
         rude.send(b"\x81\x85abcdefghi")
@@ -108,10 +108,10 @@ def test_who_does_not_wait_for_the_upgrade_is_cut_off_and_its_call_cancelled(nod
     wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 0)
 
 
-def test_100_continue_is_not_said_within_the_answer_before(node: RunningNode) -> None:
+def test_100_continue_is_not_sent_inside_the_previous_answer(node: RunningNode) -> None:
     data = call(TOOL, {"a": 1}, expect="100-continue", request_id=2)
     end = data.index(b"\r\n\r\n") + 4
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(late(1) + data[:end])
         first = rude.answer()
         assert (first.json["id"], rude.interim) == (1, [])
@@ -120,7 +120,7 @@ def test_100_continue_is_not_said_within_the_answer_before(node: RunningNode) ->
 
 
 def test_a_client_that_goes_away_cancels_its_call_though_others_wait_behind_it(node: RunningNode) -> None:
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(call("good__wait") + HEALTH + fast(2))
         wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 1)
     wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 0)

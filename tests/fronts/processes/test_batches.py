@@ -79,7 +79,7 @@ async def test_the_requests_of_a_batch_are_answered_together(peers: dict[str, Pe
 
 
 @pytest.mark.parametrize("pipe", PIPES)
-async def test_what_is_no_message_is_refused_alone(peers: dict[str, Peer], pipe: str) -> None:
+async def test_an_invalid_message_is_refused_alone(peers: dict[str, Peer], pipe: str) -> None:
     """JSON-RPC 2.0, 6: each gets its error, and the rest is served."""
     said = json.loads(await peers[pipe].batch(batch("1", "null", "[]", "[[1]]", "{}", request('"ok"'))))
     assert [one["error"]["code"] for one in said if "error" in one] == [-32600] * 5
@@ -136,7 +136,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("body", REFUSED, ids=range(len(REFUSED)))
-async def test_what_is_no_batch_is_refused_as_a_whole(peers: dict[str, Peer], body: str) -> None:
+async def test_an_invalid_batch_is_refused_as_a_whole(peers: dict[str, Peer], body: str) -> None:
     peer = peers["http"]
     assert isinstance(peer, HttpPeer)
     status, (said,) = await peer.post(body)
@@ -148,7 +148,7 @@ async def test_what_is_no_batch_is_refused_as_a_whole(peers: dict[str, Peer], bo
 
 
 @pytest.mark.parametrize("front", ["http-legacy", "http-modern"])
-async def test_other_revisions_are_told_that_they_have_no_batches(fleet: Fleet, front: str) -> None:
+async def test_other_revisions_learn_that_they_have_no_batches(fleet: Fleet, front: str) -> None:
     async with fleet.peer(front, stream=False) as peer:
         status, (said,) = await peer.post(batch(request("1")))
         assert (status, json.loads(said)["error"]["code"]) == (400, -32600)
@@ -156,7 +156,7 @@ async def test_other_revisions_are_told_that_they_have_no_batches(fleet: Fleet, 
 
 
 @pytest.mark.parametrize("front", ["stdio-legacy", "stdio-modern"])
-async def test_other_revisions_are_told_so_on_stdio_too(fleet: Fleet, front: str) -> None:
+async def test_other_revisions_are_refused_on_stdio_too(fleet: Fleet, front: str) -> None:
     async with fleet.peer(front) as peer:
         peer.judged = False
         try:

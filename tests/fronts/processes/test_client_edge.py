@@ -171,7 +171,7 @@ async def behind(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Behi
 
 
 @pytest.mark.req("AX-3.2-4")
-async def test_nothing_of_what_lies_behind_is_said_to_a_client(behind: Behind) -> None:
+async def test_a_client_learns_nothing_about_what_is_behind(behind: Behind) -> None:
     """What a server itself answers is its own affair and passes; how it is reached, and how that fails, is not."""
     url = behind.node.url
     async with (

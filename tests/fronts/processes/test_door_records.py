@@ -42,7 +42,7 @@ def refused(node: RunningNode) -> list[tuple[str, str, str]]:
         (400, "bad_request", b"NONSENSE\r\n\r\n"),
     ],
 )
-def test_a_refusal_at_the_door_is_recorded_without_what_it_carried(
+def test_a_refusal_at_the_endpoint_is_recorded_without_the_credential(
     node: RunningNode, status: int, reason: str, data: bytes
 ) -> None:
     assert ask(node, data).status == status
@@ -77,7 +77,7 @@ def test_a_flood_costs_the_log_a_few_records_that_account_for_all_of_it(tmp_path
         assert node.cli("audit", "verify").returncode == 0
 
 
-def test_a_wrong_credential_at_the_operators_door_is_recorded(node: RunningNode) -> None:
+def test_a_wrong_credential_at_the_operator_endpoint_is_recorded(node: RunningNode) -> None:
     port = int(node.operator_url.rpartition(":")[2])
     public, node.port = node.port, port
     for credential in ({}, {"authorization": "Bearer ilo_s3cret"}, {"x-forwarded-for": "203.0.113.9"}):
@@ -113,7 +113,7 @@ NEAR = {
 
 
 @pytest.mark.parametrize("who", FAR)
-def test_whoever_a_trusted_proxy_does_not_vouch_for_as_local_needs_a_token(proxied: RunningNode, who: str) -> None:
+def test_a_caller_without_a_trusted_proxys_word_needs_a_token(proxied: RunningNode, who: str) -> None:
     for data in (call("good__echo", **FAR[who]), hello(**FAR[who])):
         assert ask(proxied, data).status == 401
     token = proxied.admin("/admin/tokens", "POST", {"name": "far", "for": "client"})["token"]
@@ -128,7 +128,7 @@ def test_a_program_of_this_machine_behind_a_trusted_proxy_of_this_machine_is_loc
         assert ask(proxied, data).status == 200
 
 
-def test_the_record_names_whom_the_proxy_speaks_for(proxied: RunningNode) -> None:
+def test_the_record_names_the_client_behind_the_proxy(proxied: RunningNode) -> None:
     assert ask(proxied, call("good__echo", x_forwarded_for="198.51.100.77")).status == 401
     assert ("peer:198.51.100.77", "http", "unauthorised") in refused(proxied)
 

@@ -52,7 +52,7 @@ async def test_progress_comes_in_order_under_the_clients_own_token(fleet: Fleet,
 
 
 @pytest.mark.parametrize(("front", "link"), SAME_ERA)
-async def test_a_client_without_a_token_is_not_told_of_progress(fleet: Fleet, front: str, link: str) -> None:
+async def test_a_client_without_a_token_receives_no_progress(fleet: Fleet, front: str, link: str) -> None:
     async with fleet.peer(front) as peer:
         reply = await peer.call(tool(link, "progress"), {"steps": 3})
         assert peer.before(reply, "notifications/progress") == []
@@ -76,7 +76,7 @@ async def logged(peer: Peer, link: str, level: str, data: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("front", "link"), SAME_ERA)
-async def test_a_client_hears_the_logs_of_its_level_and_above(fleet: Fleet, front: str, link: str) -> None:
+async def test_a_client_receives_the_logs_of_its_level_and_above(fleet: Fleet, front: str, link: str) -> None:
     data = {"why": "heat é", "n": 1208925819614629174706175, "empty": {}}
     async with fleet.peer(front) as peer:
         await ask_for_logs(peer, "warning")
@@ -171,7 +171,7 @@ async def test_an_announcement_without_a_change_is_passed_on_as_well(fleet: Flee
         await stop()
 
 
-async def test_only_those_who_see_the_server_hear_that_nothing_of_it_changed(fleet: Fleet) -> None:
+async def test_only_those_who_see_the_server_learn_that_nothing_of_it_changed(fleet: Fleet) -> None:
     async with fleet.peer("http-legacy", path="/only/new_http") as other, fleet.peer("http-legacy") as peer:
         reads = await times_read(peer, "old_http", "prompts/list")
         for _ in range(20):
@@ -204,7 +204,7 @@ async def test_a_burst_of_changes_is_gathered_and_none_is_lost(fleet: Fleet, lin
         assert sum(message.get("method") == CHANGED for message in peer.log) < len(burst)
 
 
-async def test_a_session_without_a_stream_is_told_when_it_opens_one(fleet: Fleet) -> None:
+async def test_a_session_without_a_stream_is_informed_when_it_opens_one(fleet: Fleet) -> None:
     async with fleet.peer("http-legacy", stream=False) as peer, fleet.peer("http-legacy") as witness:
         for _ in range(2):
             await witness.call(tool("old_stdio", "change"), {"kind": "tools", "name": "unheard"})
@@ -216,7 +216,7 @@ async def test_a_session_without_a_stream_is_told_when_it_opens_one(fleet: Fleet
 
 
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
-async def test_a_client_hears_nothing_before_its_greeting_and_of_no_older_change(tmp_path: Path, version: str) -> None:
+async def test_a_client_receives_nothing_before_its_greeting_and_no_older_change(tmp_path: Path, version: str) -> None:
     servers = {link: stdio_table(link_command(link)) for link in ("old_stdio", "new_stdio")}
     command = stdio_front(write_config(tmp_path, servers), tmp_path / "data")
     async with await StdioPeer.start(command, version) as peer:
@@ -238,7 +238,7 @@ async def touch(peer: Peer, link: str, own: str) -> None:
 
 
 @pytest.mark.parametrize(("front", "link"), LEGACY_CELLS)
-async def test_a_subscriber_hears_of_its_resource_until_it_unsubscribes(fleet: Fleet, front: str, link: str) -> None:
+async def test_a_subscriber_receives_its_resource_until_it_unsubscribes(fleet: Fleet, front: str, link: str) -> None:
     text, blob = uri(link, "raw://text"), uri(link, "raw://blob")
     async with fleet.peer(front) as peer:
         assert (await peer.request("resources/subscribe", {"uri": text})).result == {}

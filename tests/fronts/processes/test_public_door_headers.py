@@ -11,7 +11,7 @@ from tests.support.raw_client import (
     ACCEPT,
     META,
     STAMP,
-    Rude,
+    RawConnection,
     ask,
     ask_in_every_way,
     assert_unharmed,
@@ -169,7 +169,7 @@ def test_a_verb_no_era_knows_is_refused(node: RunningNode, session: str, verb: s
 
 def test_the_answer_to_head_has_no_body_and_the_connection_stays_in_step(node: RunningNode) -> None:
     for path in ("/mcp", "/healthz", "/nowhere"):
-        with Rude(node) as rude:
+        with RawConnection(node) as rude:
             rude.send(request("HEAD", path) + call(TOOL, {"a": 1}))
             assert rude.answer(to_head=True).status in (200, 404, 405)
             after = rude.response()
@@ -219,7 +219,7 @@ def test_any_other_path_is_404_and_leads_nowhere(node: RunningNode, path: str) -
 @pytest.mark.parametrize(
     "kind", [None, "", "text/plain", "text/json", "application/x-www-form-urlencoded", "*/*", "json"]
 )
-def test_a_body_that_is_not_said_to_be_json_is_refused(node: RunningNode, session: str, kind: str | None) -> None:
+def test_a_body_that_is_not_declared_as_json_is_refused(node: RunningNode, session: str, kind: str | None) -> None:
     sse = request("POST", "/messages?session=x", {"content-type": kind}, message("ping"))
     for data in (call(TOOL, content_type=kind), legacy(session, "ping", content_type=kind), sse):
         answer = ask_in_every_way(node, data)
@@ -303,7 +303,7 @@ def test_the_names_of_loopback_are_this_node(node: RunningNode, host: str) -> No
         "javascript://localhost/%0aalert(1)",
     ],
 )
-def test_a_foreign_origin_is_forbidden_whatever_is_asked(node: RunningNode, session: str, origin: str) -> None:
+def test_a_foreign_origin_is_forbidden_for_every_request(node: RunningNode, session: str, origin: str) -> None:
     stream = request("GET", "/sse", {"origin": origin})
     preflight = request("OPTIONS", "/mcp", {"origin": origin, "access-control-request-method": "POST"})
     for data in (call(TOOL, origin=origin), legacy(session, "ping", origin=origin), stream, preflight):
@@ -312,7 +312,7 @@ def test_a_foreign_origin_is_forbidden_whatever_is_asked(node: RunningNode, sess
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_a_page_on_this_machine_may_call_and_is_told_so(node: RunningNode) -> None:
+def test_a_page_on_this_machine_may_call_and_learns_that(node: RunningNode) -> None:
     for origin in ("http://localhost:3000", "http://127.0.0.1:6274", "http://[::1]:8080"):
         answer = ask_in_every_way(node, call(TOOL, origin=origin))
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, origin)

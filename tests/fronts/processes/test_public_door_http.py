@@ -9,7 +9,7 @@ from tests.servers.start import raw
 from tests.support.node_process import Answer, RunningNode, running_node
 from tests.support.raw_client import (
     STAMP,
-    Rude,
+    RawConnection,
     ask,
     ask_in_every_way,
     assert_discreet,
@@ -73,7 +73,7 @@ def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_not(node: RunningNode
     assert "result" in ask(node, request("POST", "/mcp", headers, padded(LIMIT))).json
     for body in (padded(LIMIT + 1), padded(3 * LIMIT)):
         for framed, framing in ((body, {}), (chunked(body, 4096), {"transfer-encoding": "chunked"})):
-            with Rude(node) as rude:
+            with RawConnection(node) as rude:
                 answer = rude.send(request("POST", "/mcp", {**headers, **framing}, framed)).answer()
                 assert_too_large(answer)
                 assert answer.headers["connection"] == "close"
@@ -90,7 +90,7 @@ def test_a_request_of_a_session_over_the_limit_is_refused_and_the_session_lives(
 
 @pytest.mark.parametrize("path", ["/mcp", "/messages?session=x"])
 def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(node: RunningNode, path: str) -> None:
-    with Rude(node, seconds=3.0) as rude:
+    with RawConnection(node, seconds=3.0) as rude:
         headers = {**modern_headers("tools/call", TOOL), "content-length": str(LIMIT * 1000)}
         answer = rude.send(request("POST", path, headers)).answer()
         assert_too_large(answer)
@@ -108,13 +108,13 @@ def test_headers_beyond_their_limit_are_refused(node: RunningNode) -> None:
     for name, data in cases.items():
         whole = ask(node, data)
         assert (whole.status, whole.json["error"]) == (431, "headers_too_large"), name
-        with Rude(node) as rude:
+        with RawConnection(node) as rude:
             apart = rude.send_apart([data[:60_000], data[60_000:80_000], data[80_000:]]).answer()
             assert apart.status == 431, name
 
 
 def test_a_header_without_an_end_is_cut_off(node: RunningNode) -> None:
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx-endless: " + b"x" * 1_000_000)
         assert rude.answer().status == 431
         rude.assert_closed()
@@ -125,7 +125,7 @@ def test_a_header_without_an_end_is_cut_off(node: RunningNode) -> None:
 
 def test_a_request_may_come_byte_by_byte_or_with_many_in_one_piece(node: RunningNode) -> None:
     data = call(TOOL, {"a": 1})
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         for byte in data[:-1]:
             rude.send(bytes([byte]))
         assert rude.send_apart([b""]).send(data[-1:]).answer().json["result"]["structuredContent"] == {"a": 1}
@@ -136,7 +136,7 @@ def test_a_request_may_come_byte_by_byte_or_with_many_in_one_piece(node: Running
 
 
 def test_pipelined_requests_are_answered_in_order_though_the_first_is_slow(node: RunningNode) -> None:
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(call("late__echo", {"n": 1}, request_id=1) + call(TOOL, request_id=2) + modern("ping", request_id=3))
         rude.send(call("late__echo", {"n": 4}, request_id=4) + call(TOOL, request_id=5))
         assert [rude.answer().json["id"] for _ in range(5)] == [1, 2, 3, 4, 5]
@@ -154,13 +154,13 @@ def test_what_is_pipelined_behind_a_call_never_answers_in_its_place(node: Runnin
         "an unknown method": request("BREW", "/mcp"),
     }
     for name, data in behind.items():
-        with Rude(node) as rude:
+        with RawConnection(node) as rude:
             rude.send(call("late__echo", {"n": 1}, request_id=42) + data)
             first = rude.answer()
             assert (first.status, first.json["id"]) == (200, 42), name
 
 
-def test_chunked_bodies_are_read_whatever_their_chunks(node: RunningNode, session: str) -> None:
+def test_chunked_bodies_are_read_with_any_chunks(node: RunningNode, session: str) -> None:
     headers = {**modern_headers("tools/call", TOOL), "transfer-encoding": "chunked"}
     body = message("tools/call", {"name": TOOL, "arguments": {"é": "ü"}, "_meta": STAMP})
     for framed in (
@@ -196,7 +196,7 @@ def test_a_body_whose_end_two_readers_could_see_differently_is_refused(
 ) -> None:
     smuggled = call(TOOL, request_id=666)
     headers = [(k, v) for k, v in modern_headers("tools/list").items() if v]
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(request("POST", "/mcp", [*headers, *framing], b"0\r\n\r\n" + smuggled))
         assert rude.answer().status == 400
         assert b"666" not in rude.rest()
@@ -205,7 +205,7 @@ def test_a_body_whose_end_two_readers_could_see_differently_is_refused(
 def test_a_client_that_waits_for_100_continue_gets_it_and_then_its_answer(node: RunningNode) -> None:
     data = call(TOOL, {"a": 1}, expect="100-continue")
     end = data.index(b"\r\n\r\n") + 4
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(data[:end])
         assert rude._until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue"
         assert rude.send(data[end:]).answer().json["result"]["structuredContent"] == {"a": 1}
@@ -213,11 +213,11 @@ def test_a_client_that_waits_for_100_continue_gets_it_and_then_its_answer(node: 
 
 def test_an_http_1_0_client_gets_its_whole_answer_and_the_end(node: RunningNode) -> None:
     for tool in (TOOL, "late__echo"):
-        with Rude(node) as rude:
+        with RawConnection(node) as rude:
             answer = rude.send(call(tool, {"a": 1}, version="HTTP/1.0")).answer()
             assert answer.json["result"]["structuredContent"] == {"a": 1}
             rude.assert_closed()
-    with Rude(node) as rude:  # and no chunks, which it could not read
+    with RawConnection(node) as rude:  # and no chunks, which it could not read
         stream = modern(
             "tools/call", {"name": "good__progress", "arguments": {}}, version="HTTP/1.0", meta={"progressToken": 1}
         )
@@ -227,15 +227,15 @@ def test_an_http_1_0_client_gets_its_whole_answer_and_the_end(node: RunningNode)
 
 
 def test_connection_close_is_obeyed_and_keep_alive_is_kept(node: RunningNode) -> None:
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         answer = rude.send(call(TOOL, connection="close") + call(TOOL)).answer()
         assert (answer.status, answer.headers.get("connection")) == (200, "close")
         rude.assert_closed()
-    with Rude(node) as rude:  # also beside an upgrade that is not taken
+    with RawConnection(node) as rude:  # also beside an upgrade that is not taken
         answer = rude.send(call(TOOL, connection="close, Upgrade", upgrade="h2c") + call(TOOL)).answer()
         assert (answer.status, answer.headers.get("connection")) == (200, "close")
         rude.assert_closed()
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         for number in range(5):
             assert rude.send(call(TOOL, request_id=number)).answer().json["id"] == number
             assert rude.send(request("POST", "/mcp", modern_headers("x"), b"{")).answer().status == 400
@@ -246,10 +246,10 @@ def test_an_upgrade_that_is_not_spoken_here_is_not_taken(node: RunningNode, upgr
     data = call(
         TOOL, {"a": 1}, connection="Upgrade, HTTP2-Settings", upgrade=upgrade, http2_settings="AAMAAABkAAQAAP__"
     )
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         answer = rude.send(data).answer()
         assert answer.json["result"]["structuredContent"] == {"a": 1}
-    with Rude(node) as rude:  # and what follows is no tunnel
+    with RawConnection(node) as rude:  # and what follows is no tunnel
         answer = rude.send(
             request("GET", "/mcp", {"connection": "Upgrade", "upgrade": upgrade}) + b"\x81\x05hello"
         ).answer()
@@ -258,7 +258,7 @@ def test_an_upgrade_that_is_not_spoken_here_is_not_taken(node: RunningNode, upgr
 
 
 def test_connect_opens_no_tunnel(node: RunningNode) -> None:
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nhost: 127.0.0.1:22\r\n\r\n")
         assert rude.answer().status >= 400
 
@@ -286,8 +286,8 @@ def test_connect_opens_no_tunnel(node: RunningNode) -> None:
     ],
     ids=lambda data: repr(data[:30]),
 )
-def test_what_is_no_http_is_refused_and_the_connection_closed(node: RunningNode, data: bytes) -> None:
-    with Rude(node) as rude:
+def test_invalid_http_is_refused_and_the_connection_closed(node: RunningNode, data: bytes) -> None:
+    with RawConnection(node) as rude:
         answer = rude.send(data).answer()
         assert (answer.status, answer.json["error"]) == (400, "bad_request")
         rude.assert_closed()
@@ -296,7 +296,7 @@ def test_what_is_no_http_is_refused_and_the_connection_closed(node: RunningNode,
 def test_random_bytes_harm_nobody(node: RunningNode) -> None:
     dice = random.Random(20260728)
     for _ in range(150):
-        with Rude(node) as rude:
+        with RawConnection(node) as rude:
             rude.send(dice.randbytes(dice.randrange(1, 3000)) + b"\r\n\r\n")
             answer = rude.response()
             assert answer is None or answer.status == 400
@@ -327,7 +327,7 @@ def test_requests_with_random_faults_get_an_answer_that_says_so(node: RunningNod
                     data[at:at] = dice.randbytes(dice.randrange(1, 20))
                 case 3:
                     data[at:at] = data[at : at + dice.randrange(1, 40)]
-        with Rude(node) as rude:
+        with RawConnection(node) as rude:
             rude.send(bytes(data))
             rude.socket.shutdown(1)
             said = rude.rest()

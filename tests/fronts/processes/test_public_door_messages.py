@@ -9,7 +9,7 @@ from tests.servers.start import raw
 from tests.support.node_process import RunningNode, running_node, wait_for
 from tests.support.raw_client import (
     STAMP,
-    Rude,
+    RawConnection,
     ask,
     ask_in_every_way,
     assert_unharmed,
@@ -120,7 +120,7 @@ def test_a_legacy_message_that_cannot_be_read_is_refused_by_name(
 
 
 def test_an_unreadable_message_of_the_oldest_transport_is_refused_and_its_stream_goes_on(node: RunningNode) -> None:
-    with Rude(node) as stream:
+    with RawConnection(node) as stream:
         endpoint = open_sse(stream)
         for name, body, code in WRONG:
             answer = ask(node, request("POST", endpoint, {"content-type": "application/json"}, body))
@@ -134,7 +134,7 @@ def test_an_unreadable_message_of_the_oldest_transport_is_refused_and_its_stream
         assert stream.event()["result"]["structuredContent"] == {"a": 1}
 
 
-def open_sse(stream: Rude) -> str:
+def open_sse(stream: RawConnection) -> str:
     stream.send(request("GET", "/sse", {"accept": "text/event-stream"}))
     assert stream.stream_head().headers["content-type"] == "text/event-stream"
     endpoint = stream.event()
@@ -150,7 +150,7 @@ def test_the_oldest_transport_knows_only_its_own_sessions(node: RunningNode) -> 
     for endpoint in ("/messages", "/messages?session=", "/messages?session=guess", "/messages?session=%00%ff"):
         answer = ask_in_every_way(node, sse(endpoint, "ping"))
         assert (answer.status, answer.json["error"]) == (404, "session_unknown")
-    with Rude(node) as stream:
+    with RawConnection(node) as stream:
         endpoint = open_sse(stream)
     # The stream is gone, and so is its endpoint; how soon the node hears of the first is up to the kernel.
     for _ in range(200):
@@ -368,7 +368,7 @@ def test_an_id_in_use_is_refused_and_the_first_call_is_not_disturbed(node: Runni
     waiting = legacy(
         session, "tools/call", {"name": "good__progress", "arguments": {"steps": 1, "ms": 400}}, request_id=5
     )
-    with Rude(node) as first:
+    with RawConnection(node) as first:
         first.send_apart([waiting])
         second = ask(node, legacy(session, "tools/call", {"name": "good__echo", "arguments": {}}, request_id=5))
         assert (second.status, second.json["error"]["code"]) == (400, INVALID)

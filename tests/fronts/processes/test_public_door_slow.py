@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 from tests.servers.start import raw
-from tests.support.idle_clients import ASKED, HUGE, PATIENCE_S, SLACK_S, Lingering
+from tests.support.idle_clients import ASKED, HUGE, PATIENCE_S, SLACK_S, IdleClients
 from tests.support.node_process import RunningNode, running_node, wait_for
 from tests.support.raw_client import (
-    Rude,
+    RawConnection,
     ask,
     assert_unharmed,
     call,
@@ -41,7 +41,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 def test_half_sent_requests_by_the_hundred_delay_nobody(node: RunningNode) -> None:
     whole = call(TOOL, {"a": 1})
     with contextlib.ExitStack() as open_connections:
-        slow = [open_connections.enter_context(Rude(node)) for _ in range(200)]
+        slow = [open_connections.enter_context(RawConnection(node)) for _ in range(200)]
         for number, rude in enumerate(slow):
             rude.send(whole[: 10 + number])
         assert_unharmed(node)
@@ -53,12 +53,15 @@ def test_half_sent_requests_by_the_hundred_delay_nobody(node: RunningNode) -> No
 def test_unfinished_heads_are_bounded_and_take_no_room_from_bodies(node: RunningNode) -> None:
     head = b"POST /mcp HTTP/1.1\r\nhost: x\r\nx-long: " + b"x" * 60_000
     with contextlib.ExitStack() as open_connections:
-        slow = [open_connections.enter_context(Rude(node)).send(head) for _ in range(PEER_UNKNOWN_BYTES // len(head))]
+        slow = [
+            open_connections.enter_context(RawConnection(node)).send(head)
+            for _ in range(PEER_UNKNOWN_BYTES // len(head))
+        ]
         assert_unharmed(node)
-        with Rude(node) as one_more:
+        with RawConnection(node) as one_more:
             assert one_more.send(head).answer().status == 503
         whole = call(TOOL, {"a": "x" * 1_000_000})
-        with Rude(node) as rude:
+        with RawConnection(node) as rude:
             rude.send(whole[:500_000])
             assert rude.send(whole[500_000:]).answer().status == 200
         assert len(slow) > 50
@@ -67,7 +70,7 @@ def test_unfinished_heads_are_bounded_and_take_no_room_from_bodies(node: Running
 def test_clients_that_do_not_read_delay_nobody(node: RunningNode) -> None:
     with contextlib.ExitStack() as open_connections:
         for _ in range(5):
-            deaf = open_connections.enter_context(Rude(node))
+            deaf = open_connections.enter_context(RawConnection(node))
             deaf.send(call("huge__echo") * 2)
         assert_unharmed(node)
         assert len(ask(node, call("huge__echo")).body) > 4_000_000
@@ -77,7 +80,7 @@ def test_an_answer_in_the_making_is_given_up_when_the_client_has_gone(node: Runn
     idle = ids(node, "good__waiting")
     waits = {"gone": call("good__wait"), "reset": call("good__wait")}
     with contextlib.ExitStack() as open_connections:
-        opened = {name: open_connections.enter_context(Rude(node)).send(data) for name, data in waits.items()}
+        opened = {name: open_connections.enter_context(RawConnection(node)).send(data) for name, data in waits.items()}
         wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == len(waits))
         before = len(ids(node, "good__cancelled"))
         opened["reset"].socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
@@ -94,7 +97,7 @@ def ids(node: RunningNode, tool: str) -> list[int]:
 
 def test_a_half_closed_connection_is_answered_or_ended_and_leaves_nothing(node: RunningNode) -> None:
     for data in (call(TOOL), call("good__progress", {"steps": 1, "ms": 100}), call(TOOL)[:40], b""):
-        with Rude(node) as rude:
+        with RawConnection(node) as rude:
             rude.send(data)
             rude.socket.shutdown(socket.SHUT_WR)
             answer = rude.response()
@@ -113,7 +116,7 @@ def test_a_stream_whose_client_has_gone_is_forgotten(node: RunningNode) -> None:
     ]
     with contextlib.ExitStack() as open_connections:
         for data in opening * 10:
-            rude = open_connections.enter_context(Rude(node))
+            rude = open_connections.enter_context(RawConnection(node))
             assert rude.send(data).stream_head().headers["content-type"] == "text/event-stream"
         assert node.admin("/admin/status")["clients"]["streams"] >= before + 20
         assert_unharmed(node)
@@ -127,7 +130,7 @@ def test_more_connections_than_the_node_has_files_are_survived(node: RunningNode
         with contextlib.ExitStack() as open_connections:
             for _ in range(150):
                 with contextlib.suppress(OSError):
-                    open_connections.enter_context(Rude(node))
+                    open_connections.enter_context(RawConnection(node))
             assert node.process.poll() is None
         wait_for(lambda: answers(node), 15)
     finally:
@@ -146,7 +149,7 @@ def test_the_post_of_a_call_that_was_cancelled_or_whose_session_ended_comes_to_a
     cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
     for way in ("cancelled", "deleted"):
         session = legacy_session(node)
-        with Rude(node, 5.0) as rude:
+        with RawConnection(node, 5.0) as rude:
             rude.send(legacy(session, "tools/call", {"name": "good__wait", "arguments": {}}, request_id=5))
             wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 1)
             if way == "cancelled":
@@ -181,7 +184,7 @@ def test_a_message_with_a_million_members_delays_nobody(node: RunningNode) -> No
 
 def test_sessions_nobody_uses_any_more_lock_nobody_out(node: RunningNode) -> None:
     kept = legacy_session(node)
-    with Rude(node) as stream, Rude(node) as rude:
+    with RawConnection(node) as stream, RawConnection(node) as rude:
         stream.send(request("GET", "/mcp", legacy_headers(kept))).stream_head()
         sixteen = hello() * 16
         for _ in range(10_200 // 16):
@@ -196,7 +199,7 @@ def test_sessions_nobody_uses_any_more_lock_nobody_out(node: RunningNode) -> Non
 
 
 def test_a_connection_may_be_silent_before_and_between_requests(node: RunningNode) -> None:
-    with Rude(node) as silent, Rude(node) as used:
+    with RawConnection(node) as silent, RawConnection(node) as used:
         assert used.send(call(TOOL)).answer().status == 200
         began = node.admin("/admin/status")["node"]["uptime_s"]
         wait_for(lambda: node.admin("/admin/status")["node"]["uptime_s"] >= began + 2.5)
@@ -205,20 +208,20 @@ def test_a_connection_may_be_silent_before_and_between_requests(node: RunningNod
 
 
 def test_a_request_that_does_not_end_is_refused_in_time_and_a_client_that_does_not_read_is_cut_off(
-    lingering: Lingering,
+    idle_clients: IdleClients,
 ) -> None:
-    for name, rude in lingering.half_sent.items():
+    for name, rude in idle_clients.half_sent.items():
         answer = rude.response()
         assert answer is not None and answer.status == 408, name
         assert answer.json["error"] == "request_timeout"
         rude.assert_closed()
-    half = lingering.at_operator["half a head"].response()
+    half = idle_clients.at_operator["half a head"].response()
     assert half is not None and half.json["error"] == "request_timeout"
-    lingering.at_operator["silent"].assert_closed()
-    assert time.monotonic() - lingering.began > PATIENCE_S - 1
-    waiting = lingering.node.admin("/admin/status")["calls"]["in_flight"]
+    idle_clients.at_operator["silent"].assert_closed()
+    assert time.monotonic() - idle_clients.began > PATIENCE_S - 1
+    waiting = idle_clients.node.admin("/admin/status")["calls"]["in_flight"]
     assert waiting == 0
     # What the kernel had taken by then still comes; the rest does not.
-    wait_for(lambda: time.monotonic() - lingering.began > PATIENCE_S + SLACK_S / 2, PATIENCE_S)
-    assert len(lingering.deaf.rest()) < ASKED * HUGE
-    assert_unharmed(lingering.node)
+    wait_for(lambda: time.monotonic() - idle_clients.began > PATIENCE_S + SLACK_S / 2, PATIENCE_S)
+    assert len(idle_clients.deaf.rest()) < ASKED * HUGE
+    assert_unharmed(idle_clients.node)

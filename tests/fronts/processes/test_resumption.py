@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from tests.servers.start import raw
 from tests.support.node_process import RunningNode, running_node, wait_for
-from tests.support.raw_client import Rude, ask, assert_unharmed, legacy, legacy_headers, legacy_session, request
+from tests.support.raw_client import (
+    RawConnection,
+    ask,
+    assert_unharmed,
+    legacy,
+    legacy_headers,
+    legacy_session,
+    request,
+)
 
 STEPS = 4
 
@@ -32,7 +40,7 @@ def stepping(session: str, request_id: int = 7, ms: int = 150) -> bytes:
     return legacy(session, "tools/call", params, request_id=request_id)
 
 
-def event(rude: Rude) -> tuple[str, Any] | None:
+def event(rude: RawConnection) -> tuple[str, Any] | None:
     """The id and the message of the next event."""
     while True:
         size = rude._until(b"\r\n")
@@ -48,7 +56,7 @@ def taking_up(session: str, event_id: str) -> bytes:
     return request("GET", "/mcp", {**legacy_headers(session), "last-event-id": event_id})
 
 
-def rest(rude: Rude) -> list[Any]:
+def rest(rude: RawConnection) -> list[Any]:
     told = []
     while (one := event(rude)) is not None:
         told.append(one[1])
@@ -58,13 +66,13 @@ def rest(rude: Rude) -> list[Any]:
 @pytest.mark.parametrize("late", [False, True], ids=["while it runs", "after it has ended"])
 def test_a_dropped_stream_is_taken_up_where_it_was_lost(node: RunningNode, late: bool) -> None:
     session = legacy_session(node)
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(stepping(session)).stream_head()
         first = event(rude)
     assert first is not None
     if late:
         wait_for(lambda: in_flight(node) == 0)
-    with Rude(node) as again:
+    with RawConnection(node) as again:
         again.send(taking_up(session, first[0])).stream_head()
         told = rest(again)
     assert [one["params"]["progress"] for one in [first[1], *told[:-1]]] == list(range(1, STEPS + 1))
@@ -73,7 +81,7 @@ def test_a_dropped_stream_is_taken_up_where_it_was_lost(node: RunningNode, late:
 
 def test_a_stream_is_taken_up_again_though_its_first_connection_is_still_open(node: RunningNode) -> None:
     session = legacy_session(node)
-    with Rude(node) as first, Rude(node) as second, Rude(node) as third:
+    with RawConnection(node) as first, RawConnection(node) as second, RawConnection(node) as third:
         first.send(stepping(session)).stream_head()
         one = event(first)
         assert one is not None
@@ -90,7 +98,7 @@ def test_a_stream_is_taken_up_again_though_its_first_connection_is_still_open(no
 def test_a_lost_connection_cancels_no_legacy_call_and_a_notification_does(node: RunningNode) -> None:
     session = legacy_session(node)
     before = in_flight(node)
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(legacy(session, "tools/call", {"name": "good__wait", "arguments": {}}, request_id=9))
         wait_for(lambda: in_flight(node) == before + 1)
     began = node.admin("/admin/status")["node"]["uptime_s"]
@@ -103,7 +111,7 @@ def test_a_lost_connection_cancels_no_legacy_call_and_a_notification_does(node: 
 
 def test_the_end_of_its_session_ends_a_call_without_a_connection(node: RunningNode) -> None:
     session = legacy_session(node)
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(legacy(session, "tools/call", {"name": "good__wait", "arguments": {}}))
         wait_for(lambda: in_flight(node) == 1)
     ask(node, request("DELETE", "/mcp", legacy_headers(session)))
@@ -114,7 +122,7 @@ def test_only_so_many_calls_go_on_without_a_connection(node: RunningNode) -> Non
     session = legacy_session(node)
     crowd = []
     for number in range(70):
-        crowd.append(Rude(node))
+        crowd.append(RawConnection(node))
         crowd[-1].send(legacy(session, "tools/call", {"name": "good__wait", "arguments": {}}, request_id=number + 100))
     wait_for(lambda: in_flight(node) == 70)
     for rude in crowd:
@@ -127,17 +135,17 @@ def test_only_so_many_calls_go_on_without_a_connection(node: RunningNode) -> Non
 @pytest.mark.parametrize("event_id", ["", "x", "1", "1-", "-1", "1-0", "1-x", "9" * 40 + "-1", "999999-1", "1-1-1"])
 def test_an_id_that_names_no_event_opens_an_ordinary_stream(node: RunningNode, event_id: str) -> None:
     session = legacy_session(node)
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         head = rude.send(taking_up(session, event_id)).stream_head()
         assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
 
 
-def test_another_session_is_told_nothing_of_a_stream(node: RunningNode) -> None:
+def test_another_session_receives_nothing_of_a_stream(node: RunningNode) -> None:
     own, other = legacy_session(node), legacy_session(node)
-    with Rude(node) as rude:
+    with RawConnection(node) as rude:
         rude.send(stepping(own, ms=20)).stream_head()
         told = list(iter(lambda: event(rude), None))
-    with Rude(node, 1.0) as rude:
+    with RawConnection(node, 1.0) as rude:
         rude.send(taking_up(other, told[0][0])).stream_head()
         with pytest.raises(AssertionError, match="nothing came"):
             event(rude)

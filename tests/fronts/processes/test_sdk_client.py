@@ -102,7 +102,7 @@ async def ask(opened: Client, link: str, method: str, params: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_hears_of_progress_and_logs(fleet: Fleet, front: str) -> None:
+async def test_it_receives_progress_and_logs(fleet: Fleet, front: str) -> None:
     steps: list[float] = []
     logged: list[Any] = []
 

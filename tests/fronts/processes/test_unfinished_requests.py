@@ -10,7 +10,7 @@ import pytest
 from tests.servers.start import raw
 from tests.support.authority import Authority, authority, protected_node
 from tests.support.node_process import RunningNode, running_node, wait_for
-from tests.support.raw_client import Rude, ask, assert_unharmed, call, modern_headers, request
+from tests.support.raw_client import RawConnection, ask, assert_unharmed, call, modern_headers, request
 
 TOOL = "good__echo"
 MIB = 1024 * 1024
@@ -54,7 +54,7 @@ def from_address(node: RunningNode, number: int) -> socket.socket:
 def test_bodies_of_those_who_may_not_come_in_are_not_kept(guarded: RunningNode, head: dict[str, str | None]) -> None:
     before = resident_mib(guarded)
     with contextlib.ExitStack() as open_connections:
-        crowd = [open_connections.enter_context(Rude(guarded)) for _ in range(CROWD)]
+        crowd = [open_connections.enter_context(RawConnection(guarded)) for _ in range(CROWD)]
         for rude in crowd:
             rude.send(unfinished(**head))
             rude.send(b"x" * BODY)
@@ -95,7 +95,7 @@ def refusal(one: socket.socket) -> bool:
 def test_a_body_in_tiny_chunks_costs_no_more_than_its_bytes(node: RunningNode) -> None:
     chunks = 2_000_000
     before = resident_mib(node)
-    with Rude(node, 30) as rude:
+    with RawConnection(node, 30) as rude:
         rude.send(request("POST", "/mcp", {**modern_headers("tools/call", TOOL), **CHUNKED}))
         for _ in range(20):
             rude.send(b"2\r\nab\r\n" * (chunks // 20))
@@ -107,7 +107,7 @@ def test_heads_that_do_not_end_are_held_up_to_the_limit_too(node: RunningNode) -
     before = resident_mib(node)
     with contextlib.ExitStack() as open_connections:
         for _ in range(900):
-            rude = open_connections.enter_context(Rude(node))
+            rude = open_connections.enter_context(RawConnection(node))
             rude.send(b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"x" * 60_000)
         assert ask(node, request("GET", "/healthz")).status == 200
         assert resident_mib(node) < before + 110
@@ -128,7 +128,7 @@ def test_heads_that_do_not_end_are_held_up_to_the_limit_too(node: RunningNode) -
     ids=str,
 )
 def test_a_head_is_judged_before_its_body_has_come(guarded: RunningNode, status: int, head: dict[str, str]) -> None:
-    with Rude(guarded, 5.0) as rude:
+    with RawConnection(guarded, 5.0) as rude:
         answer = rude.send(unfinished(**head)).answer()
         assert answer.status == status
         assert answer.headers["connection"] == "close"
@@ -139,7 +139,7 @@ def test_a_head_is_judged_before_its_body_has_come(guarded: RunningNode, status:
 def test_a_head_that_is_known_is_judged_before_its_body_has_come_too(guarded: RunningNode) -> None:
     whole = call(TOOL, {"a": 1})
     end = whole.index(b"\r\n\r\n") + 4
-    with Rude(guarded, 5.0) as rude:
+    with RawConnection(guarded, 5.0) as rude:
         for _ in range(3):
             assert rude.send(whole).answer().status == 401
         assert rude.send(whole[:end]).answer().status == 401
@@ -147,7 +147,7 @@ def test_a_head_that_is_known_is_judged_before_its_body_has_come_too(guarded: Ru
 
 
 def test_what_is_refused_at_its_head_is_on_record(guarded: RunningNode) -> None:
-    with Rude(guarded) as rude:
+    with RawConnection(guarded) as rude:
         assert rude.send(unfinished()).answer().status == 401
 
     def recorded() -> bool:
@@ -162,7 +162,7 @@ def test_a_refusal_is_read_by_a_client_that_sends_all_it_has_first(node: Running
         (node, 413, request("POST", "/mcp", modern_headers("tools/call", TOOL), b"x" * 40 * MIB)),
         (guarded, 401, request("POST", "/mcp", modern_headers("tools/call", TOOL), b"x" * BODY)),
     ):
-        with Rude(where) as rude:
+        with RawConnection(where) as rude:
             rude.socket.sendall(data)
             time.sleep(0.1)  # a reset would overtake the answer now
             assert rude.answer().status == status
@@ -179,7 +179,7 @@ def test_the_body_of_a_token_that_has_to_be_asked_about_waits_for_the_verdict(co
         for token, status in ((corp.token(), 200), ("opaque", 401)):
             whole = call(TOOL, {"a": 1}, authorization=f"Bearer {token}", expect="100-continue")
             end = whole.index(b"\r\n\r\n") + 4
-            with Rude(node) as rude:
+            with RawConnection(node) as rude:
                 rude.send(whole[:end])
                 if status == 200:
                     assert rude._until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue"
@@ -188,5 +188,5 @@ def test_the_body_of_a_token_that_has_to_be_asked_about_waits_for_the_verdict(co
                 assert answer.status == status
         for token, status in ((corp.token(sub="other"), 200), ("opaque", 401)):
             whole = call(TOOL, {"a": "x" * MIB}, authorization=f"Bearer {token}")
-            with Rude(node) as rude:
+            with RawConnection(node) as rude:
                 assert rude.send(whole).answer().status == status

@@ -52,7 +52,7 @@ async def test_a_request_without_an_id_is_no_notification_of_a_vendors(fleet: Fl
 
 
 @pytest.mark.parametrize("link", LINKS)
-async def test_what_concerns_no_call_is_told_to_clients_of_that_server_and_era(fleet: Fleet, link: str) -> None:
+async def test_messages_without_a_call_reach_clients_of_that_server_and_era(fleet: Fleet, link: str) -> None:
     front, other = ("http-modern", "http-legacy") if era(link) == "modern" else ("http-legacy", "http-modern")
     elsewhere = next(one for one in LINKS if one != link and era(one) == era(link))
     async with (
@@ -74,7 +74,7 @@ async def test_what_concerns_no_call_is_told_to_clients_of_that_server_and_era(f
             await stop()
 
 
-async def test_many_are_told_without_a_loss(fleet: Fleet) -> None:
+async def test_many_are_informed_without_a_loss(fleet: Fleet) -> None:
     async with fleet.peer("http-legacy") as peer:
         await peer.call(tool("old_http", "tell_all"), told(EVENT, times=200))
         assert len([await peer.hear(EVENT) for _ in range(200)]) == 200
@@ -96,7 +96,7 @@ async def test_a_clients_notification_reaches_the_one_server_it_sees(fleet: Flee
         assert not [one for one in later if one["method"] in ("tools/call", "com.example/do")]
 
 
-async def test_of_several_servers_none_is_told_what_may_be_meant_for_another(fleet: Fleet) -> None:
+async def test_of_several_servers_none_learns_what_may_be_meant_for_another(fleet: Fleet) -> None:
     async with fleet.peer("http-legacy") as peer:
         await peer.notify("notifications/com.example/whose", "{}")
         for link in LEGACY_LINKS:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.gate.held_calls import ERAS, MALLORY, PAGES, Client, Diary, gated_node, proof, token
+from tests.gate.held_calls import ERAS, MALLORY, PAGES, ActuatorLog, Client, gated_node, proof, token
 from tests.servers.minting import b64, confused, mint, tampered, unsigned
 from tests.support.node_process import RunningNode, Wire, wait_for
 
@@ -25,12 +25,12 @@ ARGUMENTS = {"what": "everything"}
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary.jsonl")
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[RunningNode]:
+def node(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog) -> Iterator[RunningNode]:
     with gated_node(tmp_path_factory.mktemp("besieged"), diary) as running:
         yield running
 
@@ -52,7 +52,7 @@ class Agent:
 
 
 @pytest.fixture(params=ERAS)
-def agent(request: pytest.FixtureRequest, node: RunningNode, diary: Diary) -> Iterator[Agent]:
+def agent(request: pytest.FixtureRequest, node: RunningNode, diary: ActuatorLog) -> Iterator[Agent]:
     made = Agent(node, request.param)
     yield made
     again = made.client.held("plant.fire", ARGUMENTS)
@@ -154,7 +154,7 @@ def test_accepting_its_own_page_is_no_decision(agent: Agent) -> None:
 
 @pytest.mark.req("AX-11.3-10")
 @pytest.mark.req("AX-11.1-1")
-def test_no_other_way_to_the_tool_goes_around_the_gate(agent: Agent, diary: Diary) -> None:
+def test_no_other_way_to_the_tool_goes_around_the_gate(agent: Agent, diary: ActuatorLog) -> None:
     for _ in range(3):
         agent.client.held("plant.fire", ARGUMENTS)
     for name in ("plant__fire", "plant.fire"):
@@ -184,7 +184,7 @@ def test_no_other_way_to_the_tool_goes_around_the_gate(agent: Agent, diary: Diar
 
 @pytest.mark.req("AX-11.3-10")
 def test_a_proof_for_another_call_of_its_own_releases_nothing_else(
-    agent: Agent, diary: Diary, request: pytest.FixtureRequest
+    agent: Agent, diary: ActuatorLog, request: pytest.FixtureRequest
 ) -> None:
     """An operator signs for a harmless-looking call; the agent shows that proof wherever it can."""
     harmless = agent.client.held("plant.fire", {"what": "little", "by": request.node.name})
@@ -204,7 +204,7 @@ def test_a_proof_for_another_call_of_its_own_releases_nothing_else(
 def test_a_stranger_from_beyond_the_machine_has_nobody_to_ask(tmp_path: Path) -> None:
     from tests.gate.held_calls import ANCHORED
 
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary, '[auth]\nanonymous = "any"\n' + ANCHORED) as node, Client(node) as local:
         local.held("plant.fire")
         for era in ERAS:

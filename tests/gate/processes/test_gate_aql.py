@@ -4,19 +4,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.gate.held_calls import ERAS, PAGES, Client, Diary, approve, gated_node, proof
+from tests.gate.held_calls import ERAS, PAGES, ActuatorLog, Client, approve, gated_node, proof
 from tests.support.node_process import RunningNode
 
 PATH = "/mcp/aql-single"
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary.jsonl")
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[RunningNode]:
+def node(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog) -> Iterator[RunningNode]:
     with gated_node(tmp_path_factory.mktemp("aql"), diary) as running:
         yield running
 
@@ -31,13 +31,15 @@ def demand_of(node: RunningNode, arguments: dict[str, Any]) -> Any:
         return plain.held("plant.fire", arguments)
 
 
-def fired(diary: Diary, arguments: dict[str, Any]) -> int:
+def fired(diary: ActuatorLog, arguments: dict[str, Any]) -> int:
     return sum(entry["arguments"] == arguments for entry in diary.read("fire"))
 
 
 @pytest.mark.req("AQL-C.map-13", "AX-11.1-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_an_approved_call_runs_once_and_no_token_opens_the_gate(node: RunningNode, diary: Diary, era: str) -> None:
+def test_an_approved_call_runs_once_and_no_token_opens_the_gate(
+    node: RunningNode, diary: ActuatorLog, era: str
+) -> None:
     arguments = {"n": era}
     with Client(node, era, path=PATH) as client:
 
@@ -61,7 +63,7 @@ def test_an_approved_call_runs_once_and_no_token_opens_the_gate(node: RunningNod
 
 @pytest.mark.req("AQL-C.map-13", "AX-11.1-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_who_confirms_with_a_proof_lets_the_call_run_once(node: RunningNode, diary: Diary, era: str) -> None:
+def test_who_confirms_with_a_proof_lets_the_call_run_once(node: RunningNode, diary: ActuatorLog, era: str) -> None:
     arguments = {"n": f"confirmed-{era}"}
     with Client(node, era, path=PATH) as client:
         client.call("mcp_aql", fire(arguments))
@@ -72,7 +74,7 @@ def test_who_confirms_with_a_proof_lets_the_call_run_once(node: RunningNode, dia
 
 
 @pytest.mark.req("AQL-C.map-13", "AX-11.1-1")
-def test_a_client_that_opens_pages_is_sent_to_one_but_not_from_a_batch(node: RunningNode, diary: Diary) -> None:
+def test_a_client_that_opens_pages_is_sent_to_one_but_not_from_a_batch(node: RunningNode, diary: ActuatorLog) -> None:
     arguments = {"n": "page"}
     with Client(node, capabilities=PAGES, path=PATH) as client:
         asked = client.call("mcp_aql", fire(arguments))

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.gate.held_calls import ANCHORED, ERAS, Client, Diary, approve, gated_node, proof, token
+from tests.gate.held_calls import ANCHORED, ERAS, ActuatorLog, Client, approve, gated_node, proof, token
 from tests.support.node_process import RunningNode
 
 MUTABLE = "max_mutable_calls_per_session"
@@ -14,12 +14,12 @@ POOR = f'[[access]]\nwho = ["client:poor-*"]\nbudget = {{ {MUTABLE} = 1 }}\n'
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary.jsonl")
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[RunningNode]:
+def node(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog) -> Iterator[RunningNode]:
     with gated_node(tmp_path_factory.mktemp("spent"), diary, ANCHORED + POOR) as running:
         yield running
 
@@ -46,7 +46,7 @@ def used(node: RunningNode, client: Poor) -> int:
 
 @pytest.mark.req("AX-11.4-4")
 def test_a_call_that_waits_costs_nothing_and_is_charged_when_it_runs(
-    node: RunningNode, poor: Poor, diary: Diary
+    node: RunningNode, poor: Poor, diary: ActuatorLog
 ) -> None:
     arguments = {"by": poor.who}
     demand = poor.held("plant.fire", arguments)
@@ -70,7 +70,7 @@ def test_nobody_is_asked_for_a_call_that_could_not_run(node: RunningNode, poor: 
 
 
 def test_an_approval_is_not_used_up_by_a_call_that_the_budget_refuses(
-    node: RunningNode, poor: Poor, diary: Diary
+    node: RunningNode, poor: Poor, diary: ActuatorLog
 ) -> None:
     arguments = {"by": poor.who}
     demand = poor.held("plant.fire", arguments)
@@ -81,7 +81,9 @@ def test_an_approval_is_not_used_up_by_a_call_that_the_budget_refuses(
     assert arguments not in [entry["arguments"] for entry in diary.read("fire")]
 
 
-def test_of_identical_calls_at_once_one_runs_and_one_is_charged(node: RunningNode, poor: Poor, diary: Diary) -> None:
+def test_of_identical_calls_at_once_one_runs_and_one_is_charged(
+    node: RunningNode, poor: Poor, diary: ActuatorLog
+) -> None:
     arguments = {"by": poor.who}
     approve(node, poor.held("plant.fire", arguments))
 

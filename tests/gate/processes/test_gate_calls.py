@@ -14,8 +14,8 @@ from tests.gate.held_calls import (
     ERAS,
     GATED,
     MARK,
+    ActuatorLog,
     Client,
-    Diary,
     anchor,
     approve,
     deny,
@@ -27,12 +27,12 @@ from tests.support.node_process import KNOWS_AX, RunningNode, wait_for
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary.jsonl")
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[RunningNode]:
+def node(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog) -> Iterator[RunningNode]:
     with gated_node(tmp_path_factory.mktemp("gated"), diary) as running:
         yield running
 
@@ -50,7 +50,7 @@ def unique(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.mark.req("AX-11.3-2")
 def test_a_held_call_says_what_is_to_be_confirmed(
-    client: Client, node: RunningNode, diary: Diary, request: pytest.FixtureRequest
+    client: Client, node: RunningNode, diary: ActuatorLog, request: pytest.FixtureRequest
 ) -> None:
     arguments = {**unique(request), "z": [1, 2.5, {"é": None}], "a": True}
     result = client.call("plant.fire", arguments)
@@ -70,7 +70,7 @@ def test_a_held_call_says_what_is_to_be_confirmed(
 
 
 @pytest.mark.req("AX-11.3-2")
-def test_a_tool_with_an_output_schema_is_told_of_in_meta_and_text_alone(client: Client, diary: Diary) -> None:
+def test_a_tool_with_an_output_schema_is_described_in_meta_and_text_alone(client: Client, diary: ActuatorLog) -> None:
     result = client.call("plant.typed")
     assert "structuredContent" not in result
     assert result["_meta"][MARK]["status"] == "confirmation_required"
@@ -80,7 +80,7 @@ def test_a_tool_with_an_output_schema_is_told_of_in_meta_and_text_alone(client: 
 @pytest.mark.req("AX-11.3-1")
 @pytest.mark.parametrize("name", ["nudge", "look", "mutable_reversible", "fixed_final", "fixed_reversible"])
 def test_what_can_be_undone_is_not_held(
-    client: Client, diary: Diary, name: str, request: pytest.FixtureRequest
+    client: Client, diary: ActuatorLog, name: str, request: pytest.FixtureRequest
 ) -> None:
     before = len(diary.read(name))
     assert client.call(f"plant.{name}", unique(request))["structuredContent"] == {"did": name}
@@ -89,7 +89,7 @@ def test_what_can_be_undone_is_not_held(
 
 @pytest.mark.req("AX-11.3-11")
 def test_the_identical_call_runs_once_after_approval(
-    client: Client, node: RunningNode, diary: Diary, request: pytest.FixtureRequest
+    client: Client, node: RunningNode, diary: ActuatorLog, request: pytest.FixtureRequest
 ) -> None:
     arguments = unique(request)
     demand = client.held("plant.fire", arguments)
@@ -103,7 +103,9 @@ def test_the_identical_call_runs_once_after_approval(
 
 @pytest.mark.req("AX-11.3-11")
 @pytest.mark.req("AX-11.3-13")
-def test_an_approval_is_good_for_no_other_call(node: RunningNode, diary: Diary, request: pytest.FixtureRequest) -> None:
+def test_an_approval_is_good_for_no_other_call(
+    node: RunningNode, diary: ActuatorLog, request: pytest.FixtureRequest
+) -> None:
     arguments = {**unique(request), "n": 1}
     with Client(node, token=token(node, "first")) as first, Client(node, token=token(node, "second")) as second:
         demand = first.held("plant.fire", arguments)
@@ -122,7 +124,7 @@ def test_an_approval_is_good_for_no_other_call(node: RunningNode, diary: Diary, 
 
 @pytest.mark.req("AX-11.3-11")
 def test_of_twenty_identical_calls_at_once_one_runs(
-    node: RunningNode, diary: Diary, request: pytest.FixtureRequest
+    node: RunningNode, diary: ActuatorLog, request: pytest.FixtureRequest
 ) -> None:
     arguments = unique(request)
     with Client(node) as client:
@@ -142,7 +144,7 @@ def test_of_twenty_identical_calls_at_once_one_runs(
 
 @pytest.mark.req("AX-11.3-11")
 def test_a_denied_call_is_answered_so_until_it_expires(
-    client: Client, node: RunningNode, diary: Diary, request: pytest.FixtureRequest
+    client: Client, node: RunningNode, diary: ActuatorLog, request: pytest.FixtureRequest
 ) -> None:
     arguments = unique(request)
     demand = client.held("plant.fire", arguments)
@@ -158,8 +160,8 @@ def test_a_denied_call_is_answered_so_until_it_expires(
 
 
 @pytest.mark.req("AX-11.3-3")
-def test_whoever_made_the_call_gets_its_result_by_confirming(
-    client: Client, diary: Diary, request: pytest.FixtureRequest
+def test_the_maker_of_the_call_gets_its_result_by_confirming(
+    client: Client, diary: ActuatorLog, request: pytest.FixtureRequest
 ) -> None:
     arguments = unique(request)
     demand = client.held("plant.fire", arguments)
@@ -175,7 +177,7 @@ def test_whoever_made_the_call_gets_its_result_by_confirming(
 
 @pytest.mark.req("AX-11.3-3")
 def test_somebody_else_confirms_and_does_not_see_the_result(
-    client: Client, node: RunningNode, diary: Diary, request: pytest.FixtureRequest
+    client: Client, node: RunningNode, diary: ActuatorLog, request: pytest.FixtureRequest
 ) -> None:
     arguments = unique(request)
     demand = client.held("plant.fire", arguments)
@@ -206,7 +208,7 @@ BAD_ARGUMENTS = {
 @pytest.mark.req("AX-11.3-13")
 @pytest.mark.parametrize("what", BAD_ARGUMENTS)
 def test_arguments_that_mean_different_things_to_different_readers_are_refused(
-    node: RunningNode, diary: Diary, what: str
+    node: RunningNode, diary: ActuatorLog, what: str
 ) -> None:
     stamp = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"plant.fire","arguments":%b,"_meta":%b}}'
@@ -225,7 +227,7 @@ def waiting_ids(node: RunningNode) -> list[str]:
 
 @pytest.mark.req("AX-11.3-14")
 def test_a_changed_definition_voids_what_was_asked(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary) as node, Client(node) as client:
         pending, approved = client.held("plant.fire", {"n": 1}), client.held("plant.fire", {"n": 2})
         approve(node, approved)
@@ -242,7 +244,7 @@ def test_a_changed_definition_voids_what_was_asked(tmp_path: Path) -> None:
 
 @pytest.mark.req("AX-11.3-9")
 def test_a_proof_of_somebody_not_entitled_to_the_tool_is_refused(
-    node: RunningNode, diary: Diary, request: pytest.FixtureRequest
+    node: RunningNode, diary: ActuatorLog, request: pytest.FixtureRequest
 ) -> None:
     from tests.gate.held_calls import BOB
 
@@ -255,7 +257,7 @@ def test_a_proof_of_somebody_not_entitled_to_the_tool_is_refused(
 
 @pytest.mark.req("AX-11.3-1")
 def test_an_open_gate_holds_nothing_but_what_also_names(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     extra = ANCHORED.replace('mode = "gated"', 'mode = "open"\nalso = ["plant.nudge"]')
     with gated_node(tmp_path / "node", diary, extra) as node, Client(node) as client:
         for name in ("fire", "silent", "mutable_final"):
@@ -266,7 +268,7 @@ def test_an_open_gate_holds_nothing_but_what_also_names(tmp_path: Path) -> None:
 
 @pytest.mark.req("AX-11.3-1")
 def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary, GATED) as node, Client(node) as client:
         result = client.call("plant.fire")
         assert result["_meta"][MARK]["status"] == "confirmation_required"
@@ -296,7 +298,7 @@ def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named
 def test_only_what_changes_something_for_good_is_flagged(tmp_path: Path, era: str, mode: str) -> None:
     extra = ANCHORED.replace('mode = "gated"', f'mode = "{mode}"')
     with (
-        gated_node(tmp_path / "node", Diary(tmp_path / "d"), extra, era) as node,
+        gated_node(tmp_path / "node", ActuatorLog(tmp_path / "d"), extra, era) as node,
         Client(node, era, capabilities=KNOWS_AX) as client,
     ):
         listed = {tool["name"]: tool["_meta"] for tool in client.ask("tools/list", {})["result"]["tools"]}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.gate.held_calls import ERAS, MARK, Client, Diary, gated_node, recomputed, token
+from tests.gate.held_calls import ERAS, MARK, ActuatorLog, Client, compute_digest, gated_node, token
 from tests.support.node_process import RunningNode
 
 pytestmark = pytest.mark.timeout(90)
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(90)
 @pytest.fixture(scope="module", params=ERAS)
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("claims")
-    with gated_node(folder, Diary(folder / "diary.jsonl"), era=request.param) as made:
+    with gated_node(folder, ActuatorLog(folder / "diary.jsonl"), era=request.param) as made:
         yield made
 
 
@@ -61,6 +61,6 @@ def test_a_large_result_hides_no_confirmation(node: RunningNode, separators: tup
 def test_a_signer_can_compute_the_digest_from_what_it_is_shown(node: RunningNode, era: str) -> None:
     with Client(node, era) as client:
         demand = client.held("plant.fire", {"who": "é", "n": [1, {"a": None}]})
-        assert demand["call_digest"] == recomputed(demand)
-        assert demand["call_digest"] != recomputed({**demand, "tool": "plant.look"})
-        assert demand["call_digest"] != recomputed({**demand, "arguments": {}})
+        assert demand["call_digest"] == compute_digest(demand)
+        assert demand["call_digest"] != compute_digest({**demand, "tool": "plant.look"})
+        assert demand["call_digest"] != compute_digest({**demand, "arguments": {}})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
-from tests.gate.held_calls import MARK, Diary, approve, gated_node
+from tests.gate.held_calls import MARK, ActuatorLog, approve, gated_node
 from tests.support.fleet import bridge
 from tests.support.node_process import RunningNode
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprec
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary.jsonl")
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[RunningNode]:
+def node(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog) -> Iterator[RunningNode]:
     with gated_node(tmp_path_factory.mktemp("sdk"), diary) as running:
         yield running
 
@@ -46,7 +46,9 @@ async def client(node: RunningNode, front: str) -> AsyncIterator[SdkClient]:
 @pytest.mark.req("AX-11.3-2")
 @pytest.mark.req("AX-11.1-1")
 @pytest.mark.parametrize("front", FRONTS)
-async def test_an_unmodified_client_is_told_and_completes_the_call(node: RunningNode, diary: Diary, front: str) -> None:
+async def test_an_unmodified_client_is_informed_and_completes_the_call(
+    node: RunningNode, diary: ActuatorLog, front: str
+) -> None:
     arguments = {"front": front}
     async with client(node, front) as opened:
         await opened.list_tools()  # so that results are held to their schemas

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests import preloaded
 from tests.gate.actuator_server import command
-from tests.gate.held_calls import ANCHORED, ERAS, MARK, Client, Diary, approve, proof, served
+from tests.gate.held_calls import ANCHORED, ERAS, MARK, ActuatorLog, Client, actuator_table, approve, proof
 from tests.servers.start import serving
 from tests.support.node_process import RunningNode, running_node, wait_for
 
@@ -55,8 +55,8 @@ def statuses(node: RunningNode) -> list[str]:
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_any_step(tmp_path: Path, step: str, era: str) -> None:
     expected, counts, runs = STEPS[step]
-    diary = Diary(tmp_path / "diary.jsonl")
-    servers = {"plant": served(diary, era)}
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
+    servers = {"plant": actuator_table(diary, era)}
     with running_node(tmp_path / "node", servers, ANCHORED, env=mortal(step)) as node:
         node.wait_link("plant", {"state": "ready"})
         live_and_die(node, era)
@@ -79,8 +79,8 @@ def test_a_kill_at_any_step(tmp_path: Path, step: str, era: str) -> None:
 def test_twenty_redemptions_at_once_and_a_kill_in_the_middle_dispatch_at_most_once(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    diary = Diary(tmp_path / "diary.jsonl")
-    servers = {"plant": served(diary)}
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
+    servers = {"plant": actuator_table(diary)}
     with running_node(tmp_path / "node", servers, ANCHORED, env=mortal("sent")) as node:
         node.wait_link("plant", {"state": "ready"})
         with Client(node) as client:
@@ -104,7 +104,7 @@ def test_twenty_redemptions_at_once_and_a_kill_in_the_middle_dispatch_at_most_on
 
 def test_a_server_that_says_it_forgot_the_session_does_not_get_the_call_twice(tmp_path: Path) -> None:
     """Whether it looked at the call before it said so is only its word: an approved call is not sent again."""
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with (
         serving(command(diary.path, "--era", "legacy", "--forget-after", "1")) as url,
         running_node(tmp_path / "node", {"plant": {"url": url}}, ANCHORED) as node,
@@ -125,8 +125,8 @@ def test_a_server_that_says_it_forgot_the_session_does_not_get_the_call_twice(tm
 
 
 def test_a_server_that_dies_with_the_call_leaves_its_outcome_unknown_and_is_not_asked_again(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    with running_node(tmp_path / "node", {"plant": served(diary)}, ANCHORED) as node, Client(node) as client:
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
+    with running_node(tmp_path / "node", {"plant": actuator_table(diary)}, ANCHORED) as node, Client(node) as client:
         pid = node.wait_link("plant", {"state": "ready"})["pid"]
         arguments = {"until": str(tmp_path / "never")}
         demand = client.held("plant.hold", arguments)

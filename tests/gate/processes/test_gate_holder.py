@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.ax.tree import ACCESS, ax_url, parents, wait_parent
-from tests.gate.held_calls import ADA, ERAS, MARK, PAGES, Client, Diary, anchor, approve, served
+from tests.gate.held_calls import ADA, ERAS, MARK, PAGES, ActuatorLog, Client, actuator_table, anchor, approve
 from tests.support.node_process import running_node, wait_for
 
 PAGE = {"INTERLOCK_NODE__OPERATOR_URL": "https://low.all.example"}
@@ -17,11 +17,11 @@ CLOSED = '[gate]\nmode = "gated"\nunannotated = "allow"\n'
 def test_clients_learn_its_place_in_the_namespace_and_no_more_unless_configured(
     tmp_path: Path, era: str, shown: bool
 ) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     root = f'{ACCESS}[gate]\nmode = "open"\nshow_holder = {str(shown).lower()}\n'
     with running_node(tmp_path / "root", {}, root) as above:
         more = parents((ax_url(above), "low")) + ACCESS + CLOSED + anchor("ada", ADA, "*")
-        with running_node(tmp_path / "low", {"plant": served(diary, era)}, more, PAGE) as low:
+        with running_node(tmp_path / "low", {"plant": actuator_table(diary, era)}, more, PAGE) as low:
             wait_parent(low, {"state": "registered"})
             inside = (low.status_at_start["node"]["aggregator_id"], "https://low.all.example", ax_url(above))
             with Client(above, era) as client, Client(above, era, capabilities=PAGES) as able:

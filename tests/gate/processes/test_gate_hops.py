@@ -13,14 +13,14 @@ from tests.gate.held_calls import (
     ERAS,
     MARK,
     PAGES,
+    ActuatorLog,
     Client,
-    Diary,
+    actuator_table,
     anchor,
     approve,
+    compute_digest,
     deny,
     proof,
-    recomputed,
-    served,
     token,
 )
 from tests.support.node_process import KNOWS_AX, RunningNode, running_node, wait_for
@@ -37,7 +37,7 @@ ADAS, BOBS = anchor("ada", ADA, "*"), anchor("bob", BOB, "*")
 
 @contextlib.contextmanager
 def tree(
-    folder: Path, diary: Diary, root: str, middle: str, lowest: str, era: str = "modern"
+    folder: Path, diary: ActuatorLog, root: str, middle: str, lowest: str, era: str = "modern"
 ) -> Iterator[list[RunningNode]]:
     """root over `mid` over `low` over the actuator."""
     with contextlib.ExitStack() as stack:
@@ -45,7 +45,7 @@ def tree(
         more = parents((ax_url(nodes[0]), "mid")) + ACCESS + middle
         nodes.append(stack.enter_context(running_node(folder / "mid", {}, more)))
         more = parents((ax_url(nodes[1]), "low")) + ACCESS + lowest
-        plant = {"plant": served(diary, era)}
+        plant = {"plant": actuator_table(diary, era)}
         nodes.append(stack.enter_context(running_node(folder / "low", plant, more, LOW_AT_PAGE)))
         nodes[2].wait_link("plant", {"state": "ready"})
         wait_parent(nodes[1], {"state": "registered"})
@@ -63,12 +63,12 @@ def listed(client: Client) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary.jsonl")
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[list[RunningNode]]:
+def nodes(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog) -> Iterator[list[RunningNode]]:
     """Gated at the lowest, open above; and the upper two try to talk the tool harmless."""
     overlay = '[[tool]]\nmatch = "*.fire"\nmutable = false\nreversible = true\n'
     with tree(tmp_path_factory.mktemp("tree"), diary, OPEN + overlay, OPEN + overlay, CLOSED + ADAS) as made:
@@ -81,7 +81,7 @@ FIRE = "mid.low.plant.fire"
 @pytest.mark.req("AX-11.3-16")
 @pytest.mark.parametrize("era", ERAS)
 def test_the_demand_of_the_lowest_reaches_the_client_of_the_root_in_its_terms(
-    nodes: list[RunningNode], diary: Diary, era: str
+    nodes: list[RunningNode], diary: ActuatorLog, era: str
 ) -> None:
     arguments = {"era": era}
     with Client(nodes[0], era) as client:
@@ -95,7 +95,7 @@ def test_the_demand_of_the_lowest_reaches_the_client_of_the_root_in_its_terms(
         assert demand["approval_url"] == f"{PAGE}/approvals/{demand['confirmation_id']}"
         assert demand["held_by"] == "mid.low"
         assert "held by mid.low" in result["content"][0]["text"]
-        assert demand["call_digest"] == recomputed(demand)
+        assert demand["call_digest"] == compute_digest(demand)
         assert not [entry for entry in diary.read() if entry["arguments"] == arguments]
 
         answer = client.confirm(demand, proof(demand))
@@ -105,7 +105,7 @@ def test_the_demand_of_the_lowest_reaches_the_client_of_the_root_in_its_terms(
 
 
 @pytest.mark.req("AX-11.3-16")
-def test_the_anchor_of_the_gating_hop_decides_and_no_other(nodes: list[RunningNode], diary: Diary) -> None:
+def test_the_anchor_of_the_gating_hop_decides_and_no_other(nodes: list[RunningNode], diary: ActuatorLog) -> None:
     with Client(nodes[0]) as client:
         demand = client.held(FIRE, {"n": "anchor"})
         assert client.confirm(demand, proof(demand, BOB))["error"]["code"] == 32123
@@ -115,7 +115,7 @@ def test_the_anchor_of_the_gating_hop_decides_and_no_other(nodes: list[RunningNo
 
 @pytest.mark.req("AX-11.3-16")
 def test_a_confirmation_by_another_client_of_the_root_leaves_the_result_to_the_caller(
-    nodes: list[RunningNode], diary: Diary
+    nodes: list[RunningNode], diary: ActuatorLog
 ) -> None:
     arguments = {"n": "other"}
     with Client(nodes[0]) as client, Client(nodes[0], token=token(nodes[0], "desk")) as desk:
@@ -128,7 +128,7 @@ def test_a_confirmation_by_another_client_of_the_root_leaves_the_result_to_the_c
 
 @pytest.mark.req("AX-11.3-16")
 @pytest.mark.req("AX-11.3-12")
-def test_only_the_edge_turns_the_demand_into_a_page(nodes: list[RunningNode], diary: Diary) -> None:
+def test_only_the_edge_turns_the_demand_into_a_page(nodes: list[RunningNode], diary: ActuatorLog) -> None:
     arguments = {"n": "page"}
     with Client(nodes[0], capabilities=PAGES) as client, Client(nodes[0]) as plain:
         asked = client.call(FIRE, arguments)
@@ -150,7 +150,7 @@ def test_only_the_edge_turns_the_demand_into_a_page(nodes: list[RunningNode], di
 @pytest.mark.req("AX-11.3-17")
 @pytest.mark.req("AX-11.2-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_nobody_above_lifts_a_gate_or_its_flags(nodes: list[RunningNode], diary: Diary, era: str) -> None:
+def test_nobody_above_lifts_a_gate_or_its_flags(nodes: list[RunningNode], diary: ActuatorLog, era: str) -> None:
     for node, prefix in zip(nodes, ("mid.low.", "low.", ""), strict=True):
         with Client(node, era, capabilities=KNOWS_AX) as client:
             found = listed(client)
@@ -169,7 +169,7 @@ def test_nobody_above_lifts_a_gate_or_its_flags(nodes: list[RunningNode], diary:
 
 @pytest.mark.req("AX-11.3-18")
 def test_the_middle_gates_a_tool_that_came_ungated_for_all_above_it(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     also = '[gate]\nmode = "open"\nalso = ["low.plant.nudge"]\n'
     with tree(tmp_path, diary, OPEN, also + ADAS, OPEN) as nodes:
         with Client(nodes[2]) as below:
@@ -187,9 +187,9 @@ def test_the_middle_gates_a_tool_that_came_ungated_for_all_above_it(tmp_path: Pa
 def test_a_gated_node_that_is_used_as_a_plain_server_asks_through_the_node_above(tmp_path: Path) -> None:
     """The upper node knows nothing of the gate: it passes question, state and answer like any server's. What only an
     aggregator may say is heard from the lower node alone."""
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with (
-        running_node(tmp_path / "low", {"plant": served(diary)}, CLOSED + ADAS) as low,
+        running_node(tmp_path / "low", {"plant": actuator_table(diary)}, CLOSED + ADAS) as low,
         running_node(tmp_path / "up", {"low": {"url": f"{low.url}/mcp"}}, OPEN) as up,
         Client(up, capabilities=PAGES) as client,
         Client(up) as plain,
@@ -214,7 +214,7 @@ def test_a_gated_node_that_is_used_as_a_plain_server_asks_through_the_node_above
 
 @pytest.mark.req("AX-11.3-16", "AX-11.3-3")
 def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with tree(tmp_path, diary, CLOSED + ADAS, DEFER + ADAS, CLOSED + BOBS) as nodes, Client(nodes[0]) as client:
         desk = Client(nodes[0], token=token(nodes[0], "desk"))
         outer = client.held(FIRE, {"n": 1})
@@ -274,7 +274,7 @@ def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(t
 def test_an_approval_is_good_for_the_caller_of_the_root_who_asked_and_no_other(
     tmp_path: Path, root: str, era: str
 ) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     with tree(tmp_path, diary, root, OPEN, CLOSED + ADAS) as nodes:
         asked, thief = token(nodes[0], "asked"), token(nodes[0], "thief")
         with Client(nodes[0], era, asked) as client, Client(nodes[0], era, thief) as other:
@@ -282,7 +282,7 @@ def test_an_approval_is_good_for_the_caller_of_the_root_who_asked_and_no_other(
             theirs = other.held(FIRE, {"n": 1})
             assert demand["confirmation_id"] != theirs["confirmation_id"]
             assert demand["caller"] != theirs["caller"]
-            assert demand["call_digest"] == recomputed(demand) != theirs["call_digest"]
+            assert demand["call_digest"] == compute_digest(demand) != theirs["call_digest"]
             listed = {one["id"]: one for one in nodes[2].admin("/approvals")["approvals"]}
             shown = listed[demand["confirmation_id"]]["requested_by"]
             assert shown == demand["caller"]
@@ -309,7 +309,7 @@ def test_no_client_can_say_whose_caller_it_is(nodes: list[RunningNode]) -> None:
 @pytest.mark.req("AX-11.3-16")
 @pytest.mark.parametrize("middle", [OPEN, CLOSED + ADAS], ids=["two", "three"])
 def test_a_question_of_the_server_is_answered_after_all_gates_agreed(tmp_path: Path, middle: str) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
+    diary = ActuatorLog(tmp_path / "diary.jsonl")
     name, arguments = "mid.low.plant.ask_first", {"n": 1}
     with (
         tree(tmp_path, diary, CLOSED + ADAS, middle, CLOSED + BOBS) as nodes,

@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.gate.held_calls import ADA, ANCHORED, BOB, GATED, MARK, Diary, anchor, served
+from tests.gate.held_calls import ADA, ANCHORED, BOB, GATED, MARK, ActuatorLog, actuator_table, anchor
 from tests.servers.minting import mint
 from tests.servers.start import serving
 from tests.support.asking_server import command
 from tests.support.node_process import _toml
-from tests.support.node_with_clock import ELICIT, SECONDS, AheadClock, Place, filled
+from tests.support.node_with_clock import ELICIT, SECONDS, AheadClock, ClockedNode, filled_answers
 
 from interlock.approvals.protocol.approval import Status
 from interlock.approvals.trust.approval_proofs import ProofVerifier
@@ -43,10 +43,10 @@ from interlock.wire.refusal import Refusal
 PAGES = {"elicitation": {"url": {}}}
 
 
-class Here(Place):
+class Here(ClockedNode):
     """A node with a gate in front of the actuator."""
 
-    def __init__(self, node: Node, clock: AheadClock, diary: Diary) -> None:
+    def __init__(self, node: Node, clock: AheadClock, diary: ActuatorLog) -> None:
         super().__init__(node, clock)
         self.diary = diary
 
@@ -94,9 +94,9 @@ async def house(
     turning: bool = False,
 ) -> AsyncIterator[Here]:
     """`turning`: whenever the server is started, the file `changed` says what of it is another."""
-    diary = Diary(folder / "diary.jsonl")
+    diary = ActuatorLog(folder / "diary.jsonl")
     config = folder / "interlock.toml"
-    table = served(diary, era)
+    table = actuator_table(diary, era)
     table["args"] += ["--changed", changed] if changed else []
     if turning:
         words = shlex.join([table["command"], *table["args"]])
@@ -209,7 +209,7 @@ async def test_an_approval_waits_for_a_link_that_is_away(tmp_path: Path) -> None
         assert not here.diary.read()
 
 
-async def test_a_call_that_was_not_sent_fails_and_is_nowhere_said_to_be_lost(tmp_path: Path) -> None:
+async def test_a_call_that_was_not_sent_fails_and_is_never_reported_as_lost(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         demand = await here.held()
         await here.approved(demand)
@@ -427,13 +427,13 @@ async def test_a_call_that_was_parked_for_its_clients_answer_ends_as_it_ended(tm
         await node.open()
         try:
             await node.readiness.settle(SECONDS)
-            here = Here(node, clock, Diary(tmp_path / "diary.jsonl"))
+            here = Here(node, clock, ActuatorLog(tmp_path / "diary.jsonl"))
             demand = await here.held("web.interview", arguments)
             await here.approved(demand)
             asked = await here.call("web.interview", arguments).result()
             assert asked["resultType"] == "input_required"
             assert here.status(demand) is Status.USED
-            answered = here.again("web.interview", arguments, asked, filled(asked))
+            answered = here.again("web.interview", arguments, asked, filled_answers(asked))
             assert (await answered.result())["resultType"] == "complete"
             await here.becomes(demand, Status.DONE)
         finally:
@@ -517,7 +517,7 @@ async def test_an_anchor_that_is_gone_after_a_restart_has_released_nothing(tmp_p
 
 
 @pytest.mark.req("AX-11.3-9")
-async def test_an_anchor_with_another_key_does_not_stand_by_what_the_old_one_signed(tmp_path: Path) -> None:
+async def test_an_anchor_with_another_key_does_not_vouch_for_what_the_old_one_signed(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         demand = await here.held()
         await here.approved(demand)
@@ -557,7 +557,7 @@ async def test_the_record_names_the_hold_and_the_decision(tmp_path: Path) -> Non
     assert "s3cr3t" not in json.dumps(records)
 
 
-async def test_nobody_is_asked_again_what_was_said_before_the_tool_is_listed_so(
+async def test_nobody_is_asked_again_about_a_decision_made_before_the_tool_was_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with house(tmp_path) as here:

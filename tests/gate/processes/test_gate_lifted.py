@@ -95,7 +95,7 @@ async def test_the_question_stays_when_the_server_goes_back_and_is_the_same_when
 
 
 @pytest.mark.parametrize("answer", ["accept", "irreversible"])
-async def test_a_tool_that_said_nothing_does_not_classify_itself(tmp_path: Path, answer: str) -> None:
+async def test_a_tool_that_declared_nothing_does_not_classify_itself(tmp_path: Path, answer: str) -> None:
     async with house(tmp_path) as here:
         assert await is_held(here, "silent")
         before = await question(here, "silent")
@@ -130,7 +130,7 @@ async def test_a_stricter_word_counts_at_once_and_going_back_to_what_was_accepte
         assert not await is_held(here, "look")
 
 
-async def test_the_operators_own_word_stands_above_both(tmp_path: Path) -> None:
+async def test_the_operators_own_decision_wins_over_both(tmp_path: Path) -> None:
     rule = '[[tool]]\nmatch = "plant.fire"\nmutable = false\n'
     async with house(tmp_path, rule) as here:
         await relist(here, "undoable")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.gate.held_calls import ANCHORED, Diary, approve, gated_node
+from tests.gate.held_calls import ANCHORED, ActuatorLog, approve, gated_node
 from tests.gate.processes.test_gate_clients import client
 from tests.support.node_process import RunningNode
 
@@ -13,12 +13,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprec
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary.jsonl")
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[RunningNode]:
+def node(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog) -> Iterator[RunningNode]:
     with gated_node(tmp_path_factory.mktemp("meaning"), diary, ANCHORED + LIMITED) as running:
         yield running
 
@@ -31,7 +31,7 @@ def used(node: RunningNode) -> int:
 @pytest.mark.req("AX-1.2-3")
 @pytest.mark.parametrize("front", ["http legacy", "http 2026-07-28", "stdio legacy", "stdio 2026-07-28"])
 async def test_of_tools_behind_one_url_only_what_cannot_be_undone_is_held_and_only_changes_are_counted(
-    node: RunningNode, diary: Diary, front: str
+    node: RunningNode, diary: ActuatorLog, front: str
 ) -> None:
     arguments = {"front": front}
     async with client(node, front) as opened:

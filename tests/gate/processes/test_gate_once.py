@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ax.bare_subserver import Bare, connect, tool
+from tests.ax.bare_subserver import BareSubserver, connect, tool
 from tests.ax.tree import ACCESS
 from tests.gate.held_calls import ADA, MARK, Client, anchor, approve, token
 from tests.support.node_process import RunningNode, running_node
@@ -26,7 +26,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield made
 
 
-class Holding(Bare):
+class Holding(BareSubserver):
     """An aggregator that has a confirmation of its own for every call, and says what it likes to who comes back."""
 
     answer: Callable[[str], dict[str, Any]]

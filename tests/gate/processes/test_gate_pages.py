@@ -5,19 +5,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.gate.held_calls import MARK, PAGES, Client, Diary, approve, gated_node, proof, token
+from tests.gate.held_calls import MARK, PAGES, ActuatorLog, Client, approve, gated_node, proof, token
 from tests.support.node_process import RunningNode
 
 KEY = "confirmation"
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary.jsonl")
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[RunningNode]:
+def node(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog) -> Iterator[RunningNode]:
     with gated_node(tmp_path_factory.mktemp("pages"), diary) as running:
         yield running
 
@@ -40,7 +40,7 @@ def demand_of(node: RunningNode, arguments: dict[str, Any]) -> Any:
 
 @pytest.mark.req("AX-11.3-12")
 def test_the_gate_is_a_page_to_visit_and_the_answer_a_hint_to_look_again(
-    client: Client, node: RunningNode, diary: Diary
+    client: Client, node: RunningNode, diary: ActuatorLog
 ) -> None:
     arguments = {"n": "page"}
     asked = client.call("plant.fire", arguments)
@@ -64,7 +64,7 @@ def test_the_gate_is_a_page_to_visit_and_the_answer_a_hint_to_look_again(
 
 
 @pytest.mark.req("AX-11.3-12")
-def test_declining_takes_the_call_back(client: Client, node: RunningNode, diary: Diary) -> None:
+def test_declining_takes_the_call_back(client: Client, node: RunningNode, diary: ActuatorLog) -> None:
     arguments = {"n": "decline"}
     asked = client.call("plant.fire", arguments)
     demand = demand_of(node, arguments)
@@ -98,7 +98,7 @@ def test_clients_that_open_no_pages_get_the_plain_form(node: RunningNode, capabi
         legacy.held("plant.fire", {"n": "plain"})
 
 
-def test_a_server_that_asks_first_is_answered_under_the_same_approval(node: RunningNode, diary: Diary) -> None:
+def test_a_server_that_asks_first_is_answered_under_the_same_approval(node: RunningNode, diary: ActuatorLog) -> None:
     """The server's own question is part of the call a person agreed to; its state is good for one more round."""
     arguments = {"n": "asks"}
     with Client(node, capabilities={"roots": {}}) as client:

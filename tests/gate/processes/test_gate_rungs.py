@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.gate.held_calls import ANCHORED, Client, Diary, approve, gated_node, token
+from tests.gate.held_calls import ANCHORED, ActuatorLog, Client, approve, gated_node, token
 from tests.support.node_process import RunningNode
 
 ACCESS = (
@@ -15,7 +15,7 @@ ACCESS = (
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("rungs")
-    with gated_node(folder / "node", Diary(folder / "diary.jsonl"), ANCHORED + ACCESS) as running:
+    with gated_node(folder / "node", ActuatorLog(folder / "diary.jsonl"), ANCHORED + ACCESS) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.drivers.contract_node import FEATURES, ContractPlace, contract, contract_place
+from tests.drivers.contract_node import FEATURES, ContractNode, contract, contract_node
 from tests.gate.held_calls import ADA, MARK, anchor
 from tests.gate.processes.test_gate_kept import Here
 from tests.servers.start import raw
@@ -35,7 +35,7 @@ PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
 STAMP = {META + "protocolVersion", META + "clientInfo", META + "clientCapabilities"}
 
 
-class Sending(ContractPlace):
+class Sending(ContractNode):
     proof, confirm, approved = Here.proof, Here.confirm, Here.approved
 
     async def release(self, params: dict[str, Any], **options: Any) -> Any:
@@ -55,7 +55,7 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sendin
         era: {"command": raw(f"{FEATURES},tasks", "--era", era), "share": "node"} for era in ("modern", "legacy")
     }
     folder = tmp_path_factory.mktemp("sent")
-    async with contract_place(folder, {"new": servers["modern"], "old": servers["legacy"]}, ALSO) as made:
+    async with contract_node(folder, {"new": servers["modern"], "old": servers["legacy"]}, ALSO) as made:
         yield Sending(made.node, made.clock)
 
 

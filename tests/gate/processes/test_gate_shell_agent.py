@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests import preloaded
 from tests.approvals.processes.test_gate_passkeys import Making
-from tests.gate.held_calls import ADA, MALLORY, Client, Diary, anchor, proof, served, signed_enrolment
+from tests.gate.held_calls import ADA, MALLORY, ActuatorLog, Client, actuator_table, anchor, proof, signed_enrolment
 from tests.operator.processes.test_login import Page, link
 from tests.servers.authenticator import Authenticator
 from tests.support import intervals
@@ -87,8 +87,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("shell")
     home = Home(folder / "home")
     printed = home.run("access", "key", "ada").stdout
-    diary = Diary(folder / "diary.jsonl")
-    with running_node(folder, {"plant": served(diary)}, printed + SAFETY, env=home.env, settings=QUICK) as node:
+    diary = ActuatorLog(folder / "diary.jsonl")
+    with running_node(folder, {"plant": actuator_table(diary)}, printed + SAFETY, env=home.env, settings=QUICK) as node:
         node.wait_link("plant", {"state": "ready"})
         here = Place(node, home)
         token = json.loads(here.person("access", "token", "--for", "client", "--name", "laptop", "--json").stdout)
@@ -283,7 +283,7 @@ def test_the_person_still_decides_and_what_they_are_shown_the_agent_never_saw(pl
 def test_what_the_agent_loosens_is_shown_until_an_approver_signs_and_no_code_goes_where_it_says(tmp_path: Path) -> None:
     leak = tmp_path / "leak"
     extra = anchor("ada", ADA, "*") + SAFETY
-    with running_node(tmp_path, {"plant": served(Diary(tmp_path / "diary.jsonl"))}, extra) as node:
+    with running_node(tmp_path, {"plant": actuator_table(ActuatorLog(tmp_path / "diary.jsonl"))}, extra) as node:
         node.wait_link("plant", {"state": "ready"})
         token = json.loads(node.cli("access", "token", "--for", "client", "--name", "laptop", "--json").stdout)["token"]
         _do(node, token, "execute_agent", element_name="coder")

@@ -281,7 +281,7 @@ def test_a_proof_is_an_object_or_a_bare_token() -> None:
         {"type": [], "token": "a.b.c"},
     ],
 )
-def test_what_is_no_token_is_refused_as_malformed(proof: Any) -> None:
+def test_a_malformed_token_is_refused_as_malformed(proof: Any) -> None:
     judged = confirm(proof=proof)
     assert isinstance(judged, Refusal) and judged.number == -32602
 

@@ -317,7 +317,7 @@ def test_one_changed_character_breaks_it(place: int, by: bytes) -> None:
 
 
 @given(st.sampled_from(["iss", "jti"]), st.text(min_size=1, max_size=255).filter(lambda text: text.isprintable()))
-def test_what_was_signed_is_what_is_told(claim: str, text: str) -> None:
+def test_the_signed_call_is_the_shown_call(claim: str, text: str) -> None:
     made = judged(token(**{claim: text}))
     assert isinstance(made, Verified)
     assert getattr(made, {"iss": "issuer", "jti": "jti"}[claim]) == text

@@ -200,6 +200,6 @@ def test_a_passkeys_key_verifies_no_token_and_another_key_no_assertion() -> None
     )
 
 
-def test_a_browser_is_told_of_the_passkeys_that_may_approve_the_tool() -> None:
+def test_a_browser_learns_which_passkeys_may_approve_the_tool() -> None:
     assert [one.kid for one in passkeys_for("plant.valve.open", ANCHORS)] == [b64(ADA.credential), b64(BOB.credential)]
     assert [one.kid for one in passkeys_for("office.print", ANCHORS)] == [b64(ADA.credential), b64(CLERK.credential)]

@@ -65,13 +65,13 @@ def test_nothing_passes_of_what_other_readers_could_read_a_claim_in(text: bytes)
 
 @pytest.mark.req("AX-11.3-10")
 @pytest.mark.parametrize("depth", [900, 5000, 9000])
-def test_a_claim_is_found_beside_whatever_is_nested(depth: int) -> None:
+def test_a_claim_is_found_beside_any_nested_value(depth: int) -> None:
     nested = b"[" * depth + b"]" * depth
     assert without_claims(b'{"a":%b,"_meta":{"x-mcpax-hops":1}}' % nested) == b'{"a":%b}' % nested
 
 
 @pytest.mark.req("AX-11.3-10")
-def test_structured_content_that_could_be_signed_goes_whatever_stands_beside_it() -> None:
+def test_structured_content_that_could_be_signed_is_removed_whatever_is_beside_it() -> None:
     assert cleaned({"content": [], "structuredContent": DEMAND}) == {"content": []}
     assert cleaned({"content": [], "structuredContent": {**DEMAND, "status": "ok"}}) == {"content": []}
     assert cleaned({"structuredContent": {"x-mcpax-confirmation": DEMAND}}) == {}

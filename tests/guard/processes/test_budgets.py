@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.servers.start import raw
-from tests.support.budget_node import house, outcomes, until
-from tests.support.node_with_clock import Asked
+from tests.support.budget_node import budget_node, outcomes, until
+from tests.support.node_with_clock import ModernRequest
 
 from interlock.ax.protocol.budget import BudgetLimits
 from interlock.core.link_state import LinkState
@@ -27,7 +27,7 @@ ERAS = ["legacy", "modern"]
 async def test_the_minute_recovers_and_a_session_does_not_until_the_next_begins_at_zero(
     tmp_path: Path, era: str
 ) -> None:
-    async with house(tmp_path, DRAFT) as here:
+    async with budget_node(tmp_path, DRAFT) as here:
         leaf, client = await here.leaf(), here.client(era)
         assert await outcomes([client.call("leaf__read") for _ in range(4)]) == ["ran"] * 3 + [MINUTE]
         here.clock.ahead += 59.0
@@ -46,7 +46,7 @@ async def test_the_minute_recovers_and_a_session_does_not_until_the_next_begins_
 @pytest.mark.req("AX-11.4-1")
 async def test_the_call_that_would_exceed_the_units_is_refused_and_a_free_one_is_not(tmp_path: Path) -> None:
     weights = f"[budget]\n{UNITS} = 5\nunits = {{ metered = 2, expensive = 4 }}\n"
-    async with house(tmp_path, weights) as here:
+    async with budget_node(tmp_path, weights) as here:
         await here.leaf()
         names = ["metered", "expensive", "metered", "metered", "read"]
         asked = [here.client().call(f"leaf__{name}") for name in names]
@@ -57,7 +57,7 @@ async def test_the_call_that_would_exceed_the_units_is_refused_and_a_free_one_is
 @pytest.mark.req("AX-9.1-9", "AX-11.4-4")
 async def test_by_default_free_costs_nothing_metered_one_and_expensive_ten_units(tmp_path: Path) -> None:
     priced = '[[tool]]\nmatch = "leaf.quick"\ncost_units = 7\n'
-    async with house(tmp_path, f"[budget]\n{UNITS} = 1000\n{priced}") as here:
+    async with budget_node(tmp_path, f"[budget]\n{UNITS} = 1000\n{priced}") as here:
         await here.leaf()
         counted = []
         for name in ("read", "metered", "expensive", "quick"):
@@ -69,7 +69,7 @@ async def test_by_default_free_costs_nothing_metered_one_and_expensive_ten_units
 
 @pytest.mark.req("AX-11.4-1")
 async def test_calls_side_by_side_never_overshoot(tmp_path: Path) -> None:
-    async with house(tmp_path, f"[budget]\n{MINUTE} = 7\n") as here:
+    async with budget_node(tmp_path, f"[budget]\n{MINUTE} = 7\n") as here:
         silent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         leaf = await here.leaf(call=lambda params: silent)
         clients = [here.client(era, f"client:{number}") for era in ERAS for number in range(10)]
@@ -84,7 +84,7 @@ async def test_what_is_refused_or_degraded_costs_nothing_and_what_fails_or_times
     def answer(params: Any) -> Any:
         return {"error": {"code": 4711, "message": "no"}} if params["name"] == "write" else None
 
-    async with house(tmp_path, f"[budget]\n{MINUTE} = 100\n") as here:
+    async with budget_node(tmp_path, f"[budget]\n{MINUTE} = 100\n") as here:
         leaf = await here.leaf(call=answer)
         client = here.client()
         assert (await client.call("leaf__read", []).error())["code"] == -32602
@@ -113,7 +113,7 @@ async def test_a_call_that_never_left_is_given_back_on_every_account(tmp_path: P
         f'[budget]\n{MINUTE} = 9\n[[access]]\nwho = ["local"]\nbudget = {{ {MINUTE} = 9 }}\n'
         f'[[tool]]\nmatch = "leaf.read"\nbudget = {{ {MINUTE} = 9 }}\n'
     )
-    async with house(tmp_path, everywhere) as here:
+    async with budget_node(tmp_path, everywhere) as here:
         leaf, client = await here.leaf(), here.client(era)
         await client.call("leaf__read").result()
         leaf.reads = False
@@ -126,7 +126,7 @@ async def test_a_call_that_never_left_is_given_back_on_every_account(tmp_path: P
 
 
 async def test_a_call_is_charged_once_however_often_it_is_asked_and_room_alone_charges_nothing(tmp_path: Path) -> None:
-    async with house(tmp_path, f"[budget]\n{MINUTE} = 1\n") as here:
+    async with budget_node(tmp_path, f"[budget]\n{MINUTE} = 1\n") as here:
         silent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         await here.leaf(call=lambda params: silent)
         link = here.node.calls.keepers["leaf"].link
@@ -145,7 +145,7 @@ async def test_a_call_is_charged_once_however_often_it_is_asked_and_room_alone_c
 async def test_a_call_that_waits_for_its_server_is_charged_when_it_is_sent_and_not_before(tmp_path: Path) -> None:
     rule = f'[[access]]\nwho = ["local"]\nbudget = {{ {MINUTE} = 9 }}\n'
     servers = f"[servers.old]\ncommand = {json.dumps(raw('all', '--era', 'legacy'))}\n"
-    async with house(tmp_path, f"{rule}{servers}") as here:
+    async with budget_node(tmp_path, f"{rule}{servers}") as here:
         link = here.node.calls.keepers["old"].link
 
         def used() -> int:
@@ -169,7 +169,7 @@ async def test_a_call_that_waits_for_its_server_is_charged_when_it_is_sent_and_n
 async def test_asking_about_a_task_costs_nothing_once_the_call_that_made_it_is_charged(tmp_path: Path) -> None:
     rule = f'[[access]]\nwho = ["local"]\nbudget = {{ {MINUTE} = 1 }}\n'
     servers = f"[servers.old]\ncommand = {json.dumps(raw('tasks', '--era', 'legacy'))}\n"
-    async with house(tmp_path, f"{rule}{servers}") as here:
+    async with budget_node(tmp_path, f"{rule}{servers}") as here:
         client = here.client("legacy")
         call = {"name": "old__job", "arguments": {"id": "t"}, "task": {}}
         made = (await client.ask("tools/call", call).result())["task"]
@@ -181,7 +181,7 @@ async def test_asking_about_a_task_costs_nothing_once_the_call_that_made_it_is_c
 async def test_prompts_and_resources_are_calls_that_cost_no_units(tmp_path: Path) -> None:
     rule = f'[[access]]\nwho = ["local"]\nbudget = {{ {MINUTE} = 3, {MUTABLE} = 0, {UNITS} = 0 }}\n'
     servers = f"[servers.old]\ncommand = {json.dumps(raw('all', '--era', 'legacy'))}\n"
-    async with house(tmp_path, f"{rule}{servers}") as here:
+    async with budget_node(tmp_path, f"{rule}{servers}") as here:
         client = here.client()
         completing = {"ref": {"type": "ref/prompt", "name": "old__greet"}, "argument": {"name": "who", "value": "a"}}
         asked = [
@@ -195,7 +195,7 @@ async def test_prompts_and_resources_are_calls_that_cost_no_units(tmp_path: Path
 
 async def test_a_caller_is_one_in_both_eras_and_a_new_session_refills_nothing(tmp_path: Path) -> None:
     rule = f'[[access]]\nwho = ["client:ci-*"]\nbudget = {{ {MINUTE} = 2, {MUTABLE} = 1 }}\n'
-    async with house(tmp_path, rule) as here:
+    async with budget_node(tmp_path, rule) as here:
         await here.leaf()
         for era in ERAS:
             assert await outcomes([here.client(era, "client:ci-1").call("leaf__read")]) == ["ran"]
@@ -207,11 +207,11 @@ async def test_a_caller_is_one_in_both_eras_and_a_new_session_refills_nothing(tm
         assert await outcomes(others) == ["ran"] * 4
 
 
-async def test_a_caller_that_keeps_asking_is_not_idle_and_after_half_an_hour_without_a_call_begins_anew(
+async def test_a_caller_that_keeps_asking_is_not_idle_and_starts_over_after_half_an_hour_without_a_call(
     tmp_path: Path,
 ) -> None:
     rule = f'[[access]]\nwho = ["local"]\nbudget = {{ {MUTABLE} = 1 }}\n'
-    async with house(tmp_path, rule) as here:
+    async with budget_node(tmp_path, rule) as here:
         await here.leaf()
         assert await outcomes([here.client().call("leaf__write") for _ in range(2)]) == ["ran", MUTABLE]
         for _ in range(3):
@@ -224,7 +224,7 @@ async def test_a_caller_that_keeps_asking_is_not_idle_and_after_half_an_hour_wit
 
 async def test_a_tool_is_counted_over_all_callers_and_each_tool_of_an_entry_by_itself(tmp_path: Path) -> None:
     rule = f'[[tool]]\nmatch = "leaf.*"\nbudget = {{ {MINUTE} = 2 }}\n'
-    async with house(tmp_path, rule) as here:
+    async with budget_node(tmp_path, rule) as here:
         await here.leaf()
         clients = [here.client("modern", "client:a"), here.client("legacy", "client:b"), here.client()]
         asked = [client.call("leaf__read") for client in clients]
@@ -233,9 +233,9 @@ async def test_a_tool_is_counted_over_all_callers_and_each_tool_of_an_entry_by_i
         assert await outcomes([here.client().call("leaf__metered")]) == ["ran"]
 
 
-async def test_of_several_refusals_the_one_that_lasts_longest_is_told_and_nobody_is_charged(tmp_path: Path) -> None:
+async def test_of_several_refusals_the_longest_is_reported_and_nobody_is_charged(tmp_path: Path) -> None:
     both = f'[budget]\n{MINUTE} = 1\n[[access]]\nwho = ["local"]\nbudget = {{ {MUTABLE} = 1 }}\n'
-    async with house(tmp_path, both) as here:
+    async with budget_node(tmp_path, both) as here:
         await here.leaf()
         assert await outcomes([here.client().call("leaf__write") for _ in range(3)]) == ["ran", MUTABLE, MUTABLE]
         error = await here.client().call("leaf__read").error()
@@ -248,7 +248,7 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
     tmp_path: Path,
 ) -> None:
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
-    async with house(tmp_path, f"[budget]\n{MINUTE} = 50\n{UNITS} = 5\n{parents}") as here:
+    async with budget_node(tmp_path, f"[budget]\n{MINUTE} = 50\n{UNITS} = 5\n{parents}") as here:
         early = await here.leaf("early")
         here.node.calls.budgets.receive(
             "default", BudgetLimits(max_calls_per_minute=6, max_mutable_calls_per_session=4)
@@ -267,9 +267,9 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
 
 
 @pytest.mark.req("AX-11.4-2")
-async def test_what_was_declared_holds_for_the_session_whatever_a_parent_gives_later(tmp_path: Path) -> None:
+async def test_declarations_hold_for_the_session_whatever_a_parent_gives_later(tmp_path: Path) -> None:
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
-    async with house(tmp_path, parents) as here:
+    async with budget_node(tmp_path, parents) as here:
         here.node.calls.budgets.receive("default", BudgetLimits(max_calls_per_minute=2))
         leaf = await here.leaf()
         here.node.calls.budgets.receive("default", BudgetLimits(max_calls_per_minute=1000))
@@ -282,7 +282,7 @@ async def test_what_was_declared_holds_for_the_session_whatever_a_parent_gives_l
 
 async def test_an_entry_of_a_subserver_says_more_than_the_budget_of_all(tmp_path: Path) -> None:
     rule = f'[[access]]\nwho = ["subserver:busy"]\nscope = "admin"\nbudget = {{ {MINUTE} = 600 }}\n'
-    async with house(tmp_path, f"[budget]\n{MINUTE} = 60\n{MUTABLE} = 10\n{rule}") as here:
+    async with budget_node(tmp_path, f"[budget]\n{MINUTE} = 60\n{MUTABLE} = 10\n{rule}") as here:
         assert (await here.leaf("busy")).registered["budget"] == {MINUTE: 600, MUTABLE: 10}
         assert (await here.leaf("calm")).registered["budget"] == {MINUTE: 60, MUTABLE: 10}
 
@@ -290,7 +290,7 @@ async def test_an_entry_of_a_subserver_says_more_than_the_budget_of_all(tmp_path
 @pytest.mark.req("AX-11.4-3")
 async def test_what_a_legacy_subserver_asks_of_its_client_is_charged_to_its_session(tmp_path: Path) -> None:
     wait: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    async with house(tmp_path, f"[budget]\n{MINUTE} = 3\n") as here:
+    async with budget_node(tmp_path, f"[budget]\n{MINUTE} = 3\n") as here:
         leaf = await here.leaf(era="legacy", call=lambda params: wait)
         client = here.client("legacy", capabilities={"sampling": {}})
         called = client.call("leaf__read")
@@ -323,7 +323,7 @@ async def test_the_rounds_of_a_modern_subserver_are_charged_to_its_session(tmp_p
         "inputRequests": {"q": {"method": "elicitation/create", "params": form}},
         "requestState": "s",
     }
-    async with house(tmp_path, f"[budget]\n{MINUTE} = 2\n") as here:
+    async with budget_node(tmp_path, f"[budget]\n{MINUTE} = 2\n") as here:
         leaf = await here.leaf(call=lambda params: asks)
         client = here.client("legacy", capabilities={"elicitation": {}})
         called = client.call("leaf__read")
@@ -339,7 +339,7 @@ async def test_as_many_callers_are_remembered_as_there_is_room_for(
 ) -> None:
     monkeypatch.setattr(budgets, "ACCOUNTS_MAX", 3)
     rule = f'[[access]]\nwho = ["client:*"]\nbudget = {{ {MINUTE} = 1 }}\n'
-    async with house(tmp_path, rule) as here:
+    async with budget_node(tmp_path, rule) as here:
         await here.leaf()
         for name in "abcad":
             here.client(who=f"client:{name}").call("leaf__read")
@@ -347,7 +347,9 @@ async def test_as_many_callers_are_remembered_as_there_is_room_for(
 
 
 async def test_a_node_without_budgets_counts_nothing(tmp_path: Path) -> None:
-    async with house(tmp_path, '[budget]\nunits = { metered = 3 }\n[[tool]]\nmatch = "*"\ncost_units = 5\n') as here:
+    async with budget_node(
+        tmp_path, '[budget]\nunits = { metered = 3 }\n[[tool]]\nmatch = "*"\ncost_units = 5\n'
+    ) as here:
         leaf = await here.leaf()
         assert leaf.registered["budget"] == {}
         assert not here.node.calls.budgets.is_enforced
@@ -356,5 +358,5 @@ async def test_a_node_without_budgets_counts_nothing(tmp_path: Path) -> None:
         assert called.running.charge is None
 
 
-def _questions(stream: Asked, called: Asked) -> list[Any]:
+def _questions(stream: ModernRequest, called: ModernRequest) -> list[Any]:
     return [one for one in (*stream.emitted, *called.emitted) if "id" in one and "method" in one]

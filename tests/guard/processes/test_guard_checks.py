@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import Raw
 from tests.servers.start import raw
-from tests.support.budget_node import house as node_with_servers
+from tests.support.budget_node import budget_node as node_with_servers
 from tests.support.budget_node import until
-from tests.support.frozen_node import House, Leaf, house, still, tool, turns
+from tests.support.frozen_node import FrozenNode, Leaf, frozen_node, in_frozen_time, run_until_idle, tool
 
 from interlock.ax.protocol.budget import BudgetLimits
 from interlock.catalog.api import CheckVerdict
@@ -55,7 +55,7 @@ class Answer:
     def drop(self) -> None: ...
 
 
-def begin(node: House, name: str, who: Principal) -> Answer:
+def begin(node: FrozenNode, name: str, who: Principal) -> Answer:
     caller = Caller(who, Era.MODERN, "test", view_key(who, only=None, names="auto", declares_extension=False))
     answer = Answer()
     params = {"name": Raw(encode_value(name)), "arguments": Raw(b"{}")}
@@ -63,20 +63,20 @@ def begin(node: House, name: str, who: Principal) -> Answer:
     return answer
 
 
-async def call(node: House, name: str, who: Principal) -> bytes:
+async def call(node: FrozenNode, name: str, who: Principal) -> bytes:
     answer = begin(node, name, who)
     await node.until(lambda: answer.message is not None)
     assert answer.message is not None
     return answer.message
 
 
-def route_of(node: House, name: str) -> Route:
+def route_of(node: FrozenNode, name: str) -> Route:
     route = node.node.calls.catalog.namespace.view(EVERYTHING).find_tool(name)
     assert route is not None
     return route
 
 
-def explained(node: House, name: str, who: Principal) -> CheckNumber | None:
+def explained(node: FrozenNode, name: str, who: Principal) -> CheckNumber | None:
     """The first check that would not let the call pass."""
     verdicts = node.node.calls.dispatch.guard.explain(route_of(node, name), who)
     return next((one.number for one in verdicts if one.verdict in ("refuse", "hold")), None)
@@ -101,19 +101,19 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[CheckNumber]:
     return made
 
 
-async def nothing(node: House, leaf: Leaf) -> None: ...
+async def nothing(node: FrozenNode, leaf: Leaf) -> None: ...
 
 
-async def cut(node: House, leaf: Leaf) -> None:
+async def cut(node: FrozenNode, leaf: Leaf) -> None:
     leaf.cut()
-    await turns()
+    await run_until_idle()
 
 
-async def spend(node: House, leaf: Leaf) -> None:
+async def spend(node: FrozenNode, leaf: Leaf) -> None:
     await call(node, "plant.look", POOR)
 
 
-async def cut_and_spend(node: House, leaf: Leaf) -> None:
+async def cut_and_spend(node: FrozenNode, leaf: Leaf) -> None:
     await spend(node, leaf)
     await cut(node, leaf)
 
@@ -122,7 +122,7 @@ class Situation(NamedTuple):
     tool: str
     who: Principal
     refused_by: CheckNumber | None
-    before: Callable[[House, Leaf], Awaitable[None]] = nothing
+    before: Callable[[FrozenNode, Leaf], Awaitable[None]] = nothing
     config: str = LIMITED
 
 
@@ -152,9 +152,9 @@ SITUATIONS = {
 def test_a_call_meets_what_was_explained(tmp_path: Path, refusals: list[CheckNumber], name: str) -> None:
     situation = SITUATIONS[name]
 
-    @still
+    @in_frozen_time
     async def meet() -> None:
-        async with house(tmp_path, situation.config) as node:
+        async with frozen_node(tmp_path, situation.config) as node:
             leaf = await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
             await situation.before(node, leaf)
             refusals.clear()
@@ -164,14 +164,14 @@ def test_a_call_meets_what_was_explained(tmp_path: Path, refusals: list[CheckNum
             assert refusals == ([] if foreseen is None else [foreseen])
             assert (b" ran" in answer) is (foreseen is None)
             leaf.cut()  # ends what it never answered
-            await turns()
+            await run_until_idle()
 
     meet()
 
 
-@still
+@in_frozen_time
 async def test_a_plain_tool_carries_no_check_and_others_those_that_apply_in_order(tmp_path: Path) -> None:
-    async with house(tmp_path, LIMITED) as node:
+    async with frozen_node(tmp_path, LIMITED) as node:
         await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         carried = {name: [one.number for one in route_of(node, f"plant.{name}").checks] for name in ("look", "fire")}
         assert carried == {"look": [], "fire": [4, 7, 8, 9, 10]}
@@ -203,9 +203,9 @@ class AgentCheck:
         return principal.name == BLOCKED.name
 
 
-@still
+@in_frozen_time
 async def _meet_a_new_check(folder: Path, refusals: list[CheckNumber]) -> None:
-    async with house(folder, LIMITED) as node:
+    async with frozen_node(folder, LIMITED) as node:
         node.node.calls.dispatch.guard.include(AgentCheck(), is_included=True)
         leaf = await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         assert [one.number for one in route_of(node, "plant.look").checks] == [5, 8, 9]
@@ -216,7 +216,7 @@ async def _meet_a_new_check(folder: Path, refusals: list[CheckNumber]) -> None:
         assert b'"agent_blocked"' in await call(node, "plant.look", BLOCKED)
         assert refusals == [CheckNumber.AGENT]
         leaf.cut()
-        await turns()
+        await run_until_idle()
         await call(node, "plant.look", LOCAL)
         await call(node, "plant.look", BLOCKED)
         assert refusals[1:] == [CheckNumber.AVAILABILITY, CheckNumber.AGENT]
@@ -231,9 +231,9 @@ def test_a_new_check_is_one_class_that_is_put_on_the_list(tmp_path: Path, refusa
     _meet_a_new_check(tmp_path, refusals)
 
 
-@still
+@in_frozen_time
 async def test_calls_that_are_refused_one_after_another_leave_nothing_under_way(tmp_path: Path) -> None:
-    async with house(tmp_path, LIMITED) as node:
+    async with frozen_node(tmp_path, LIMITED) as node:
         await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         for who in (LOCAL, READER, STRANGER, POOR):
             await asyncio.gather(*(call(node, f"plant.{name}", who) for name in ("look", "fire", "silent")))
@@ -247,7 +247,7 @@ async def test_a_failure_inside_the_node_answers_the_call_that_waits_and_frees_i
     async def fail(*given: Any) -> None:
         raise RuntimeError("a fault of ours")
 
-    async with house(tmp_path, LIMITED) as node:
+    async with frozen_node(tmp_path, LIMITED) as node:
         await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         monkeypatch.setattr(type(node.node.approvals.inbox), "raise_", fail)
         answer = json.loads(await call(node, "plant.fire", LOCAL))
@@ -259,7 +259,7 @@ async def test_a_failure_inside_the_node_answers_the_call_that_waits_and_frees_i
 
 
 async def test_a_call_whose_client_leaves_while_it_waits_is_not_charged_afterwards(tmp_path: Path) -> None:
-    async with house(tmp_path, LIMITED) as node:
+    async with frozen_node(tmp_path, LIMITED) as node:
         await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         dispatch = node.node.calls.dispatch
         caller = Caller(LOCAL, Era.MODERN, "test", view_key(LOCAL, only=None, names="auto", declares_extension=False))
@@ -271,10 +271,10 @@ async def test_a_call_whose_client_leaves_while_it_waits_is_not_charged_afterwar
         )
         waiting.after = first  # what its server must have heard before it
         dispatch.send(waiting, route.link)
-        await turns()
+        await run_until_idle()
         waiting.cancel("changed its mind")
         first.set_result(None)
-        await turns()
+        await run_until_idle()
         assert waiting.charge is None
 
 
@@ -303,12 +303,12 @@ async def test_a_server_that_is_started_again_is_explained_as_the_call_finds_it(
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-@still
+@in_frozen_time
 async def test_a_call_that_breaks_its_tools_schema_is_refused_before_anybody_is_asked(tmp_path: Path, era: str) -> None:
     number = {"type": "object", "properties": {"n": {"type": "integer"}, "on": {"format": "date"}}, "required": ["n"]}
     tools = [tool("fire", FIRE, inputSchema=number), tool("silent", annotations={}, inputSchema=number)]
     tools += [tool("look", inputSchema=number), tool("odd", FIRE, inputSchema={"type": 7})]
-    async with house(tmp_path) as here:
+    async with frozen_node(tmp_path) as here:
         plant = await here.leaf("plant", tools=tools).joined()
         client = here.client("safe")
         if era == "legacy":

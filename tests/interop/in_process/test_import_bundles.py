@@ -85,7 +85,7 @@ def test_a_bundle_that_lies_about_its_size_is_not_believed(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"PK\x03\x04" + b"\xff" * 100, b"no zip"])
-def test_what_is_no_zip_is_a_bad_bundle(data: bytes, tmp_path: Path) -> None:
+def test_an_invalid_zip_is_a_bad_bundle(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.dxt"
     path.write_bytes(data)
     with pytest.raises(BadBundle, match="it is not a zip file that can"):

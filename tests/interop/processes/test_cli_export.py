@@ -178,7 +178,7 @@ def test_a_driver_is_printed_for_other_hosts_and_registries(inline: Inline, work
     assert "lost: sandbox" in described.err
 
 
-def test_what_is_no_driver_is_said(inline: Inline, workspace: Path) -> None:
+def test_a_folder_without_a_driver_is_reported(inline: Inline, workspace: Path) -> None:
     assert inline("export", "driver", "none-mcp", "--upstream").code == 1
     assert inline("export", "driver", "../x", "--upstream").code == 1
     assert inline("export", "driver", "files-mcp").code == 2

@@ -164,7 +164,7 @@ def test_any_file_can_be_read_as_any_client_s(inline: Inline, interlock: Interlo
 
 
 @pytest.mark.req("AIP-import-12")
-def test_a_package_s_description_is_told_by_its_form(inline: Inline, interlock: Interlock) -> None:
+def test_the_description_of_a_package_is_recognised_by_its_form(inline: Inline, interlock: Interlock) -> None:
     server = {
         "name": "a/weather",
         "description": "d",

@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from tests.drivers.driver_texts import driver as driver_data
-from tests.interop.foreign_files import around
+from tests.interop.foreign_files import wrap_servers
 
 from interlock.drivers.protocol.authoring import driver_upstream
 from interlock.drivers.protocol.files.driver import check_published, read_driver
@@ -72,7 +72,7 @@ def test_a_client_that_expands_variables_gets_their_names(client: str, kind: str
     assert (known.expands or "").replace("VAR", "API_KEY") in text
     assert "secrets." not in text
     (entry,) = read_client_file(text.encode(), known).entries
-    again = draft_entry(entry, around(), ImportChoices())
+    again = draft_entry(entry, wrap_servers(), ImportChoices())
     assert isinstance(again, DriverDraft), again
     assert again.data["server"]["kind"] == kind
     assert {each.backend for each in again.secrets} == {"env://API_KEY", "env://MY_LEVEL"}
@@ -183,7 +183,7 @@ def test_a_registry_s_description_is_valid_and_comes_back_as_the_same_driver(kin
     assert text.count('"isSecret": true') >= 2
     assert "secrets." not in text
     (entry,) = read_registry(text.encode()).entries
-    again = draft_entry(entry, around(), ImportChoices())
+    again = draft_entry(entry, wrap_servers(), ImportChoices())
     assert isinstance(again, DriverDraft), again
     back = read_driver(frontmatter_text({**again.data, "implements": data["implements"]}).encode(), "DRIVER.md").value
     assert back is not None
@@ -192,7 +192,7 @@ def test_a_registry_s_description_is_valid_and_comes_back_as_the_same_driver(kin
 
 
 @pytest.mark.req("AIP-export-3")
-def test_what_a_registry_has_no_word_for_is_told() -> None:
+def test_what_a_registry_cannot_express_is_reported() -> None:
     driver, data = made("npm", network={"egress": []}, sandbox={"fs": {"read": ["/srv"]}})
     found = registry_description(driver, data, "io.github.me/files")
     assert found is not None
@@ -211,7 +211,7 @@ def test_a_driver_without_our_extensions_passes_the_published_schemas_and_comes_
     assert check_published(text.encode(), "DRIVER.md") == ()
     assert set(found.lost) >= {"sandbox", "metadata.interlock.expose"}
     (entry,) = read_driver_entry(text.encode()).entries
-    again = draft_entry(entry, around(), ImportChoices())
+    again = draft_entry(entry, wrap_servers(), ImportChoices())
     assert isinstance(again, DriverDraft), again
     back = read_driver(frontmatter_text({**again.data, "implements": data["implements"]}).encode(), "DRIVER.md").value
     assert back is not None

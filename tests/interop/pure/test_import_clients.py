@@ -190,7 +190,7 @@ def test_hosts_that_a_source_allows_are_the_only_ones_open(raw: dict[str, object
     "relaxing",
     [{"trust": True}, {"alwaysAllow": ["a"]}, {"autoApprove": ["*"]}, {"default_tools_approval_mode": "approve"}],
 )
-def test_what_would_relax_an_approval_is_told_and_ignored(relaxing: dict[str, object]) -> None:
+def test_settings_that_would_relax_an_approval_are_reported_and_ignored(relaxing: dict[str, object]) -> None:
     found = drafted_from("cursor", {"command": "x", **relaxing})
     assert [note.code for note in found.notes] == ["approval_ignored"]
     assert found.hints == {}
@@ -210,7 +210,7 @@ def test_what_a_source_says_of_tools_is_kept_for_later() -> None:
 
 
 @pytest.mark.req("AIP-import-8")
-def test_code_in_a_file_is_told_and_left_out() -> None:
+def test_code_in_a_file_is_reported_and_left_out() -> None:
     found = drafted_from("claude-code", {"type": "http", "url": "https://a.example/mcp", "headersHelper": "touch ran"})
     assert [note.code for note in found.notes] == ["helper_not_run"]
     assert "touch" not in str(found.data)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.interop.foreign_files import around
+from tests.interop.foreign_files import wrap_servers
 
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
@@ -19,7 +19,7 @@ SHA = "ab" * 32
 def only(reading: FileReading, **surroundings: Any) -> DriverDraft | ImportNote:
     assert reading.problem is None
     (entry,) = reading.entries
-    return draft_entry(entry, around(**surroundings), ImportChoices())
+    return draft_entry(entry, wrap_servers(**surroundings), ImportChoices())
 
 
 def described(**parts: Any) -> FileReading:
@@ -161,7 +161,7 @@ def test_the_older_spelling_is_read_too() -> None:
 
 @pytest.mark.req("AIP-import-12")
 @pytest.mark.parametrize("kind", ["nuget", "cargo", "mcpb", "elsewhere"])
-def test_other_types_are_told_and_not_guessed(kind: str) -> None:
+def test_other_types_are_reported_and_not_guessed(kind: str) -> None:
     note = only(described(packages=[{"registryType": kind, "identifier": "https://x.example/a.mcpb", "version": "1"}]))
     assert isinstance(note, ImportNote)
     assert note.code == "unsupported"
@@ -175,7 +175,7 @@ def test_a_package_of_another_registry_is_not_taken_from_the_usual_one() -> None
     assert "another registry" in note.text
 
 
-def test_a_package_that_serves_http_itself_is_told() -> None:
+def test_a_package_that_serves_http_itself_is_reported() -> None:
     note = only(described(packages=[{**NPM, "transport": {"type": "streamable-http", "url": "http://localhost:1/"}}]))
     assert isinstance(note, ImportNote)
     assert "serves HTTP" in note.text
@@ -265,7 +265,7 @@ registry:
 @pytest.mark.req("AIP-import-12")
 def test_a_catalog_of_docker_s_gateway_gives_each_of_its_servers() -> None:
     reading = read_docker(CATALOG.encode())
-    weather, far, odd = (draft_entry(each, around(), ImportChoices()) for each in reading.entries)
+    weather, far, odd = (draft_entry(each, wrap_servers(), ImportChoices()) for each in reading.entries)
     assert isinstance(weather, DriverDraft)
     assert weather.data["network"] == {"egress": []}
     assert weather.data["server"]["env"] == {"MODE": "fast", "WEATHER_KEY": "${secrets.WEATHER_KEY}"}
@@ -282,7 +282,7 @@ def test_a_catalog_of_docker_s_gateway_gives_each_of_its_servers() -> None:
 
 
 @pytest.mark.req("AIP-import-8")
-def test_code_of_smithery_is_told_and_never_looked_at() -> None:
+def test_code_of_smithery_is_reported_and_never_looked_at() -> None:
     text = "startCommand:\n  type: stdio\n  commandFunction: |-\n    (config) => ({command: 'touch', args: ['ran']})\n"
     note = only(read_docker(text.encode()))
     assert isinstance(note, ImportNote)
@@ -372,5 +372,5 @@ def test_a_bundle_says_where_it_runs() -> None:
 def test_nonsense_is_a_problem_or_nothing_and_never_raised(data: bytes) -> None:
     for reading in (read_registry(data), read_docker(data), read_manifest(data, "linux")):
         for entry in reading.entries:
-            assert isinstance(draft_entry(entry, around(), ImportChoices()), DriverDraft | ImportNote)
+            assert isinstance(draft_entry(entry, wrap_servers(), ImportChoices()), DriverDraft | ImportNote)
     assert not is_docker_data(7)

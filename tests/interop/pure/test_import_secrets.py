@@ -5,7 +5,16 @@ import json
 from typing import Any
 
 import pytest
-from tests.interop.foreign_files import HOME, WORKSPACE, around, drafted_from, entry, kept, read, refused_from
+from tests.interop.foreign_files import (
+    HOME,
+    WORKSPACE,
+    drafted_from,
+    entry,
+    read,
+    refused_from,
+    wrap_servers,
+    written_files,
+)
 
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
@@ -77,10 +86,10 @@ def test_keys_of_a_query_become_server_query_and_the_rest_stays() -> None:
 
 
 @pytest.mark.req("AIP-import-6", "AIP-import-7")
-def test_what_the_source_declares_secret_is_one_whatever_it_looks_like() -> None:
+def test_a_declared_secret_is_secret_whatever_it_looks_like() -> None:
     raw = {"command": "x", "env": {"COLOUR": "${input:colour}"}}
     file = {"inputs": [{"type": "promptString", "id": "colour", "description": "Which one", "password": True}]}
-    draft = draft_entry(entry("vscode", raw, **file), around(), ImportChoices())
+    draft = draft_entry(entry("vscode", raw, **file), wrap_servers(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert draft.data["server"]["env"] == {"COLOUR": "${secrets.COLOUR}"}
     assert [(each.slug, each.description, each.value, each.backend) for each in draft.secrets] == [
@@ -89,7 +98,7 @@ def test_what_the_source_declares_secret_is_one_whatever_it_looks_like() -> None
 
 
 @pytest.mark.req("AIP-import-6")
-def test_a_key_that_only_looks_secret_can_be_said_to_be_none() -> None:
+def test_a_key_that_only_looks_secret_can_be_declared_harmless() -> None:
     raw = {"command": "x", "args": ["--public-token", "abc"], "env": {"HARMLESS_TOKEN": "abc"}}
     draft = drafted_from("cursor", raw, wishes=ImportChoices(not_secret=frozenset({"HARMLESS_TOKEN", "public-token"})))
     assert draft.secrets == ()
@@ -107,12 +116,12 @@ def test_one_value_in_two_places_is_one_secret() -> None:
     draft = drafted_from(
         "cursor", {"command": "x", "args": ["--key", MARKER], "env": {"KEY": MARKER, "OTHER_KEY": "b"}}
     )
-    assert kept(draft) == {"it-mcp/key": MARKER, "it-mcp/other-key": "b"}
+    assert written_files(draft) == {"it-mcp/key": MARKER, "it-mcp/other-key": "b"}
 
 
 def test_two_values_under_one_name_are_two_secrets() -> None:
     draft = drafted_from("cursor", {"command": "x", "args": ["--token", "a1", "--token", "b2"]})
-    assert kept(draft) == {"it-mcp/token": "a1", "it-mcp/token-2": "b2"}
+    assert written_files(draft) == {"it-mcp/token": "a1", "it-mcp/token-2": "b2"}
     assert draft.data["server"]["args"] == ["--token", "${secrets.TOKEN}", "--token", "${secrets.TOKEN_2}"]
 
 
@@ -325,7 +334,7 @@ def test_an_env_file_is_read_like_env() -> None:
         "QUOTED": "a b",
         "AFTER": "x",
     }
-    assert kept(draft) == {"it-mcp/api-key": MARKER}
+    assert written_files(draft) == {"it-mcp/api-key": MARKER}
     assert [note.code for note in drafted_from("vscode", raw).notes] == ["env_file_unread"]
 
 
@@ -333,7 +342,7 @@ def test_an_env_file_is_read_like_env() -> None:
 def test_codex_names_variables_for_headers() -> None:
     raw = '[mcp_servers.it]\nurl = "https://a.example/mcp"\nbearer_token_env_var = "MY_TOKEN"\n'
     raw += 'http_headers = { X-Plain = "1" }\nenv_http_headers = { X-Key = "MY_KEY" }\n'
-    draft = draft_entry(read("codex", raw).entries[0], around(), ImportChoices())
+    draft = draft_entry(read("codex", raw).entries[0], wrap_servers(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert draft.data["server"]["headers"] == {
         "X-Plain": "1",
@@ -345,19 +354,19 @@ def test_codex_names_variables_for_headers() -> None:
 
 def test_codex_and_goose_name_variables_without_values() -> None:
     codex = read("codex", '[mcp_servers.it]\ncommand = "x"\nenv_vars = ["LEVEL", { name = "API_KEY" }]\n').entries[0]
-    draft = draft_entry(codex, around(), ImportChoices())
+    draft = draft_entry(codex, wrap_servers(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert draft.data["sandbox"] == {"env": {"pass": ["LEVEL"]}}
     assert [each.backend for each in draft.secrets] == ["env://API_KEY"]
     goose = read("goose", "extensions:\n  it:\n    type: stdio\n    cmd: x\n    env_keys: [API_KEY]\n").entries[0]
-    draft = draft_entry(goose, around(), ImportChoices())
+    draft = draft_entry(goose, wrap_servers(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert [(each.slug, each.backend, each.value) for each in draft.secrets] == [("it-mcp/api-key", None, None)]
 
 
 def test_continue_asks_for_secrets_in_double_braces() -> None:
     text = "mcpServers:\n  - name: it\n    command: x\n    env:\n      K: ${{ secrets.MY_KEY }}\n"
-    draft = draft_entry(read("continue", text).entries[0], around(), ImportChoices())
+    draft = draft_entry(read("continue", text).entries[0], wrap_servers(), ImportChoices())
     assert isinstance(draft, DriverDraft)
     assert draft.data["server"]["env"] == {"K": "${secrets.MY_KEY}"}
 

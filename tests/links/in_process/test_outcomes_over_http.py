@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.node_with_clock import SECONDS, AheadClock, Place
+from tests.support.node_with_clock import SECONDS, AheadClock, ClockedNode
 
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal
@@ -68,7 +68,7 @@ async def test_a_call_that_may_have_had_an_effect_is_not_reported_as_unsent_and_
         await node.open()
         try:
             await node.readiness.settle(SECONDS)
-            here = Place(node, clock)
+            here = ClockedNode(node, clock)
             here.principals["client:agent"] = Principal("client:agent", budget=plan.access[0].budget)
             error = await here.call("plant.write", who="client:agent").error()
             assert (error["message"], error["data"]["outcome"]) == ("tool_degraded", outcome)

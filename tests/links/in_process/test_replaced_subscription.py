@@ -73,7 +73,7 @@ class Stage:
         return old, new
 
 
-async def test_news_that_was_under_way_on_the_older_one_is_heard() -> None:
+async def test_news_that_was_under_way_on_the_older_stream_is_received() -> None:
     stage = Stage()
     old, _ = await stage.replaced()
     stage.says(old, "notifications/tools/list_changed")
@@ -93,7 +93,7 @@ async def test_an_update_that_two_subscriptions_report_is_delivered_once(first: 
     assert stage.events.heard[-1] == "a:2"
 
 
-async def test_the_older_one_ends_after_a_while_and_the_newer_one_is_heard_alone(
+async def test_the_older_stream_ends_after_a_while_and_only_the_newer_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriptions, "LINGER_S", 0.01)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.servers.start import raw
 from tests.support.node_process import RunningNode, Wire, running_node, wait_for
-from tests.support.raw_client import Rude, ask, assert_unharmed, call, legacy, legacy_session, modern
+from tests.support.raw_client import RawConnection, ask, assert_unharmed, call, legacy, legacy_session, modern
 
 HUGE, LIMIT = 700_000, 1_000_000
 SECONDS = 0.5  # what a realtime tool may take (MCP-AX 7.3)
@@ -56,7 +56,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         assert_unharmed(node)
 
 
-pytestmark = pytest.mark.usefixtures("lingering")
+pytestmark = pytest.mark.usefixtures("idle_clients")
 
 
 def echo(segment: str, arguments: dict[str, Any] | None = None) -> bytes:
@@ -113,10 +113,10 @@ def test_the_limit_of_one_server_refuses_no_call_at_another(tmp_path: Path) -> N
     with running_node(tmp_path / "n", servers, "[limits]\ncalls_in_flight = 4\n") as node:
         with contextlib.ExitStack() as callers:
             for _ in range(4):
-                callers.enter_context(Rude(node)).send(echo("never"))
+                callers.enter_context(RawConnection(node)).send(echo("never"))
             wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 4, 5)
             assert_unharmed(node)
-            callers.enter_context(Rude(node)).send(echo("never"))  # waits for a place
+            callers.enter_context(RawConnection(node)).send(echo("never"))  # waits for a place
             wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 5, 5)
             assert_unharmed(node)
         wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 0)

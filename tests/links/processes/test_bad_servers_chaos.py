@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.servers.start import raw, serving
 from tests.support.node_process import RunningNode, Wire, running_node, wait_for
-from tests.support.raw_client import Rude, assert_unharmed, call
+from tests.support.raw_client import RawConnection, assert_unharmed, call
 from tests.support.scale import many
 
 CLIENTS, CALLS = 6, many(50, 70)  # with many more, the one that answers garbage is given up
@@ -44,7 +44,7 @@ class Client(threading.Thread):
         segment = self.dice.choice(SEGMENTS)
         own = {"mine": f"{self.number}-{turn}", "fill": "x" * self.dice.randrange(5000)}
         if self.dice.random() < 0.1:
-            with Rude(self.node) as rude:
+            with RawConnection(self.node) as rude:
                 rude.send(call("slow__echo", own))
             self.seen["left"] += 1
             return

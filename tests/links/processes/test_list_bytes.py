@@ -39,7 +39,7 @@ async def test_a_list_within_the_limit_is_whole(tmp_path: Path, monkeypatch: pyt
     assert (len(tools), withheld) == (4, [])
 
 
-async def test_a_single_page_is_taken_whatever_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_single_page_of_any_size_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message has a limit of its own, and the operator sets it."""
     monkeypatch.setattr(listing, "LIST_BYTES_MAX", PAD // 2)
     tools, _, withheld = await listed(tmp_path, pages=1)

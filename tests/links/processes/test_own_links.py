@@ -90,7 +90,7 @@ async def interview(peers: list[Any], segment: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", MINE)
-async def test_every_client_that_is_asked_at_once_hears_its_own_question(node: RunningNode, method: str) -> None:
+async def test_every_client_that_is_asked_at_once_receives_its_own_question(node: RunningNode, method: str) -> None:
     async with clients(node, CLIENTS) as peers:
         await interview(peers, "own", method)
         assert {one["per"] for one in await own(node, "own")} == {"session"}
@@ -264,7 +264,7 @@ async def test_a_list_that_changes_in_one_process_is_announced_to_its_session(no
         assert bob.heard("notifications/prompts/list_changed") == []
 
 
-async def test_a_task_lives_where_it_was_made_and_equal_ids_are_told_apart(node: RunningNode) -> None:
+async def test_a_task_lives_where_it_was_made_and_equal_ids_are_distinguished(node: RunningNode) -> None:
     async with clients(node, 2) as peers:
         made = [
             (await peer.request("tools/call", {"name": "own__job", "arguments": {}, "task": {"ttl": 60000}})).result

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from tests.servers.start import raw, serving
 from tests.support.local_node import LegacyClient, running
-from tests.support.node_with_clock import AheadClock, Asked, Place
+from tests.support.node_with_clock import AheadClock, ClockedNode, ModernRequest
 
 from interlock.config.plan import Dial, Package, Spawn
 from interlock.links.connected_link import ServerLink
@@ -38,11 +38,11 @@ def owned(node: Node, segment: str) -> list[OwnKeeper]:
     return [keeper for keeper in found if keeper.link.shared is shared(node, segment)]
 
 
-async def answers(asked: Asked) -> Any:
+async def answers(asked: ModernRequest) -> Any:
     return (await asked.result())["structuredContent"]["answers"]
 
 
-async def asked_by(here: Place, call: Asked) -> Any:
+async def asked_by(here: ClockedNode, call: ModernRequest) -> Any:
     await here.until(lambda: bool(call.emitted))
     return call.emitted[0]
 
@@ -50,7 +50,7 @@ async def asked_by(here: Place, call: Asked) -> Any:
 async def test_the_questions_of_a_server_are_remembered_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path, server("old")) as (node, clock):
         assert shared(node, "old").own is None
-        await asked_by(Place(node, clock), LegacyClient(node, **ABLE).call("old__ask", QUESTION))
+        await asked_by(ClockedNode(node, clock), LegacyClient(node, **ABLE).call("old__ask", QUESTION))
         assert shared(node, "old").own is not None
         assert owned(node, "old") == []  # for the next call
     async with running(tmp_path, server("old")) as (node, clock):
@@ -65,14 +65,14 @@ SAMPLING: dict[str, Any] = {"sampling": {"tools": {}}}
 OPERATORS_ROOTS = {"roots": {"listChanged": True}}
 
 
-async def offered(call: Asked) -> Any:
+async def offered(call: ModernRequest) -> Any:
     return (await call.result())["structuredContent"]["offered"]
 
 
 async def test_a_server_that_asks_learns_what_the_client_of_each_call_can_do(tmp_path: Path) -> None:
     with serving(raw("asks,recorder,vendor,resources", "--era", "legacy")) as url:
         async with running(tmp_path, f'[servers.web]\nurl = "{url}"\n') as (node, clock):
-            here, plain = Place(node, clock), LegacyClient(node)
+            here, plain = ClockedNode(node, clock), LegacyClient(node)
             everything = await offered(here.call("web__seen", capabilities={}))
             assert {"sampling", "elicitation", "roots", "tasks"} == everything.keys()
             assert shared(node, "web").own is None  # a server that never asked has one link
@@ -92,7 +92,7 @@ async def test_a_server_that_asks_learns_what_the_client_of_each_call_can_do(tmp
             assert len(owned(node, "web")) == 3
 
 
-async def hears_of_its_link(here: Place, segment: str, **client: Any) -> None:
+async def hears_of_its_link(here: ClockedNode, segment: str, **client: Any) -> None:
     """What the server tells on the link of a client, and what it tells those who subscribed there."""
     wanted = {"toolsListChanged": True, "resourceSubscriptions": ["raw://text"]}
     listener = here.ask("subscriptions/listen", {"notifications": wanted}, **client)
@@ -114,7 +114,7 @@ async def test_a_first_question_that_may_be_anybodys_is_refused_and_the_next_is_
     few: tuple[Node, AheadClock],
 ) -> None:
     node, clock = few
-    here, ada, bob = Place(node, clock), LegacyClient(node, **ABLE), LegacyClient(node, **ABLE)
+    here, ada, bob = ClockedNode(node, clock), LegacyClient(node, **ABLE), LegacyClient(node, **ABLE)
     ada.call("old__wait")
     (refused,) = await answers(bob.call("old__ask", QUESTION))
     assert "cannot be told" in refused["message"]
@@ -135,7 +135,7 @@ async def test_a_process_makes_room_once_it_was_idle_for_a_minute(few: tuple[Nod
 
 async def test_an_idle_process_ends_and_one_that_waits_for_its_client_does_not(few: tuple[Node, AheadClock]) -> None:
     node, clock = few
-    here, ada = Place(node, clock), LegacyClient(node, **ABLE)
+    here, ada = ClockedNode(node, clock), LegacyClient(node, **ABLE)
     asked = ada.call("one__ask", QUESTION)
     question = await asked_by(here, asked)
     clock.ahead += 3600
@@ -152,7 +152,7 @@ async def test_an_idle_process_ends_and_one_that_waits_for_its_client_does_not(f
 
 async def test_a_call_without_a_session_uses_the_first_link_where_there_is_no_room_for_another(tmp_path: Path) -> None:
     async with running(tmp_path, server("old", "max_processes = 1")) as (node, clock):
-        here = Place(node, clock)
+        here = ClockedNode(node, clock)
         await asked_by(here, LegacyClient(node, **ABLE).call("old__ask", QUESTION))
         here.call("old__wait")
         await here.until(lambda: any(one.link.booked for one in owned(node, "old")))
@@ -171,7 +171,7 @@ async def test_a_dialled_server_has_a_session_of_its_own_for_each_session(tmp_pa
             assert len(sessions | {shared(node, "web").session}) == 3
             for client in clients:
                 node.fronts.sessions.close(client.session, "gone")
-            await Place(node, AheadClock()).until(lambda: not owned(node, "web"))
+            await ClockedNode(node, AheadClock()).until(lambda: not owned(node, "web"))
             assert shared(node, "web").is_connected
 
 

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.support.node_with_clock import Asked, Place, filled, limit_calls, park, place, steps
+from tests.support.node_with_clock import (
+    ClockedNode,
+    ModernRequest,
+    clocked_node,
+    filled_answers,
+    limit_calls,
+    park,
+    steps,
+)
 
 from interlock.catalog.catalog import EVERYTHING
 from interlock.core.calls.caller import Principal
@@ -42,13 +50,13 @@ class Granted(TokenHolder):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
-    async with place(tmp_path_factory.mktemp("personal")) as here:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ClockedNode]:
+    async with clocked_node(tmp_path_factory.mktemp("personal")) as here:
         yield here
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def own(here: Place) -> AsyncIterator[OwnLinks]:
+async def own(here: ClockedNode) -> AsyncIterator[OwnLinks]:
     link = here.node.calls.keepers["web"].link
     links = OwnLinks(
         link.plan,
@@ -65,11 +73,11 @@ async def own(here: Place) -> AsyncIterator[OwnLinks]:
     await links.stop()
 
 
-def gated(here: Place, who: str, gate: str) -> Asked:
+def gated(here: ClockedNode, who: str, gate: str) -> ModernRequest:
     return here.call("web__interview", steps(gate, {"gate": gate}), who=who)
 
 
-async def opened(here: Place, who: str, gate: str, asked: Asked) -> Any:
+async def opened(here: ClockedNode, who: str, gate: str, asked: ModernRequest) -> Any:
     await here.call("web__open", {"gate": gate}, who=who).result()
     return await asked.result()
 
@@ -78,12 +86,12 @@ def of(own: OwnLinks, who: str) -> ServerLink:
     return own._keepers[who, b"", 0].link
 
 
-async def sent(here: Place, asked: Asked) -> None:
+async def sent(here: ClockedNode, asked: ModernRequest) -> None:
     await here.until(lambda: asked.running.link is not None)
 
 
 async def test_the_first_call_of_a_user_takes_room_on_their_link_and_not_on_the_nodes(
-    here: Place, own: OwnLinks
+    here: ClockedNode, own: OwnLinks
 ) -> None:
     node_link = here.node.calls.keepers["web"].link
     asked = gated(here, "ada", "first")
@@ -95,12 +103,12 @@ async def test_the_first_call_of_a_user_takes_room_on_their_link_and_not_on_the_
 
 
 async def test_the_first_call_of_a_user_is_suspended_on_their_link_when_it_is_parked(
-    here: Place, own: OwnLinks
+    here: ClockedNode, own: OwnLinks
 ) -> None:
     arguments, said = await park(here, "aside", name="web__interview", who="ada")
     link = of(own, "ada")
     assert (link.suspended_count, link.in_flight, link.booked) == (1, {}, 0)
-    answered = here.again("web__interview", arguments, said, filled(said), who="ada")
+    answered = here.again("web__interview", arguments, said, filled_answers(said), who="ada")
     assert (await answered.result())["resultType"] == "complete"
     assert (link.suspended_count, link.in_flight, link.booked, here.node.calls.keepers["web"].link.booked) == (
         0,
@@ -111,7 +119,7 @@ async def test_the_first_call_of_a_user_is_suspended_on_their_link_when_it_is_pa
 
 
 async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
-    here: Place, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
+    here: ClockedNode, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_calls(here.node, 1, monkeypatch)
     first, second = gated(here, "ada", "room"), gated(here, "ada", "no room")
@@ -122,7 +130,7 @@ async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
 
 
 async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
-    here: Place, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
+    here: ClockedNode, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_links, "CONNECTIONS_MAX", 2)
     asked = gated(here, "ada", "kept")
@@ -134,19 +142,19 @@ async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
 
 
 async def test_a_link_whose_call_waits_for_its_user_does_not_end_and_the_next_user_must_wait(
-    here: Place, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
+    here: ClockedNode, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_links, "CONNECTIONS_MAX", 1)
     arguments, said = await park(here, "waits", name="web__interview", who="ada")
     error = await here.call("web__tally", who="bob").error()
     assert (error["data"]["reason"], error["data"]["limit"]) == ("own_links_full", 1)
-    answered = here.again("web__interview", arguments, said, filled(said), who="ada")
+    answered = here.again("web__interview", arguments, said, filled_answers(said), who="ada")
     assert (await answered.result())["resultType"] == "complete"
     await here.call("web__tally", who="bob").result()
     assert {who for who, *_ in own._keepers} == {"bob"}
 
 
-async def test_a_call_meets_the_users_own_link_as_it_was_explained(here: Place, own: OwnLinks) -> None:
+async def test_a_call_meets_the_users_own_link_as_it_was_explained(here: ClockedNode, own: OwnLinks) -> None:
     route = here.node.calls.catalog.namespace.view(EVERYTHING).find_tool("web.open")
     assert route is not None
 

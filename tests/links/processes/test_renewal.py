@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.support.node_with_clock import SECONDS, Asked, Place, filled, park, place, steps
+from tests.support.node_with_clock import SECONDS, ClockedNode, ModernRequest, clocked_node, filled_answers, park, steps
 
 from interlock.credentials.token import Denied, TokenHolder
 from interlock.links.connected_link import ServerLink
@@ -44,29 +44,31 @@ async def broken() -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
-    async with place(tmp_path_factory.mktemp("renewal")) as here:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ClockedNode]:
+    async with clocked_node(tmp_path_factory.mktemp("renewal")) as here:
         yield here
 
 
 @pytest.fixture
-def link(here: Place, monkeypatch: pytest.MonkeyPatch) -> ServerLink:
+def link(here: ClockedNode, monkeypatch: pytest.MonkeyPatch) -> ServerLink:
     link = here.node.calls.keepers["web"].link
     monkeypatch.setattr(link.failed, "can_renew_credential", True)
     return link
 
 
-def renewed_by(here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch, *answers: Callable[[], Any]) -> Renewal:
+def renewed_by(
+    here: ClockedNode, link: ServerLink, monkeypatch: pytest.MonkeyPatch, *answers: Callable[[], Any]
+) -> Renewal:
     renewal = Renewal(link, Desk(*answers), here.clock, lambda: None)
     monkeypatch.setattr(here.node.calls.keepers["web"], "_renewal", renewal)
     return renewal
 
 
-def gated(here: Place, gate: str) -> Asked:
+def gated(here: ClockedNode, gate: str) -> ModernRequest:
     return here.call("web__interview", steps(gate, {"gate": gate}))
 
 
-async def opened(here: Place, gate: str, asked: Asked) -> Any:
+async def opened(here: ClockedNode, gate: str, asked: ModernRequest) -> Any:
     await here.call("web__open", {"gate": gate}).result()
     return await asked.result()
 
@@ -79,7 +81,7 @@ async def settled(renewal: Renewal) -> None:
 
 
 async def test_a_parked_call_that_is_refused_is_lost_and_the_others_are_sent_again(
-    here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch
+    here: ClockedNode, link: ServerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, granted)
     arguments, said = await park(here, "parked", name="web__interview")
@@ -90,12 +92,12 @@ async def test_a_parked_call_that_is_refused_is_lost_and_the_others_are_sent_aga
     link.on_undelivered(other.running, REFUSED)
     await settled(renewal)
     assert (await opened(here, "beside a parked one", other))["resultType"] == "complete"
-    error = await here.again("web__interview", arguments, said, filled(said)).error()
+    error = await here.again("web__interview", arguments, said, filled_answers(said)).error()
     assert error["data"]["outcome"] == "unknown"
 
 
 async def test_a_call_parked_during_a_renewal_is_lost_and_the_others_are_sent_again(
-    here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch
+    here: ClockedNode, link: ServerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, granted)
     first, other = gated(here, "parked meanwhile"), gated(here, "beside it")
@@ -108,7 +110,7 @@ async def test_a_call_parked_during_a_renewal_is_lost_and_the_others_are_sent_ag
 
 
 async def test_a_renewal_that_fails_leaves_no_call_waiting_and_is_logged(
-    here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    here: ClockedNode, link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, broken)
     asked = gated(here, "broken")
@@ -119,7 +121,7 @@ async def test_a_renewal_that_fails_leaves_no_call_waiting_and_is_logged(
 
 
 async def test_a_call_that_was_sent_again_is_not_answered_as_unsent_when_the_link_drops(
-    here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch
+    here: ClockedNode, link: ServerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, granted, never)
     sent, held = gated(here, "sent again"), gated(here, "still held")

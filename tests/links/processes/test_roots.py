@@ -24,7 +24,7 @@ from tests.support.fleet import (
     tool,
 )
 from tests.support.node_process import RunningNode, running_node
-from tests.support.oauth_consent import agree, visit
+from tests.support.oauth_consent import give_consent, visit
 from tests.support.peers import HttpPeer, Peer, SsePeer, StdioPeer, call_text
 
 READING = Path(__file__).resolve().parents[2] / "servers" / "reading.py"
@@ -101,7 +101,7 @@ async def test_roots_of_a_shared_server_are_the_operators(fleet: Fleet, front: s
 
 @pytest.mark.parametrize("front", LEGACY_FRONTS)
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_shared_server_does_not_hear_that_a_clients_roots_changed(fleet: Fleet, front: str) -> None:
+async def test_a_shared_server_does_not_learn_that_a_clients_roots_changed(fleet: Fleet, front: str) -> None:
     async with fleet.peer(front) as peer:
         await peer.notify("notifications/roots/list_changed")
         for link in LEGACY_LINKS:
@@ -162,7 +162,7 @@ async def test_a_legacy_client_brings_only_roots_that_the_operator_allows(fleet:
 # A session of the user's own
 
 
-async def test_a_users_own_session_hears_that_users_roots_inside_of_what_is_allowed(tmp_path: Path) -> None:
+async def test_a_users_own_session_receives_that_users_roots_within_the_allowed_ones(tmp_path: Path) -> None:
     with (
         authority() as corp,
         serving(raw("all", "--era", "legacy", "--guard", corp.url)) as url,
@@ -172,7 +172,7 @@ async def test_a_users_own_session_hears_that_users_roots_inside_of_what_is_allo
             '[auth]\nanonymous = "never"\n[gate]\nmode = "open"\n',
         ) as node,
     ):
-        agree(node, "crm", "the operator")
+        give_consent(node, "crm", "the operator")
         peers = {}
         for name in ("ada", "bob"):
             token = node.admin("/admin/tokens", "POST", {"name": name, "for": "client"})["token"]

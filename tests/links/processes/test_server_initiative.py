@@ -53,7 +53,7 @@ async def test_a_ping_of_a_server_is_answered_by_the_node(node: RunningNode, fro
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_a_client_hears_that_what_it_was_sent_to_a_page_for_is_done(node: RunningNode, front: str) -> None:
+async def test_a_client_learns_that_the_page_it_was_sent_to_is_done(node: RunningNode, front: str) -> None:
     async with client(node, front) as peer:
         for link in LINKS:
             await peer.call(f"{link}__elicited")

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from tests.servers.start import raw, serving
 from tests.support.local_node import running
-from tests.support.node_with_clock import SECONDS, Place
+from tests.support.node_with_clock import SECONDS, ClockedNode
 
 from interlock.core.calls.call import Pending
 from interlock.links import pipes
@@ -31,26 +31,26 @@ NOTICE = "notifications/roots/list_changed"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ClockedNode]:
     with serving(raw("all", "--era", "legacy")) as web, serving(raw("all", "--era", "legacy")) as sse:
         servers = f'[servers.web]\nurl = "{web}"\n'
         servers += f'[servers.sse]\nurl = "{sse.removesuffix("/mcp")}/sse"\ntransport = "sse"\n'
         servers += f"[servers.pipe]\ncommand = {json.dumps(raw('all', '--era', 'legacy'))}\n"
         async with running(tmp_path_factory.mktemp("side"), servers) as (node, clock):
-            yield Place(node, clock)
+            yield ClockedNode(node, clock)
 
 
-async def received(here: Place, link: str) -> list[int]:
+async def received(here: ClockedNode, link: str) -> list[int]:
     seen = (await here.call(f"{link}__seen").result())["structuredContent"]["messages"]
     return [json.loads(one["text"])["params"]["n"] for one in seen if one["method"] == NOTICE]
 
 
-def link_of(here: Place, segment: str) -> ServerLink:
+def link_of(here: ClockedNode, segment: str) -> ServerLink:
     return here.node.calls.keepers[segment].link
 
 
 @pytest.mark.parametrize("segment", ["web", "sse", "pipe"])
-async def test_every_message_of_a_burst_arrives(here: Place, segment: str) -> None:
+async def test_every_message_of_a_burst_arrives(here: ClockedNode, segment: str) -> None:
     for number in range(BURST):
         link_of(here, segment).notify(NOTICE, {"n": number})
     if segment != "pipe":
@@ -62,7 +62,7 @@ async def test_every_message_of_a_burst_arrives(here: Place, segment: str) -> No
 @pytest.mark.parametrize("segment", ["web", "sse"])
 @pytest.mark.parametrize(("limit", "value"), [("SIDE_BYTES_MAX", 2000), ("SIDE_WAITING_MAX", 20)])
 async def test_messages_beyond_the_limit_are_counted_and_logged(
-    here: Place,
+    here: ClockedNode,
     segment: str,
     limit: str,
     value: int,
@@ -159,7 +159,7 @@ CHATTER = {
 
 @pytest.mark.parametrize("kind", CHATTER)
 async def test_unsolicited_messages_are_read_in_small_turns_and_up_to_a_limit(
-    here: Place, kind: str, monkeypatch: pytest.MonkeyPatch
+    here: ClockedNode, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream of a call's own: nothing else would slow it down."""
     link = link_of(here, "web")

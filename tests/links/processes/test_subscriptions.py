@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.links.listening_server import command
 from tests.servers.start import raw, serving
 from tests.support.local_node import LegacyClient, running
-from tests.support.node_with_clock import SECONDS, Place
+from tests.support.node_with_clock import SECONDS, ClockedNode
 
 from interlock.links import subscriptions
 
@@ -23,7 +23,7 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _names = itertools.count(1)
 
 
-class Hall(Place):
+class Hall(ClockedNode):
     async def touch(self, link: str, own: str) -> None:
         await self.call(f"{link}__touch", {"uri": own}).result()
 
@@ -117,7 +117,7 @@ async def test_watched_resources_are_reported_once_while_more_are_subscribed(her
 
 
 @pytest.mark.parametrize("link", MODERN)
-async def test_a_modern_listener_is_acknowledged_after_the_server_did_and_hears_nothing_before(
+async def test_a_modern_listener_is_acknowledged_after_the_server_and_receives_nothing_before(
     here: Hall, link: str
 ) -> None:
     plain, held = item(), item("held")

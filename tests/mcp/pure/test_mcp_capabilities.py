@@ -37,11 +37,11 @@ def to_modern(offered: dict[str, Any]) -> Any:
 # Legacy capabilities in the words of 2026-07-28
 
 
-def test_nothing_declared_is_nothing_said() -> None:
+def test_nothing_declared_is_nothing_shown() -> None:
     assert to_modern({}) == {}
 
 
-def test_what_2026_07_28_knows_is_said_and_the_rest_left_out() -> None:
+def test_what_2026_07_28_knows_is_sent_and_the_rest_left_out() -> None:
     assert to_modern(FULL) == {
         "sampling": FULL["sampling"],
         "elicitation": FULL["elicitation"],

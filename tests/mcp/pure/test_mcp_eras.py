@@ -36,5 +36,5 @@ def test_a_request_without_a_version_header_is_legacy() -> None:
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "", "2025-11-25 ", "2099-01-01", "latest"])
-def test_a_version_header_that_is_not_legacy_climbs_the_modern_ladder(version: str) -> None:
+def test_a_version_header_that_is_not_legacy_leads_to_modern_validation(version: str) -> None:
     assert era_of_header(version) is Era.MODERN

@@ -75,5 +75,5 @@ def test_a_damaged_header_has_no_value(header: bytes) -> None:
 
 
 @pytest.mark.parametrize("header", [b"=?base64?=", b"=?base64", b"?=", b" =?base64?YQ==?=", b"=?base64?YQ==?= "])
-def test_what_is_not_wrapped_exactly_is_literal(header: bytes) -> None:
+def test_text_that_is_not_wrapped_exactly_is_literal(header: bytes) -> None:
     assert decode_header_untrusted(header) == header.decode()

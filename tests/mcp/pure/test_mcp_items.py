@@ -97,7 +97,7 @@ def test_an_output_schema_of_an_object_passes() -> None:
     assert shown(text, Era.MODERN, Era.LEGACY).count(SCHEMA) == 2
 
 
-def test_schemas_that_are_yes_or_no_are_said_as_objects_to_legacy_clients() -> None:
+def test_boolean_schemas_are_shown_as_objects_to_legacy_clients() -> None:
     schema = b'{"type":"object","properties":{"b":true,"a":false,"c":{ }},"z":true}'
     text = b'{"name":"t","inputSchema":%b,"outputSchema":%b}' % (schema, schema)
     said = b'{"type":"object","properties":{"b":{},"a":{"not":{}},"c":{ }},"z":true}'

@@ -163,7 +163,7 @@ def test_a_method_without_a_name_needs_no_name_header() -> None:
     assert code(validate_request(listing, HEADERS | {b"mcp-method": b"tools/list"})) is None
 
 
-def test_a_client_that_disagrees_with_itself_is_told_so_before_its_version_is_judged() -> None:
+def test_a_client_that_contradicts_itself_is_refused_before_its_version_is_judged() -> None:
     ahead = request(named(b'"echo"', META | {VERSION: "2099-01-01"}))
     assert code(validate_request(ahead, HEADERS)) == HEADER_MISMATCH
     refusal = validate_request(ahead, HEADERS | {b"mcp-protocol-version": b"2099-01-01"})
@@ -218,7 +218,7 @@ def in_one_pass(body: bytes, headers: dict[bytes, bytes]) -> ValidatedRequest | 
     return None if routing is None else validate_plain_request(body, routing)
 
 
-def test_an_ordinary_request_climbs_in_one_pass_to_the_same_place() -> None:
+def test_an_ordinary_request_is_validated_in_one_pass_with_the_same_result() -> None:
     body = PLAIN % named(b'"echo"', META | {"com.acme/n": 1.0})
     climbed = in_one_pass(body, HEADERS)
     assert climbed is not None
@@ -251,7 +251,7 @@ def test_an_ordinary_request_climbs_in_one_pass_to_the_same_place() -> None:
         PLAIN % (b'{"name":"echo","x":"\xff","_meta":%b}' % encode_value(META)),
     ],
 )
-def test_whatever_is_not_ordinary_is_left_to_the_rungs(body: bytes) -> None:
+def test_an_unusual_message_is_left_to_the_complete_validation(body: bytes) -> None:
     assert in_one_pass(body, HEADERS) is None
     climbed = validate_request_without_headers(body)  # without headers there is nothing to compare with
     assert climbed is None or climbed == validate_request(cast(Request, decode_untrusted(body)), None)

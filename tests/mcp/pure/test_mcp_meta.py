@@ -61,7 +61,7 @@ def test_what_crosses_keeps_its_bytes_and_its_order() -> None:
     )
 
 
-def test_a_key_is_judged_the_same_whatever_its_length() -> None:
+def test_a_key_is_judged_the_same_at_any_length() -> None:
     assert fate("x" * 100_000) is Fate.VENDOR
     assert fate("x" * 100_000 + "-api-key") is Fate.DROP
 

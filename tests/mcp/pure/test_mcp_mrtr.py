@@ -84,7 +84,7 @@ def test_a_server_may_want_only_its_state_back_or_have_none() -> None:
         ({"inputRequests": {"a": {"method": "roots/list", "params": None}}}, "no object"),
     ],
 )
-def test_a_question_that_cannot_be_put_is_said_to_be_so(members: dict[str, Any], why: str) -> None:
+def test_a_question_that_cannot_be_asked_is_reported(members: dict[str, Any], why: str) -> None:
     said = read(**members)
     assert isinstance(said, str)
     assert why in said
@@ -155,7 +155,7 @@ def test_any_other_request_has_another_digest(method: str, params: dict[str, byt
     assert digest(method, **params) != digest(TOOLS_CALL, name=b'"t"', arguments=b'{"a":1}')
 
 
-def test_arguments_that_cannot_be_read_are_still_told_apart() -> None:
+def test_unreadable_arguments_are_still_distinguished() -> None:
     halves = [rb'{"a":"\ud800"}', rb'{"a":"\ud801"}', rb'{"a":"\ud800","b":1}']
     assert len({digest(TOOLS_CALL, name=b'"t"', arguments=one) for one in halves}) == len(halves)
 

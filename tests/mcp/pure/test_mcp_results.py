@@ -72,7 +72,7 @@ def test_structured_content_that_is_no_object_reaches_legacy_clients_as_text(val
 
 
 @pytest.mark.parametrize(("value", "said"), [(b"[1]", "[ 1 ]"), (b'"a"', '"a"'), (b'"a b"', "a b"), (b"1.0", "1.0")])
-def test_a_text_that_says_the_same_already_is_not_said_twice(value: bytes, said: str) -> None:
+def test_a_text_that_says_the_same_already_is_not_repeated(value: bytes, said: str) -> None:
     content = encode_value([{"type": "text", "text": said}])
     text = result_to_legacy(Raw(b'{"resultType":"complete","content":%b,"structuredContent":%b}' % (content, value)))
     assert text == b'{"content":%b}' % content

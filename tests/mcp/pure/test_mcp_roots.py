@@ -77,7 +77,7 @@ def test_everything_else_is_withheld(uri: str) -> None:
 
 
 @pytest.mark.parametrize("roots", [None, {}, "x", [None], [[]], [{}], [{"uri": 1}], [{"uri": ["file:///srv/shop"]}]])
-def test_what_is_no_list_of_roots_names_none(roots: Any) -> None:
+def test_an_invalid_list_of_roots_names_none(roots: Any) -> None:
     answer, _ = held({"roots": roots})
     assert answer == {"roots": []}
 
@@ -89,7 +89,7 @@ def test_another_answer_keeps_its_bytes(answer: str) -> None:
     assert not roots
 
 
-def test_a_link_that_leads_out_is_withheld_and_one_that_stays_is_told_by_its_path(tmp_path: Path) -> None:
+def test_a_link_that_leads_out_is_withheld_and_an_inner_link_is_reported_by_its_path(tmp_path: Path) -> None:
     allowed = tmp_path / "allowed"
     (allowed / "in").mkdir(parents=True)
     (allowed / "out").symlink_to("/etc")

@@ -49,7 +49,7 @@ def test_an_id_that_is_no_text_or_too_long_is_none(task_id: bytes) -> None:
     assert isinstance(facts(b"{}", Era.MODERN), str)
 
 
-def test_an_id_may_be_as_long_as_is_said() -> None:
+def test_an_id_may_be_as_long_as_documented() -> None:
     longest = b"x" * (tasks.ID_BYTES_MAX - 2)
     assert isinstance(facts(b'{"taskId":"%b"}' % longest, Era.LEGACY), TaskFacts)
 

@@ -194,7 +194,7 @@ def test_what_is_too_large_is_left_out_and_the_stream_is_read_on(stream: bytes, 
         assert read(stream[:cut], stream[cut:], around, limit=100) == [*expected, message(b"1")]
 
 
-def test_an_event_without_end_is_told_as_soon_as_it_is_known_whose_it_is() -> None:
+def test_an_endless_event_is_reported_as_soon_as_its_owner_is_known() -> None:
     parser = SseParser(100)
     assert parser.feed(b'data: {"id":5,"result":"' + LONG) == [oversized(MessageKind.RESPONSE, b"5")]
     for _ in range(100):

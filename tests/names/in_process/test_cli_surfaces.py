@@ -58,7 +58,7 @@ def test_who_offers_a_name_is_answered_by_what_servers_list(inline: Inline, judg
         ("a__b", "not_registrable"),
     ],
 )
-def test_a_name_that_is_in_no_registry_is_said_to_be_one_that_could_be_or_not(
+def test_an_unregistered_name_is_reported_as_registrable_or_not(
     inline: Inline, node: FakeOperations, name: str, verdict: str
 ) -> None:
     (one,) = [one for one in node.tool_list if one["name"] == "time.get_current_time"]

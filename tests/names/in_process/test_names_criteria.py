@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
-from tests.names.registries import ACME, ZEBRA, NamesHere, names_at, proposal
+from tests.names.registries import ACME, ZEBRA, NamesNode, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.names.protocol.criteria import judge_proposal, outcome_of
@@ -17,7 +17,7 @@ from interlock.wire.refusal import Refusal, Refused
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[NamesHere]:
+async def here(tmp_path: Path) -> AsyncIterator[NamesNode]:
     async with names_at(tmp_path) as made:
         yield made
 
@@ -28,7 +28,7 @@ def codes(findings: Any) -> set[str]:
 
 @pytest.mark.req("REG-5-3", "REG-5-7", "REG-4.1-7", "REG-3-2", "REG-4.2-7", "REG-5-12")
 @pytest.mark.parametrize("status", ["Active", "Provisional"])
-async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesHere, status: str) -> None:
+async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesNode, status: str) -> None:
     await here.registered()
     for members, code in (
         ({"name": "Acme_Search"}, "name_syntax"),
@@ -59,7 +59,7 @@ async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesHere, sta
 
 
 @pytest.mark.req("REG-5-8", "REG-7.2-2", "REG-6-5")
-async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> None:
+async def test_one_name_does_not_shadow_another_controllers(here: NamesNode) -> None:
     for name, prefix in (
         ("org_alter_x", "none"),
         ("org_alter", "none"),
@@ -102,7 +102,7 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> 
     ],
 )
 async def test_what_is_unclear_is_returned_with_the_reason(
-    here: NamesHere, members: Any, code: str, criterion: int
+    here: NamesNode, members: Any, code: str, criterion: int
 ) -> None:
     request = await here.requests.file(ACME, proposal(**members))
     assert request.state is RequestState.REVISION_REQUESTED
@@ -116,7 +116,7 @@ async def test_what_is_unclear_is_returned_with_the_reason(
 
 
 @pytest.mark.req("REG-3-4")
-async def test_a_controller_may_have_a_handle_which_is_a_label(here: NamesHere) -> None:
+async def test_a_controller_may_have_a_handle_which_is_a_label(here: NamesNode) -> None:
     for handle in ("acme", "~", "~Acme", "~org", "~a-"):
         with pytest.raises(Refused) as refused:
             await here.requests.file(ACME, proposal(controller_handle=handle))
@@ -136,7 +136,7 @@ async def test_a_controller_may_have_a_handle_which_is_a_label(here: NamesHere) 
 
 
 @pytest.mark.req("REG-4.1-6")
-async def test_a_new_class_of_credential_needs_its_definition_in_the_specification(here: NamesHere) -> None:
+async def test_a_new_class_of_credential_needs_its_definition_in_the_specification(here: NamesNode) -> None:
     known = ("member-recognition", "trust-tier:engineering", "trust-tier:other", "~handle-signed-token")
     for scope in known:
         assert codes(here.requests.check(proposal(authentication_scope=scope))) == set()
@@ -165,7 +165,7 @@ async def test_a_new_class_of_credential_needs_its_definition_in_the_specificati
     "field",
     ["surface_name", "specification_reference", "authentication_scope", "vendor_prefix", "change_controller"],
 )
-async def test_no_entry_is_made_with_an_empty_field(here: NamesHere, field: str) -> None:
+async def test_no_entry_is_made_with_an_empty_field(here: NamesNode, field: str) -> None:
     try:
         request = await here.requests.file(ACME, proposal(**{field: ""}))
     except Refused:
@@ -179,7 +179,7 @@ async def test_no_entry_is_made_with_an_empty_field(here: NamesHere, field: str)
 @pytest.mark.req("REG-4.1-1")
 @pytest.mark.parametrize(("controller", "is_one"), [("A" * 200, True), ("A" * 201, False), ("Ac\u202eme", False)])
 async def test_a_controller_is_named_by_200_printable_characters(
-    here: NamesHere, controller: str, is_one: bool
+    here: NamesNode, controller: str, is_one: bool
 ) -> None:
     try:
         await here.requests.file(ACME, proposal(change_controller=controller))
@@ -190,7 +190,7 @@ async def test_a_controller_is_named_by_200_printable_characters(
 
 
 @pytest.mark.req("REG-5-7")
-async def test_a_name_is_taken_whatever_its_status_but_for_withdrawn(here: NamesHere) -> None:
+async def test_a_name_is_taken_in_every_status_except_withdrawn(here: NamesNode) -> None:
     await here.registered("acme_one", status="Provisional", specification_reference="draft-acme-later")
     await here.registered("acme_two")
     await here.changes.deprecate(ACME, "acme_two")
@@ -205,7 +205,7 @@ async def test_a_name_is_taken_whatever_its_status_but_for_withdrawn(here: Names
 @pytest.mark.req("REG-5-4", "REG-N-1", "REG-4.1-4", "REG-5-12")
 @pytest.mark.parametrize(("status", "verdict"), [("Active", "needs_expert"), ("Provisional", "note")])
 async def test_a_reference_that_may_move_or_was_not_fetched_is_for_the_expert(
-    here: NamesHere, status: str, verdict: str
+    here: NamesNode, status: str, verdict: str
 ) -> None:
     here.document = here.document.__class__(outcome="failed", detail="https://a.example: HTTP status 404")
     longest = f"http://a.example/{'x' * 1983}"
@@ -225,7 +225,7 @@ async def test_a_reference_that_may_move_or_was_not_fetched_is_for_the_expert(
 
 
 @pytest.mark.req("REG-5-4", "REG-5-5", "REG-4.1-4", "REG-4.1-5", "REG-4.2-6", "REG-N-1")
-async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(here: NamesHere) -> None:
+async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(here: NamesNode) -> None:
     here.document = here.document.__class__(outcome="failed", detail="404")
     request = await here.requests.file(
         ACME,
@@ -277,7 +277,7 @@ async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(h
     ],
 )
 async def test_an_imprecise_schema_is_for_the_expert_with_each_place(
-    here: NamesHere, argument: str, place: str
+    here: NamesNode, argument: str, place: str
 ) -> None:
     request = await here.requests.file(ACME, proposal(argument_schema=Raw(argument.encode())))
     assert request.state is RequestState.IN_REVIEW
@@ -291,7 +291,7 @@ async def test_an_imprecise_schema_is_for_the_expert_with_each_place(
 
 
 @pytest.mark.req("REG-4.2-5", "REG-4.2-6", "REG-4.1-5")
-async def test_prefixes_are_advised_and_nothing_is_refused_for_them(here: NamesHere) -> None:
+async def test_prefixes_are_advised_and_nothing_is_refused_for_them(here: NamesNode) -> None:
     own_document: Any = {"specification_reference": "https://specs.acme.example/search/1"}
     shared = await here.requests.file(ACME, proposal("search", vendor_prefix="none", cross_vendor=True, **own_document))
     assert codes(shared.findings) == set()  # for several vendors, in a document of the controller's own
@@ -310,7 +310,7 @@ async def test_prefixes_are_advised_and_nothing_is_refused_for_them(here: NamesH
 
 
 @pytest.mark.req("REG-8.4-3")
-async def test_a_surface_that_stays_public_is_stated_to(here: NamesHere) -> None:
+async def test_a_surface_that_stays_public_is_stated_to(here: NamesNode) -> None:
     stated = proposal(authentication_scope="public", no_authentication_planned=True)
     request = await here.requests.file(ACME, stated)
     assert (request.state, request.findings) == (RequestState.IN_REVIEW, ())
@@ -331,14 +331,14 @@ async def test_a_surface_that_stays_public_is_stated_to(here: NamesHere) -> None
         ("93.184.215.14", False),
     ],
 )
-async def test_a_document_at_anothers_host_is_noted(here: NamesHere, host: str, is_own: bool) -> None:
+async def test_a_document_at_anothers_host_is_noted(here: NamesNode, host: str, is_own: bool) -> None:
     request = await here.requests.file(ACME, proposal(specification_reference=f"https://{host}/search/1"))
     noted = [(one.criterion, one.verdict) for one in request.findings if one.code == "controller_reference_mismatch"]
     assert noted == ([] if is_own else [(2, "note")])
 
 
 @pytest.mark.req("REG-7.3-2")
-async def test_a_check_warns_of_a_deprecated_name_and_says_its_successor(here: NamesHere) -> None:
+async def test_a_check_warns_of_a_deprecated_name_and_says_its_successor(here: NamesNode) -> None:
     await here.registered()
     assert "deprecated" not in codes(here.requests.check(proposal()))
     await here.changes.deprecate(ACME, "acme_search")

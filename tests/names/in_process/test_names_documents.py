@@ -153,6 +153,6 @@ def test_references_that_stay_are_recognised(text: str, kind: str, data: str) ->
         ("https://[", "unknown", "no document identifier"),
     ],
 )
-def test_references_that_may_move_are_told(text: str, kind: str, why: str) -> None:
+def test_references_that_may_move_are_reported(text: str, kind: str, why: str) -> None:
     read = read_reference(text)
     assert read.kind == kind and why in (read.unstable or "")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.names.registries import ACME, ZEBRA, NamesHere, names_at, proposal
+from tests.names.registries import ACME, ZEBRA, NamesNode, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.approval import Status as ApprovalStatus
@@ -45,7 +45,7 @@ def test_the_moves_of_an_entry_are_these_and_no_others() -> None:
     assert len(EntryStatus) * len(EntryMove) == 24
 
 
-async def entry_that_is(here: NamesHere, status: EntryStatus) -> None:
+async def entry_that_is(here: NamesNode, status: EntryStatus) -> None:
     """acme_search, brought there as it is in life."""
     provisional = {"status": "Provisional", "specification_reference": "draft-acme-later"}
     await here.registered(**(provisional if status is EntryStatus.PROVISIONAL else {}))
@@ -229,7 +229,7 @@ async def test_a_public_name_is_to_be_confirmed_every_ninety_days(tmp_path: Path
         assert [await reminders_on(day) for day in ("2027-05-29", "2027-05-30")] == [1, 2]
 
 
-async def _play_provisional(here: NamesHere) -> None:
+async def _play_provisional(here: NamesNode) -> None:
     for name in ("acme_one", "acme_two", "acme_three"):
         entry = await here.registered(name, status="Provisional", specification_reference="draft-acme-later")
         assert (entry.status, entry.review_due) == (EntryStatus.PROVISIONAL, "2027-11-17")
@@ -254,7 +254,7 @@ async def _play_provisional(here: NamesHere) -> None:
     await here.registered("acme_three")  # free at once
 
 
-async def _play_withdrawal(here: NamesHere) -> None:
+async def _play_withdrawal(here: NamesNode) -> None:
     changes = here.changes
     assert await refusal(changes.withdraw(ACME, "acme_search")) == "deprecation_too_short"
     assert await refusal(changes.reinstate(ACME, "acme_search")) == "illegal_transition"
@@ -291,7 +291,7 @@ async def _play_withdrawal(here: NamesHere) -> None:
         assert await refusal(work(ACME, "acme_search")) == "illegal_transition"
 
 
-async def _play_reissue(here: NamesHere) -> None:
+async def _play_reissue(here: NamesNode) -> None:
     await here.changes.consent(ACME, "acme_", "Zebra", "2040-01-01")
     taken = proposal(change_controller="Zebra")
     here.set_day("2034-02-28")
@@ -304,7 +304,7 @@ async def _play_reissue(here: NamesHere) -> None:
     assert (here.entry().change_controller, here.entry().first_registered) == ("Zebra", "2034-03-01")
 
 
-async def _play_same_registrant(here: NamesHere) -> None:
+async def _play_same_registrant(here: NamesNode) -> None:
     """Another name of theirs, withdrawn today: they have it again today, as a new entry."""
     changes = here.changes
     await here.registered("acme_again")

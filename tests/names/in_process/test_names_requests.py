@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
-from tests.names.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesHere, names_at, proposal
+from tests.names.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesNode, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.names import actions, state
@@ -26,7 +26,7 @@ from interlock.wire.refusal import NotFound, Refusal, Refused
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[NamesHere]:
+async def here(tmp_path: Path) -> AsyncIterator[NamesNode]:
     async with names_at(tmp_path) as made:
         yield made
 
@@ -37,7 +37,7 @@ def codes(findings: Any) -> set[str]:
 
 @pytest.mark.req("REG-6-1", "REG-6-2", "REG-6-3", "REG-6-4", "REG-4.1-1")
 async def test_a_new_registry_has_the_four_names_of_the_draft_and_nothing_invented(
-    here: NamesHere, tmp_path: Path
+    here: NamesNode, tmp_path: Path
 ) -> None:
     entries = here.state.registry.in_order()
     names = ["org_alter_enforcement_gates", "org_alter_handbook", "org_alter_ingest", "org_alter_sop_registry"]
@@ -56,7 +56,7 @@ async def test_a_new_registry_has_the_four_names_of_the_draft_and_nothing_invent
 
 
 @pytest.mark.req("REG-5-1", "REG-5-2", "REG-5-9", "REG-5-11", "REG-4.1-10", "REG-3-3")
-async def test_a_request_becomes_an_active_entry_by_an_experts_decision_alone(here: NamesHere) -> None:
+async def test_a_request_becomes_an_active_entry_by_an_experts_decision_alone(here: NamesNode) -> None:
     request = await here.requests.file(ACME, proposal())
     assert request.state is RequestState.IN_REVIEW
     assert here.state.entry("acme_search") is None
@@ -78,7 +78,7 @@ async def test_a_request_becomes_an_active_entry_by_an_experts_decision_alone(he
     assert here.state.registry.holders["acme_"].controller == "Acme"
 
 
-async def test_what_an_expert_signs_covers_all_that_is_asked_and_no_later_finding(here: NamesHere) -> None:
+async def test_what_an_expert_signs_covers_all_that_is_asked_and_no_later_finding(here: NamesNode) -> None:
     request = await here.requests.file(ACME, proposal())
     assert here.waiting(request).digest == request_digest(request)
     assert request.proposal is not None
@@ -90,7 +90,7 @@ async def test_what_an_expert_signs_covers_all_that_is_asked_and_no_later_findin
 
 
 @pytest.mark.req("REG-4.1-1", "REG-4.1-9")
-async def test_what_lacks_a_field_or_has_another_status_is_no_record(here: NamesHere) -> None:
+async def test_what_lacks_a_field_or_has_another_status_is_no_record(here: NamesNode) -> None:
     entry = msgspec.to_builtins(await here.registered(), enc_hook=lambda raw: bytes(raw).decode())
     whole = msgspec.json.encode(RegistryStep(at="2026-11-17T00:00:00Z", by="x", what="accept", entry=here.entry()))
     assert decode_step(whole).entry == here.entry()
@@ -132,7 +132,7 @@ def test_a_request_does_not_say_when_it_was_first_registered() -> None:
 
 
 @pytest.mark.req("REG-9-4", "REG-5-7")
-async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) -> None:
+async def test_what_was_imported_is_changed_where_it_came_from(here: NamesNode) -> None:
     source = "https://names.example"
     foreign = replace(await here.registered(), surface_name="zoo_feed", vendor_prefix="zoo_", change_controller="Zoo")
     publisher = Publisher(here.state, tuple)
@@ -168,7 +168,7 @@ async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) 
 
 
 @pytest.mark.req("REG-5-10", "REG-N-2", "REG-5-2")
-async def test_a_denial_has_a_reason_and_a_resubmission_names_the_request_before(here: NamesHere) -> None:
+async def test_a_denial_has_a_reason_and_a_resubmission_names_the_request_before(here: NamesNode) -> None:
     request = await here.requests.file(ACME, proposal())
     refused = await here.deny(request, reason=" ")
     assert isinstance(refused, Refusal) and refused.details is not None
@@ -189,7 +189,7 @@ async def test_a_denial_has_a_reason_and_a_resubmission_names_the_request_before
 
 
 @pytest.mark.req("REG-N-3", "REG-4.1-8")
-async def test_a_request_is_cancelled_by_the_one_who_filed_it(here: NamesHere) -> None:
+async def test_a_request_is_cancelled_by_the_one_who_filed_it(here: NamesNode) -> None:
     request = await here.requests.file(ACME, proposal())
     with pytest.raises(Refused) as refused:
         await here.requests.cancel(ZEBRA, request.id)
@@ -199,7 +199,7 @@ async def test_a_request_is_cancelled_by_the_one_who_filed_it(here: NamesHere) -
 
 
 @pytest.mark.req("REG-5-9", "REG-N-4")
-async def test_a_party_to_the_request_does_not_decide_it_unless_it_is_the_only_expert(here: NamesHere) -> None:
+async def test_a_party_to_the_request_does_not_decide_it_unless_it_is_the_only_expert(here: NamesNode) -> None:
     request = await here.requests.file(ACME, proposal())
     refused = await here.accept(request, by="acme")
     assert isinstance(refused, Refusal)
@@ -212,7 +212,7 @@ async def test_a_party_to_the_request_does_not_decide_it_unless_it_is_the_only_e
 
 @pytest.mark.req("REG-5-7", "REG-5-2")
 async def test_of_two_requests_for_one_name_one_is_accepted_also_with_two_processes(
-    here: NamesHere, tmp_path: Path
+    here: NamesNode, tmp_path: Path
 ) -> None:
     async with names_at(tmp_path, here.clock) as other:
         first, second = await asyncio.gather(
@@ -233,7 +233,7 @@ async def test_of_two_requests_for_one_name_one_is_accepted_also_with_two_proces
 
 
 @pytest.mark.req("REG-4.1-8", "REG-4.1-10", "REG-8.2-1", "REG-4.1-3", "REG-8.4-4")
-async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(here: NamesHere) -> None:
+async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(here: NamesNode) -> None:
     before = await here.registered(authentication_scope="public", no_authentication_planned=True)
     with pytest.raises(Refused) as refused:
         await here.amend(ZEBRA, proposal())
@@ -276,7 +276,7 @@ async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(her
 
 
 @pytest.mark.req("REG-7.2-1", "REG-7.2-2", "REG-7.2-3", "REG-8.3-1", "REG-N-3")
-async def test_a_prefix_is_its_first_users_until_it_consents_or_a_dispute_is_ruled(here: NamesHere) -> None:
+async def test_a_prefix_is_its_first_users_until_it_consents_or_a_dispute_is_ruled(here: NamesNode) -> None:
     await here.registered()
     under = proposal("acme_zebra", change_controller="Zebra")
     with pytest.raises(Refused):
@@ -316,7 +316,7 @@ async def test_a_prefix_is_its_first_users_until_it_consents_or_a_dispute_is_rul
 
 
 @pytest.mark.req("REG-5-15", "REG-4.1-2")
-async def test_the_log_is_chained_and_takes_no_other_spelling(here: NamesHere, tmp_path: Path) -> None:
+async def test_the_log_is_chained_and_takes_no_other_spelling(here: NamesNode, tmp_path: Path) -> None:
     await here.registered()
     steps = [step.what for step in await here.state.steps_of("acme_search")]
     assert steps == ["request", "in_review", "accept"]
@@ -338,7 +338,7 @@ async def test_the_log_is_chained_and_takes_no_other_spelling(here: NamesHere, t
 
 
 @pytest.mark.req("REG-5-15")
-async def test_what_waited_when_the_node_stopped_waits_again(here: NamesHere, tmp_path: Path) -> None:
+async def test_what_waited_when_the_node_stopped_waits_again(here: NamesNode, tmp_path: Path) -> None:
     request = await here.requests.file(ACME, proposal())
     async with names_at(tmp_path, here.clock) as again:
         assert [one.target for one in again.inbox.waiting(Kind.REQUEST)] == [request.id]
@@ -347,7 +347,7 @@ async def test_what_waited_when_the_node_stopped_waits_again(here: NamesHere, tm
 
 
 async def test_one_client_adds_only_so_much_to_the_log_in_a_day(
-    here: NamesHere, monkeypatch: pytest.MonkeyPatch
+    here: NamesNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actions, "ACTIONS_PER_DAY_MAX", 2)
     await here.registered()

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.aql.aql_node import place
+from tests.aql.aql_node import aql_node
 from tests.names.pure.test_surface_judgement import ARGUMENT, INTEGER, RETURN, STRING, entry, revision, with_property
-from tests.support.frozen_node import House, Leaf, house, move, still, tool, turns
+from tests.support.frozen_node import FrozenNode, Leaf, advance_time, frozen_node, in_frozen_time, run_until_idle, tool
 
 from interlock.names.api import PinName
 from interlock.names.parts import RegistryParts
@@ -26,24 +26,24 @@ def offered(argument: Any = ARGUMENT, returned: Any = RETURN, name: str = "searc
     return {**tool(name), "inputSchema": argument, "outputSchema": returned, **READS}
 
 
-async def register(node: House, made: Any) -> None:
+async def register(node: FrozenNode, made: Any) -> None:
     state = node.node.approvals.names.state
     step = RegistryStep(at=state.now, by="operator:ada", what="registered", subject=made.surface_name, entry=made)
     await state.change(lambda registry: RegistryChange((step,), None))
     await node.node.get(RegistryParts).rejudgement.settle()
 
 
-async def bound(node: House, *tools: dict[str, Any], segment: str = "shop", again: Leaf | None = None) -> Leaf:
+async def bound(node: FrozenNode, *tools: dict[str, Any], segment: str = "shop", again: Leaf | None = None) -> Leaf:
     known = None if again is None else again.subserver_id
     leaf = node.leaf(segment, tools=tools, heartbeat_interval_ms=0, subserver_id=known)
     await leaf.joined()
     return leaf
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.1-1", "REG-8.1-2", "REG-2-1", "REG-7.1-1")
 async def test_a_mismatch_reaches_no_server_and_follows_the_registry(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         leaf = await bound(node, offered(BAD), offered(name="other"))
         client = await node.client().greet()
         assert (await client.tools()).keys() >= {"shop.search", "shop.other"}
@@ -67,10 +67,10 @@ async def test_a_mismatch_reaches_no_server_and_follows_the_registry(tmp_path: P
         assert "result" in await client.call("shop.search", {"query": 1})
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-4.2-9", "REG-4.2-8")
 async def test_operations_carry_the_verdict_of_their_tool_and_follow_it(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
+    async with aql_node(tmp_path) as here:
         node = here.house
         await register(node, entry(revision()))
         leaf = await bound(node, offered(), offered(BAD, name="list_2fa"), offered(name="a__b"))
@@ -91,10 +91,10 @@ async def test_operations_carry_the_verdict_of_their_tool_and_follow_it(tmp_path
         assert "surfaces" not in listed["_protocol"]
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.1-1")
 async def test_a_list_is_judged_when_it_changes_and_when_its_server_comes_again(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         await register(node, entry(revision()))
         client = await node.client().greet()
         leaf = await bound(node, offered())
@@ -105,7 +105,7 @@ async def test_a_list_is_judged_when_it_changes_and_when_its_server_comes_again(
         assert "shop.search" not in await client.tools()
         leaf.tools = [offered()]  # unannounced: seen when the list is old
         assert "shop.search" not in await client.tools()
-        await move(LIST_LIFE_S)
+        await advance_time(LIST_LIFE_S)
         assert "shop.search" in await client.tools()
         leaf.close()
         await node.until(lambda: node.state("shop") != "ready")
@@ -118,28 +118,28 @@ async def test_a_list_is_judged_when_it_changes_and_when_its_server_comes_again(
         assert (await client.call("shop.search", {"query": "x"}))["error"]["message"] == "surface_mismatch"
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.1-1")
 async def test_a_list_is_judged_again_when_its_own_ttl_is_over(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         await register(node, entry(revision()))
         client = await node.client().greet()
         leaf = node.leaf("shop", tools=[offered()], heartbeat_interval_ms=0, list_changed=False, ttl_ms=10_000)
         await leaf.joined()
         assert "shop.search" in await client.tools()
         leaf.tools = [offered(BAD)]
-        await move(9.0)
+        await advance_time(9.0)
         assert "shop.search" in await client.tools()
-        await move(1.0)
+        await advance_time(1.0)
         assert "shop.search" not in await client.tools()
         assert (await client.call("shop.search", {"query": "x"}))["error"]["message"] == "surface_mismatch"
         assert leaf.asked("tools/call") == 0
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.1-1", "REG-8.1-2")
 async def test_no_call_reaches_a_subserver_before_its_list_is_judged(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         await register(node, entry(revision()))
         client = await node.client().greet()
         leaf = node.leaf("shop", tools=[offered(BAD)], heartbeat_interval_ms=0)
@@ -147,7 +147,7 @@ async def test_no_call_reaches_a_subserver_before_its_list_is_judged(tmp_path: P
         leaf.say({"jsonrpc": "2.0", "id": 1, "method": "mcpax/register", "params": leaf.register_params})
         await node.until(lambda: leaf.asked("tools/list"))
         early = client.begin("tools/call", {"name": "shop.search", "arguments": {"query": "x"}})
-        await turns()
+        await run_until_idle()
         assert leaf.asked("tools/call") == 0
         (asked,) = [one for one in leaf.heard if one.get("method") == "tools/list"]
         leaf.mute.clear()
@@ -158,10 +158,10 @@ async def test_no_call_reaches_a_subserver_before_its_list_is_judged(tmp_path: P
         assert leaf.asked("tools/call") == 0
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.1-6")
 async def test_arguments_are_the_servers_own_and_not_the_specifications(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         await register(node, entry(revision(argument={**ARGUMENT, "additionalProperties": False})))
         wider = {**with_property(ARGUMENT, extra=STRING), "description": "what the server says"}
         leaf = await bound(node, offered(wider))
@@ -172,12 +172,12 @@ async def test_arguments_are_the_servers_own_and_not_the_specifications(tmp_path
         assert [one for one in leaf.heard if "beyond the specification" in str(one)]
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-7.1-1")
 async def test_a_registry_that_cannot_be_read_takes_no_tool_away(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     (tmp_path / "data" / NAMES_FILE).write_bytes(b"no database at all" * 1000)
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         assert node.node.approvals.names.state.trouble
         await bound(node, offered(), offered(name="other"))
         client = await node.client().greet()
@@ -185,10 +185,10 @@ async def test_a_registry_that_cannot_be_read_takes_no_tool_away(tmp_path: Path)
         assert "result" in await client.call("shop.other", {"query": "x"})
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.1-2")
 async def test_the_configuration_says_what_follows(tmp_path: Path) -> None:
-    async with house(tmp_path, '[registry]\nenforce = "warn"\n') as node:
+    async with frozen_node(tmp_path, '[registry]\nenforce = "warn"\n') as node:
         await register(node, entry(revision()))
         await bound(node, offered(BAD))
         client = await node.client().greet()
@@ -196,12 +196,12 @@ async def test_the_configuration_says_what_follows(tmp_path: Path) -> None:
         assert "result" in await client.call("shop.search", {"query": 1})
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-N-5", "REG-9-4")
 async def test_an_imported_registry_removes_no_tool_until_its_source_is_trusted(tmp_path: Path) -> None:
     source = "https://names.example"
     document = publish(Publication(entries=(entry(revision()),), updated="2026-11-17", today="2026-11-17"), "json")
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         publisher, state = node.node.approvals.names.publisher, node.node.approvals.names.state
         await bound(node, offered(BAD))
         client = await node.client().greet()
@@ -225,10 +225,10 @@ async def test_an_imported_registry_removes_no_tool_until_its_source_is_trusted(
 ROUTES = '[registry]\nroutes = { search = ["nowhere", "wrong", "half", "first", "second"] }\n'
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.1-7")
-async def test_servers_that_keep_to_a_name_stand_in_for_one_another(tmp_path: Path) -> None:
-    async with house(tmp_path, ROUTES) as node:
+async def test_servers_that_keep_to_a_name_can_replace_one_another(tmp_path: Path) -> None:
+    async with frozen_node(tmp_path, ROUTES) as node:
         await register(node, entry(revision()))
         client = await node.client().greet()
         wrong = await bound(node, offered(BAD), segment="wrong")
@@ -252,10 +252,10 @@ async def test_servers_that_keep_to_a_name_stand_in_for_one_another(tmp_path: Pa
         assert "two" in called[1][0]
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.1-7")
 async def test_without_the_setting_no_name_is_bare(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         await register(node, entry(revision()))
         await bound(node, offered())
         client = await node.client().greet()
@@ -263,10 +263,10 @@ async def test_without_the_setting_no_name_is_bare(tmp_path: Path) -> None:
         assert (await client.call("search", {"query": "x"}))["error"]["code"] == -32601
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.2-3")
-async def test_a_pin_refuses_drift_until_it_is_set_anew(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+async def test_a_pin_refuses_drift_until_it_is_set_again(tmp_path: Path) -> None:
+    async with frozen_node(tmp_path) as node:
         leaf = await bound(node, offered(name="free"))
         client, surfaces = await node.client().greet(), node.node.get(RegistryParts).surfaces
         (pinned,) = (await surfaces.repin(PinName(name="free"))).tools
@@ -284,10 +284,10 @@ async def test_a_pin_refuses_drift_until_it_is_set_anew(tmp_path: Path) -> None:
             await surfaces.repin(PinName(name="free", remove=True))
 
 
-@still
+@in_frozen_time
 @pytest.mark.req("REG-8.1-4")
 async def test_an_undecided_pair_is_asked_about_in_the_inbox(tmp_path: Path) -> None:
-    async with house(tmp_path) as node:
+    async with frozen_node(tmp_path) as node:
         await register(node, entry(revision()))
         await bound(node, offered(with_property(ARGUMENT, query={**STRING, "pattern": "^a"})))
         await node.until(lambda: node.node.approvals.inbox.waiting_definitions())

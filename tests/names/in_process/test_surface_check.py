@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 from tests.approvals.in_process.test_definitions import Shop
-from tests.approvals.inboxes import Desk, desk_at
+from tests.approvals.inboxes import StoredInbox, stored_inbox
 from tests.names.pure.test_surface_judgement import (
     ARGUMENT,
     INTEGER,
@@ -64,7 +64,7 @@ class Names:
 class Bound:
     """A catalog whose servers are checked."""
 
-    def __init__(self, desk: Desk, shop: Shop, pins: SurfacePins) -> None:
+    def __init__(self, desk: StoredInbox, shop: Shop, pins: SurfacePins) -> None:
         self.desk, self.shop, self.pins = desk, shop, pins
         self.names = Names(entry(revision()))
         self.links: dict[str, ServerLink] = {}
@@ -117,7 +117,7 @@ class Bound:
 
 @pytest.fixture
 async def bound(tmp_path: Path) -> AsyncIterator[Bound]:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         pins = SurfacePins(desk.store.kv, desk.clock)
         made = Bound(desk, Shop(desk), pins)
         yield made
@@ -175,7 +175,7 @@ async def test_a_mismatch_is_not_listed_and_every_call_is_answered_with_the_diff
 
 
 @pytest.mark.req("REG-8.1-1")
-async def test_a_list_that_changes_is_checked_anew_and_only_what_changed(bound: Bound) -> None:
+async def test_only_what_changed_in_a_list_is_checked_again(bound: Bound) -> None:
     await bound.lists(tool(argument=BAD))
     await bound.lists(tool())
     assert bound.listed().keys() == {"one.search"}
@@ -237,7 +237,7 @@ async def test_the_leaf_and_the_listed_name_are_both_looked_up(bound: Bound) -> 
 
 @pytest.mark.req("REG-3-2", "REG-8.1-5")
 @pytest.mark.parametrize("name", ["Search", "search_", "5earch", "se-arch", "sеarch", "ѕearch", "ｓearch"])
-async def test_a_name_that_only_looks_registered_is_another_and_said_to_be(bound: Bound, name: str) -> None:
+async def test_a_name_that_only_looks_registered_is_reported_as_a_different_name(bound: Bound, name: str) -> None:
     found = bound.checks.judge("one", f"one.{name}", (name,), {}, {}, _effort())
     assert found is not None and found.refusal is None and found.meta is None
     assert found.judgement.near == "search"
@@ -342,7 +342,7 @@ async def test_a_denied_pair_stays_refused_and_is_not_asked_again(bound: Bound) 
 
 
 @pytest.mark.req("REG-8.2-3")
-async def test_a_pinned_tool_that_drifts_is_refused_until_it_is_pinned_anew(bound: Bound) -> None:
+async def test_a_pinned_tool_that_drifts_is_refused_until_it_is_pinned_again(bound: Bound) -> None:
     pair = SchemaPair(raw(ARGUMENT), raw(RETURN))
     await bound.pins.put(Pin(tool="one.free", digest=pair.digest, argument=raw(ARGUMENT), returned=raw(RETURN)))
     await bound.lists(tool("free"))

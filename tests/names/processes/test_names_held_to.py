@@ -53,7 +53,7 @@ def relisted(node: RunningNode, tools: Path, *offered: dict[str, Any]) -> None:
 
 
 @pytest.mark.req("REG-5-13")
-def test_a_review_that_is_late_is_told_everywhere(node: RunningNode) -> None:
+def test_a_late_review_is_reported_everywhere(node: RunningNode) -> None:
     listed = node.cli("names", "list")
     assert listed.returncode == 1 and "1 review of provisional names overdue" in listed.stderr
     (line,) = [line for line in listed.stdout.splitlines() if line.startswith("acme_draft")]

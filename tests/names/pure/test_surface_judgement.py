@@ -202,7 +202,7 @@ def test_a_specification_that_allows_further_arguments_asks_for_none() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_decided_is_said_to_be_undecided(beyond: Any) -> None:
+def test_what_cannot_be_decided_is_reported_as_undecided(beyond: Any) -> None:
     assert judged(with_property(ARGUMENT, query=beyond), RETURN).verdict is V.UNDECIDED
 
 
@@ -234,7 +234,7 @@ def test_a_specification_without_results_says_nothing_of_them() -> None:
 
 
 @pytest.mark.req("REG-8.2-2")
-def test_drift_is_told_by_the_revision_that_the_schemas_are_of() -> None:
+def test_drift_is_reported_by_the_revision_of_the_schemas() -> None:
     newer = with_property(ARGUMENT, limit={**INTEGER, "maximum": 1000})
     one = entry(revision(1), revision(2, argument=newer))
     behind = judged(ARGUMENT, RETURN, one)
@@ -285,7 +285,7 @@ GROWN = entry(  # 1.0, 1.1, 2.0, and 2.1, which is 2.0 with another document
     ],
     ids=str,
 )
-def test_a_schema_version_that_the_schemas_contradict_is_said_and_decides_nothing(
+def test_a_schema_version_that_the_schemas_contradict_is_reported_and_decides_nothing(
     argument: Any, returned: Any, claims: tuple[str, ...]
 ) -> None:
     silent = judged(argument, returned, GROWN)
@@ -329,7 +329,7 @@ def test_a_name_without_an_entry_is_unregistered_where_its_letters_could_be_one(
 
 
 @pytest.mark.req("REG-7.3-2", "REG-8.4-4")
-def test_what_changed_of_an_entry_is_said_at_every_binding() -> None:
+def test_a_changed_entry_is_reported_at_every_binding() -> None:
     one = entry(revision(), status=EntryStatus.DEPRECATED, scope_tightened_on="2026-11-01")
     assert judged(ARGUMENT, RETURN, one).notes == ("deprecated", "scope_tightened")
 

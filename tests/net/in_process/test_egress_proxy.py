@@ -294,7 +294,7 @@ async def test_a_program_that_knows_no_proxy_reaches_a_permitted_host_by_its_nam
 
 
 @pytest.mark.req("AIP-security-3")
-async def test_a_name_that_is_not_permitted_does_not_exist_and_is_told(yard: Yard) -> None:
+async def test_a_name_that_is_not_permitted_does_not_exist_and_is_reported(yard: Yard) -> None:
     await yard.open("api.foo.com:DIRECT")
     assert await looked_up(yard, "api.bar.com") is None
     assert yard.denied == [("api.bar.com", 0, "not in egress")]
@@ -320,7 +320,7 @@ async def test_a_permitted_name_that_leads_inside_is_cut_off(yard: Yard, host: s
 
 
 @pytest.mark.req("AIP-security-3")
-async def test_an_address_that_stands_for_no_host_leads_nowhere(yard: Yard) -> None:
+async def test_an_address_without_a_host_leads_nowhere(yard: Yard) -> None:
     await yard.open("*:DIRECT")
     for address in ("127.64.0.77", "127.0.0.1"):
         reader, writer = await asyncio.open_connection(address, yard.direct_port)

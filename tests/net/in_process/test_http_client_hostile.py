@@ -162,7 +162,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("pieces", FLOODS.values(), ids=FLOODS.keys())
-async def test_what_is_not_body_is_bounded(pieces: list[bytes]) -> None:
+async def test_everything_but_the_body_is_bounded(pieces: list[bytes]) -> None:
     async with serving() as server, client_of(server) as client:
         sink = post(client)
         peer = await server.peer()
@@ -272,7 +272,7 @@ pieces_of_answers = st.lists(
 
 
 @given(pieces_of_answers, st.data(), st.sampled_from([None, ConnectionResetError()]), st.booleans())
-def test_whatever_arrives_in_whatever_pieces_ends_in_exactly_one_terminal_event(
+def test_any_input_in_any_pieces_ends_in_exactly_one_terminal_event(
     pieces: list[bytes], draw: st.DataObject, exc: Exception | None, head_only: bool
 ) -> None:
     raw = b"".join(pieces)
@@ -455,7 +455,7 @@ def test_a_server_that_numbers_its_answers_does_not_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize("line", [b"keep-alive: timeout=1", b"connection: close"])
-async def test_that_a_server_will_close_is_heard_every_time(line: bytes) -> None:
+async def test_every_announced_close_of_a_server_is_noticed(line: bytes) -> None:
     async with serving() as server, client_of(server) as client:
         for _ in range(4):
             sink = post(client)

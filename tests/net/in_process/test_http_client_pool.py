@@ -319,7 +319,7 @@ async def test_a_request_aborted_while_its_connection_opens_leaves_the_connectio
         assert server.accepted == 1
 
 
-async def test_a_refusal_that_is_aborted_before_it_is_told_is_not_told() -> None:
+async def test_a_refusal_that_is_aborted_before_it_is_sent_is_not_sent() -> None:
     async with serving() as server, client_of(server, max_waiting=0) as client:
         sink = Sink()
         client.request(b"POST", b"/mcp", b"", b"", sink).abort()
@@ -481,7 +481,7 @@ async def test_a_request_during_closing_is_not_sent() -> None:
         await closing
 
 
-async def test_a_refusal_is_told_before_closing_is_done() -> None:
+async def test_a_refusal_is_sent_before_closing_is_done() -> None:
     async with serving() as server, client_of(server, max_waiting=0) as client:
         sink = post(client)
         await client.close()

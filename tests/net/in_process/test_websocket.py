@@ -102,7 +102,7 @@ async def test_a_reason_longer_than_a_frame_holds_is_cut_and_not_an_error(end: E
         assert (await heard.end())[0] == POLICY
 
 
-async def test_what_the_peer_closes_is_told_with_its_words_after_its_last_message(end: End) -> None:
+async def test_a_close_by_the_peer_is_reported_with_its_reason_after_its_last_message(end: End) -> None:
     async with end() as (_, heard, peer):
         await peer.send('{"last":true}')
         await peer.close(4409, "moved")
@@ -110,7 +110,7 @@ async def test_what_the_peer_closes_is_told_with_its_words_after_its_last_messag
         assert heard.messages == [b'{"last":true}']
 
 
-async def test_a_cut_connection_is_told_at_once(end: End) -> None:
+async def test_a_cut_connection_is_reported_at_once(end: End) -> None:
     async with end() as (pipe, heard, peer):
         peer.transport.abort()
         code, reason = await heard.end()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import websockets
 from tests.net.in_process.test_http_client_tls import Authority
-from tests.net.websocket_ends import PATIENCE_S, SUBPROTOCOL, Heard, port_of
+from tests.net.websocket_ends import PATIENCE_S, SUBPROTOCOL, RecordedMessages, port_of
 
 from interlock.core.tls import tls_1_3
 from interlock.net.websocket import DialFailed, DialledPipe, dial
@@ -23,10 +23,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-async def dialled(port: int, heard: Heard | None = None, scheme: str = "ws", **more: Any) -> DialledPipe:
+async def dialled(port: int, heard: RecordedMessages | None = None, scheme: str = "ws", **more: Any) -> DialledPipe:
     more.setdefault("timeout_s", PATIENCE_S)
     return await dial(
-        f"{scheme}://127.0.0.1:{port}/ax", heard or Heard(), subprotocol=SUBPROTOCOL, max_bytes=10_000, **more
+        f"{scheme}://127.0.0.1:{port}/ax",
+        heard or RecordedMessages(),
+        subprotocol=SUBPROTOCOL,
+        max_bytes=10_000,
+        **more,
     )
 
 
@@ -67,7 +71,7 @@ async def test_the_headers_and_the_subprotocol_are_sent() -> None:
         await peer.wait_closed()
 
     async with websockets.serve(accept, "127.0.0.1", 0, subprotocols=[websockets.Subprotocol(SUBPROTOCOL)]) as server:
-        heard = Heard()
+        heard = RecordedMessages()
         pipe = await dialled(port_of(server), heard, headers={"Authorization": "Bearer ils_x"})
         pipe.close()
         await heard.end()
@@ -82,7 +86,7 @@ async def test_a_server_of_another_subprotocol_is_refused() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 500])
-async def test_another_status_is_told(status: int) -> None:
+async def test_another_status_is_reported(status: int) -> None:
     async with answering(b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\nno" % status) as port:
         failed = await refusal(port)
     assert failed.status == status
@@ -107,7 +111,7 @@ async def test_a_redirect_is_not_followed() -> None:
         b"HTTP/1.1 101 x\r\n" + b"a: b\r\n" * 10_000 + b"\r\n",
     ],
 )
-async def test_what_is_no_websocket_is_refused_with_a_reason(answer: bytes) -> None:
+async def test_an_invalid_websocket_request_is_refused_with_a_reason(answer: bytes) -> None:
     async with answering(answer) as port:
         assert (await refusal(port)).reason
 
@@ -117,16 +121,16 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
         assert "0.1 s" in (await refusal(port, timeout_s=0.1)).reason
 
 
-async def test_nobody_at_the_address_is_said() -> None:
+async def test_an_address_where_nobody_answers_is_reported() -> None:
     async with answering(b"", asked=False) as port:
         pass
     assert "cannot be reached" in (await refusal(port)).reason
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1/ax", "ws:///ax", "127.0.0.1:7411", "", "ws://127.0.0.1/ax#part"])
-async def test_what_is_no_address_is_refused(url: str) -> None:
+async def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(DialFailed, match="not a WebSocket address"):
-        await dial(url, Heard(), subprotocol=SUBPROTOCOL, max_bytes=1000)
+        await dial(url, RecordedMessages(), subprotocol=SUBPROTOCOL, max_bytes=1000)
 
 
 @pytest.mark.parametrize(("name", "value"), [("x", "a\r\nb: c"), ("x\n", "a"), ("x", "\0"), ("größe", "a")])
@@ -135,19 +139,21 @@ async def test_a_header_cannot_smuggle_another(name: str, value: str) -> None:
         await dialled(1, headers={name: value})
 
 
-async def test_a_password_in_the_address_stands_in_no_message() -> None:
+async def test_a_password_in_the_address_is_in_no_message() -> None:
     with pytest.raises(DialFailed) as failed:
-        await dial("ws://me:secret@127.0.0.1:1/ax?token=secret", Heard(), subprotocol=SUBPROTOCOL, max_bytes=1000)
+        await dial(
+            "ws://me:secret@127.0.0.1:1/ax?token=secret", RecordedMessages(), subprotocol=SUBPROTOCOL, max_bytes=1000
+        )
     assert "secret" not in str(failed.value)
 
 
-async def test_what_comes_along_with_the_upgrade_is_heard_after_the_dial_has_returned() -> None:
+async def test_bytes_behind_the_upgrade_are_delivered_after_the_dial_has_returned() -> None:
     async def accept(peer: Any) -> None:
         await peer.send("early")
         await peer.close(4409, "moved")
 
     async with websockets.serve(accept, "127.0.0.1", 0, subprotocols=[websockets.Subprotocol(SUBPROTOCOL)]) as server:
-        heard = Heard()
+        heard = RecordedMessages()
         await dialled(port_of(server), heard)
         assert (heard.messages, heard.closed) == ([], [])
         assert await heard.end() == (4409, "moved")
@@ -169,7 +175,7 @@ async def secured(context: ssl.SSLContext) -> AsyncIterator[int]:
 
 async def test_tls_1_3_with_a_trusted_certificate_passes(authority: Authority) -> None:
     async with secured(authority.server_context("127.0.0.1")) as port:
-        heard = Heard()
+        heard = RecordedMessages()
         pipe = await dialled(port, heard, "wss", tls=tls_1_3(str(authority.trusted)))
         assert pipe.send(b"{}")
         pipe.close()
@@ -182,7 +188,7 @@ async def test_tls_1_2_is_refused_where_1_3_is_asked(authority: Authority) -> No
     async with secured(old) as port:
         failed = await refusal(port, scheme="wss", tls=tls_1_3(str(authority.trusted)))
         assert "no TLS connection" in failed.reason
-        heard = Heard()
+        heard = RecordedMessages()
         pipe = await dialled(port, heard, "wss", tls=authority.client_context())
         pipe.close()
         await heard.end()

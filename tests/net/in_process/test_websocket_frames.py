@@ -11,7 +11,7 @@ import pytest
 import websockets
 from starlette.websockets import WebSocket
 from tests.net import websocket_ends as ends
-from tests.net.websocket_ends import MAX_BYTES, PATIENCE_S, End, Heard
+from tests.net.websocket_ends import MAX_BYTES, PATIENCE_S, End, RecordedMessages
 
 from interlock.net.message_pipe import NORMAL
 from interlock.net.websocket import dial
@@ -50,7 +50,7 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-async def test_frames_are_heard_whole_however_they_are_cut(end: End, size: int) -> None:
+async def test_frames_are_received_whole_however_they_are_cut(end: End, size: int) -> None:
     messages = [b"{}", b"x" * 125, b"y" * 126, '{"größe":1}'.encode(), b"z" * 300]
     async with end() as (_, heard, peer):
         for piece in pieces(b"".join(frame(peer, one) for one in messages), size):
@@ -131,7 +131,7 @@ async def test_a_frame_that_is_too_large_is_skipped_however_it_is_cut(
         assert heard.oversized == [Oversized(300, MessageKind.RESPONSE, b"512345")] * 2
 
 
-async def test_what_comes_behind_a_close_is_not_heard(end: End) -> None:
+async def test_bytes_after_a_close_are_ignored(end: End) -> None:
     async with end() as (_, heard, peer):
         closing = frame(peer, struct.pack("!H", NORMAL) + b"bye", CLOSE)
         peer.transport.write(frame(peer, b"last") + closing + frame(peer, b"ghost"))
@@ -139,7 +139,7 @@ async def test_what_comes_behind_a_close_is_not_heard(end: End) -> None:
         assert heard.messages == [b"last"]
 
 
-async def test_a_sink_that_closes_in_the_middle_hears_no_more(end: End) -> None:
+async def test_a_sink_that_closes_in_the_middle_receives_no_more(end: End) -> None:
     async with end() as (pipe, heard, peer):
         usual = heard.on_message
 
@@ -212,7 +212,7 @@ async def test_what_the_server_sends_right_behind_its_upgrade_is_not_lost() -> N
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        heard = Heard()
+        heard = RecordedMessages()
         port = server.sockets[0].getsockname()[1]
         pipe = await dial(f"ws://127.0.0.1:{port}/ax", heard, subprotocol="mcpax.v1", max_bytes=MAX_BYTES)
         await heard.until(lambda heard: heard.messages == [b"one"])

@@ -43,7 +43,7 @@ def test_a_question_about_a_host_is_read(name: bytes, read: str) -> None:
         asked(b".".join([b"a" * 60] * 9)),
     ],
 )
-def test_whatever_else_is_sent_is_no_question(data: bytes) -> None:
+def test_other_messages_are_no_question(data: bytes) -> None:
     assert read_query_untrusted(data) is None
 
 

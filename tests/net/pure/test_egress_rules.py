@@ -133,7 +133,7 @@ def test_a_url_without_a_path_asks_for_the_root_on_port_80() -> None:
         b"GET http:///x HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_no_proxy_request_is_malformed(head: bytes) -> None:
+def test_an_invalid_proxy_request_is_malformed(head: bytes) -> None:
     assert isinstance(read_head_untrusted(head), Malformed)
 
 

@@ -96,7 +96,7 @@ def test_a_script_that_is_not_there_is_warned_of(
         ["python3"],
     ],
 )
-def test_what_is_no_script_is_not_looked_for(
+def test_only_scripts_are_looked_for(
     check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     programs(tmp_path, monkeypatch, "python3", "node", "deno", "mytool")

@@ -41,11 +41,11 @@ def test_the_other_address_is_held_at_the_same_port(host: str, other: str) -> No
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "::"])
-def test_what_is_not_at_localhost_or_is_everywhere_has_no_twin(host: str) -> None:
+def test_an_address_other_than_localhost_has_no_twin(host: str) -> None:
     with listening(host) as sock:
         assert bind_twin(sock) is None
 
 
-def test_whoever_was_there_first_is_noticed() -> None:
+def test_the_first_arrival_is_noticed() -> None:
     with listening("127.0.0.1") as sock, listening("::1", sock.getsockname()[1]), pytest.raises(Taken, match="::1"):
         bind_twin(sock)

@@ -82,7 +82,7 @@ async def test_whichever_part_of_a_node_fails_those_before_it_are_closed_once(tm
         assert life == [*(f"open {at}" for at in before), *(f"close {at}" for at in reversed(before))]
 
 
-async def test_a_node_opens_anew_over_the_same_data_when_it_was_closed(tmp_path: Path) -> None:
+async def test_a_closed_node_opens_again_over_the_same_data(tmp_path: Path) -> None:
     for _ in range(2):
         node = node_at(tmp_path, 0)
         await node.open()

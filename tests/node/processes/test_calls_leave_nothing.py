@@ -18,13 +18,21 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 from msgspec import Raw
-from tests.drivers.contract_node import FEATURES, ContractPlace, Lending, binding, contract, contract_place, driver
+from tests.drivers.contract_node import (
+    FEATURES,
+    ContractNode,
+    LendingProvider,
+    binding,
+    contract,
+    contract_node,
+    driver,
+)
 from tests.gate.held_calls import ADA, MARK, anchor
 from tests.gate.processes.test_gate_kept import Here
 from tests.node.garbage_node import CALLS, CLIENTS
 from tests.servers.start import raw
-from tests.support.budget_node import Client, Leaf, house, until
-from tests.support.node_with_clock import ELICIT, FILLED, Asked, filled
+from tests.support.budget_node import Client, Leaf, budget_node, until
+from tests.support.node_with_clock import ELICIT, FILLED, ModernRequest, filled_answers
 
 from interlock.core.audit_record import AuditRecord
 from interlock.core.link_state import LinkState
@@ -80,7 +88,7 @@ async def test_large_arguments_are_not_kept_until_the_next_flush_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.core.recorder.FLUSH_S", 3600)
-    async with house(tmp_path) as here:
+    async with budget_node(tmp_path) as here:
         await here.leaf()
         kept, client = here.node.stores.recorder, here.client()
         assert "result" in await client.call("leaf.read", {"a": "small"}).message()
@@ -104,18 +112,18 @@ async def test_what_waits_for_a_full_disk_holds_no_arguments() -> None:
     assert hashlib.sha256(arguments).hexdigest() in line.decode()
 
 
-class Leaving(ContractPlace):
+class Leaving(ContractNode):
     proof, confirm, approved = Here.proof, Here.confirm, Here.approved
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Leaving]:
     new = {"command": raw(f"{FEATURES},tasks", "--era", "modern")}
-    async with contract_place(tmp_path_factory.mktemp("left"), {"new": new, "old": "legacy"}, GATED) as made:
+    async with contract_node(tmp_path_factory.mktemp("left"), {"new": new, "old": "legacy"}, GATED) as made:
         yield Leaving(made.node, made.clock)
 
 
-async def ended(asked: Asked) -> Any:
+async def ended(asked: ModernRequest) -> Any:
     """The answer. The test's own sink refers to its call: that circle is ours, not the node's."""
     message = await asked.message()
     asked.running = None
@@ -211,13 +219,13 @@ async def shown_a_page_and_declined(here: Leaving) -> None:
 
 async def released_and_asked_by_its_server(here: Leaving) -> None:
     arguments, said = await agreed(here, "new__play", more=ASKS)
-    done = await ended(here.again("new__play", arguments, said, filled(said)))
+    done = await ended(here.again("new__play", arguments, said, filled_answers(said)))
     assert done["result"]["resultType"] == "complete"
 
 
 async def released_and_parked(here: Leaving) -> None:
     arguments, said = await agreed(here, "old__play", more=ASKS)
-    done = await ended(here.again("old__play", arguments, said, filled(said)))
+    done = await ended(here.again("old__play", arguments, said, filled_answers(said)))
     assert done["result"]["resultType"] == "complete"
 
 
@@ -236,7 +244,9 @@ async def contract_parked(here: Leaving) -> None:
     """By a contract's legacy server, and taken up again."""
     arguments = {"label": f"n{next(numbers)}", **ASKS}
     said = (await ended(here.call("fs__old", arguments)))["result"]
-    assert (await ended(here.again("fs__old", arguments, said, filled(said))))["result"]["resultType"] == "complete"
+    assert (await ended(here.again("fs__old", arguments, said, filled_answers(said))))["result"][
+        "resultType"
+    ] == "complete"
 
 
 async def contract_parked_and_left(here: Leaving) -> None:
@@ -337,16 +347,18 @@ WAYS: dict[str, Callable[[Leaving], Awaitable[Any]]] = {
 @pytest.mark.parametrize("way", WAYS)
 async def test_no_way_of_a_call_ends_in_a_circle(here: Leaving, way: str) -> None:
     read, gone = contract("fs.read", inputs=PATH), contract("fs.gone", inputs=PATH)
-    lending = Lending(here.node, "new", driver("read-mcp", binding(read.id, "keep")), [read])
-    refusing = Lending(here.node, "new", driver("gone-mcp", binding(gone.id, "keep")), [gone])
+    lending = LendingProvider(here.node, "new", driver("read-mcp", binding(read.id, "keep")), [read])
+    refusing = LendingProvider(here.node, "new", driver("gone-mcp", binding(gone.id, "keep")), [gone])
     refusing.refusal = DriverRefusal(code="auth_failed", message="no")
     ask, old, new = (
         contract("fs.ask", inputs=PLAY, approval="always"),
         contract("fs.old", inputs=PLAY),
         contract("fs.new", inputs=PLAY),
     )
-    asking = Lending(here.node, "new", driver("ask-mcp", binding(ask.id, "keep"), binding(new.id, "play")), [ask, new])
-    elder = Lending(here.node, "old", driver("old-mcp", binding(old.id, "play")), [old])
+    asking = LendingProvider(
+        here.node, "new", driver("ask-mcp", binding(ask.id, "keep"), binding(new.id, "play")), [ask, new]
+    )
+    elder = LendingProvider(here.node, "old", driver("old-mcp", binding(old.id, "play")), [old])
     await here.offer([read, gone, ask, old, new], lending, refusing, asking, elder)
     if "leaf" not in here.node.calls.keepers:
         for segment, era in (("leaf", "modern"), ("elder", "legacy")):

@@ -56,7 +56,7 @@ def block(lines: list[str], title: str) -> str:
     return "\n".join(line.removeprefix("  ") for line in lines[start:end])
 
 
-def test_a_node_says_how_it_stands_and_how_to_connect(served: tuple[Interlock, Running, list[str]]) -> None:
+def test_a_node_reports_its_state_and_how_to_connect(served: tuple[Interlock, Running, list[str]]) -> None:
     interlock, running, lines = served
     assert any(re.match(r"default  http://127\.0\.0\.1:\d+/mcp  up ", line) for line in lines)
     assert any(re.match(r"└─ ● demo +ready +\d+ tools? +stdio +modern 2026-07-28", line) for line in lines)

@@ -17,7 +17,17 @@ from typing import Any
 import pytest
 from tests.servers.start import raw
 from tests.support.node_process import RunningNode, running_node, wait_for
-from tests.support.raw_client import Rude, ask, assert_unharmed, call, legacy, legacy_session, message, modern, request
+from tests.support.raw_client import (
+    RawConnection,
+    ask,
+    assert_unharmed,
+    call,
+    legacy,
+    legacy_session,
+    message,
+    modern,
+    request,
+)
 
 MS = 700
 SLOW = {"slow": {"command": raw("echo,slow-calls", "--ms", str(MS))}, "good": {"command": raw("all")}}
@@ -69,7 +79,7 @@ def with_children(folder: Path) -> Iterator[tuple[RunningNode, list[int]]]:
 class Leaving:
     """A node that was told to end while a call was under way that never ends and a child that does not want to."""
 
-    def __init__(self, node: RunningNode, pids: list[int], rude: Rude) -> None:
+    def __init__(self, node: RunningNode, pids: list[int], rude: RawConnection) -> None:
         self.node, self.pids, self.rude = node, pids, rude
         self.seconds: float | None = None
         rude.send(call("good__wait"))
@@ -87,7 +97,7 @@ class Leaving:
 @pytest.fixture(scope="module", autouse=True)
 def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Leaving]:
     """Begun before the first test of this file, because it may take a while; judged in the last."""
-    with with_children(tmp_path_factory.mktemp("leaving")) as (node, pids), Rude(node, 30.0) as rude:
+    with with_children(tmp_path_factory.mktemp("leaving")) as (node, pids), RawConnection(node, 30.0) as rude:
         left = Leaving(node, pids, rude)
         yield left
         left.thread.join()
@@ -110,12 +120,12 @@ def test_sigterm_answers_what_is_under_way_ends_streams_and_takes_no_new_connect
             "legacy": request("GET", "/mcp", {"accept": "text/event-stream", "mcp-session-id": session}),
             "sse": request("GET", "/sse", {"accept": "text/event-stream"}),
         }
-        open_streams = {name: clients.enter_context(Rude(node)).send(data) for name, data in streams.items()}
+        open_streams = {name: clients.enter_context(RawConnection(node)).send(data) for name, data in streams.items()}
         for rude in open_streams.values():
             assert rude.stream_head().headers["content-type"] == "text/event-stream"
-        calls = {name: clients.enter_context(Rude(node)).send(data) for name, data in under_way.items()}
-        idle = clients.enter_context(Rude(node))
-        half = clients.enter_context(Rude(node)).send(call("good__echo")[:60])
+        calls = {name: clients.enter_context(RawConnection(node)).send(data) for name, data in under_way.items()}
+        idle = clients.enter_context(RawConnection(node))
+        half = clients.enter_context(RawConnection(node)).send(call("good__echo")[:60])
         wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] >= len(calls))
         node.process.send_signal(signal.SIGTERM)
         wait_for(lambda: refused(node), 5)
@@ -144,7 +154,7 @@ def refused(node: RunningNode) -> bool:
 
 
 def test_a_call_on_the_oldest_transport_is_answered_before_its_stream_ends(tmp_path: Path) -> None:
-    with running_node(tmp_path / "n", SLOW) as node, Rude(node) as stream:
+    with running_node(tmp_path / "n", SLOW) as node, RawConnection(node) as stream:
         stream.send(request("GET", "/sse", {"accept": "text/event-stream"})).stream_head()
         endpoint = stream.event()
         for number, (method, params) in enumerate(
@@ -200,7 +210,7 @@ def test_a_call_on_stdio_is_answered_before_the_node_ends(tmp_path: Path, bridge
 # Children
 
 
-def test_children_and_theirs_end_when_the_node_is_killed(tmp_path: Path) -> None:
+def test_children_and_grandchildren_end_when_the_node_is_killed(tmp_path: Path) -> None:
     with with_children(tmp_path / "n") as (node, pids):
         node.process.send_signal(signal.SIGKILL)
         node.process.wait(timeout=5)
@@ -210,7 +220,7 @@ def test_children_and_theirs_end_when_the_node_is_killed(tmp_path: Path) -> None
 # Starting
 
 
-def test_a_port_in_use_is_said_so(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for door, other in (("listen", "operator_listen"), ("operator_listen", "listen")):
@@ -347,7 +357,7 @@ def test_a_damaged_store_is_refused_in_words(tmp_path: Path, name: str) -> None:
         assert "Traceback" not in refused.stderr and refused.stderr.strip()
 
 
-def test_a_data_folder_whose_path_is_too_long_for_a_socket_is_said_so(tmp_path: Path) -> None:
+def test_a_data_folder_whose_path_is_too_long_for_a_socket_is_reported(tmp_path: Path) -> None:
     config = tmp_path / "interlock.toml"
     config.write_text('[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n')
     data = tmp_path / ("d" * 120)

@@ -67,7 +67,7 @@ def test_a_server_comes_and_goes_and_the_others_are_not_disturbed(tmp_path: Path
         }
 
 
-def test_a_server_that_is_written_otherwise_is_started_anew(tmp_path: Path) -> None:
+def test_a_server_with_a_changed_entry_is_started_again(tmp_path: Path) -> None:
     with running_node(tmp_path, BENCH) as node:
         node.wait_link("bench", {"state": "ready"})
         before = pid(node, "bench")

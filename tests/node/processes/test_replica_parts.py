@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.approvals.inboxes import Desk, Hands
+from tests.approvals.inboxes import ManualClock, StoredInbox
 from tests.store.nats_server import NatsServer
 
 from interlock.access.tokens import TokenRegistry
@@ -72,10 +72,10 @@ class Ear:
         return [one.envelope.id for one in self.told if one.sequence]
 
 
-class Replica(Desk):
+class Replica(StoredInbox):
     """The parts of a node that hear of other replicas."""
 
-    def __init__(self, server: NatsServer, folder: Path, clock: Hands) -> None:
+    def __init__(self, server: NatsServer, folder: Path, clock: ManualClock) -> None:
         store: Any = NatsStore(server.place("node"))
         super().__init__(store, build_audit("sqlite", folder), clock, Rules())
         self.nats: NatsStore = store
@@ -101,10 +101,10 @@ class Replica(Desk):
 
 @contextlib.asynccontextmanager
 async def replica(
-    server: NatsServer, folder: Path, clock: Hands | None = None, *, hears: bool = True
+    server: NatsServer, folder: Path, clock: ManualClock | None = None, *, hears: bool = True
 ) -> AsyncIterator[Replica]:
     """Without `hears` it is not told what others write."""
-    one = Replica(server, folder, clock or Hands())
+    one = Replica(server, folder, clock or ManualClock())
     parts: list[Any] = [one.store, one.replicas, one.audit, one.recorder, one.inbox, one.rooms]
     async with contextlib.AsyncExitStack() as stack:
         for part in [*parts, one.changes] if hears else parts:
@@ -135,7 +135,7 @@ def statuses(of: Inbox) -> list[tuple[str, Status]]:
 
 
 @pytest.mark.req("AX-11.3-11")
-async def test_who_was_second_with_a_move_is_told_of_the_first(server: NatsServer, tmp_path: Path) -> None:
+async def test_the_second_to_move_learns_of_the_first(server: NatsServer, tmp_path: Path) -> None:
     async with replica(server, tmp_path / "one") as one:
         raised = await one.raised()
         async with replica(server, tmp_path / "other", hears=False) as other:
@@ -179,8 +179,8 @@ async def test_a_use_that_was_written_although_it_was_refused_has_an_end(server:
 # Who lives
 
 
-async def test_a_replica_lives_whatever_its_clock_says(server: NatsServer, tmp_path: Path) -> None:
-    late, early = Hands(), Hands()
+async def test_a_replica_lives_whatever_its_clock_shows(server: NatsServer, tmp_path: Path) -> None:
+    late, early = ManualClock(), ManualClock()
     late.wall_at -= 3000.0
     early.wall_at += 3000.0
     async with (
@@ -381,7 +381,7 @@ async def test_what_cannot_be_followed_any_more_is_refused(server: NatsServer, t
         await other.close()
 
 
-async def test_one_that_was_heard_is_not_refused_when_its_batch_fails(server: NatsServer, tmp_path: Path) -> None:
+async def test_a_delivered_request_is_not_refused_when_its_batch_fails(server: NatsServer, tmp_path: Path) -> None:
     async with replica(server, tmp_path / "one") as one:
         append, heard = one.room.timeline.history.append, Ear(one.room, ANNE)
 
@@ -421,7 +421,7 @@ class SlowKeyValue:
 
 
 async def test_what_another_revokes_meanwhile_stays_revoked(server: NatsServer) -> None:
-    clock = Hands()
+    clock = ManualClock()
     here, there = NatsStore(server.place("node")), NatsStore(server.place("node"))
     await here.open()
     await there.open()
@@ -448,7 +448,7 @@ async def test_what_another_revokes_meanwhile_stays_revoked(server: NatsServer) 
 
 
 async def test_wrong_codes_that_come_to_two_replicas_at_once_all_count(server: NatsServer) -> None:
-    clocks = Hands(), Hands()
+    clocks = ManualClock(), ManualClock()
     clocks[1].pass_(0.5)
     here, there = NatsStore(server.place("node")), NatsStore(server.place("node"))
     await here.open()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.approvals.processes.test_gate_grants import granted, ran, shown
-from tests.gate.held_calls import ANCHORED, MARK, Client, Diary, approve, classify, deny, proof, served
+from tests.gate.held_calls import ANCHORED, MARK, ActuatorLog, Client, actuator_table, approve, classify, deny, proof
 from tests.safety.processes.test_safety_loop_processes import SAFETY, Agent
 from tests.store.nats_server import NatsServer
 from tests.support.node_process import RunningNode, Wire, running_node, wait_for, write_config
@@ -25,14 +25,14 @@ RULES = [{"at": "/n", "kind": "equals", "value": "granted"}]
 
 
 @pytest.fixture(scope="module")
-def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
-    return Diary(tmp_path_factory.mktemp("diary") / "diary")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> ActuatorLog:
+    return ActuatorLog(tmp_path_factory.mktemp("diary") / "diary")
 
 
 @pytest.fixture(scope="module")
-def replicas(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[Replicas]:
+def replicas(tmp_path_factory: pytest.TempPathFactory, diary: ActuatorLog) -> Iterator[Replicas]:
     folder = tmp_path_factory.mktemp("replicas")
-    with running_replicas(folder, {"plant": served(diary)}, ANCHORED) as running:
+    with running_replicas(folder, {"plant": actuator_table(diary)}, ANCHORED) as running:
         for node in (running.one, running.other):
             node.wait_link("plant", {"state": "ready"})
         yield running
@@ -53,7 +53,7 @@ def test_replicas_are_one_aggregator(replicas: Replicas) -> None:
 
 
 @pytest.mark.req("AX-11.3-11")
-def test_what_was_approved_at_one_replica_runs_once_over_both(replicas: Replicas, diary: Diary) -> None:
+def test_what_was_approved_at_one_replica_runs_once_over_both(replicas: Replicas, diary: ActuatorLog) -> None:
     arguments = {"n": "over both"}
     with Client(replicas.one) as client:
         demand = client.held(FIRE, arguments)
@@ -103,7 +103,7 @@ def decide(node: RunningNode, demand: Any, token: str) -> Any:
     return node.admin(f"/approvals/{demand['confirmation_id']}", "POST", {"decision": "approve", "proof": token})
 
 
-def test_what_a_tool_is_said_to_be_at_one_replica_it_is_at_the_other(replicas: Replicas) -> None:
+def test_a_tools_class_at_one_replica_is_its_class_at_the_other(replicas: Replicas) -> None:
     with Client(replicas.one) as here, Client(replicas.other) as there:
         demand = here.held("plant.silent", {})
         decided = classify(replicas.one, demand, "read_only")
@@ -134,7 +134,7 @@ def test_tokens_of_one_replica_open_the_other_until_they_are_revoked(replicas: R
 
 @pytest.mark.req("AQL-8.8.3-3")
 def test_an_agent_that_one_replica_blocked_is_blocked_at_the_other(tmp_path: Path) -> None:
-    servers = {"plant": served(Diary(tmp_path / "diary"))}
+    servers = {"plant": actuator_table(ActuatorLog(tmp_path / "diary"))}
     with running_replicas(tmp_path, servers, ANCHORED + SAFETY) as running:
         made = running.one.admin("/admin/tokens", "POST", {"name": "laptop", "for": "client"})
         here, there = Agent(running.one, made["token"]), Agent(running.other, made["token"])
@@ -152,9 +152,9 @@ def test_an_agent_that_one_replica_blocked_is_blocked_at_the_other(tmp_path: Pat
         assert "another replica" in json.dumps(said), said
 
 
-def test_a_call_that_a_killed_replica_had_begun_is_told_as_unknown(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary")
-    with running_replicas(tmp_path, {"plant": served(diary)}, ANCHORED) as running:
+def test_a_call_begun_by_a_killed_replica_is_reported_as_unknown(tmp_path: Path) -> None:
+    diary = ActuatorLog(tmp_path / "diary")
+    with running_replicas(tmp_path, {"plant": actuator_table(diary)}, ANCHORED) as running:
         running.other.wait_link("plant", {"state": "ready"})
         running.one.wait_link("plant", {"state": "ready"})
         go_on = tmp_path / "go on"
@@ -172,8 +172,8 @@ def test_a_call_that_a_killed_replica_had_begun_is_told_as_unknown(tmp_path: Pat
 
 
 def test_without_the_store_what_needs_it_is_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary")
-    with running_replicas(tmp_path, {"plant": served(diary)}, ANCHORED) as running:
+    diary = ActuatorLog(tmp_path / "diary")
+    with running_replicas(tmp_path, {"plant": actuator_table(diary)}, ANCHORED) as running:
         running.one.wait_link("plant", {"state": "ready"})
         with Client(running.one) as client:
             demand = client.held(FIRE, {"n": 1})

@@ -48,7 +48,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         assert_unharmed(started)
 
 
-def test_a_node_listens_on_loopback_unless_told_otherwise(tmp_path: Path, node: RunningNode) -> None:
+def test_a_node_listens_on_loopback_by_default(tmp_path: Path, node: RunningNode) -> None:
     shown = interlock("check", "--effective", "--json", config=written(tmp_path / "w", ""), data=tmp_path / "data")
     assert shown.returncode == 0, shown.stderr
     assert "127.0.0.1:7411" in shown.stdout and "127.0.0.1:7412" in shown.stdout
@@ -76,7 +76,7 @@ def test_the_same_is_refused_when_the_environment_asks_for_it(tmp_path: Path, mo
     assert "any" in refused.stderr
 
 
-def test_one_address_for_both_doors_is_refused(tmp_path: Path) -> None:
+def test_one_address_for_both_endpoints_is_refused(tmp_path: Path) -> None:
     text = '[node]\nlisten = "127.0.0.1:7411"\noperator_listen = "127.0.0.1:7411"\n'
     refused = interlock("serve", config=written(tmp_path / "w", text), data=tmp_path / "data")
     assert refused.returncode in (1, 2)

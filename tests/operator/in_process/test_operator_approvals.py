@@ -11,7 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Raw
-from tests.operator.approval_endpoint import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, door_at, signed
+from tests.operator.approval_endpoint import (
+    CLIENT,
+    OPERATOR,
+    OWN_ID,
+    VIEWER,
+    ApprovalEndpoint,
+    approval_endpoint,
+    signed,
+)
 
 from interlock.approvals.api import Approval as ApprovalView
 from interlock.approvals.cli.inbox import preview
@@ -22,7 +30,7 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;
 HOSTILE = Raw(b'{"path":"</pre><script src=//evil.example>alert(1)</script>","\\u202e":"x","n":1.10,"b":[]}')
 
 
-async def asked_what(door: Door, tool: str = "files.delete") -> Approval:
+async def asked_what(door: ApprovalEndpoint, tool: str = "files.delete") -> Approval:
     raised = await door.desk.inbox.raise_(
         door.desk.inbox.draft(Kind.DEFINITION, Source.AX, requested_by="client:alice", tool=tool, digest="t1")
     )
@@ -34,7 +42,7 @@ async def asked_what(door: Door, tool: str = "files.delete") -> Approval:
 
 
 async def test_what_waits_is_listed_without_arguments_and_one_is_shown_with_them(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         listed = (await door.ask("GET", "/approvals")).json()
         assert [one["id"] for one in listed["approvals"]] == [raised.id]
@@ -47,7 +55,7 @@ async def test_what_waits_is_listed_without_arguments_and_one_is_shown_with_them
 
 
 async def test_an_id_may_be_shortened_while_it_names_one(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         one = door.desk.call("d1")
         other = door.desk.call("d2")
         twins = [
@@ -74,13 +82,13 @@ async def test_an_id_may_be_shortened_while_it_names_one(tmp_path: Path) -> None
     ],
 )
 async def test_lists_are_narrowed_by_kind_and_status_and_nothing_else(tmp_path: Path, query: str, status: int) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         await door.desk.raised()
         assert (await door.ask("GET", f"/approvals{query}")).status_code == status
 
 
 async def test_kinds_and_states_narrow_the_list(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         call, definition = await door.desk.raised(), await asked_what(door)
         await door.ask("POST", f"/approvals/{call.id}", body={"decision": "deny"})
 
@@ -97,7 +105,7 @@ async def test_kinds_and_states_narrow_the_list(tmp_path: Path) -> None:
 
 
 async def test_an_approval_needs_a_proof_that_is_judged_against_this_very_one(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised, other = await door.desk.raised("d1"), await door.desk.raised("d2")
         missing = await door.ask("POST", f"/approvals/{raised.id}", body={"decision": "approve"})
         assert (missing.status_code, missing.json()["error"]) == (403, "proof_required")
@@ -115,8 +123,8 @@ async def test_an_approval_needs_a_proof_that_is_judged_against_this_very_one(tm
 
 
 @pytest.mark.parametrize("proof", [None, "", {}, {"type": "x"}, {"token": 5}, [], 7, {"type": 1, "token": "x"}])
-async def test_what_is_no_proof_at_all_is_a_bad_request_and_changes_nothing(tmp_path: Path, proof: Any) -> None:
-    async with door_at(tmp_path) as door:
+async def test_a_malformed_proof_is_a_bad_request_and_changes_nothing(tmp_path: Path, proof: Any) -> None:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         refused = await door.ask("POST", f"/approvals/{raised.id}", body={"decision": "approve", "proof": proof})
         assert (refused.status_code, refused.json()["error"]) == (400, "invalid_body")
@@ -125,7 +133,7 @@ async def test_what_is_no_proof_at_all_is_a_bad_request_and_changes_nothing(tmp_
 
 
 async def test_without_anybody_to_judge_nothing_is_approved(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         door.deciding._judge = None
         raised = await door.desk.raised()
         body = {"decision": "approve", "proof": signed(raised.id, "d1")}
@@ -134,7 +142,7 @@ async def test_without_anybody_to_judge_nothing_is_approved(tmp_path: Path) -> N
 
 
 async def test_to_deny_the_role_is_enough_and_the_reason_is_kept(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         done = await door.ask("POST", f"/approvals/{raised.id[:8]}", body={"decision": "deny", "reason": "no"})
         assert done.json()["status"] == "denied"
@@ -144,7 +152,7 @@ async def test_to_deny_the_role_is_enough_and_the_reason_is_kept(tmp_path: Path)
 
 
 async def test_a_viewer_looks_and_does_not_decide(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         assert (await door.ask("GET", f"/approvals/{raised.id}", token=VIEWER)).status_code == 200
         for body in ({"decision": "deny"}, {"decision": "approve", "proof": signed(raised.id, "d1")}):
@@ -159,8 +167,8 @@ async def test_a_viewer_looks_and_does_not_decide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("token", "error"), [(None, "unauthorised"), ("nonsense", "unauthorised"), (CLIENT, "self_approval")]
 )
-async def test_whoever_is_no_operator_sees_and_decides_nothing(tmp_path: Path, token: str | None, error: str) -> None:
-    async with door_at(tmp_path) as door:
+async def test_a_caller_without_a_role_sees_and_decides_nothing(tmp_path: Path, token: str | None, error: str) -> None:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         proof = signed(raised.id, "d1")
         for method, path, body in (
@@ -176,7 +184,7 @@ async def test_whoever_is_no_operator_sees_and_decides_nothing(tmp_path: Path, t
 
 
 async def test_on_the_machines_own_socket_one_may_deny_and_approves_with_a_proof_only(tmp_path: Path) -> None:
-    async with door_at(tmp_path, guarded=False) as door:
+    async with approval_endpoint(tmp_path, guarded=False) as door:
         raised, other = await door.desk.raised("d1"), await door.desk.raised("d2")
         path = f"/approvals/{raised.id}"
         assert (await door.ask("POST", path, token=None, body={"decision": "approve"})).status_code == 403
@@ -187,11 +195,11 @@ async def test_on_the_machines_own_socket_one_may_deny_and_approves_with_a_proof
 async def test_what_requires_the_role_alone_is_approved_by_an_operator_and_not_by_being_on_the_machine(
     tmp_path: Path,
 ) -> None:
-    async with door_at(tmp_path, guarded=False) as door:
+    async with approval_endpoint(tmp_path, guarded=False) as door:
         raised = await door.desk.raised(requires=Requires.ROLE)
         refused = await door.ask("POST", f"/approvals/{raised.id}", token=None, body={"decision": "approve"})
         assert (refused.status_code, refused.json()["error"]) == (403, "role_required")
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         done = await door.ask("POST", f"/approvals/{raised.id}", body={"decision": "approve"})
         assert (done.json()["status"], door.judge.asked) == ("approved", [])
 
@@ -200,14 +208,14 @@ async def test_what_requires_the_role_alone_is_approved_by_an_operator_and_not_b
 async def test_what_requires_anything_else_is_never_approved_without_a_proof(
     tmp_path: Path, requires: Requires
 ) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised(requires=requires)
         refused = await door.ask("POST", f"/approvals/{raised.id}", body={"decision": "approve"})
         assert refused.json()["error"] == "proof_required"
 
 
 async def test_a_definition_is_approved_with_what_the_tool_is_and_the_proof_says_the_same(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         asked = await asked_what(door)
         path = f"/approvals/{asked.id}"
         proof = signed(asked.id, signed_digest(asked, "reversible"))
@@ -220,7 +228,7 @@ async def test_a_definition_is_approved_with_what_the_tool_is_and_the_proof_says
 
 
 async def test_a_call_takes_no_class(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         body = {"decision": "approve", "class": "read_only", "proof": signed(raised.id, "d1")}
         assert (await door.ask("POST", f"/approvals/{raised.id}", body=body)).status_code == 400
@@ -243,7 +251,7 @@ async def test_a_call_takes_no_class(tmp_path: Path) -> None:
 async def test_bodies_that_are_not_a_decision_are_refused(
     tmp_path: Path, content: bytes, media_type: str, status: int
 ) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         refused = await door.ask(
             "POST", f"/approvals/{raised.id}", content=content, headers={"content-type": media_type}
@@ -253,7 +261,7 @@ async def test_bodies_that_are_not_a_decision_are_refused(
 
 
 async def test_an_unknown_id_is_not_found_and_a_late_decision_says_why(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         assert (await door.ask("POST", "/approvals/nosuch", body={"decision": "deny"})).status_code == 404
         raised = await door.desk.raised()
         door.desk.clock.pass_(300)
@@ -268,7 +276,7 @@ async def test_arguments_that_look_like_a_changed_definition_are_shown_whole(tmp
     """A tool that replaces text has arguments of these very names; what they have in common is part of the call."""
     text = [*("line" * 3 for _ in range(9)), "rm -rf /", "end"]
     arguments = Raw(json.dumps({"before": text, "after": text}).encode())
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised(params=arguments)
         page = await door.ask("GET", f"/approvals/{raised.id}", headers=BROWSER)
         assert page.text.count("rm -rf /") == 2
@@ -280,7 +288,7 @@ async def test_arguments_that_look_like_a_changed_definition_are_shown_whole(tmp
 async def test_a_browser_gets_a_page_that_shows_the_call_and_nothing_a_caller_wrote_can_act_on_it(
     tmp_path: Path,
 ) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised(
             params=HOSTILE, capability={"mutable": True, "reversible": False}, agent="<b>\u202ex"
         )
@@ -307,7 +315,7 @@ async def test_a_browser_gets_a_page_that_shows_the_call_and_nothing_a_caller_wr
 async def test_long_arguments_are_folded_with_every_key_and_approving_them_takes_a_second_word(tmp_path: Path) -> None:
     rows = [{"n": one} for one in range(9000)]
     params = json.dumps({"rows": rows, "recursive": True}).encode()
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised(params=Raw(params))
         page = unescape((await door.ask("GET", f"/approvals/{raised.id}", headers=BROWSER)).text)
         assert '"recursive": true' in page
@@ -323,7 +331,7 @@ async def test_long_arguments_are_folded_with_every_key_and_approving_them_takes
 
 
 async def test_the_page_says_whose_word_the_effect_is(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         capability = {"mutable": True, "reversible": False}
         for n, (factors, said) in enumerate(
             (
@@ -338,7 +346,7 @@ async def test_the_page_says_whose_word_the_effect_is(tmp_path: Path) -> None:
 
 
 async def test_the_page_of_all_that_waits_holds_no_arguments(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         page = await door.ask("GET", "/approvals", headers=BROWSER)
         assert '<script type="module" src="/console/inbox.js">' in page.text
@@ -348,7 +356,7 @@ async def test_the_page_of_all_that_waits_holds_no_arguments(tmp_path: Path) -> 
 
 
 async def test_a_browser_is_asked_for_a_token_and_one_of_a_client_is_none(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         place = f"/approvals/{(await door.desk.raised()).id}"
 
         async def status(password: str | None) -> int:
@@ -380,10 +388,10 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
         ({}, False),
     ],
 )
-async def test_a_form_decides_only_from_the_doors_own_page(
+async def test_a_form_decides_only_from_the_endpoints_own_page(
     tmp_path: Path, headers: dict[str, str], taken: bool
 ) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         sent = await door.ask(
             "POST", f"/approvals/{raised.id}", content=b"decision=deny&reason=no", headers=FORM | headers
@@ -393,7 +401,7 @@ async def test_a_form_decides_only_from_the_doors_own_page(
 
 
 async def test_a_proof_that_was_signed_elsewhere_can_be_pasted(tmp_path: Path) -> None:
-    async with door_at(tmp_path) as door:
+    async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         own = FORM | {"sec-fetch-site": "same-origin"}
         bare = await door.ask("POST", f"/approvals/{raised.id}", content=b"decision=approve&proof=", headers=own)
@@ -406,7 +414,7 @@ async def test_a_proof_that_was_signed_elsewhere_can_be_pasted(tmp_path: Path) -
 
 
 async def test_events_tell_what_waits_then_every_change_and_end_with_the_node(tmp_path: Path) -> None:
-    async with door_at(tmp_path, guarded=False) as door:
+    async with approval_endpoint(tmp_path, guarded=False) as door:
         raised = await door.desk.raised()
         sent: asyncio.Queue[bytes] = asyncio.Queue()
 

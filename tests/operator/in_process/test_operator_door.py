@@ -162,7 +162,7 @@ def test_a_secret_of_another_shape_is_refused(door: Door, body: dict[str, Any], 
     assert door("POST", "/admin/secrets", json_body(**body), Content_Type="application/json").status == status
 
 
-def test_a_browser_that_comes_back_is_heard_without_a_token_and_shown_a_safe_page(
+def test_a_returning_browser_is_served_without_a_token_and_shown_a_safe_page(
     guarded_door: Door, operations: FakeOperations
 ) -> None:
     reply = guarded_door("GET", "/oauth/callback?state=a%20b&code=c&code=d")
@@ -197,7 +197,7 @@ def test_an_unauthenticated_post_does_nothing(guarded_door: Door, operations: Fa
     assert operations.restarted == []
 
 
-def test_an_operators_credential_opens_the_door(guarded_door: Door) -> None:
+def test_an_operators_credential_is_accepted(guarded_door: Door) -> None:
     assert guarded_door("GET", "/admin/status", Authorization=GOOD).status == 200
 
 
@@ -305,7 +305,7 @@ def test_a_bad_query_parameter_is_named(door: Door, query: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["after=-1", "limit=0", "limit=1001", "after=99999999999999999999", "since=1"])
-def test_the_audit_door_refuses_what_it_cannot_count(door: Door, query: str) -> None:
+def test_the_audit_endpoint_refuses_what_it_cannot_count(door: Door, query: str) -> None:
     assert door("GET", f"/admin/audit?{query}").status == 400
 
 

@@ -11,7 +11,15 @@ from urllib.parse import urlencode
 import httpx2
 import msgspec
 import pytest
-from tests.operator.approval_endpoint import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, authenticate, door_at
+from tests.operator.approval_endpoint import (
+    CLIENT,
+    OPERATOR,
+    OWN_ID,
+    VIEWER,
+    ApprovalEndpoint,
+    approval_endpoint,
+    authenticate,
+)
 from tests.servers.authenticator import PRESENT, USUAL, Authenticator, b64
 
 from interlock.approvals.decisions import DecisionService
@@ -49,7 +57,7 @@ class Lines:
 
 
 class Passkeyed:
-    def __init__(self, door: Door, desk: PasskeyService, lines: Lines) -> None:
+    def __init__(self, door: ApprovalEndpoint, desk: PasskeyService, lines: Lines) -> None:
         self.door, self.desk, self.lines = door, desk, lines
 
     async def ask(self, method: str, path: str, **more: Any) -> httpx2.Response:
@@ -71,7 +79,7 @@ class Passkeyed:
 
 @contextlib.asynccontextmanager
 async def passkeyed(folder: Path, *people: Authenticator, url: str = URL) -> AsyncIterator[Passkeyed]:
-    async with door_at(folder) as door:
+    async with approval_endpoint(folder) as door:
         plans = [AnchorPlan(name=f"p{index}", passkey=one.text(), approves=("*",)) for index, one in enumerate(people)]
         anchors, clock, lines = Anchors(plans, door.desk.clock), door.desk.clock, Lines()
         anchors.load()

@@ -169,7 +169,7 @@ def test_without_a_browser_the_link_is_printed(node: RunningNode) -> None:
         assert "within a minute" in printed.stderr
 
 
-def test_a_browser_is_told_by_a_file_of_the_users_own(node: RunningNode, tmp_path: Path) -> None:
+def test_a_browser_is_announced_by_the_users_own_configuration_file(node: RunningNode, tmp_path: Path) -> None:
     program = tmp_path / "browser"
     program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/asked\n')
     program.chmod(0o700)

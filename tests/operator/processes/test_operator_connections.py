@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.node_process import RunningNode, running_node, wait_for
-from tests.support.raw_client import Rude, request
+from tests.support.raw_client import RawConnection, request
 
 from interlock.node.endpoints import OPERATOR_CONNECTIONS_MAX
 
@@ -17,8 +17,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield started
 
 
-def at_operator(node: RunningNode) -> Rude:
-    return Rude(node, url=node.operator_url)
+def at_operator(node: RunningNode) -> RawConnection:
+    return RawConnection(node, url=node.operator_url)
 
 
 def test_connections_beyond_the_limit_are_refused_and_the_machine_s_own_socket_still_answers(node: RunningNode) -> None:

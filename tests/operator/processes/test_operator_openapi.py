@@ -425,7 +425,7 @@ async def test_the_role_in_the_document_is_the_one_it_takes(endpoint: Operation[
         check(endpoint, 401, stranger.headers["content-type"], stranger.content)
 
 
-async def test_what_everybody_said_to_a_device_is_for_admins_alone() -> None:
+async def test_the_traffic_of_a_device_is_for_admins_alone() -> None:
     frames = next(endpoint for endpoint in OPERATIONS if endpoint.path == "/admin/links/{segment}/frames")
     for role in ("viewer", "operator"):
         refused = await ask(frames, role)

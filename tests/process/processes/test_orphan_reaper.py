@@ -193,7 +193,7 @@ async def test_groups_named_before_the_start_are_guarded(spawn: Callable[[str], 
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
-def test_a_reaper_that_dies_is_replaced_and_told_everything_again(
+def test_a_reaper_that_dies_is_replaced_and_learns_everything_again(
     loop_name: str, spawn: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
     async def scenario() -> None:

@@ -4,10 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.process.package_sources import Shelf, shelf
+from tests.process.package_sources import WheelFolder, wheel_folder
 from tests.support.node_process import running_node, wait_for, write_config
 
-__all__ = ["shelf"]  # a fixture
+__all__ = ["wheel_folder"]  # a fixture
 
 SERVER = """
 import json, sys
@@ -32,28 +32,32 @@ def main():
 TINY = {"tiny": {"pypi": "tiny-mcp"}}
 
 
-def offer(shelf: Shelf, version: str) -> None:
-    shelf.put("tiny-mcp", version, ("tiny-mcp",), SERVER.replace("VERSION", repr(version)))
+def offer(wheel_folder: WheelFolder, version: str) -> None:
+    wheel_folder.put("tiny-mcp", version, ("tiny-mcp",), SERVER.replace("VERSION", repr(version)))
 
 
-def test_a_server_from_a_package_starts_again_as_it_was_without_the_registry(shelf: Shelf, tmp_path: Path) -> None:
-    offer(shelf, "1.0")
-    with running_node(tmp_path / "n", TINY, env=shelf.env) as node:
+def test_a_server_from_a_package_starts_again_as_it_was_without_the_registry(
+    wheel_folder: WheelFolder, tmp_path: Path
+) -> None:
+    offer(wheel_folder, "1.0")
+    with running_node(tmp_path / "n", TINY, env=wheel_folder.env) as node:
         node.wait_link("tiny", {"state": "ready"}, 60)
     record = json.loads(
         (tmp_path / "n" / "data" / "packages" / "pypi" / "tiny-mcp" / "interlock-pins.json").read_text()
     )
     assert (record["version"], record["integrity"][:7]) == ("1.0", "sha256:")
-    shutil.rmtree(shelf.folder)
-    with running_node(tmp_path / "n", TINY, env=shelf.env) as node:
+    shutil.rmtree(wheel_folder.folder)
+    with running_node(tmp_path / "n", TINY, env=wheel_folder.env) as node:
         node.wait_link("tiny", {"state": "ready"}, 60)
         assert '"version": "1.0"' in json.dumps(node.link("tiny"))
 
 
-def test_a_source_is_built_once_the_operator_allows_it_and_not_before(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_source_is_built_once_the_operator_allows_it_and_not_before(
+    wheel_folder: WheelFolder, tmp_path: Path
+) -> None:
     proof = tmp_path / "it-ran"
-    shelf.put_source("tiny-mcp", f"open({str(proof)!r}, 'w')")
-    with running_node(tmp_path / "n", TINY, env=shelf.env) as node:
+    wheel_folder.put_source("tiny-mcp", f"open({str(proof)!r}, 'w')")
+    with running_node(tmp_path / "n", TINY, env=wheel_folder.env) as node:
         wait_for(lambda: "drivers.allow_unverified_install" in json.dumps(node.link("tiny")), 60)
         assert not proof.exists()
         write_config(tmp_path / "n", TINY, "[drivers]\nallow_unverified_install = true\n")

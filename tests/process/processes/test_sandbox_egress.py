@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.servers.caging import GREETING, Outside, attempt, hostile, needs_sandbox, outside
+from tests.servers.caging import GREETING, OutsideHost, attempt, hostile, needs_sandbox, outside_host
 from tests.support.node_process import RunningNode, running_node, wait_for
 
 pytestmark = needs_sandbox
 
 
 @pytest.fixture(scope="module")
-def there() -> Iterator[Outside]:
-    with outside() as made:
+def there() -> Iterator[OutsideHost]:
+    with outside_host() as made:
         yield made
 
 
@@ -33,7 +33,7 @@ def refusals(node: RunningNode, segment: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.req("AIP-security-3")
-def test_a_named_host_is_reached_through_the_proxy_and_only_so(node: RunningNode, there: Outside) -> None:
+def test_a_named_host_is_reached_through_the_proxy_and_only_so(node: RunningNode, there: OutsideHost) -> None:
     assert attempt(node, "caged", "fetch", f"http://localhost:{there.port}/x") == {"done": GREETING}
     assert attempt(node, "caged", "tunnel", "localhost", there.port) == {"done": GREETING}
     there.heard.clear()
@@ -47,7 +47,7 @@ def test_a_named_host_is_reached_through_the_proxy_and_only_so(node: RunningNode
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "[::1]", "api.bar.com", "sub.localhost", "169.254.169.254", "2130706433"]
 )
-def test_any_other_host_is_refused_and_on_record(node: RunningNode, there: Outside, host: str) -> None:
+def test_any_other_host_is_refused_and_on_record(node: RunningNode, there: OutsideHost, host: str) -> None:
     there.heard.clear()
     tunnel = attempt(node, "caged", "tunnel", host, there.port)
     assert "403 Forbidden" in tunnel["failed"]
@@ -62,7 +62,7 @@ def test_any_other_host_is_refused_and_on_record(node: RunningNode, there: Outsi
 
 
 @pytest.mark.req("AIP-security-3")
-def test_a_wildcard_does_not_lead_to_this_machine(node: RunningNode, there: Outside) -> None:
+def test_a_wildcard_does_not_lead_to_this_machine(node: RunningNode, there: OutsideHost) -> None:
     there.heard.clear()
     for host in ("localhost", "127.0.0.1", "169.254.169.254", "[::ffff:127.0.0.1]", "0.0.0.0"):
         assert "private address" in attempt(node, "wide", "tunnel", host, there.port)["failed"]
@@ -76,7 +76,7 @@ def test_the_proxy_is_in_the_environment_where_egress_is_used(node: RunningNode)
     assert set(inside) - {"PATH", "HOME", "TMPDIR", "LANG", "TZ", "PWD"} == proxies
 
 
-def test_a_refusal_stands_in_what_the_server_printed(node: RunningNode) -> None:
+def test_a_refusal_is_in_what_the_server_printed(node: RunningNode) -> None:
     attempt(node, "caged", "tunnel", "logged.example.com", 443)
     assert "egress_denied: logged.example.com:443" in node.cli("links", "logs", "caged").stdout
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.servers.caging import a_mark, attempt, hostile, marked, needs_sandbox, wait_until_none
+from tests.servers.caging import attempt, find_marked_processes, hostile, needs_sandbox, process_mark, wait_until_none
 from tests.support import intervals
 from tests.support.node_process import RunningNode, running_node, wait_for
 
@@ -37,16 +37,16 @@ ENDINGS = {
 @pytest.mark.req("AIP-transport-4")
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_no_descendant_of_a_sandboxed_server_survives_the_node(tmp_path: Path, ending: str) -> None:
-    mark, deaf = a_mark(), a_mark()
+    mark, deaf = process_mark(), process_mark()
     servers = {
         "caged": {"command": hostile("--mark", mark), "egress": ["localhost"]},
         "deaf": {"command": hostile("--deaf", "--mark", deaf), "egress": []},
     }
     with running_node(tmp_path, servers, settings=SOONER) as node:
-        before = len(marked(mark))
+        before = len(find_marked_processes(mark))
         assert attempt(node, "caged", "fork_away") == {"done": "away"}
-        wait_for(lambda: len(marked(mark)) > before)
-        assert marked(deaf)
+        wait_for(lambda: len(find_marked_processes(mark)) > before)
+        assert find_marked_processes(deaf)
         ENDINGS[ending](node)
         wait_until_none(mark, GONE_SOONER_S)
         wait_until_none(deaf, GONE_SOONER_S)
@@ -55,34 +55,34 @@ def test_no_descendant_of_a_sandboxed_server_survives_the_node(tmp_path: Path, e
 
 
 def test_without_a_sandbox_what_forks_away_survives_the_node(tmp_path: Path) -> None:
-    mark = a_mark()
+    mark = process_mark()
     with running_node(tmp_path, {"free": {"command": hostile("--mark", mark)}}) as node:
-        before = set(marked(mark))
+        before = set(find_marked_processes(mark))
         assert attempt(node, "free", "fork_away") == {"done": "away"}
-        (away,) = wait_for(lambda: set(marked(mark)) - before)
+        (away,) = wait_for(lambda: set(find_marked_processes(mark)) - before)
         node.stop()
-    assert marked(mark) == [away]
+    assert find_marked_processes(mark) == [away]
     os.kill(away, signal.SIGKILL)
 
 
 def test_a_server_that_is_restarted_leaves_nothing_of_its_former_sandbox(tmp_path: Path) -> None:
-    mark = a_mark()
+    mark = process_mark()
     with running_node(tmp_path, {"caged": {"command": hostile("--mark", mark), "egress": []}}) as node:
         assert attempt(node, "caged", "fork_away") == {"done": "away"}
-        former = set(marked(mark))
+        former = set(find_marked_processes(mark))
         assert node.cli("links", "restart", "caged").returncode == 0
-        wait_for(lambda: not former & set(marked(mark)), GONE_S)
+        wait_for(lambda: not former & set(find_marked_processes(mark)), GONE_S)
         node.wait_link("caged", {"state": "ready"})
         assert attempt(node, "caged", "run", "true") == {"done": ""}
 
 
 def test_a_server_that_is_killed_from_outside_takes_its_sandbox_with_it_and_comes_back(tmp_path: Path) -> None:
-    mark = a_mark()
+    mark = process_mark()
     with running_node(tmp_path, {"caged": {"command": hostile("--mark", mark), "egress": []}}) as node:
         attempt(node, "caged", "fork_away")
-        former, pid = set(marked(mark)), node.link("caged")["pid"]
+        former, pid = set(find_marked_processes(mark)), node.link("caged")["pid"]
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not former & set(marked(mark)), GONE_S)
+        wait_for(lambda: not former & set(find_marked_processes(mark)), GONE_S)
         node.wait_link("caged", {"state": "ready"})
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.process.sandboxed_program import House
-from tests.servers.caging import marked, needs_sandbox
+from tests.process.sandboxed_program import SandboxedHome
+from tests.servers.caging import find_marked_processes, needs_sandbox
 from tests.support.node_process import wait_for
 
 from interlock.config.plan import ServerPlan, Spawn
@@ -29,8 +29,8 @@ GONE, KEPT_FROM = "FileNotFoundError", "PermissionError"
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def house(tmp_path: Path) -> SandboxedHome:
+    return SandboxedHome(tmp_path)
 
 
 def filled(folder: Path, *names: str) -> Path:
@@ -41,7 +41,9 @@ def filled(folder: Path, *names: str) -> Path:
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_read_paths_are_read_and_not_written_and_write_paths_are_both(house: House, tmp_path: Path) -> None:
+async def test_read_paths_are_read_and_not_written_and_write_paths_are_both(
+    house: SandboxedHome, tmp_path: Path
+) -> None:
     seen, used = filled(tmp_path / "seen", "a"), filled(tmp_path / "used", "b")
     text = f"""
 tell([tried(lambda: open({str(seen / "a")!r}).read()), tried(lambda: open({str(seen / "a")!r}, "w").close()),
@@ -53,7 +55,7 @@ tell([tried(lambda: open({str(seen / "a")!r}).read()), tried(lambda: open({str(s
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_what_is_denied_is_taken_away_from_what_is_read_and_written(house: House, tmp_path: Path) -> None:
+async def test_what_is_denied_is_taken_away_from_what_is_read_and_written(house: SandboxedHome, tmp_path: Path) -> None:
     folder = filled(tmp_path / "data", "open", "secret", "vault/deep/key", "vault/beside")
     plan = house.plan(
         read=(folder / "vault" / "deep",), write=(folder,), deny=(folder / "secret", folder / "vault" / "deep")
@@ -72,7 +74,7 @@ tell([tried(lambda: os.rename({paths[1]!r}, {paths[1] + "2"!r})), tried(lambda: 
 
 @pytest.mark.req("AIP-security-1")
 @pytest.mark.parametrize("around", [False, True], ids=["the workspace", "a folder around it"])
-async def test_who_may_write_the_workspace_may_not_write_what_the_node_runs(house: House, around: bool) -> None:
+async def test_who_may_write_the_workspace_may_not_write_what_the_node_runs(house: SandboxedHome, around: bool) -> None:
     space = filled(house.workspace, "interlock.toml", ".drivers/a/DRIVER.md", "note")
     (space / "pyproject.toml").write_text("")
     config, made = space / "interlock.toml", space / ".drivers" / "pwn"
@@ -89,7 +91,7 @@ tell([tried(lambda: open({str(config)!r}, "a").write("x")), tried(lambda: os.unl
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_the_marks_of_a_package_do_not_show_the_whole_workspace(house: House) -> None:
+async def test_the_marks_of_a_package_do_not_show_the_whole_workspace(house: SandboxedHome) -> None:
     space = filled(house.workspace, "pyproject.toml", ".env", "servers/own", "servers/here.py")
     (space / "servers" / "here.py").write_text(
         "import json, sys\n"
@@ -104,7 +106,7 @@ async def test_the_marks_of_a_package_do_not_show_the_whole_workspace(house: Hou
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_a_link_that_leads_out_leads_nowhere(house: House, tmp_path: Path) -> None:
+async def test_a_link_that_leads_out_leads_nowhere(house: SandboxedHome, tmp_path: Path) -> None:
     outside, allowed = filled(tmp_path / "outside", "note"), filled(tmp_path / "allowed", "own")
     (allowed / "way").symlink_to(outside / "note")
     (allowed / "folder").symlink_to(outside)
@@ -112,14 +114,16 @@ async def test_a_link_that_leads_out_leads_nowhere(house: House, tmp_path: Path)
     assert await house.python(house.plan(write=(allowed,)), READ, *paths) == [GONE] * 3
 
 
-async def test_a_declared_path_that_is_a_link_is_found_under_both_names(house: House, tmp_path: Path) -> None:
+async def test_a_declared_path_that_is_a_link_is_found_under_both_names(house: SandboxedHome, tmp_path: Path) -> None:
     real = filled(tmp_path / "real", "note")
     (tmp_path / "alias").symlink_to(real)
     paths = [str(tmp_path / "alias" / "note"), str(real / "note")]
     assert await house.python(house.plan(read=(tmp_path / "alias",)), READ, *paths) == ["note", "note"]
 
 
-async def test_a_link_to_a_protected_place_is_not_granted_under_another_name(house: House, tmp_path: Path) -> None:
+async def test_a_link_to_a_protected_place_is_not_granted_under_another_name(
+    house: SandboxedHome, tmp_path: Path
+) -> None:
     for target in (house.home, house.state, Path("/etc"), Path("/")):
         link = tmp_path / "link"
         link.symlink_to(target)
@@ -130,7 +134,7 @@ async def test_a_link_to_a_protected_place_is_not_granted_under_another_name(hou
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_a_link_at_a_declared_path_never_leads_out_of_its_root(house: House, tmp_path: Path) -> None:
+async def test_a_link_at_a_declared_path_never_leads_out_of_its_root(house: SandboxedHome, tmp_path: Path) -> None:
     keys, elsewhere = filled(house.home / ".ssh", "id"), filled(tmp_path / "elsewhere", "note")
     inside = filled(house.workspace / "inside", "note")
     link = house.workspace / "out"
@@ -146,7 +150,7 @@ async def test_a_link_at_a_declared_path_never_leads_out_of_its_root(house: Hous
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_a_link_in_the_home_does_not_lead_to_what_is_hidden_there(house: House) -> None:
+async def test_a_link_in_the_home_does_not_lead_to_what_is_hidden_there(house: SandboxedHome) -> None:
     keys, shared = house.home / ".ssh", house.home / "shared"
     keys.mkdir(exist_ok=True)
     shared.mkdir()
@@ -164,7 +168,7 @@ async def test_a_link_in_the_home_does_not_lead_to_what_is_hidden_there(house: H
 
 @pytest.mark.req("AIP-security-5")
 @pytest.mark.parametrize("place", ["workspace", "home"])
-async def test_a_link_among_the_arguments_opens_nothing(house: House, place: str) -> None:
+async def test_a_link_among_the_arguments_opens_nothing(house: SandboxedHome, place: str) -> None:
     filled(house.home / ".ssh", "id")
     out = getattr(house, place) / "out"
     out.symlink_to(house.home / ".ssh")
@@ -174,7 +178,7 @@ async def test_a_link_among_the_arguments_opens_nothing(house: House, place: str
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_a_link_in_place_of_its_package_or_script_is_refused(house: House) -> None:
+async def test_a_link_in_place_of_its_package_or_script_is_refused(house: SandboxedHome) -> None:
     keys = filled(house.home / ".ssh", "id")
     (house.workspace / "module").symlink_to(keys)
     (house.workspace / "script").symlink_to(keys / "id")
@@ -184,7 +188,7 @@ async def test_a_link_in_place_of_its_package_or_script_is_refused(house: House)
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_rules_of_the_node_are_not_written_through_a_link_to_them(house: House) -> None:
+async def test_rules_of_the_node_are_not_written_through_a_link_to_them(house: SandboxedHome) -> None:
     filled(house.workspace / ".drivers", "other/a")
     link = house.workspace / "out"
     for target in (".drivers", ".drivers/other"):
@@ -198,7 +202,7 @@ async def test_rules_of_the_node_are_not_written_through_a_link_to_them(house: H
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_a_path_that_became_another_since_it_was_accepted_is_not_mounted(house: House) -> None:
+async def test_a_path_that_became_another_since_it_was_accepted_is_not_mounted(house: SandboxedHome) -> None:
     one, other = filled(house.workspace / "one", "note"), filled(house.workspace / "other", "note")
     link = house.workspace / "out"
     link.symlink_to(one)
@@ -214,7 +218,7 @@ async def test_a_path_that_became_another_since_it_was_accepted_is_not_mounted(h
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_a_link_that_comes_between_the_check_and_the_mount_opens_nothing(house: House) -> None:
+async def test_a_link_that_comes_between_the_check_and_the_mount_opens_nothing(house: SandboxedHome) -> None:
     """A neighbour that may write the workspace swaps the folder for a link and back, as fast as it can."""
     keys, out, aside = filled(house.home / ".ssh", "note"), house.workspace / "out", house.workspace / "aside"
     filled(out, "note")
@@ -250,7 +254,7 @@ async def test_a_link_that_comes_between_the_check_and_the_mount_opens_nothing(h
 
 
 async def test_what_a_server_put_into_its_own_folder_grants_it_nothing_at_the_next_start(
-    house: House, tmp_path: Path
+    house: SandboxedHome, tmp_path: Path
 ) -> None:
     own, outside = filled(tmp_path / "own", "sub/a"), filled(tmp_path / "outside", "note")
     plan = house.plan(write=(own, own / "sub"), read=(own / "sub",))
@@ -259,14 +263,14 @@ async def test_what_a_server_put_into_its_own_folder_grants_it_nothing_at_the_ne
     assert await house.python(plan, READ, str(own / "sub" / "note")) == [GONE]
 
 
-async def test_a_path_to_write_that_is_not_there_is_named(house: House, tmp_path: Path) -> None:
+async def test_a_path_to_write_that_is_not_there_is_named(house: SandboxedHome, tmp_path: Path) -> None:
     with pytest.raises(SandboxFailed, match=f"sandbox_invalid: {tmp_path}/none, which it may write, is not there"):
         await house.run(house.plan(write=(tmp_path / "none",)), "true")
 
 
 @pytest.mark.req("AIP-security-5")
 async def test_existing_paths_among_the_arguments_are_implied_but_never_the_protected_ones(
-    house: House, tmp_path: Path
+    house: SandboxedHome, tmp_path: Path
 ) -> None:
     data = filled(tmp_path / "data", "a")
     filled(house.home, "diary")
@@ -285,7 +289,7 @@ tell([tried(lambda: sorted(os.listdir(path))) for path in sys.argv[1:4]] + [os.p
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_the_node_s_data_is_hidden_below_what_is_declared_unless_it_is_written_out(house: House) -> None:
+async def test_the_node_s_data_is_hidden_below_what_is_declared_unless_it_is_written_out(house: SandboxedHome) -> None:
     filled(house.state, "store.db")
     path = str(house.state / "store.db")
     around = house.plan(read=(house.state.parent,))
@@ -295,7 +299,9 @@ async def test_the_node_s_data_is_hidden_below_what_is_declared_unless_it_is_wri
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_a_failure_names_the_path_among_the_arguments_that_is_not_shown(house: House, tmp_path: Path) -> None:
+async def test_a_failure_names_the_path_among_the_arguments_that_is_not_shown(
+    house: SandboxedHome, tmp_path: Path
+) -> None:
     database = tmp_path / "data" / "t.db"
     (tmp_path / "data").mkdir()
     text = "import sqlite3, sys; sqlite3.connect(sys.argv[2]).execute('create table if not exists t (a)')"
@@ -310,7 +316,7 @@ async def test_a_failure_names_the_path_among_the_arguments_that_is_not_shown(ho
 
 @pytest.mark.req("AIP-security-5")
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed: named programs are not shown")
-async def test_only_the_runtime_and_named_programs_can_be_started(house: House) -> None:
+async def test_only_the_runtime_and_named_programs_can_be_started(house: SandboxedHome) -> None:
     text = """
 def start(*argv): return tried(lambda: subprocess.run(argv, capture_output=True, text=True, check=True).stdout[:11])
 tell([start(sys.executable, "-c", "print('own runtime')"), start("git", "--version"),
@@ -327,14 +333,14 @@ tell([start(sys.executable, "-c", "print('own runtime')"), start("git", "--versi
     assert anything[3] == "x\n"
 
 
-async def test_a_named_program_that_is_not_here_is_said(house: House) -> None:
+async def test_a_named_program_that_is_missing_is_reported(house: SandboxedHome) -> None:
     with pytest.raises(SandboxFailed, match="there is no program 'no-such-program' on the PATH"):
         await house.run(house.plan(programs=("no-such-program",)), "true")
 
 
 @pytest.mark.req("AIP-security-14")
 async def test_passed_and_declared_variables_are_there_and_nothing_else(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: SandboxedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_KEY", "of the host")
     monkeypatch.setenv("WANTED", "passed")
@@ -349,15 +355,15 @@ async def test_passed_and_declared_variables_are_there_and_nothing_else(
     assert inside["HOME"] == str(house.state / "homes" / "one")
 
 
-async def test_a_secret_is_in_no_argument_of_any_process(house: House) -> None:
+async def test_a_secret_is_in_no_argument_of_any_process(house: SandboxedHome) -> None:
     text = "tell([open(f'/proc/{pid}/cmdline').read() for pid in os.listdir('/proc') if pid.isdigit()])"
     lines = await house.python(house.plan(), text, env={"TOKEN": "s3cret-value"})
     assert lines
     assert "s3cret-value" not in str(lines)
-    assert marked("s3cret-value") == []
+    assert find_marked_processes("s3cret-value") == []
 
 
-async def test_a_declared_variable_reaches_nothing_outside_of_the_sandbox(house: House, tmp_path: Path) -> None:
+async def test_a_declared_variable_reaches_nothing_outside_of_the_sandbox(house: SandboxedHome, tmp_path: Path) -> None:
     """The dynamic linker obeys LD_*: in bubblewrap's own environment it would load a stranger's code on the host."""
     plan = house.plan()
     text = "tell([os.environ['LD_AUDIT'], os.environ['PYTHONSTARTUP']])"
@@ -371,13 +377,13 @@ async def test_a_declared_variable_reaches_nothing_outside_of_the_sandbox(house:
 
 
 @pytest.mark.req("AIP-security-1")
-async def test_nothing_is_inherited_but_the_pipes(house: House) -> None:
+async def test_nothing_is_inherited_but_the_pipes(house: SandboxedHome) -> None:
     # os.listdir has one of its own.
     assert await house.python(house.plan(), "tell(sorted(os.listdir('/proc/self/fd')))") == ["0", "1", "2", "3"]
 
 
 @pytest.mark.req("AIP-security-1")
-async def test_there_is_no_privilege_inside_and_no_way_to_another_namespace(house: House) -> None:
+async def test_there_is_no_privilege_inside_and_no_way_to_another_namespace(house: SandboxedHome) -> None:
     text = """
 import ctypes
 caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith("Cap")]
@@ -394,7 +400,7 @@ tell([caps, ctypes.CDLL(None).unshare(0x10000000), os.getpid() < 10, os.uname().
 
 @pytest.mark.req("AIP-security-1")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are those of x86_64")
-async def test_the_keys_of_the_users_session_are_not_reached(house: House) -> None:
+async def test_the_keys_of_the_users_session_are_not_reached(house: SandboxedHome) -> None:
     """They belong to the user, and no namespace separates them."""
     kernel = ctypes.CDLL(None, use_errno=True)
     key = kernel.syscall(ADD_KEY, b"user", b"interlock-test", b"secret", 6, -2)  # to this process
@@ -422,7 +428,7 @@ def test_a_filter_is_made_for_machines_that_are_known() -> None:
 
 
 @pytest.mark.req("AIP-security-1")
-async def test_what_is_not_declared_is_read_only_and_bounded(house: House) -> None:
+async def test_undeclared_places_are_read_only_and_bounded(house: SandboxedHome) -> None:
     text = """
 places = ("/x", "/usr/x", "/etc/x", "/dev/x", "/proc/sys/kernel/core_pattern")
 tell([tried(lambda: open(path, "w").close()) for path in places]
@@ -431,7 +437,7 @@ tell([tried(lambda: open(path, "w").close()) for path in places]
     assert await house.python(house.plan(), text) == ["OSError"] * 6
 
 
-async def test_the_home_is_kept_and_the_temporary_folder_is_not(house: House) -> None:
+async def test_the_home_is_kept_and_the_temporary_folder_is_not(house: SandboxedHome) -> None:
     text = """
 home = os.environ["HOME"]
 before = [os.path.exists(home + "/kept"), os.listdir(os.environ["TMPDIR"])]
@@ -442,7 +448,7 @@ tell(before)
     assert await house.python(house.plan(), text) == [True, []]
 
 
-async def test_a_second_program_in_the_same_home_leaves_the_temporary_files_of_the_first(house: House) -> None:
+async def test_a_second_program_in_the_same_home_leaves_the_temporary_files_of_the_first(house: SandboxedHome) -> None:
     """A health check runs where its server does."""
     wait = """
 import time
@@ -459,7 +465,7 @@ tell(os.path.exists(os.environ["TMPDIR"] + "/mine"))
     assert await house.python(house.plan(), "tell(os.listdir(os.environ['TMPDIR']))") == []
 
 
-async def test_a_script_sees_the_folder_it_lies_in_and_not_the_workspace(house: House) -> None:
+async def test_a_script_sees_the_folder_it_lies_in_and_not_the_workspace(house: SandboxedHome) -> None:
     filled(house.workspace, "interlock.toml", "servers/one/other")
     script = house.workspace / "servers" / "one" / "server.py"
     script.write_text(
@@ -473,7 +479,7 @@ async def test_a_script_sees_the_folder_it_lies_in_and_not_the_workspace(house: 
     assert ended.said == ["alone.py"]
 
 
-async def test_a_program_with_a_first_line_brings_its_interpreter(house: House, tmp_path: Path) -> None:
+async def test_a_program_with_a_first_line_brings_its_interpreter(house: SandboxedHome, tmp_path: Path) -> None:
     program = tmp_path / "tool" / "bin" / "run"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!{sys.executable}\nimport json; print(json.dumps(open(__file__).read(2)))\n")
@@ -484,7 +490,7 @@ async def test_a_program_with_a_first_line_brings_its_interpreter(house: House, 
     assert (await house.run(house.plan(), str(link))).said == "#!"
 
 
-async def test_a_file_in_the_way_of_the_home_is_no_way_out(house: House) -> None:
+async def test_a_file_in_the_way_of_the_home_is_no_way_out(house: SandboxedHome) -> None:
     """A home is made by the node; what a server left in it as `tmp` is not followed."""
     home, outside = house.state / "homes" / "one", filled(house.workspace / "outside", "kept")
     home.mkdir(parents=True)
@@ -495,7 +501,7 @@ async def test_a_file_in_the_way_of_the_home_is_no_way_out(house: House) -> None
 
 
 async def test_a_program_that_cannot_be_started_says_so_with_and_without_a_network(
-    house: House, tmp_path: Path
+    house: SandboxedHome, tmp_path: Path
 ) -> None:
     broken = tmp_path / "tool" / "broken"
     broken.parent.mkdir()
@@ -511,7 +517,7 @@ async def test_an_installed_package_is_seen_whole_also_where_the_data_folder_is_
     """The installer names what it made by its real path."""
     tool = filled(tmp_path / "elsewhere" / "pypi" / "tool", "bin/run", "lib/data")
     (tool / "bin" / "run").write_text(f"import json\nprint(json.dumps(open({str(tool / 'lib' / 'data')!r}).read()))\n")
-    house = House(tmp_path, packages=tmp_path / "elsewhere")
+    house = SandboxedHome(tmp_path, packages=tmp_path / "elsewhere")
     ended = await house.run(house.plan(), sys.executable, str(tool / "bin" / "run"))
     assert ended.said == "lib/data"
 
@@ -528,7 +534,9 @@ async def test_an_installed_package_is_seen_whole_also_where_the_data_folder_is_
     ],
     ids=["script", "program", "link", "module", "script behind a link"],
 )
-async def test_no_sandbox_writes_the_program_of_another_server(house: House, tmp_path: Path, command: Any) -> None:
+async def test_no_sandbox_writes_the_program_of_another_server(
+    house: SandboxedHome, tmp_path: Path, command: Any
+) -> None:
     filled(house.workspace, "tools/server.py", "tools/run", "package/main.py", "notes/a")
     (house.workspace / "tools" / "linked").symlink_to("/bin/true")
     (house.workspace / "outside").symlink_to(tmp_path)
@@ -543,7 +551,7 @@ async def test_no_sandbox_writes_the_program_of_another_server(house: House, tmp
 
 
 @pytest.mark.req("AIP-security-1")
-async def test_no_sandbox_has_io_uring(house: House) -> None:
+async def test_no_sandbox_has_io_uring(house: SandboxedHome) -> None:
     text = (
         "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
         "tell([libc.syscall(each, 0, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() for each in (425, 426, 427)])"
@@ -551,7 +559,9 @@ async def test_no_sandbox_has_io_uring(house: House) -> None:
     assert await house.python(house.plan(), text) == [errno.EPERM] * 3
 
 
-async def test_a_path_that_cannot_be_read_is_a_named_failure(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_path_that_cannot_be_read_is_a_named_failure(
+    house: SandboxedHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where a link becomes a folder between two looks at it."""
 
     def swapped(path: object) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.caging import GREETING, HOSTILE, Outside, attempt, hostile, needs_sandbox, outside
+from tests.servers.caging import GREETING, HOSTILE, OutsideHost, attempt, hostile, needs_sandbox, outside_host
 from tests.support.node_process import RunningNode, running_node, wait_for
 
 pytestmark = needs_sandbox
@@ -17,7 +17,7 @@ SHADOW = Path("/etc/shadow")
 
 
 class Scene:
-    def __init__(self, node: RunningNode, there: Outside, folder: Path) -> None:
+    def __init__(self, node: RunningNode, there: OutsideHost, folder: Path) -> None:
         self.node = node
         self.outside = there
         self.folder = folder
@@ -41,14 +41,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         "free": {"command": hostile()},
         "caged": {"command": hostile(), "egress": [], "files": [str(folder / "allowed")]},
     }
-    with outside() as there, running_node(folder, servers, env={"OPENAI_API_KEY": "sk-host"}) as node:
+    with outside_host() as there, running_node(folder, servers, env={"OPENAI_API_KEY": "sk-host"}) as node:
         yield Scene(node, there, folder)
         assert node.process.poll() is None
         assert node.link("free")["state"] == node.link("caged")["state"] == "ready"
 
 
 @pytest.mark.req("AIP-security-1")
-def test_what_is_not_declared_cannot_be_read(scene: Scene) -> None:
+def test_an_undeclared_path_cannot_be_read(scene: Scene) -> None:
     note, identity = str(scene.private / "note"), str(scene.node.data / "identity.json")
     assert scene.free("read", note) == {"done": "private"}
     assert "done" in scene.free("read", identity)
@@ -60,7 +60,7 @@ def test_what_is_not_declared_cannot_be_read(scene: Scene) -> None:
 
 
 @pytest.mark.req("AIP-security-1")
-def test_what_is_not_declared_cannot_be_written(scene: Scene) -> None:
+def test_an_undeclared_path_cannot_be_written(scene: Scene) -> None:
     for folder in (scene.private, Path("/var/tmp"), Path("/etc") if os.access("/etc", os.W_OK) else None):
         if folder is None:
             continue
@@ -113,7 +113,7 @@ def test_without_egress_there_is_no_network(scene: Scene) -> None:
     assert "HTTPS_PROXY" not in scene.caged("environment")["done"]
 
 
-def test_the_doors_of_the_node_are_not_reached_from_inside(scene: Scene) -> None:
+def test_the_endpoints_of_the_node_are_not_reached_from_inside(scene: Scene) -> None:
     assert scene.free("entries", str(scene.node.data / "run"))["done"]
     assert scene.caged("entries", str(scene.node.data / "run"))["errno"] == errno.ENOENT
     assert "Connection refused" in scene.caged("tcp", scene.node.host, scene.node.port)["failed"]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.process.sandboxed_program import House
+from tests.process.sandboxed_program import SandboxedHome
 from tests.servers.caging import needs_sandbox
 
 from interlock.process.limits import descendants, disk_mb, usage
@@ -20,37 +20,37 @@ PRELUDE = "import json, sys\ndef tell(value): print(json.dumps(value), flush=Tru
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def house(tmp_path: Path) -> SandboxedHome:
+    return SandboxedHome(tmp_path)
 
 
 @pytest.mark.req("AIP-30.front-6")
-async def test_a_server_that_takes_more_memory_than_its_limit_is_ended(house: House) -> None:
+async def test_a_server_that_takes_more_memory_than_its_limit_is_ended(house: SandboxedHome) -> None:
     ended = await house.run(house.plan(memory_mb=64), sys.executable, "-c", PRELUDE + HOLD, "120", "20")
     assert ended.reason == "used more memory than its limit of 64 MB (memory_mb) and was ended"
 
 
-async def test_memory_is_counted_over_all_processes(house: House) -> None:
+async def test_memory_is_counted_over_all_processes(house: SandboxedHome) -> None:
     child = "import time; held = b'x' * (30 * 1024 * 1024); time.sleep(20)"
     text = PRELUDE + FORKED + "import time; time.sleep(20)"
     ended = await house.run(house.plan(memory_mb=100), sys.executable, "-c", text, "0", "0", child)
     assert "memory_mb" in ended.reason
 
 
-async def test_memory_that_processes_share_counts_once(house: House) -> None:
+async def test_memory_that_processes_share_counts_once(house: SandboxedHome) -> None:
     text = "import os, time; held = b'x' * (60 << 20)\nfor _ in range(4): os.fork() or (time.sleep(1.2), os._exit(0))\n"
     ended = await house.run(house.plan(memory_mb=150), sys.executable, "-c", PRELUDE + text + "time.sleep(1); tell(1)")
     assert (ended.reason, ended.said) == ("exited with code 0", 1)
 
 
-async def test_a_server_below_its_limits_goes_on(house: House) -> None:
+async def test_a_server_below_its_limits_goes_on(house: SandboxedHome) -> None:
     plan = house.plan(memory_mb=200, cpu_ms=20_000)
     ended = await house.run(plan, sys.executable, "-c", PRELUDE + HOLD, "40", "0.7")
     assert (ended.reason, ended.said) == ("exited with code 0", 1)
 
 
 @pytest.mark.req("AIP-30.front-6")
-async def test_a_server_that_takes_more_processor_time_than_its_limit_is_ended(house: House) -> None:
+async def test_a_server_that_takes_more_processor_time_than_its_limit_is_ended(house: SandboxedHome) -> None:
     ended = await house.run(house.plan(cpu_ms=400), sys.executable, "-c", PRELUDE + BURN, "60000")
     assert ended.reason == "used more processor time than its limit of 400 ms (cpu_ms) and was ended"
     free = await house.run(house.plan(), sys.executable, "-c", PRELUDE + BURN, "800")
@@ -65,7 +65,7 @@ async def test_a_server_that_starts_ever_more_is_ended(tmp_path: Path, way: str)
         "orphans": "os.fork() or (os.fork() and os._exit(0)) or time.sleep(60)",
     }[way]
     text = f"import os, threading, time\nfor _ in range(200): {one}\ntime.sleep(60)"
-    house = House(tmp_path, sandbox_processes=100)
+    house = SandboxedHome(tmp_path, sandbox_processes=100)
     ended = await house.run(house.plan(), sys.executable, "-c", text)
     assert ended.reason == (
         "had more processes and threads than its limit of 100 (limits.sandbox_processes) and was ended"
@@ -73,7 +73,7 @@ async def test_a_server_that_starts_ever_more_is_ended(tmp_path: Path, way: str)
 
 
 async def test_memory_has_a_limit_that_nobody_declared_and_a_declared_one_goes_before_it(tmp_path: Path) -> None:
-    house = House(tmp_path, sandbox_memory_mb=64)
+    house = SandboxedHome(tmp_path, sandbox_memory_mb=64)
     ended = await house.run(house.plan(), sys.executable, "-c", PRELUDE + HOLD, "120", "20")
     assert ended.reason == "used more memory than its limit of 64 MB (memory_mb) and was ended"
     ended = await house.run(house.plan(memory_mb=300), sys.executable, "-c", PRELUDE + HOLD, "120", "1.5")
@@ -82,7 +82,7 @@ async def test_memory_has_a_limit_that_nobody_declared_and_a_declared_one_goes_b
 
 @pytest.mark.parametrize("where", ["HOME", "TMPDIR"])
 async def test_a_server_that_fills_the_disk_is_ended(tmp_path: Path, where: str) -> None:
-    house = House(tmp_path, sandbox_disk_mb=16)
+    house = SandboxedHome(tmp_path, sandbox_disk_mb=16)
     text = (
         "import os, time\nfor each in range(24):\n"
         f"    open(os.environ[{where!r}] + f'/{{each}}', 'wb').write(os.urandom(1 << 20))\ntime.sleep(60)"

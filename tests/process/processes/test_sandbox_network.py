@@ -233,7 +233,7 @@ def test_a_server_that_cannot_start_without_network_says_which_host_it_wanted(tm
         assert "egress_denied: licence.example: this server has no network" in node.link("one")["reason"]
 
 
-def test_the_host_of_one_caller_is_not_told_to_another(node: RunningNode) -> None:
+def test_the_host_of_one_caller_is_not_shown_to_another(node: RunningNode) -> None:
     """Two calls under way in one process: nothing says whose the refusal is."""
     answers: list[dict[str, Any]] = []
     meet = threading.Barrier(2)

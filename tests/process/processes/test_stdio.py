@@ -310,7 +310,7 @@ def test_a_line_over_the_limit_is_left_out_and_the_child_lives(run: Run) -> None
     run(scenario())
 
 
-def test_a_line_without_end_is_told_of_and_then_ends_the_child(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_line_is_reported_and_then_ends_the_child(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "ENDLESS_LINE", 8)
     program = 'import sys; sys.stdout.write(\'a\\n{"id":5,"result":"\')\nwhile True: sys.stdout.write(\'x\' * 65536)'
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.approvals.inboxes import Hands
+from tests.approvals.inboxes import ManualClock
 from tests.rooms.in_process.test_room_tracker import AGENT, HUMAN, Ear, Garden, garden_at
 
 from interlock.rooms.connections import Admission, ConnectionOptions, ParticipantConnection
@@ -49,7 +49,7 @@ class Listener(Ear):
 
 
 async def test_other_tasks_run_while_an_envelope_is_delivered_to_many(tmp_path: Path) -> None:
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         turns: list[int] = []
         listeners = [join(garden, Listener(turns), number) for number in range(5 * ALONE_PER_TURN)]
         await garden.publish("zero", HUMAN, "chat", payload=b'{"text":"who has come is told"}')
@@ -78,7 +78,7 @@ def join(garden: Garden, listener: Listener, number: int) -> Listener:
 
 @pytest.mark.req("X-5.2-6")
 async def test_an_envelope_that_came_with_the_history_is_not_delivered_again(tmp_path: Path) -> None:
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("one", HUMAN, "chat", payload=b'{"text":"hello"}')
         pipe, options = Pipe(), ConnectionOptions(protocol="mcpx/v0.1", after="0")
         admission = Admission(garden.room, AGENT, "room:agent", "token", 0, options=options)
@@ -118,7 +118,7 @@ class Stuck(Pipe):
 async def test_a_peer_that_reads_nothing_is_closed_at_a_thousand_envelopes_or_eight_mebibytes(
     tmp_path: Path, bytes_each: int, passes: int
 ) -> None:
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         envelope = Envelope(id="e", kind="chat", payload=b"{}", sender="human")
         data = b'{"payload":{},"pad":"%b"}' % (b"x" * bytes_each)
         pipe, options = Stuck(), ConnectionOptions(protocol="mcpx/v0.1")

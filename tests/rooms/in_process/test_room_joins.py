@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.approvals.inboxes import Hands, desk_at
+from tests.approvals.inboxes import ManualClock, stored_inbox
 
 from interlock.config.plan import Plan, RoomPlan
 from interlock.core.replicas import Replicas
@@ -48,7 +48,7 @@ class Pipe:
 
 @pytest.mark.req("X-5.2-3")
 async def test_a_ticket_is_good_for_thirty_seconds() -> None:
-    clock = Hands()
+    clock = ManualClock()
     unused: Any = None
     endpoint = RoomsEndpoint(PLAN, unused, unused, unused, None, clock)
     socket = {"type": "websocket", "path": "/v0/ws", "headers": [(b"host", b"127.0.0.1:7332")]}
@@ -68,7 +68,7 @@ async def test_a_ticket_is_good_for_thirty_seconds() -> None:
 
 @pytest.mark.req("X-2.2-3", "X-5.1-4", "X-5.1-6")
 async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_in(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     instances: list[RoomRegistry] = []
 
     def make(desk: Any) -> None:
@@ -76,7 +76,7 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
         proposals = ProposalTracker(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
         instances.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
 
-    async with desk_at(tmp_path, clock, made=make):
+    async with stored_inbox(tmp_path, clock, made=make):
         (rooms,) = instances
         await rooms.open()
         unused: Any = None
@@ -115,7 +115,7 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
         await rooms.close()
 
 
-class TickingClock(Hands):
+class TickingClock(ManualClock):
     """A clock on which some time passes between two readings, as on a busy machine."""
 
     def wall(self) -> float:
@@ -151,7 +151,7 @@ async def test_a_timed_promotion_always_ends(tmp_path: Path, granted_s: float) -
         proposals = ProposalTracker(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
         instances.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
 
-    async with desk_at(tmp_path, clock, made=make):
+    async with stored_inbox(tmp_path, clock, made=make):
         (rooms,) = instances
         await rooms.open()
         room, present = rooms.by_topic["pair"], Present()

@@ -41,14 +41,14 @@ def test_any_payload_is_a_line_without_control_characters(kind: str, payload: by
 
 @pytest.mark.req("X-4.3-2")
 @pytest.mark.parametrize("more", ["", ',"format":"plain"', ',"format":"markdown"'])
-def test_what_is_said_is_shown_as_it_was_written_in_every_format(more: str) -> None:
+def test_messages_are_shown_as_written_in_every_format(more: str) -> None:
     text = "<img src=http://x/y.png> **bold** [red]x[/red] ![a](http://x/y.png)"
     result = find_line(heard("chat", f'{{"text":"{text}"{more}}}'.encode()), "me")
     assert result is not None and result.plain == f" eve → me {text}"
     assert not [span for span in result.spans if span.end > len(" eve → me ")]  # no style of what was said
 
 
-def test_what_is_said_cannot_move_the_cursor_or_turn_the_line() -> None:
+def test_messages_cannot_move_the_cursor_or_turn_the_line() -> None:
     assert line("chat", b'{"text":"a\\u001b[2Jb\\u202ec"}') == " eve → me a\\x1b[2Jb\\u202ec"
     assert line("presence", b'{"event":"heartbeat"}', "system:gateway") == ""
 

@@ -53,7 +53,7 @@ def test_each_code_is_explained(code: str) -> None:
 
 
 @pytest.mark.req("X-7.2-1", "X-2.2-1")
-def test_the_page_says_who_sees_what_is_said_and_proposed() -> None:
+def test_the_page_shows_who_sees_messages_and_proposals() -> None:
     page = " ".join((ROOT / "docs" / "rooms.md").read_text().split())
     assert "There are no private messages: for confidential work use another room." in page
     assert "Everyone in the room sees a pending proposal, arguments included" in page

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.approvals.inboxes import desk_at
+from tests.approvals.inboxes import stored_inbox
 
 from interlock.rooms import participant_records
 from interlock.rooms.participant_records import METHOD_CHARS_MAX, METHODS_MAX, ParticipantRecords
@@ -15,7 +15,7 @@ FULL, RESTRICTED = Privilege.FULL, Privilege.RESTRICTED
 
 @pytest.mark.req("X-7.3-1")
 async def test_a_record_counts_and_outlives_the_node(tmp_path: Path) -> None:
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         records = ParticipantRecords(desk.store.kv, desk.clock)
         records.note_violation("garden", "nobody")  # of whom nothing is known
         records.note_seen("garden", "planner", "room:planner", RESTRICTED)
@@ -28,7 +28,7 @@ async def test_a_record_counts_and_outlives_the_node(tmp_path: Path) -> None:
         records.note_violation("garden", "planner")
         records.note_seen("garden", "planner", "room:planner", FULL)
         await records.close()
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         records = ParticipantRecords(desk.store.kv, desk.clock)
         await records.open()
         (one,) = (record for _, record in records.of_room("garden"))
@@ -39,7 +39,7 @@ async def test_a_record_counts_and_outlives_the_node(tmp_path: Path) -> None:
 
 async def test_records_of_participants_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(participant_records, "RECORDS_MAX", 3)
-    async with desk_at(tmp_path) as desk:
+    async with stored_inbox(tmp_path) as desk:
         records = ParticipantRecords(desk.store.kv, desk.clock)
         for number in range(5):
             records.note_seen("garden", f"p{number}", "room:p", RESTRICTED)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.approvals.inboxes import Desk, Hands, desk_at
+from tests.approvals.inboxes import ManualClock, StoredInbox, stored_inbox
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, refusal_of
 from interlock.core.replicas import Replicas
@@ -41,7 +41,7 @@ class Ear:
 class Garden:
     """One room with its tracker."""
 
-    def __init__(self, desk: Desk, **settings: Any) -> None:
+    def __init__(self, desk: StoredInbox, **settings: Any) -> None:
         self.desk, self.clock = desk, desk.clock
         self.proposals = ProposalTracker(
             desk.inbox, desk.recorder, desk.clock, lambda _: None, Replicas(desk.store, desk.clock)
@@ -85,10 +85,12 @@ class Garden:
 
 
 @contextlib.asynccontextmanager
-async def garden_at(folder: Path, clock: Hands, *, sweeps: bool = False, **settings: Any) -> AsyncIterator[Garden]:
+async def garden_at(
+    folder: Path, clock: ManualClock, *, sweeps: bool = False, **settings: Any
+) -> AsyncIterator[Garden]:
     """`sweeps`: what has lapsed is written down before the rooms open, as it may be in a node."""
     instances: list[Garden] = []
-    async with desk_at(folder, clock, made=lambda desk: instances.append(Garden(desk, **settings))) as desk:
+    async with stored_inbox(folder, clock, made=lambda desk: instances.append(Garden(desk, **settings))) as desk:
         (garden,) = instances
         if sweeps:
             await desk.inbox.sweep()
@@ -106,7 +108,7 @@ async def garden_at(folder: Path, clock: Hands, *, sweeps: bool = False, **setti
 
 @pytest.mark.req("X-7.3-4")
 async def test_a_proposal_expires_once_and_is_not_approved_afterwards(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with garden_at(tmp_path, clock) as garden:
         await garden.publish("p1")
         waiting = await garden.approval("p1")
@@ -129,7 +131,7 @@ async def test_a_proposal_expires_once_and_is_not_approved_afterwards(tmp_path: 
 
 @pytest.mark.req("X-10.2-1", "X-7.3-4", "X-N-6")
 async def test_pending_proposals_survive_a_restart(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = ManualClock()
     async with garden_at(tmp_path, clock, tracker=False) as garden:
         await garden.publish("p0")  # stored, and the node dies before it is in the inbox
     clock.pass_(20)
@@ -158,7 +160,7 @@ async def test_pending_proposals_survive_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.req("X-4.2.1-5")
 async def test_a_second_fulfilment_is_recorded_as_a_duplicate(tmp_path: Path) -> None:
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("p1")
         await garden.approval("p1")
         request = b'{"jsonrpc":"2.0","id":1,' + PAYLOAD[1:]
@@ -178,7 +180,7 @@ async def test_a_target_that_does_not_answer_leaves_the_outcome_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proposal_records, "ANSWER_S", 0.02)
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("p1")
         await garden.approval("p1")
         waiter = asyncio.create_task(garden.proposals.wait_until_settled("garden", "p1", 5))
@@ -190,7 +192,7 @@ async def test_a_target_that_does_not_answer_leaves_the_outcome_unknown(
 
 async def test_an_answer_counts_only_from_the_target_and_for_that_request(tmp_path: Path) -> None:
     robot = Participant(id="robot", privilege=Privilege.FULL)
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("p1")
         await garden.approval("p1")
         request = b'{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"water"}}'
@@ -214,7 +216,7 @@ async def test_an_answer_counts_only_from_the_target_and_for_that_request(tmp_pa
 
 
 async def test_a_decision_waits_for_a_proposal_that_was_just_published(tmp_path: Path) -> None:
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("p1")
         assert ("garden", "p1") not in garden.proposals.index
         rejected = await garden.proposals.reject("garden", "p1", HUMAN, "room:human", "not today")
@@ -222,20 +224,20 @@ async def test_a_decision_waits_for_a_proposal_that_was_just_published(tmp_path:
 
 
 async def test_a_listing_waits_for_a_proposal_that_was_just_published(tmp_path: Path) -> None:
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("p1")
         assert [proposal["proposalId"] for proposal in await garden.proposals.list_all(garden.room)] == ["p1"]
 
 
 async def test_a_decision_on_an_unknown_proposal_does_not_wait(tmp_path: Path) -> None:
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         async with asyncio.timeout(1):
             refused = await garden.proposals.withdraw("garden", "p1", AGENT)
         assert isinstance(refused, EnvelopeRefusal) and refused.code == "unknown_proposal"
 
 
 async def test_a_decision_waits_for_a_proposal_that_another_replica_tracks(tmp_path: Path) -> None:
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         envelope = Envelope(id="p1", kind="mcp/proposal", sender="agent", to=("robot",), payload=PAYLOAD)
         garden.proposals.on_replicated(garden.room, envelope, garden.clock.wall())
         finding = asyncio.create_task(garden.proposals.find("garden", "p1"))
@@ -257,7 +259,7 @@ async def test_a_decision_waits_for_a_proposal_that_another_replica_tracks(tmp_p
 
 
 async def test_a_cancelled_wait_leaves_no_watcher(tmp_path: Path) -> None:
-    async with garden_at(tmp_path, Hands()) as garden:
+    async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("p1")
         await garden.approval("p1")
         settled = await garden.proposals.wait_until_settled("garden", "p1", 0.01)

@@ -152,7 +152,7 @@ async def test_a_key_decides_what_was_read_and_nothing_that_moved_up(node: Runni
 
 
 @pytest.mark.req("X-4.4.1-4")
-async def test_a_connection_that_is_half_open_ends_and_who_is_there_is_told(node: RunningNode) -> None:
+async def test_a_half_open_connection_ends_and_its_owner_is_named(node: RunningNode) -> None:
     there = await Bare.join(node, "watched", token(node, "there", "watched"))
     bearer = token(node, "half", "watched")
     half = await asyncio.to_thread(connect_without_reading, node, bearer, "watched")
@@ -176,7 +176,7 @@ async def test_a_connection_that_is_half_open_ends_and_who_is_there_is_told(node
     await there.leave()
 
 
-async def test_who_is_removed_is_told_why_and_the_application_ends(node: RunningNode) -> None:
+async def test_a_removed_participant_learns_why_and_the_application_ends(node: RunningNode) -> None:
     person = participant(node, "carol")
     joining = asyncio.create_task(client.join(person, headless=True))
     async with asyncio.timeout(SOON_S):

@@ -69,7 +69,7 @@ def history(node: RunningNode) -> str:
         "{}",
     ],
 )
-async def test_whatever_a_full_participant_sends_as_mcp_is_delivered_to_the_byte_and_kept_so(
+async def test_mcp_envelopes_of_a_full_participant_are_delivered_and_kept_byte_for_byte(
     node: RunningNode, payload: str
 ) -> None:
     async with joined(node, *names("full", "restricted")) as (a, b):
@@ -243,7 +243,7 @@ async def test_no_recipients_are_all_of_them_and_what_the_room_does_not_know_is_
 
 
 @pytest.mark.req("X-N-4")
-async def test_one_who_polls_and_one_at_a_socket_hear_the_same_in_one_order(node: RunningNode) -> None:
+async def test_a_polling_and_a_connected_participant_receive_the_same_order(node: RunningNode) -> None:
     async with joined(node, *names("full", "full")) as (one, other):
         first = await one.say("first")
         await other.until(id=first)
@@ -281,7 +281,7 @@ async def test_what_was_refused_stays_refused_after_a_promotion(node: RunningNod
 
 
 @pytest.mark.req("X-4-6", "X-7.1-1")
-async def test_who_sent_an_envelope_may_be_said_and_is_filled_in_where_it_is_not(node: RunningNode) -> None:
+async def test_the_sender_of_an_envelope_may_be_named_and_is_filled_in_where_it_is_not(node: RunningNode) -> None:
     (name, _), (other, _) = who = names("full", "full")
     async with joined(node, *who) as (one, witness):
         for members in ({"from": name}, {}):

@@ -615,7 +615,7 @@ async def test_the_command_line_shows_rooms_and_changes_them(node: RunningNode) 
 
 
 @pytest.mark.req("X-1-1", "X-4-8")
-async def test_a_connection_may_ask_for_less_and_another_room_hears_nothing(node: RunningNode) -> None:
+async def test_a_connection_may_ask_for_less_and_other_rooms_receive_nothing(node: RunningNode) -> None:
     who = names("full", "full", "full")
     async with joined(node, *who[:2]) as (a, b), joined(node, who[2], topic="open") as (elsewhere,):
         quiet = await Bare.join(node, "garden", token(node, "quiet", privilege="full"), echo="0", deliver="directed")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gate.held_calls import ANCHORED, Diary, served, signed_enrolment
+from tests.gate.held_calls import ANCHORED, ActuatorLog, actuator_table, signed_enrolment
 from tests.rooms.participant import Bare, token
 from tests.support.node_process import RunningNode, running_node, wait_for
 
@@ -35,13 +35,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def diary(folder: Path) -> Diary:
-    return Diary(folder / "diary")
+def diary(folder: Path) -> ActuatorLog:
+    return ActuatorLog(folder / "diary")
 
 
 @pytest.fixture(scope="module")
-def node(folder: Path, diary: Diary) -> Iterator[RunningNode]:
-    with running_node(folder, {"plant": served(diary)}, ANCHORED + ROOMS) as started:
+def node(folder: Path, diary: ActuatorLog) -> Iterator[RunningNode]:
+    with running_node(folder, {"plant": actuator_table(diary)}, ANCHORED + ROOMS) as started:
         started.wait_link("plant", {"state": "ready"})
         yield started
 
@@ -63,7 +63,7 @@ async def ask(one: Bare, method: str, params: Any = None, to: Any = ("interlock"
 
 
 @pytest.mark.req("X-N-5", "X-1-2", "X-2.2-2", "X-4.1-4", "AX-11.1-1")
-async def test_listed_tools_are_answered_in_the_room_and_no_others(node: RunningNode, diary: Diary) -> None:
+async def test_listed_tools_are_answered_in_the_room_and_no_others(node: RunningNode, diary: ActuatorLog) -> None:
     one, id = await join(node, "robot")
     there = {each["id"]: each for each in one.welcome["payload"]["participants"]}
     assert there["interlock"]["privilege"] == "full" and there["interlock"]["mcp"] == {"version": "2025-11-25"}
@@ -92,7 +92,7 @@ async def test_listed_tools_are_answered_in_the_room_and_no_others(node: Running
 
 
 @pytest.mark.req("X-N-5", "X-1-2", "X-3.1-4")
-async def test_requests_for_others_or_without_permission_run_nothing(node: RunningNode, diary: Diary) -> None:
+async def test_requests_for_others_or_without_permission_run_nothing(node: RunningNode, diary: ActuatorLog) -> None:
     before = len(diary)
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "plant.look", "arguments": {}}}
     one, _ = await join(node, "robot")
@@ -124,7 +124,7 @@ async def test_requests_for_others_or_without_permission_run_nothing(node: Runni
 
 
 @pytest.mark.req("X-10.2-3", "X-4.2.1-4", "AX-11.1-1")
-async def test_one_approval_of_a_proposal_releases_the_held_call(node: RunningNode, diary: Diary) -> None:
+async def test_one_approval_of_a_proposal_releases_the_held_call(node: RunningNode, diary: ActuatorLog) -> None:
     agent, id = await join(node, "agent", privilege="restricted")
     proposed = {"method": "tools/call", "params": {"name": "plant.fire", "arguments": {"at": "noon"}}}
     proposal = await agent.send("mcp/proposal", proposed, to=["interlock"])

@@ -284,7 +284,7 @@ async def test_a_room_that_one_replica_makes_is_at_the_other(replicas: Replicas)
 
 
 @pytest.mark.req("X-10.1-2")
-async def test_without_the_store_nothing_is_said_and_nothing_is_lost(tmp_path: Any) -> None:
+async def test_without_the_store_nothing_is_sent_and_nothing_is_lost(tmp_path: Any) -> None:
     with running_replicas(tmp_path, extra=ROOMS) as running:
         async with present((running.one, "full"), (running.other, "full")) as (here, there):
             first = await here.say("before")

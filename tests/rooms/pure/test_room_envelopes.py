@@ -216,7 +216,7 @@ def test_enforcement_knows_nothing_of_tools() -> None:
         st.sampled_from(["jsonrpc", "id", "method", "result", "error", "x"]), st.text() | st.integers() | st.none()
     ),
 )
-def test_the_verdict_is_one_of_kind_and_privilege_whatever_the_payload(
+def test_the_verdict_depends_on_kind_and_privilege_and_not_on_the_payload(
     kind: str, privilege: Privilege, payload: dict[str, Any]
 ) -> None:
     refused = enforcement.privilege_refusal(read(kind=kind, payload=payload), "a", privilege, SETTINGS, None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.approvals.mailbox import mailbox
-from tests.safety.agents import ENFORCING, LOOK, agents_here, failed, forms
+from tests.safety.agents import ENFORCING, LOOK, agent_node, failed, forms
 
 from interlock.approvals import notifier
 
@@ -60,7 +60,7 @@ async def test_every_channel_brings_the_code_to_operators_and_none_to_the_agent(
             f'smtp_url = "{mail}"\nsmtp_from = "interlock@example.com"\nsmtp_to = ["ops@example.com"]\n'
         )
         data.mkdir()
-        async with agents_here(data, channels + ENFORCING, anchored="") as here:
+        async with agent_node(data, channels + ENFORCING, anchored="") as here:
             agent = here.agent("client:channels")
             await agent.start()
             (notice,) = (await agent.directive("drop_table users"))["notifications"]
@@ -89,7 +89,7 @@ async def test_a_channel_that_fails_is_reported_the_next_is_tried_and_without_an
             f'[approvals]\nchannels = ["webhook", "smtp"]\nwebhook_url = "{url}"\nwebhook_secret = "hush"\n'
             f'smtp_url = "{mail}"\nsmtp_from = "interlock@example.com"\nsmtp_to = ["ops@example.com"]\n'
         )
-        async with agents_here(tmp_path, channels + ENFORCING, anchored="") as here:
+        async with agent_node(tmp_path, channels + ENFORCING, anchored="") as here:
 
             async def block(name: str) -> tuple[Any, str]:
                 agent = here.agent(f"client:{name}")

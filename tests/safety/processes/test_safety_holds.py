@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.safety.agent_lines import Lines
-from tests.safety.agents import LOOK, AgentsHere, agents_here
+from tests.safety.agents import LOOK, AgentNode, agent_node
 
 from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Danger
@@ -23,8 +23,8 @@ THING = AqlParameter(name="thing", type="string", required=True)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentsHere]:
-    async with agents_here(tmp_path_factory.mktemp("holds"), ON) as found:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentNode]:
+    async with agent_node(tmp_path_factory.mktemp("holds"), ON) as found:
 
         async def work(context: OperationContext, params: dict[str, Any]) -> Any:
             return params["thing"]
@@ -38,7 +38,7 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Agents
         yield found
 
 
-async def held_id(here: AgentsHere, said: Any) -> str:
+async def held_id(here: AgentNode, said: Any) -> str:
     """Of what waits, once the inbox has it."""
     id = str(said["error"]["details"]["confirmation_id"])
     await here.until(lambda: here.inbox.get(id) is not None)
@@ -51,7 +51,7 @@ def tokens(said: Any) -> list[str]:
 
 @pytest.mark.req("AQL-8.7.3-3", "AQL-C.gate-1", "AQL-C.token-3")
 @pytest.mark.parametrize("by", ["token", "decision"])
-async def test_inside_an_execution_a_person_confirms_and_the_agent_gets_no_token(here: AgentsHere, by: str) -> None:
+async def test_inside_an_execution_a_person_confirms_and_the_agent_gets_no_token(here: AgentNode, by: str) -> None:
     client = await Lines(here, "aql").greet()
 
     async def delete(thing: str = "a", **more: Any) -> Any:
@@ -94,7 +94,7 @@ async def test_inside_an_execution_a_person_confirms_and_the_agent_gets_no_token
 
 
 @pytest.mark.req("AQL-C.gate-1")
-async def test_what_is_made_is_agreed_to_once_and_a_denial_beats_a_token(here: AgentsHere) -> None:
+async def test_what_is_made_is_agreed_to_once_and_a_denial_beats_a_token(here: AgentNode) -> None:
     client = await Lines(here, "aql").greet()
     await client.do("execute_agent", element_name="maker")
     held = await client.do("create_thing", "create", thing="a")
@@ -124,7 +124,7 @@ async def test_what_is_made_is_agreed_to_once_and_a_denial_beats_a_token(here: A
 
 
 @pytest.mark.req("AQL-C.gate-1")
-async def test_each_layer_is_on_record_by_the_code_that_only_it_answers(here: AgentsHere) -> None:
+async def test_each_layer_is_on_record_by_the_code_that_only_it_answers(here: AgentNode) -> None:
     """Route, category, policy, confirmation: the first that refuses is the one that is named."""
     client = await Lines(here, "aql").greet()
 
@@ -150,7 +150,7 @@ async def test_each_layer_is_on_record_by_the_code_that_only_it_answers(here: Ag
 
 @pytest.mark.req("AQL-8.8.3-1", "AQL-8.7.2-10")
 async def test_another_trigger_stops_blocks_and_raises_the_risk_like_our_own(
-    here: AgentsHere, caplog: pytest.LogCaptureFixture
+    here: AgentNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     said: dict[str, Assessment | None] = {
         "moonlight": Assessment(is_stopped=True, reason="Not by night."),
@@ -192,7 +192,7 @@ async def test_a_score_out_of_range_is_clamped_and_logged(
 ) -> None:
     caplog.set_level(logging.WARNING)
     config = '[safety]\nmode = "enforcing"\npreapproved = true\n'
-    async with agents_here(tmp_path_factory.mktemp("scores"), config) as here:
+    async with agent_node(tmp_path_factory.mktemp("scores"), config) as here:
         here.loop.add_trigger(lambda agent, hint: Assessment(score=250 if "match" in hint.text else 30.5))
         agent = here.agent("client:score")
         await agent.start()

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from msgspec import Raw
 from tests.gate.held_calls import proof
-from tests.safety.agents import LOOK, AgentsHere, agents_here, failed
+from tests.safety.agents import LOOK, AgentNode, agent_node, failed
 
 from interlock.approvals.grants_api import DraftGrant, Grant, SignGrant
 from interlock.aql.loop_operations import INSTRUCTIONS
@@ -75,8 +75,8 @@ risk_tolerance = "aggressive"
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentsHere]:
-    async with agents_here(tmp_path_factory.mktemp("agents"), AGENTS) as found:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentNode]:
+    async with agent_node(tmp_path_factory.mktemp("agents"), AGENTS) as found:
         yield found
 
 
@@ -86,7 +86,7 @@ def types(directive: Any) -> list[str]:
 
 
 @pytest.mark.req("AQL-8.6.2-4", "AQL-8.6.4-2", "AQL-8.6.2-1", "AQL-8.6.2-1")
-async def test_only_what_was_reported_passes_and_only_once(here: AgentsHere) -> None:
+async def test_only_what_was_reported_passes_and_only_once(here: AgentNode) -> None:
     agent = here.agent("client:a1")
     await agent.passes()  # outside the loop it is a client like any other
     started = await agent.start()
@@ -103,7 +103,7 @@ async def test_only_what_was_reported_passes_and_only_once(here: AgentsHere) -> 
 
 
 @pytest.mark.req("AQL-8.6.2-4")
-async def test_a_standing_grant_stands_for_no_report(here: AgentsHere) -> None:
+async def test_a_standing_grant_replaces_no_report(here: AgentNode) -> None:
     agent = here.agent("client:granted")
     grants = here.node.operations.grants
     draft = grants.draft(DraftGrant(tool="plant.fire", who=agent.client, rules=(), calls=5))
@@ -121,7 +121,7 @@ async def test_a_standing_grant_stands_for_no_report(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.6.3-2", "AQL-8.6.2-1", "AQL-8.6.2-1")
-async def test_a_call_without_a_report_is_recorded_and_told(here: AgentsHere) -> None:
+async def test_a_call_without_a_report_is_recorded_and_reported(here: AgentNode) -> None:
     agent = here.agent("client:a2")
     started = await agent.start()
     await agent.refusal()
@@ -151,7 +151,7 @@ async def test_a_call_without_a_report_is_recorded_and_told(here: AgentsHere) ->
         ("calling plant.look_again at the roses", False),
     ],
 )
-async def test_a_grant_is_for_what_the_hint_names(here: AgentsHere, hint: str, passes: bool) -> None:
+async def test_a_grant_is_for_what_the_hint_names(here: AgentNode, hint: str, passes: bool) -> None:
     agent = here.agent(f"client:name-{hint}")
     await agent.start()
     directive = await agent.directive(hint)
@@ -164,7 +164,7 @@ async def test_a_grant_is_for_what_the_hint_names(here: AgentsHere, hint: str, p
 
 
 @pytest.mark.req("AQL-8.6.2-1")
-async def test_one_report_may_name_several_calls_each_once(here: AgentsHere) -> None:
+async def test_one_report_may_name_several_calls_each_once(here: AgentNode) -> None:
     agent = here.agent("client:several")
     await agent.start()
     await agent.directive("calling plant.look and then plant.nudge with care")
@@ -175,7 +175,7 @@ async def test_one_report_may_name_several_calls_each_once(here: AgentsHere) -> 
 
 
 @pytest.mark.req("AQL-8.6.3-1")
-async def test_resources_and_prompts_are_reported_too(here: AgentsHere) -> None:
+async def test_resources_and_prompts_are_reported_too(here: AgentNode) -> None:
     agent = here.agent("client:kinds")
     await agent.start()
     for method, params in (("resources/read", {"uri": "plant://x"}), ("prompts/get", {"name": "x"})):
@@ -184,7 +184,7 @@ async def test_resources_and_prompts_are_reported_too(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.6.2-2", "AQL-8.6.2-4")
-async def test_an_agent_starts_when_another_entity_agrees_each_time(here: AgentsHere) -> None:
+async def test_an_agent_starts_when_another_entity_agrees_each_time(here: AgentNode) -> None:
     agent = here.agent("client:starts", "careful")
     for _ in range(2):
         started = await agent.start(parameters={"goal": "weeds"})
@@ -204,14 +204,14 @@ async def test_an_agent_starts_when_another_entity_agrees_each_time(here: Agents
 
 
 @pytest.mark.req("AQL-8.6.2-3")
-async def test_an_approved_start_approves_no_step(here: AgentsHere) -> None:
+async def test_an_approved_start_approves_no_step(here: AgentNode) -> None:
     agent = here.agent("client:trusted", "careful")
     started = await agent.start()
     await agent.confirm(here.shown(started["confirmation_id"]))
     assert (await agent.directive("drop_table users"))["stopped"] is True
 
 
-async def test_a_start_that_is_denied_or_left_alone_is_cancelled_and_says_why(here: AgentsHere) -> None:
+async def test_a_start_that_is_denied_or_left_alone_is_cancelled_and_says_why(here: AgentNode) -> None:
     agent = here.agent("client:denied", "careful")
     started = await agent.start()
     await here.node.calls.deciding.deny(started["confirmation_id"], by="operator:ada", reason="not on a Sunday")
@@ -225,7 +225,7 @@ async def test_a_start_that_is_denied_or_left_alone_is_cancelled_and_says_why(he
 
 
 @pytest.mark.req("AQL-8.6.2-5", "AQL-8.4.2-2")
-async def test_an_execution_ends_once(here: AgentsHere) -> None:
+async def test_an_execution_ends_once(here: AgentNode) -> None:
     agent = here.agent("client:ends")
     await agent.start()
     done = await agent.complete(summary="weeded")
@@ -254,7 +254,7 @@ async def test_an_execution_ends_once(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.6.3-3")
-async def test_a_report_belongs_to_a_running_execution_of_its_caller(here: AgentsHere) -> None:
+async def test_a_report_belongs_to_a_running_execution_of_its_caller(here: AgentNode) -> None:
     agent, other = here.agent("client:mine"), here.agent("client:yours")
     await agent.start()
     refused = await failed(other.report(LOOK))
@@ -275,7 +275,7 @@ ENOUGH = (  # the three printed examples, and the shortest
 
 @pytest.mark.req("AQL-8.6.3-6")
 @pytest.mark.parametrize("hint", ["", "   ", "look", "go on", "dig now", "weeding", "gardening", *ENOUGH])
-async def test_a_hint_says_enough_to_be_judged(here: AgentsHere, hint: str) -> None:
+async def test_a_hint_says_enough_to_be_judged(here: AgentNode, hint: str) -> None:
     agent = here.agent("client:hints")
     if here.loop.executions.by_owner.get(("client:hints", 0)) is None:
         await agent.start()
@@ -290,7 +290,7 @@ async def test_a_hint_says_enough_to_be_judged(here: AgentsHere, hint: str) -> N
 
 
 @pytest.mark.req("AQL-8.6.4-1")
-async def test_concurrent_reports_are_judged_one_after_the_other(here: AgentsHere) -> None:
+async def test_concurrent_reports_are_judged_one_after_the_other(here: AgentNode) -> None:
     agent = here.agent("client:both", "short")
     await agent.start()
     answers = await asyncio.gather(*(agent.report(f"writing note number {at}") for at in range(3)))
@@ -299,7 +299,7 @@ async def test_concurrent_reports_are_judged_one_after_the_other(here: AgentsHer
 
 
 @pytest.mark.req("AQL-8.7.2-3", "AQL-8.7.2-2", "AQL-X-9", "AQL-X-12")
-async def test_beyond_the_step_limit_a_person_lets_the_counter_begin_again(here: AgentsHere) -> None:
+async def test_beyond_the_step_limit_a_person_lets_the_counter_begin_again(here: AgentNode) -> None:
     agent = here.agent("client:limit", "short")
     await agent.start()
     assert [(await agent.directive("writing a note"))["stepsRemaining"] for _ in range(3)] == [2, 1, 0]
@@ -316,7 +316,7 @@ async def test_beyond_the_step_limit_a_person_lets_the_counter_begin_again(here:
 
 
 @pytest.mark.req("AQL-8.7.2-5", "AQL-8.7.2-15")
-async def test_after_a_failed_step_a_person_is_asked(here: AgentsHere) -> None:
+async def test_after_a_failed_step_a_person_is_asked(here: AgentNode) -> None:
     agent = here.agent("client:failed")
     await agent.start()
     for outcome in ("success", "skipped"):
@@ -332,7 +332,7 @@ async def test_after_a_failed_step_a_person_is_asked(here: AgentsHere) -> None:
     assert (await agent.directive(LOOK))["continue"] is True
 
 
-async def test_what_follows_an_approved_failure_is_still_judged_by_its_real_names(here: AgentsHere) -> None:
+async def test_what_follows_an_approved_failure_is_still_judged_by_its_real_names(here: AgentNode) -> None:
     agent = here.agent("client:judged")
     before = here.loop.plan
     here.loop.replan(SafetyPlan(mode="enforcing", preapproved=True, requires_approval=("plant.look",)))
@@ -347,7 +347,7 @@ async def test_what_follows_an_approved_failure_is_still_judged_by_its_real_name
 
 
 @pytest.mark.req("AQL-8.6.4-3", "AQL-8.6.4-4", "AQL-8.7.2-7", "AQL-8.7.3-5", "AQL-8.7.2-2")
-async def test_a_pause_is_cleared_by_a_person_and_grants_what_was_reported(here: AgentsHere) -> None:
+async def test_a_pause_is_cleared_by_a_person_and_grants_what_was_reported(here: AgentNode) -> None:
     agent = here.agent("client:paused")
     await agent.start()
     said = await agent.report("calling delete_user by way of plant.look")
@@ -368,7 +368,7 @@ async def test_a_pause_is_cleared_by_a_person_and_grants_what_was_reported(here:
 
 
 @pytest.mark.req("AQL-8.6.4-3")
-async def test_a_denied_step_gives_no_grant_and_the_agent_may_think_again(here: AgentsHere) -> None:
+async def test_a_denied_step_gives_no_grant_and_the_agent_may_think_again(here: AgentNode) -> None:
     agent = here.agent("client:no")
     await agent.start()
     await agent.directive("git push origin main with plant.look")
@@ -381,7 +381,7 @@ async def test_a_denied_step_gives_no_grant_and_the_agent_may_think_again(here: 
 
 @pytest.mark.req("AQL-8.7.2-11", "AQL-8.7.1-1", "AQL-8.7.1-2", "AQL-8.7.1-3", "AQL-8.7.3-1", "AQL-8.7.3-2")
 @pytest.mark.req("AQL-8.8.1-2")
-async def test_each_tier_has_its_behaviour(here: AgentsHere) -> None:
+async def test_each_tier_has_its_behaviour(here: AgentNode) -> None:
     expected = {
         "calling plant.look at the roses": ("advisory", True, None, [], []),
         "removing the dead roses": ("confirm", False, None, ["autonomy_pause"], ["step"]),
@@ -398,7 +398,7 @@ async def test_each_tier_has_its_behaviour(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.7.4-1", "AQL-8.7.2-2")
-async def test_an_agent_has_its_own_policy_and_never_a_shorter_list_of_denials(here: AgentsHere) -> None:
+async def test_an_agent_has_its_own_policy_and_never_a_shorter_list_of_denials(here: AgentNode) -> None:
     agent = here.agent("client:policy", "other")
     await agent.start()
     assert "nextStepRisk" in await agent.directive("read_file notes.txt")  # its own autoApprove is empty
@@ -421,7 +421,7 @@ async def test_an_agent_has_its_own_policy_and_never_a_shorter_list_of_denials(h
 
 
 @pytest.mark.req("AQL-X-3")
-async def test_one_live_execution_per_agent(here: AgentsHere) -> None:
+async def test_one_live_execution_per_agent(here: AgentNode) -> None:
     agent = here.agent("client:one")
     first = await agent.start()
     refused = await failed(agent.start())
@@ -434,7 +434,7 @@ async def test_one_live_execution_per_agent(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-X-3", "AQL-8.6.2-1")
-async def test_agents_never_use_each_others_grants(here: AgentsHere) -> None:
+async def test_agents_never_use_each_others_grants(here: AgentNode) -> None:
     one, two = here.agent("client:pair", "one"), here.agent("client:pair", "two")
     await one.start()
     await two.start()
@@ -450,7 +450,7 @@ async def test_agents_never_use_each_others_grants(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.6.1-2")
-async def test_a_required_client_acts_only_inside_an_execution(here: AgentsHere) -> None:
+async def test_a_required_client_acts_only_inside_an_execution(here: AgentNode) -> None:
     agent = here.agent("client:required")
     assert await agent.refusal() == "execution_required"
     await agent.start()
@@ -461,7 +461,7 @@ async def test_a_required_client_acts_only_inside_an_execution(here: AgentsHere)
 
 
 @pytest.mark.req("AQL-8.6.4-3", "AQL-8.6.4-6", "AQL-8.7.1-2", "AQL-X-9")
-async def test_monitoring_judges_and_stops_nothing(here: AgentsHere) -> None:
+async def test_monitoring_judges_and_stops_nothing(here: AgentNode) -> None:
     agent = here.agent("client:monitored", "short")
     before = here.loop.plan
     here.loop.replan(SafetyPlan(mode="monitoring", agents=before.agents))
@@ -505,7 +505,7 @@ async def test_monitoring_judges_and_stops_nothing(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.6.4-7", "AQL-8.7.1-2")
-async def test_logging_records_and_judges_nothing(here: AgentsHere) -> None:
+async def test_logging_records_and_judges_nothing(here: AgentNode) -> None:
     agent = here.agent("client:logged")
     before = here.loop.plan
     here.loop.replan(SafetyPlan(mode="logging"))
@@ -523,13 +523,13 @@ async def test_logging_records_and_judges_nothing(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-X-3")
-async def test_clients_that_cannot_be_told_apart_are_sent_for_a_token(here: AgentsHere) -> None:
+async def test_clients_that_cannot_be_distinguished_are_asked_for_a_token(here: AgentNode) -> None:
     refused = await failed(here.agent("local").start())
     assert refused.code == "PERMISSION_DENIED" and refused.details is not None
     assert refused.details["reason"] == "named_credential_required"
 
 
-async def test_a_silent_agent_has_failed_after_a_while(here: AgentsHere) -> None:
+async def test_a_silent_agent_has_failed_after_a_while(here: AgentNode) -> None:
     agent = here.agent("client:silent")
     await agent.start()
     here.clock.ahead += 1801
@@ -540,7 +540,7 @@ async def test_a_silent_agent_has_failed_after_a_while(here: AgentsHere) -> None
     assert answer["status"] == "failed" and answer["error"]["code"] == "INTERNAL_ERROR"
 
 
-async def test_the_state_of_the_check_is_explained(here: AgentsHere, tmp_path: Path) -> None:
+async def test_the_state_of_the_check_is_explained(here: AgentNode, tmp_path: Path) -> None:
     guard = here.node.calls.dispatch.guard
     (check,) = [check for check in guard.checks if check.number == 5]
     route = here.node.calls.catalog.namespace.link_items[0].tools[0]

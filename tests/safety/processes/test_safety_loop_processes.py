@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gate.held_calls import Diary, served
+from tests.gate.held_calls import ActuatorLog, actuator_table
 from tests.support import intervals
 from tests.support.node_process import RunningNode, Wire, running_node, wait_for
 
@@ -69,7 +69,7 @@ def test_a_block_survives_a_kill_and_only_an_operator_with_a_key_sees_the_code(t
     )
     public = (home / "interlock" / "keys" / "ada.pub").read_text().strip()
     extra = f'[[anchor]]\nname = "ada"\nkey = {json.dumps(public)}\napproves = ["*"]\n{SAFETY}'
-    servers = {"plant": served(Diary(tmp_path / "diary.jsonl"))}
+    servers = {"plant": actuator_table(ActuatorLog(tmp_path / "diary.jsonl"))}
     assert made.returncode == 0
     with running_node(tmp_path, servers, extra, settings=SOON) as node:
         token = json.loads(run(node, home, "access", "token", "--for", "client", "--name", "laptop").stdout)["token"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.safety.agent_lines import PLACED, Lines
-from tests.safety.agents import LOOK, AgentsHere, agents_here
+from tests.safety.agents import LOOK, AgentNode, agent_node
 from tests.servers.start import raw
 
 from interlock.aql.loop_operations import DECLARATIONS
@@ -25,13 +25,13 @@ ON = '[gate]\nmode = "open"\n[safety]\nmode = "enforcing"\npreapproved = true\n'
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentsHere]:
-    async with agents_here(tmp_path_factory.mktemp("surface"), ON + RAW) as found:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentNode]:
+    async with agent_node(tmp_path_factory.mktemp("surface"), ON + RAW) as found:
         yield found
 
 
 @pytest.fixture
-def mode(here: AgentsHere) -> Any:
+def mode(here: AgentNode) -> Any:
     before = here.loop.plan
     yield here.loop.replan
     here.loop.replan(before)
@@ -39,7 +39,7 @@ def mode(here: AgentsHere) -> Any:
 
 @pytest.mark.req("AQL-8.5.4-2", "AQL-8.6.1-3", "AQL-8.7.4-2", "AQL-8.7.2-4", "AQL-8.7.1-3", "AQL-8.7.3-2")
 @pytest.mark.req("AQL-C.intro-10", "AQL-8.7.2-15")
-async def test_introspection_shows_the_loop_and_where_its_operations_belong(here: AgentsHere) -> None:
+async def test_introspection_shows_the_loop_and_where_its_operations_belong(here: AgentNode) -> None:
     client = await Lines(here, "aql").greet()
     listed = await client.introspect(query="operations", search="execution agent challenge confirm")
     assert listed["_protocol"]["capabilities"]["execution_safety_loop"] == "enforcing"
@@ -69,7 +69,7 @@ async def test_introspection_shows_the_loop_and_where_its_operations_belong(here
 
 
 @pytest.mark.req("AQL-8.6.5-1")
-async def test_the_rule_is_told_to_agents(here: AgentsHere) -> None:
+async def test_the_rule_is_shown_to_agents(here: AgentNode) -> None:
     client = await Lines(here, "aql").greet()
     rule = "report every action before you take it"
     tools = {one["name"]: one for one in (await client.request("tools/list", {}))["result"]["tools"]}
@@ -80,7 +80,7 @@ async def test_the_rule_is_told_to_agents(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.6.3-3", "AQL-8.6.3-4", "AQL-8.6.3-5", "AQL-8.6.3-6", "AQL-8.6.3-7", "AQL-4.3-1")
-async def test_reports_have_the_parameters_of_the_table(here: AgentsHere) -> None:
+async def test_reports_have_the_parameters_of_the_table(here: AgentNode) -> None:
     client = await Lines(here, "aql").greet()
     await client.do("execute_agent", element_name="coder")
     said = {"element_name": "coder", "nextActionHint": LOOK}
@@ -111,7 +111,7 @@ async def test_reports_have_the_parameters_of_the_table(here: AgentsHere) -> Non
 
 @pytest.mark.req("AQL-8.6.2-1", "AQL-8.6.2-4", "AQL-X-12")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_operations_pass_once_each_as_they_were_reported(here: AgentsHere, era: str) -> None:
+async def test_operations_pass_once_each_as_they_were_reported(here: AgentNode, era: str) -> None:
     client = Lines(here, "aql")
     if era == "legacy":
         await client.greet()
@@ -132,7 +132,7 @@ async def test_operations_pass_once_each_as_they_were_reported(here: AgentsHere,
 
 @pytest.mark.req("AQL-8.6.7-1", "AQL-8.6.5-1", "AQL-8.6.1-1")
 async def test_a_loop_that_is_off_is_unavailable_and_says_so(tmp_path: Path) -> None:
-    async with agents_here(tmp_path, '[gate]\nmode = "open"\n') as here:
+    async with agent_node(tmp_path, '[gate]\nmode = "open"\n') as here:
         client = await Lines(here, "aql").greet()
         listed = await client.introspect(query="operations", first=100)
         assert listed["_protocol"]["capabilities"]["execution_safety_loop"] == "disabled"
@@ -147,7 +147,7 @@ async def test_a_loop_that_is_off_is_unavailable_and_says_so(tmp_path: Path) -> 
 
 
 @pytest.mark.req("AQL-8.6.1-4", "AQL-8.6.7-2")
-async def test_the_capability_follows_the_mode(here: AgentsHere, mode: Any) -> None:
+async def test_the_capability_follows_the_mode(here: AgentNode, mode: Any) -> None:
     client = await Lines(here, "aql").greet()
     for word in ("monitoring", "logging", "disabled", "enforcing"):
         mode(SafetyPlan(mode=word))
@@ -156,7 +156,7 @@ async def test_the_capability_follows_the_mode(here: AgentsHere, mode: Any) -> N
 
 
 @pytest.mark.req("AQL-8.6.6-1", "AQL-8.7.3-8")
-async def test_the_loop_alone_serves_seven_operations_and_judges_foreign_actions(here: AgentsHere) -> None:
+async def test_the_loop_alone_serves_seven_operations_and_judges_foreign_actions(here: AgentNode) -> None:
     client = await Lines(here, "safety").greet()
     tools = [one["name"] for one in (await client.request("tools/list", {}))["result"]["tools"]]
     assert tools == ["mcp_aql_create", "mcp_aql_read", "mcp_aql_execute"]
@@ -173,7 +173,7 @@ async def test_the_loop_alone_serves_seven_operations_and_judges_foreign_actions
 
 
 @pytest.mark.req("AQL-X-2")
-async def test_an_agent_of_the_loop_alone_learns_of_its_approval_by_reporting(here: AgentsHere, mode: Any) -> None:
+async def test_an_agent_of_the_loop_alone_learns_of_its_approval_by_reporting(here: AgentNode, mode: Any) -> None:
     client = await Lines(here, "safety").greet()
     mode(SafetyPlan(mode="enforcing"))
     for decision in ("approve", "deny"):
@@ -196,7 +196,7 @@ async def test_an_agent_of_the_loop_alone_learns_of_its_approval_by_reporting(he
 
 
 @pytest.mark.req("AQL-X-3")
-async def test_executions_belong_to_a_session_and_end_with_it(here: AgentsHere) -> None:
+async def test_executions_belong_to_a_session_and_end_with_it(here: AgentNode) -> None:
     one, two = await Lines(here, "aql").greet(), await Lines(here, "aql").greet()
     for client in (one, two):
         assert (await client.do("execute_agent", element_name="coder"))["data"]["status"] == "running"
@@ -219,7 +219,7 @@ async def test_executions_belong_to_a_session_and_end_with_it(here: AgentsHere) 
 
 
 @pytest.mark.req("AQL-8.6.3-1", "AQL-8.6.2-1")
-async def test_every_way_to_act_is_reported(here: AgentsHere) -> None:
+async def test_every_way_to_act_is_reported(here: AgentNode) -> None:
     agent = here.agent("client:ways")
     (uri, *_) = [one["uri"] for one in (await here.ask("resources/list", {}, who=agent.client).result())["resources"]]
     await agent.start()
@@ -247,7 +247,7 @@ async def test_every_way_to_act_is_reported(here: AgentsHere) -> None:
 
 @pytest.mark.req("AQL-8.8.4-1")
 async def test_no_byte_that_an_agent_gets_and_no_log_holds_a_code(
-    here: AgentsHere, caplog: pytest.LogCaptureFixture
+    here: AgentNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     secrets: list[str] = []

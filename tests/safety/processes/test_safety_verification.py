@@ -19,7 +19,7 @@ import pytest_asyncio
 from msgspec import Raw
 from tests.gate.held_calls import ADA, anchor
 from tests.safety.agent_lines import Lines
-from tests.safety.agents import ENFORCING, LOOK, Agent, AgentsHere, agents_here, failed
+from tests.safety.agents import ENFORCING, LOOK, Agent, AgentNode, agent_node, failed
 from tests.servers.minting import mint
 from tests.support.node_with_clock import AheadClock
 
@@ -46,13 +46,13 @@ WRONG = "0" * 26
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentsHere]:
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentNode]:
     extra = f"{ENFORCING}[safety.agents.declared]\nrisk_tolerance = 'moderate'\n"
-    async with agents_here(tmp_path_factory.mktemp("agents"), extra) as found:
+    async with agent_node(tmp_path_factory.mktemp("agents"), extra) as found:
         yield found
 
 
-async def blocked(here: AgentsHere, client: str, name: str = "coder") -> tuple[Agent, str]:
+async def blocked(here: AgentNode, client: str, name: str = "coder") -> tuple[Agent, str]:
     agent = here.agent(client, name)
     await agent.start()
     directive = await agent.directive(DENIED)
@@ -61,11 +61,11 @@ async def blocked(here: AgentsHere, client: str, name: str = "coder") -> tuple[A
     return agent, notice["metadata"]["verificationId"]
 
 
-def wall(here: AgentsHere) -> float:
+def wall(here: AgentNode) -> float:
     return here.clock.wall()
 
 
-async def prove(here: AgentsHere, id: str, answer: str | None = None) -> Presented:
+async def prove(here: AgentNode, id: str, answer: str | None = None) -> Presented:
     approval = here.inbox.get(id)
     assert approval is not None
     now = wall(here)
@@ -82,7 +82,7 @@ async def prove(here: AgentsHere, id: str, answer: str | None = None) -> Present
 
 
 @pytest.mark.req("AQL-8.8.2-5", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.8-1", "AQL-8.8.3-4", "AQL-8.8.2-8")
-async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: AgentsHere) -> None:
+async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:v1")
     (execution,) = here.loop.executions.live_of(here.loop.blocks.of_principal("client:v1")[0].agent)
     state = execution.answer()
@@ -106,7 +106,7 @@ async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: Agents
     assert await agent.refusal() == "unreported_action"  # as ever
 
 
-async def test_nothing_of_a_blocked_agents_client_passes_beside_calls(here: AgentsHere) -> None:
+async def test_nothing_of_a_blocked_agents_client_passes_beside_calls(here: AgentNode) -> None:
     await blocked(here, "client:n1")
     inside = here.agent("client:n2")
     await inside.start()
@@ -119,7 +119,7 @@ async def test_nothing_of_a_blocked_agents_client_passes_beside_calls(here: Agen
 
 
 @pytest.mark.req("AQL-8.8.2-6", "AQL-8.8-1")
-async def test_a_wrong_code_makes_the_right_one_void(here: AgentsHere) -> None:
+async def test_a_wrong_code_makes_the_right_one_void(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:v2")
     code = here.shown(id)
     wrong = await failed(agent.verify(id, WRONG))
@@ -137,7 +137,7 @@ async def test_a_wrong_code_makes_the_right_one_void(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.8.2-7", "AQL-8.8.2-8")
-async def test_a_challenge_expires_and_counts_as_failed(here: AgentsHere) -> None:
+async def test_a_challenge_expires_and_counts_as_failed(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:v3")
     code = here.shown(id)
     (approval,) = here.waiting(agent.client)
@@ -162,7 +162,7 @@ async def test_a_challenge_expires_and_counts_as_failed(here: AgentsHere) -> Non
 
 @pytest.mark.req("AQL-8.8.2-8")
 async def test_a_challenge_that_ended_and_was_forgotten_unblocks_nobody(
-    here: AgentsHere, monkeypatch: pytest.MonkeyPatch
+    here: AgentNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent, id = await blocked(here, "client:v3f")
     code = here.shown(id)
@@ -177,7 +177,7 @@ async def test_a_challenge_that_ended_and_was_forgotten_unblocks_nobody(
 
 @pytest.mark.req("AQL-8.8.2-5")
 async def test_a_code_is_compared_in_constant_time_however_a_person_writes_it(
-    here: AgentsHere, monkeypatch: pytest.MonkeyPatch
+    here: AgentNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent, id = await blocked(here, "client:v3t")
     compared: list[tuple[str, str]] = []
@@ -199,7 +199,7 @@ async def test_a_code_is_compared_in_constant_time_however_a_person_writes_it(
 
 
 @pytest.mark.req("AQL-8.8.3-6", "AQL-8.7.3-6", "AQL-8.8.1-3", "AQL-8.8.2-4", "AQL-8.6.4-3", "AQL-8.8.3-4")
-async def test_a_verify_pause_names_its_challenge_and_makes_no_second_one(here: AgentsHere) -> None:
+async def test_a_verify_pause_names_its_challenge_and_makes_no_second_one(here: AgentNode) -> None:
     agent = here.agent("client:v4")
     other = here.agent("client:v4", "declared")
     await agent.start()
@@ -219,7 +219,7 @@ async def test_a_verify_pause_names_its_challenge_and_makes_no_second_one(here: 
 
 
 @pytest.mark.req("AQL-8.8.3-8", "AQL-8.8.3-7", "AQL-8.7.3-6", "AQL-8.6.4-3")
-async def test_a_verify_pause_ends_with_its_challenge(here: AgentsHere) -> None:
+async def test_a_verify_pause_ends_with_its_challenge(here: AgentNode) -> None:
     agent = here.agent("client:v5")
     await agent.start()
     first = (await agent.directive(RISKY))["notifications"][0]["metadata"]["verificationId"]
@@ -238,7 +238,7 @@ async def test_a_verify_pause_ends_with_its_challenge(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.8.3-5")
-async def test_another_name_is_no_way_around_a_block(here: AgentsHere) -> None:
+async def test_another_name_is_no_way_around_a_block(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:v6")
     for name in ("coder", "CODER", "c\u043eder", "somebody else"):
         refused = await failed(here.agent(agent.client, name).start())
@@ -254,8 +254,8 @@ async def test_another_name_is_no_way_around_a_block(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.7.3-7", "AQL-8.8.1-2", "AQL-8.7.3-8", "AQL-8.8.2-4")
-async def test_every_running_agent_hears_of_a_block_and_of_nothing_said(
-    here: AgentsHere, monkeypatch: pytest.MonkeyPatch
+async def test_every_running_agent_learns_of_a_block_and_of_nothing_else(
+    here: AgentNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [here.agent("client:v7-b"), here.agent("client:v7-a", "declared")]
     at = here.clock.wall()
@@ -275,7 +275,7 @@ async def test_every_running_agent_hears_of_a_block_and_of_nothing_said(
 
 
 @pytest.mark.req("AQL-8.8.5-1", "AQL-8.8.5-2", "AQL-8.8.5-4")
-async def test_codes_cannot_be_guessed_in_numbers(here: AgentsHere) -> None:
+async def test_codes_cannot_be_guessed_in_numbers(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:v8")
     code = here.shown(id)
     for number in range(10):
@@ -304,7 +304,7 @@ async def test_codes_cannot_be_guessed_in_numbers(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.8-1")
-async def test_unknown_and_foreign_challenges_count_for_who_tried(here: AgentsHere) -> None:
+async def test_unknown_and_foreign_challenges_count_for_who_tried(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:v9")
     other = here.agent("client:v9-other")
     for number in range(10):
@@ -316,7 +316,7 @@ async def test_unknown_and_foreign_challenges_count_for_who_tried(here: AgentsHe
 
 
 @pytest.mark.req("AQL-8.7.3-9", "AQL-8.7.3-4")
-async def test_an_agent_confirms_nothing_with_what_it_knows(here: AgentsHere) -> None:
+async def test_an_agent_confirms_nothing_with_what_it_knows(here: AgentNode) -> None:
     agent, other = here.agent("client:t1"), here.agent("client:t1-other")
     await agent.start()
     await agent.directive("git push origin main")
@@ -348,7 +348,7 @@ async def test_an_agent_confirms_nothing_with_what_it_knows(here: AgentsHere) ->
 
 
 @pytest.mark.req("AQL-8.8.3-4", "AQL-8.8.3-4")
-async def test_an_operator_unblocks_with_a_proof_and_is_named(here: AgentsHere) -> None:
+async def test_an_operator_unblocks_with_a_proof_and_is_named(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:op")
     deciding = here.node.calls.deciding
     assert (await deciding.approve(id, None, by="local")).message == "proof_invalid"  # type: ignore[union-attr]
@@ -364,7 +364,7 @@ async def test_an_operator_unblocks_with_a_proof_and_is_named(here: AgentsHere) 
 
 
 @pytest.mark.req("AQL-8.8.3-4")
-async def test_an_operator_denies_a_challenge_and_the_block_stays(here: AgentsHere) -> None:
+async def test_an_operator_denies_a_challenge_and_the_block_stays(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:op2")
     code = here.shown(id)
     await here.node.calls.deciding.deny(id, by="operator:ada", reason="no")
@@ -373,7 +373,7 @@ async def test_an_operator_denies_a_challenge_and_the_block_stays(here: AgentsHe
 
 
 @pytest.mark.req("AQL-8.8.3-4", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.7.3-7", "AQL-8.8.3-5", "AQL-X-9")
-async def test_neither_time_nor_mode_lifts_a_block(here: AgentsHere) -> None:
+async def test_neither_time_nor_mode_lifts_a_block(here: AgentNode) -> None:
     agent, _ = await blocked(here, "client:long")
     before = here.loop.plan
     here.clock.ahead += 90_000
@@ -395,7 +395,7 @@ async def test_neither_time_nor_mode_lifts_a_block(here: AgentsHere) -> None:
 
 
 @pytest.mark.req("AQL-8.8.2-1", "AQL-8.8.2-2", "AQL-8.8.4-3")
-async def test_codes_are_unpredictable(here: AgentsHere) -> None:
+async def test_codes_are_unpredictable(here: AgentNode) -> None:
     make = inspect.unwrap(codes.new_code)  # these are nobody's, and are not looked for in what agents heard
     made = {make() for _ in range(100_000)}
     assert len(made) == 100_000 and all(
@@ -412,7 +412,7 @@ async def test_codes_are_unpredictable(here: AgentsHere) -> None:
 
 @pytest.mark.req("AQL-8.8.2-2")
 async def test_the_id_of_a_challenge_does_not_depend_on_its_code(
-    here: AgentsHere, monkeypatch: pytest.MonkeyPatch
+    here: AgentNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     same = codes.new_code()
     monkeypatch.setattr(codes, "new_code", lambda: same)
@@ -422,7 +422,7 @@ async def test_the_id_of_a_challenge_does_not_depend_on_its_code(
 
 
 @pytest.mark.req("AQL-8.8-1")
-async def test_no_sequence_of_calls_without_a_code_leads_to_a_grant(here: AgentsHere) -> None:
+async def test_no_sequence_of_calls_without_a_code_leads_to_a_grant(here: AgentNode) -> None:
     choice = random.Random(15)
     for number in range(3):
         agent, id = await blocked(here, f"client:walk-{number}")
@@ -450,7 +450,7 @@ async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     clock, heard = AheadClock(), []
-    async with agents_here(tmp_path, ENFORCING, clock) as here:
+    async with agent_node(tmp_path, ENFORCING, clock) as here:
         agent, id = await blocked(here, "client:k1")
         guesser, lost = await blocked(here, "client:k2")
         secrets = [here.shown(id), here.shown(lost)]
@@ -462,7 +462,7 @@ async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
         await paused.start()
         heard.append(str(await paused.report(RISKY)))
         secrets += [here.shown(one.id) for one in here.waiting("client:k3")]
-    async with agents_here(tmp_path, ENFORCING, clock) as here:
+    async with agent_node(tmp_path, ENFORCING, clock) as here:
         agent, guesser = here.agent("client:k1"), here.agent("client:k2")
         assert here.codes.find_code(id) is None  # a hash cannot be shown
         heard.append(str(await failed(agent.start())))
@@ -487,7 +487,7 @@ async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
 @pytest.mark.req("AQL-2.3.4-1", "AQL-8.4.3-1", "AQL-X-4")
 async def test_a_challenge_is_answered_after_a_restart_while_it_lasts(tmp_path: Path) -> None:
     config = f"[approvals]\nexpiry_s = 7200\n{ENFORCING}"
-    async with agents_here(tmp_path, config) as here:
+    async with agent_node(tmp_path, config) as here:
         _, id = await blocked(here, "client:r1")
         code = here.shown(id)
         (challenge,) = here.waiting("client:r1")
@@ -496,7 +496,7 @@ async def test_a_challenge_is_answered_after_a_restart_while_it_lasts(tmp_path: 
         await done.start()
         ended = await done.complete(summary="weeded")
         recorded = await here.audited("agents/step")
-    async with agents_here(tmp_path, config) as here:
+    async with agent_node(tmp_path, config) as here:
         assert recorded and (await here.audited("agents/step"))[: len(recorded)] == recorded
         own, other = [await Lines(here, "aql", client).greet() for client in ("client:r2", "client:r1")]
         asked = {"execution_id": ended["execution_id"]}
@@ -511,18 +511,18 @@ async def test_a_challenge_is_answered_after_a_restart_while_it_lasts(tmp_path: 
 
 @pytest.mark.req("AQL-8.8.3-3")
 async def test_a_block_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
-    async with agents_here(tmp_path) as here:
+    async with agent_node(tmp_path) as here:
         await blocked(here, "client:torn")
         (entry,) = await here.node.stores.store.kv.entries(BUCKET, 0.0)
         await here.node.stores.store.kv.put(BUCKET, entry.key, entry.value[:20], 0.0)
     with pytest.raises(Damaged, match="block of an agent"):
-        async with agents_here(tmp_path):
+        async with agent_node(tmp_path):
             pass
 
 
 @pytest.mark.req("AQL-X-16")
 async def test_without_a_channel_for_codes_no_agent_starts(tmp_path: Path) -> None:
-    async with agents_here(tmp_path, ENFORCING, anchored=anchor("ada", ADA, "files.*", "agent.known")) as here:
+    async with agent_node(tmp_path, ENFORCING, anchored=anchor("ada", ADA, "files.*", "agent.known")) as here:
         assert (await here.agent("client:x", "known").start())["status"] == "running"
         await here.agent("client:x", "known").complete()
         refused = await failed(here.agent("client:x").start())
@@ -532,7 +532,7 @@ async def test_without_a_channel_for_codes_no_agent_starts(tmp_path: Path) -> No
 
 @pytest.mark.req("AQL-8.6.1-1")
 async def test_disabled_costs_nothing(tmp_path: Path) -> None:
-    async with agents_here(tmp_path, "") as here:
+    async with agent_node(tmp_path, "") as here:
         guard = here.node.calls.dispatch.guard
         assert 5 not in [check.number for check in guard.checks]
         entered: set[str] = set()  # files whose code a call runs: what is not run takes no time
@@ -550,7 +550,7 @@ async def test_disabled_costs_nothing(tmp_path: Path) -> None:
         assert here.loop.evaluations == 0 and here.node.calls.safety.watch.is_needed is False
 
 
-async def _functions_of_a_call(here: AgentsHere) -> int:
+async def _functions_of_a_call(here: AgentNode) -> int:
     """How many functions one call runs, the fewest of several: nothing of it is the machine's, as a time would be."""
     counts = []
     for _ in range(5):
@@ -573,7 +573,7 @@ async def _functions_of_a_call(here: AgentsHere) -> int:
 @pytest.mark.req("AQL-8.6.1-1")
 async def test_a_call_takes_as_long_with_the_loop_off_as_before_it_was_ever_on(tmp_path: Path) -> None:
     """Told by what a call runs: exactly as much, so what a benchmark could measure is its own noise."""
-    async with agents_here(tmp_path, "") as here:
+    async with agent_node(tmp_path, "") as here:
         never = await _functions_of_a_call(here)
         here.loop.replan(SafetyPlan(mode="enforcing", preapproved=True, require=("client:other",)))
         other = here.agent("client:other")
@@ -587,14 +587,14 @@ async def test_a_call_takes_as_long_with_the_loop_off_as_before_it_was_ever_on(t
         assert here.loop.evaluations == evaluated > 0
 
 
-async def test_concurrent_guesses_are_one_code_each(here: AgentsHere) -> None:
+async def test_concurrent_guesses_are_one_code_each(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:race")
     answers = await asyncio.gather(*(agent.verify(id, here.shown(id)) for _ in range(5)), return_exceptions=True)
     assert sum(isinstance(one, dict) for one in answers) == 1
 
 
 @pytest.mark.req("AQL-X-1")
-async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentsHere) -> None:
+async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:shown")
     inbox = here.node.calls.approvals
     # The proof of an approval shows nothing either.
@@ -614,7 +614,7 @@ async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentsHere) -> No
     assert (await agent.verify(id, shown.code))["verified"] is True
 
 
-async def test_operators_list_order_and_abort(here: AgentsHere) -> None:
+async def test_operators_list_order_and_abort(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:ops", "gardener")
     operations = here.node.get(AgentParts).operations
     (one,) = [one for one in operations.list_all().agents if one.principal == agent.client]
@@ -638,7 +638,7 @@ async def test_channels_bring_the_code_to_operators_and_not_in_arguments(
     script.write_text(f'#!/bin/sh\necho "$@" > {argv}\ncat > {said}\n')
     script.chmod(0o700)
     channel = f'[approvals]\nchannels = ["command"]\ncommand = ["{script}"]\n'
-    async with agents_here(tmp_path, channel + ENFORCING, anchored="") as here:
+    async with agent_node(tmp_path, channel + ENFORCING, anchored="") as here:
         agent, id = await blocked(here, "client:channel")
         await here.until(lambda: said.exists() and said.read_text().endswith("\n"))
         notice = json.loads(said.read_text())
@@ -661,7 +661,7 @@ async def test_channels_bring_the_code_to_operators_and_not_in_arguments(
 @pytest.mark.parametrize(
     "hint", ["drop_table users", "executing shell command: rm -rf /var", "DELETE_ALL records", "dr\u043ep_table users"]
 )
-async def test_a_denied_action_blocks_and_starts_verification(here: AgentsHere, hint: str) -> None:
+async def test_a_denied_action_blocks_and_starts_verification(here: AgentNode, hint: str) -> None:
     agent = here.agent(f"client:deny-{hint}")
     await agent.start()
     directive = await agent.directive(hint)
@@ -673,7 +673,7 @@ async def test_a_denied_action_blocks_and_starts_verification(here: AgentsHere, 
 
 
 @pytest.mark.req("AQL-8.7.3-3")
-async def test_a_call_that_the_gate_holds_is_told_and_keeps_its_grant(here: AgentsHere) -> None:
+async def test_a_call_held_by_the_gate_is_reported_and_keeps_its_grant(here: AgentNode) -> None:
     agent = here.agent("client:held")
     await agent.start()
     await agent.directive("calling plant.fire at noon")

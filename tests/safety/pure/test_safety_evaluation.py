@@ -167,7 +167,7 @@ def test_the_score_follows_the_danger_and_is_only_ever_raised() -> None:
 
 
 @pytest.mark.req("AQL-8.7.2-13", "AQL-8.7.2-14")
-def test_tolerance_adds_pauses_and_relaxes_only_where_it_is_told_to() -> None:
+def test_tolerance_adds_pauses_and_relaxes_only_where_configured() -> None:
     assert verdict("look at it", also=25, risk_tolerance="conservative") is StepVerdict.CONTINUE
     assert judged("look at it", also=26, risk_tolerance="conservative").stage == 5
     quiet = judged("look at it", also=20, risk_tolerance="conservative")
@@ -204,7 +204,7 @@ def test_the_real_call_is_judged_by_all_its_names() -> None:
 
 
 @pytest.mark.parametrize("hint", ["", "   ", "\u200b\u200b", "do it", "read_file", "x" * 50])
-def test_a_hint_that_says_too_little_is_told_so_with_an_example(hint: str) -> None:
+def test_a_hint_that_says_too_little_is_refused_with_an_example(hint: str) -> None:
     fault = find_hint_fault(hint, lambda name: False)
     assert fault is not None and "calling write_file" in fault
 
@@ -237,7 +237,7 @@ def test_hostile_hints_take_linear_time(unit: str) -> None:
     assert large < 12 * small + 0.05
 
 
-def test_a_hint_of_characters_that_stand_for_many_is_refused_quickly() -> None:
+def test_a_hint_with_wildcards_is_refused_quickly() -> None:
     text = "drop_table " + "\ufdfa" * (HINT_CHARS_MAX - 11)  # each stands for 18
     begun = time.process_time()
     fault = find_hint_fault(text, lambda name: False)

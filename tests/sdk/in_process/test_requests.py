@@ -20,7 +20,7 @@ def test_the_three_printed_requests_are_valid() -> None:
 
 
 @pytest.mark.req("AQL-4.2-1")
-def test_a_parameter_stands_in_params_or_beside_it_and_params_wins() -> None:
+def test_a_parameter_is_in_params_or_beside_it_and_params_wins() -> None:
     library = Library()
     assert library.ask("read", "get_user", user_id="a") == library.ask("read", "get_user", params={"user_id": "a"})
     library.ask("read", "get_user", user_id="top", params={"user_id": "inside"})
@@ -28,7 +28,7 @@ def test_a_parameter_stands_in_params_or_beside_it_and_params_wins() -> None:
 
 
 @pytest.mark.req("AQL-3.2-1")
-def test_the_first_wrong_step_is_told_and_no_handler_is_called() -> None:
+def test_the_first_wrong_step_is_reported_and_no_handler_is_called() -> None:
     library = Library()
     both = library.ask("create", "lst_users", params={"bogus": 1})
     assert both["error"]["code"] == "NOT_FOUND_OPERATION"
@@ -67,7 +67,7 @@ def test_exactly_one_endpoint_takes_each_operation() -> None:
 
 
 @pytest.mark.req("AQL-4.6-1", "AQL-4.6-2", "AQL-4.6.1-1", "AQL-4.6.2-2")
-def test_unknown_parameters_are_all_named_wherever_they_stand() -> None:
+def test_unknown_parameters_are_all_named_wherever_they_are() -> None:
     library = Library()
     error = library.ask("read", "get_user", params={"user_id": "a", "userId": 1, "bogus": 2})["error"]
     assert error["code"] == "VALIDATION_UNKNOWN_PARAM"
@@ -123,7 +123,7 @@ async def test_wrong_shapes_are_named_and_the_right_one_is_shown(request_text: s
 
 
 @pytest.mark.req("AQL-5.3-1")
-def test_a_missing_parameter_is_told_with_its_operation() -> None:
+def test_a_missing_parameter_is_reported_with_its_operation() -> None:
     error = Library().ask("create", "create_document")["error"]
     assert error["code"] == "VALIDATION_MISSING_PARAM"
     expected = (
@@ -154,7 +154,7 @@ async def test_a_handler_that_raises_is_an_internal_error_without_a_word_of_it()
     assert "RuntimeError" not in json.dumps(found)
 
 
-async def test_a_key_that_stands_twice_is_refused() -> None:
+async def test_a_duplicate_key_is_refused() -> None:
     library = Library()
     found, _ = await library.send("read", '{"operation":"get_user","params":{"user_id":"a","user_id":"b"}}')
     assert found["error"]["code"] == "VALIDATION_INVALID_VALUE"
@@ -219,7 +219,7 @@ def test_a_request_id_is_echoed_and_else_there_is_no_meta() -> None:
 
 
 @pytest.mark.req("AQL-C.warn-1")
-def test_warnings_stand_on_successes_without_repeats() -> None:
+def test_warnings_are_on_successes_without_repeats() -> None:
     library = Library()
     reply = library.ask("execute", "execute_wait")
     assert reply["warnings"] == [{"code": "DEPRECATION_WARNING", "message": "old", "severity": "low"}]

@@ -168,7 +168,7 @@ async def test_a_parent_that_never_answers_is_no_parent(state: Path) -> None:
         assert session.session_id == ""
 
 
-async def test_a_parent_that_forgot_the_session_is_registered_with_anew_on_the_same_link(state: Path) -> None:
+async def test_a_parent_that_forgot_the_session_is_registered_with_again_on_the_same_link(state: Path) -> None:
     async with aggregator() as parent:
         forgot = refusing(32116, "session_unknown")
         parent.answers["mcpax/heartbeat"] = forgot
@@ -289,7 +289,7 @@ async def refused_with(status: bytes, state: Path, path: str, token: str | None)
 @pytest.mark.parametrize(
     ("token", "said"), [("ils_wrong", "it does not accept our token"), (None, "it wants a token, and we have none")]
 )
-async def test_a_wrong_token_is_said_and_not_hammered(state: Path, token: str | None, said: str) -> None:
+async def test_a_wrong_token_is_reported_and_not_retried_at_once(state: Path, token: str | None, said: str) -> None:
     url, words = await refused_with(b"401 Unauthorized", state, "/ax", token)
     match = re.search(r"HTTP 401.* trying again in (\d+) s", words)
     assert match is not None
@@ -302,7 +302,7 @@ async def test_a_wrong_token_is_said_and_not_hammered(state: Path, token: str | 
 
 @pytest.mark.parametrize("path", ["", "/", "/mcp"])
 @pytest.mark.parametrize("status", [b"401 Unauthorized", b"404 Not Found", b"426 Upgrade Required"])
-async def test_an_address_that_is_not_the_door_for_subservers_is_said_to_be_none(
+async def test_an_address_that_is_not_the_endpoint_for_subservers_is_reported(
     state: Path, path: str, status: bytes
 ) -> None:
     _, words = await refused_with(status, state, path, None)

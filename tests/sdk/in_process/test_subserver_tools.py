@@ -99,7 +99,7 @@ async def test_a_signature_becomes_a_schema_and_a_docstring_a_description(leaf: 
     assert len(capability) == 10
 
 
-async def test_a_tool_of_which_nothing_is_said_is_the_gravest_kind(leaf: Subserver) -> None:
+async def test_a_tool_without_any_statement_has_the_gravest_class(leaf: Subserver) -> None:
     @leaf.tool
     def burn() -> None: ...
 
@@ -191,7 +191,7 @@ async def test_a_tool_may_write_its_result_itself_or_say_nothing(leaf: Subserver
         assert (await session.call("nothing"))["content"] == []
 
 
-async def test_a_failure_is_told_in_its_words_and_any_other_error_only_by_reference(
+async def test_a_failure_is_reported_in_its_words_and_any_other_error_only_by_reference(
     leaf: Subserver, caplog: pytest.LogCaptureFixture
 ) -> None:
     @leaf.tool(mutable=False)
@@ -227,7 +227,7 @@ async def test_an_unknown_tool_is_not_found(leaf: Subserver) -> None:
         assert answer["error"]["code"] == -32601
 
 
-async def test_progress_reaches_whoever_asked_for_it_from_both_kinds_of_function(leaf: Subserver) -> None:
+async def test_progress_reaches_its_requester_from_both_kinds_of_function(leaf: Subserver) -> None:
     @leaf.tool(mutable=False)
     def plain(context: Context, steps: int) -> str:
         for step in range(steps):
@@ -250,7 +250,7 @@ async def test_progress_reaches_whoever_asked_for_it_from_both_kinds_of_function
     assert hears[3:] == [{"progressToken": 7, "progress": 0.5}]
 
 
-async def test_a_cancelled_call_is_told_to_its_function_and_never_answered(leaf: Subserver) -> None:
+async def test_a_cancelled_call_is_reported_to_its_function_and_never_answered(leaf: Subserver) -> None:
     started = asyncio.Event()
     ended: list[str] = []
     finished = threading.Event()
@@ -397,7 +397,7 @@ async def test_notifications_go_up_from_any_thread_with_their_ids_untouched(leaf
         leaf.notify("tools/call")
 
 
-async def test_a_changed_offer_is_told_in_the_way_the_parent_listens(leaf: Subserver) -> None:
+async def test_a_changed_offer_is_reported_in_the_way_the_parent_listens(leaf: Subserver) -> None:
     async with serving(leaf) as session:
 
         @leaf.tool(mutable=False)

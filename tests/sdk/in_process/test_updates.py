@@ -86,7 +86,7 @@ def library() -> Library:
 
 
 @pytest.mark.req("AQL-4.5-1", "AQL-4.5-2")
-def test_what_is_updated_stands_in_input(library: Library) -> None:
+def test_updated_fields_are_in_input(library: Library) -> None:
     reply = library.ask("update", "update_document", params={"resource_id": "a", "input": {"title": "New"}})
     assert reply["data"]["title"] == "New"
     assert library.documents["a"].metadata.author == "alice"
@@ -118,7 +118,7 @@ def test_what_is_updated_stands_in_input(library: Library) -> None:
 
 
 @pytest.mark.req("AQL-4.5-2", "AQL-9.3.2-2")
-def test_identifiers_stand_beside_input(library: Library) -> None:
+def test_identifiers_are_beside_input(library: Library) -> None:
     shown = library.parameters("update_document")
     assert (shown["resource_id"]["required"], shown["input"]["type"]) == (True, "DocumentInput")
     assert shown["if_match"]["type"] == "string"

@@ -62,7 +62,7 @@ def test_a_number_is_no_date() -> None:
 
 
 @pytest.mark.req("AQL-4.7.2-2", "AQL-4.7.2-3")
-def test_times_are_told_in_utc_and_one_without_a_zone_is_an_error_of_the_program() -> None:
+def test_times_are_shown_in_utc_and_one_without_a_zone_is_an_error_of_the_program() -> None:
     assert plain(datetime(2026, 2, 4, 12, tzinfo=timezone(timedelta(hours=2)))) == "2026-02-04T10:00:00Z"
     with pytest.raises(TypeError, match="without a time zone"):
         plain(datetime(2026, 2, 4, 12))
@@ -129,7 +129,7 @@ def test_binary_data_is_base64_with_padding(content: str) -> None:
 
 
 @pytest.mark.req("AQL-4.7.1-3")
-def test_nul_stands_only_in_a_parameter_that_is_declared_to_take_it() -> None:
+def test_nul_is_only_in_a_parameter_that_is_declared_to_take_it() -> None:
     library = Library()
 
     @library.adapter.read

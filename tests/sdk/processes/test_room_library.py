@@ -108,7 +108,7 @@ async def test_a_tool_is_called_from_another_participant(node: RunningNode) -> N
 
 
 @pytest.mark.req("X-1-2", "X-4.1-4", "X-4.1.1-1")
-async def test_what_is_not_addressed_to_it_is_seen_and_not_performed(node: RunningNode) -> None:
+async def test_messages_addressed_to_others_are_seen_and_not_performed(node: RunningNode) -> None:
     async with with_tools(participant(node)) as agent:
         bare = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}", privilege="full"))
         other = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}", privilege="full"))
@@ -133,7 +133,7 @@ async def test_what_is_not_addressed_to_it_is_seen_and_not_performed(node: Runni
 
 
 @pytest.mark.req("X-4.1-4")
-async def test_an_answer_is_the_one_of_whom_was_asked_under_the_id_that_was_sent(node: RunningNode) -> None:
+async def test_an_answer_counts_only_from_the_asked_party_and_with_the_sent_id(node: RunningNode) -> None:
     robot = f"bare-{uuid.uuid4().hex[:8]}"
     bare = await Bare.join(node, "garden", token(node, robot, privilege="full"))
     other = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}", privilege="full"))
@@ -266,7 +266,7 @@ async def test_a_promotion_holds_from_the_next_call_on_the_same_connection(node:
         assert {peer.id: peer.privilege for peer in agent.who()}[target.id] == "full"
 
 
-async def test_nobody_there_too_slow_and_too_late_are_told_apart(node: RunningNode) -> None:
+async def test_absent_too_slow_and_too_late_are_distinguished(node: RunningNode) -> None:
     async with with_tools(participant(node)) as target, participant(node) as caller:
         with pytest.raises(NoAnswer, match="not in the room"):
             await caller.call("nobody", "x")
@@ -293,7 +293,7 @@ async def test_where_a_room_lets_them_the_restricted_answer(node: RunningNode) -
 
 
 @pytest.mark.req("X-4.1-3")
-async def test_what_cannot_work_is_said_before_or_at_once(node: RunningNode, unused_tcp_port: int) -> None:
+async def test_what_cannot_work_is_reported_before_or_at_once(node: RunningNode, unused_tcp_port: int) -> None:
     address = node.url.removesuffix("/mcp")
     for wrong in ("ftp://127.0.0.1", "ws://10.0.0.1:1", f"{address}/mcp", "ws://me:secret@127.0.0.1"):
         with pytest.raises(RoomInvalid):
@@ -318,7 +318,7 @@ async def test_what_cannot_work_is_said_before_or_at_once(node: RunningNode, unu
         await bare.leave()
 
 
-async def test_who_is_replaced_or_removed_is_told_and_does_not_come_back(node: RunningNode) -> None:
+async def test_a_replaced_or_removed_participant_is_informed_and_does_not_come_back(node: RunningNode) -> None:
     result = participant(node)
     listener = result.listen()
     await result.open()
@@ -397,7 +397,7 @@ async def test_a_proposal_is_rejected_withdrawn_or_decided_in_the_inbox(node: Ru
         assert target.done == []  # type: ignore[attr-defined]
 
 
-async def test_what_became_of_a_proposal_meanwhile_is_told_once(node: RunningNode) -> None:
+async def test_the_outcome_of_a_proposal_is_reported_once(node: RunningNode) -> None:
     """The gateway's events about proposals are stored, and resumed like all else."""
     async with participant(node) as target, participant(node) as human:
         agent = participant(node, "restricted")

@@ -115,7 +115,9 @@ async def _call(reader: Participant, total: int) -> list[int]:
 
 
 @pytest.mark.req("X-4.4.1-6")
-async def test_one_who_was_away_too_long_hears_what_is_still_kept(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_a_participant_that_was_away_too_long_receives_what_is_still_kept(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
     with running_node(tmp_path, {}, ROOMS.format(port=unused_tcp_port)) as node:
         address = f"ws://127.0.0.1:{unused_tcp_port}"
         secret = token(node, "reader", "short", "full")

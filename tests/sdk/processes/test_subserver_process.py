@@ -131,7 +131,7 @@ async def test_started_by_its_aggregator_it_speaks_through_its_pipes(tmp_path: P
         assert b"a stray print" in await process.stderr.read()
 
 
-async def test_a_child_told_to_end_deregisters_first(tmp_path: Path) -> None:
+async def test_a_child_that_is_asked_to_end_deregisters_first(tmp_path: Path) -> None:
     async with running(tmp_path, INTERLOCK_AX="stdio") as process:
         pipes = Pipes(process)
         pipes.grant(await pipes.hear("mcpax/register"))

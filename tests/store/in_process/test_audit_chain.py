@@ -135,12 +135,12 @@ def test_a_repeated_record_is_found(index: int) -> None:
     assert found(verify([*LOG[: index + 1], LOG[index], *LOG[index + 1 :]])) == (index + 2, Flaw.REORDERED)
 
 
-def test_removing_a_record_and_numbering_the_rest_anew_is_found() -> None:
+def test_removing_a_record_and_renumbering_the_rest_is_detected() -> None:
     renumbered = [*LOG[:1], *(ChainedRecord(old.sequence - 1, old.data, old.hash) for old in LOG[2:])]
     assert found(verify(renumbered)) == (2, Flaw.CHANGED)
 
 
-def test_a_history_computed_anew_is_found_by_the_head() -> None:
+def test_a_recomputed_history_is_detected_by_the_head() -> None:
     forged = chain(b"one", b"TWO", b"", b"four", b"five")
     assert found(verify(forged, head=HEAD)) == (5, Flaw.REWRITTEN)
     assert found(verify([*forged, *chain(b"six", start=Mark(5, forged[-1].hash))], head=HEAD)) == (5, Flaw.REWRITTEN)

@@ -329,7 +329,7 @@ async def test_two_processes_appending_to_one_log_keep_one_chain(tmp_path: Path)
 
 
 @pytest.mark.parametrize("appends", [0, 1, 3, 10, 40])
-async def test_a_process_killed_while_appending_leaves_a_valid_chain_with_all_it_was_told(
+async def test_a_process_killed_while_appending_leaves_a_valid_chain_with_every_accepted_record(
     tmp_path: Path, appends: int
 ) -> None:
     with start_appending(tmp_path, "victim", 1_000_000) as child:

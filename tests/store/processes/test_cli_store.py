@@ -29,7 +29,7 @@ def found(data: Path, token: str) -> TokenRecord | None:
     return asyncio.run(find())
 
 
-def test_a_token_made_without_a_node_is_kept_as_a_hash_and_opens_its_door(interlock: Interlock) -> None:
+def test_a_token_made_without_a_node_is_kept_as_a_hash_and_accepted_at_its_endpoint(interlock: Interlock) -> None:
     output = interlock("access", "token", "--for", "client", "--name", "ci", "--scope", "read", "--days", "2")
     token = output.out.strip()
     assert re.fullmatch(r"ilc_[0-9A-Za-z]{43}", token)

@@ -134,7 +134,7 @@ async def test_it_is_there_after_closing_and_opening(build: Callable[[], NamesLo
     await again.close()
 
 
-async def test_a_replica_hears_that_another_appended(backend: str, names_log: NamesLog, second: NamesLog) -> None:
+async def test_a_replica_notices_that_another_appended(backend: str, names_log: NamesLog, second: NamesLog) -> None:
     watch = second.watch()
     if not BACKENDS[backend].is_shared:
         assert watch is None

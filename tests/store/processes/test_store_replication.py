@@ -68,7 +68,7 @@ async def reachable(store: NatsStore, wanted: bool = True) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_watcher_hears_of_every_key_that_another_replica_writes(nats_server: NatsServer, node: str) -> None:
+async def test_a_watcher_receives_every_key_that_another_replica_writes(nats_server: NatsServer, node: str) -> None:
     async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
         await one.kv.put("b", "before", b"", NOW)
         watch = one.replication.watch("b")
@@ -86,7 +86,7 @@ async def test_a_watcher_hears_of_every_key_that_another_replica_writes(nats_ser
         assert [change async for change in watch] == []
 
 
-async def test_a_watcher_does_not_hear_of_its_own_writes_nor_of_what_they_replaced(
+async def test_a_watcher_does_not_receive_its_own_writes_or_what_they_replaced(
     nats_server: NatsServer, node: str
 ) -> None:
     async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
@@ -105,7 +105,7 @@ async def test_a_watcher_does_not_hear_of_its_own_writes_nor_of_what_they_replac
                 assert change.entry is None or not change.entry.value.startswith(b"theirs")
 
 
-async def test_a_watcher_that_listens_all_the_time_hears_none_of_its_own_writes(
+async def test_a_watcher_that_listens_all_the_time_receives_none_of_its_own_writes(
     nats_server: NatsServer, node: str
 ) -> None:
     async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
@@ -143,7 +143,7 @@ async def test_a_message_of_a_write_under_way_is_held_until_it_is_known_how_that
         assert change.entry.value == b"unanswered"
 
 
-async def test_a_write_that_was_done_although_it_timed_out_is_told_to_its_writer(
+async def test_a_write_that_was_done_although_it_timed_out_is_reported_to_its_writer(
     own_server: NatsServer, node: str
 ) -> None:
     async with opened(own_server.place(node)) as store:
@@ -161,7 +161,7 @@ async def test_a_write_that_was_done_although_it_timed_out_is_told_to_its_writer
         assert change.entry.value == b"late"
 
 
-async def test_what_comes_while_a_key_is_written_is_told_once_its_writer_knows(
+async def test_events_while_a_key_is_written_are_reported_once_its_writer_knows(
     nats_server: NatsServer, node: str
 ) -> None:
     async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
@@ -224,7 +224,7 @@ async def test_a_secret_that_cannot_be_read_for_a_moment_does_not_end_the_trying
         assert failures == 1
 
 
-async def test_a_watcher_that_is_slow_hears_the_last_of_each_key(nats_server: NatsServer, node: str) -> None:
+async def test_a_slow_watcher_receives_the_last_value_of_each_key(nats_server: NatsServer, node: str) -> None:
     async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
         watch = one.replication.watch("b")
         current_watch = one.replication.watch("b")
@@ -494,9 +494,7 @@ async def test_nodes_of_other_names_share_nothing(nats_server: NatsServer, node:
         assert await other.streams.last("s") == 0
 
 
-async def test_a_stream_that_somebody_deleted_is_not_made_anew_behind_our_back(
-    nats_server: NatsServer, node: str
-) -> None:
+async def test_a_deleted_stream_is_not_created_again_silently(nats_server: NatsServer, node: str) -> None:
     async with opened(nats_server.place(node)) as store:
         await store.streams.append("s", [b"1"])
         following, watch = store.replication.follow("s", 0), store.replication.watch("b")
@@ -522,7 +520,9 @@ async def test_a_stream_that_somebody_deleted_is_not_made_anew_behind_our_back(
                     await anext(entry)
 
 
-async def test_a_replica_does_not_go_on_with_streams_that_another_made_anew(nats_server: NatsServer, node: str) -> None:
+async def test_a_replica_does_not_continue_streams_that_another_created_again(
+    nats_server: NatsServer, node: str
+) -> None:
     async with opened(nats_server.place(node)) as store:
         watch = store.replication.watch("b")
         await store.kv.put("b", "before", b"", NOW)
@@ -645,7 +645,7 @@ async def test_a_server_without_tls_gets_no_credentials_where_tls_was_asked_for(
             pass
 
 
-async def test_a_server_is_believed_over_tls_by_whom_the_operator_names_and_by_no_other(tmp_path: Path) -> None:
+async def test_a_server_is_trusted_over_tls_only_by_the_operators_choice(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = NatsServer(
         tmp_path / "nats", f'tls {{ cert_file: "{authority.certificate}", key_file: "{authority.key}" }}'

@@ -135,7 +135,7 @@ async def test_an_id_goes_before_a_name_that_looks_like_it(tokens: TokenTable) -
     assert await tokens.find(token_hash(namesake), NOW) is not None
 
 
-async def test_revoking_what_is_not_there_or_revoked_already_revokes_nothing(tokens: TokenTable) -> None:
+async def test_revoking_a_missing_or_revoked_credential_revokes_nothing(tokens: TokenTable) -> None:
     _, record = await issue(tokens)
     assert await tokens.revoke("nobody", NOW) == ()
     assert await tokens.revoke("", NOW) == ()
@@ -182,7 +182,7 @@ async def test_the_token_itself_is_stored_nowhere(
 @pytest.mark.parametrize(
     "name", ["", " ", "a b", "-x", "a/b", "a:b", "a*", "a\n", "é", "a" * (NAME_LENGTH_MAX + 1), "\ud800"]
 )
-async def test_a_name_that_could_not_stand_in_a_principal_is_refused(tokens: TokenTable, name: str) -> None:
+async def test_a_name_that_cannot_be_part_of_a_principal_is_refused(tokens: TokenTable, name: str) -> None:
     with pytest.raises(BadTokenName, match="letters, digits"):
         await issue(tokens, name)
     assert await tokens.list(NOW) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.wire.json_texts import VALUES, damaged, written
+from tests.wire.json_texts import VALUES, damaged_text, json_text
 
 from interlock.wire.jsonrpc.codec import (
     ID_BYTES_MAX,
@@ -101,7 +101,7 @@ def agree(data: bytes) -> None:
 def test_damaged_messages_are_read_as_the_standard_library_reads_them(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(2500):
-        agree(damaged(chance.choice(SEEDS), chance))
+        agree(damaged_text(chance.choice(SEEDS), chance))
 
 
 @given(st.binary(max_size=64))
@@ -126,19 +126,19 @@ MEMBERS = st.fixed_dictionaries(
 )
 
 
-@given(written(MEMBERS))
+@given(json_text(MEMBERS))
 def test_envelopes_of_every_shape_are_read_as_the_standard_library_reads_them(data: bytes) -> None:
     agree(data)
 
 
-@given(written())
+@given(json_text())
 def test_every_payload_passes_byte_for_byte(payload: bytes) -> None:
     answer = decode_untrusted(b'{"jsonrpc":"2.0","id":1,"result":\n%b }' % payload)
     assert isinstance(answer, Response)
     assert bytes(answer.result) == payload.strip()
 
 
-@given(st.lists(st.tuples(st.text("abé\0", max_size=3), written()), max_size=4))
+@given(st.lists(st.tuples(st.text("abé\0", max_size=3), json_text()), max_size=4))
 def test_an_object_and_an_array_keep_the_bytes_of_their_members(members: list[tuple[str, bytes]]) -> None:
     text = b"{%b}" % b" , ".join(json.dumps(key).encode() + b" : " + value for key, value in members)
     opened = decode_object(text)
@@ -160,7 +160,7 @@ def is_text(data: bytes) -> bool:
 def test_damaged_objects_and_arrays_are_read_or_none(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(2500):
-        text = damaged(chance.choice(SEEDS), chance)
+        text = damaged_text(chance.choice(SEEDS), chance)
         for opened in (decode_object(text), decode_array(text)):
             if opened is not None and is_text(text):
                 assert plain_reading(encode_value(opened)) == plain_reading(text)

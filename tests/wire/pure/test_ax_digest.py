@@ -46,7 +46,7 @@ def test_a_double_is_written_as_the_rfc_lists_it(bits: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("bits", ["7fffffffffffffff", "7ff0000000000000"])
-def test_what_is_no_number_is_refused(bits: str) -> None:
+def test_an_invalid_number_is_refused(bits: str) -> None:
     with pytest.raises(NotCanonical, match="a number is not finite"):
         canonical(struct.unpack(">d", bytes.fromhex(bits))[0])
 

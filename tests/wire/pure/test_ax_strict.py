@@ -54,7 +54,7 @@ def test_ordinary_json_is_read_as_it_is(value: Any) -> None:
         b'{"\\ud83d\\ude00":1,"\xf0\x9f\x98\x80":2}',
     ],
 )
-def test_a_key_that_stands_twice_at_any_depth_is_refused(data: bytes) -> None:
+def test_a_duplicate_key_at_any_depth_is_refused(data: bytes) -> None:
     assert reason(data) == "duplicate_key"
 
 
@@ -114,7 +114,7 @@ def test_a_number_may_be_spelled_in_any_way_that_means_its_canonical_text(text: 
 
 
 @given(st.binary(min_size=8, max_size=8))
-def test_every_double_can_be_said_and_only_by_its_own_decimal(bits: bytes) -> None:
+def test_every_double_can_be_written_and_only_by_its_own_decimal(bits: bytes) -> None:
     value = struct.unpack(">d", bits)[0]
     if not math.isfinite(value) or value == 0:
         return
@@ -151,7 +151,7 @@ def test_dates_may_have_more_digits_than_a_double() -> None:
         b"\xff\xfe{\0}\0",
     ],
 )
-def test_what_is_not_json_is_refused(data: bytes) -> None:
+def test_invalid_json_is_refused(data: bytes) -> None:
     assert reason(data) == "malformed"
 
 

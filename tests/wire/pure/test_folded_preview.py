@@ -83,7 +83,7 @@ def test_no_key_is_ever_left_out(value: object) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"a":', b'"\\', b"[" * 5000, b"\xff\xfe"])
-def test_what_is_not_json_is_shown_whole(raw: bytes) -> None:
+def test_text_that_is_not_json_is_shown_whole(raw: bytes) -> None:
     shown = fold(raw, lines_max=0, chars_max=0)
     assert (shown.lines, shown.is_folded) == (layout_lines(raw), False)
 

@@ -117,7 +117,7 @@ NOT_JSON = {
 
 
 @pytest.mark.parametrize("data", NOT_JSON.values(), ids=NOT_JSON)
-def test_what_is_not_json_is_a_parse_error_about_an_unknown_id(data: bytes) -> None:
+def test_invalid_json_is_a_parse_error_with_an_unknown_id(data: bytes) -> None:
     with pytest.raises(CodecError) as caught:
         decode_untrusted(data)
     assert (caught.value.refusal.code, caught.value.message_id) == (PARSE_ERROR, b"null")
@@ -252,7 +252,7 @@ def test_no_part_of_what_was_read_is_too_deep_later() -> None:
     assert look(500) is not None
 
 
-def test_what_is_too_deep_for_a_value_is_told_from_what_is_not() -> None:
+def test_a_too_deep_value_is_distinguished_from_other_values() -> None:
     assert is_deep(nested(5000))
     assert not is_deep(nested(100))
     assert not is_deep(b"no JSON")

@@ -77,18 +77,18 @@ def test_an_object_keeps_its_order_and_the_last_of_repeated_keys() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"[]", b"1", b'"a"', b"null", b'{"a"', b'{"a":1}x', b"{1:2}", b"\xff", b"[" * 99_999]
 )
-def test_what_is_not_an_object_is_none(raw: bytes) -> None:
+def test_a_value_that_is_not_an_object_is_none(raw: bytes) -> None:
     assert decode_object(raw) is None
     assert decode_object(Raw(raw)) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"1", b'"a"', b"null", b"[1", b"[1]x", b"\xff", b"[" * 99_999])
-def test_what_is_not_an_array_is_none(raw: bytes) -> None:
+def test_a_value_that_is_not_an_array_is_none(raw: bytes) -> None:
     assert decode_array(raw) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b"1", b"null", b"{}", b'"a', rb'"\ud800"', b'"\xff"', b"[" * 99_999])
-def test_what_is_not_a_string_is_none_or_an_error_of_the_codec(raw: bytes) -> None:
+def test_a_value_that_is_not_a_string_is_none_or_a_codec_error(raw: bytes) -> None:
     assert find_string(raw) is None
     with pytest.raises(CodecError, match="a string was expected"):
         decode_string(raw)

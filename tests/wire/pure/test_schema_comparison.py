@@ -52,7 +52,7 @@ def test_lengths_and_bounds_are_compared(narrow: Any, wide: Any, verdict: Inclus
 
 
 @pytest.mark.req("REG-8.1-4")
-def test_a_tighter_bound_is_told_with_its_place_and_reason() -> None:
+def test_a_tighter_bound_is_reported_with_its_place_and_reason() -> None:
     narrow = {"type": "object", "properties": {"q": STRING}, "required": []}
     wide = {"type": "object", "properties": {"q": {"type": "string", "maxLength": 5}}}
     (difference,) = compare(narrow, wide).differences
@@ -169,7 +169,7 @@ NEGATED = {"not": {"type": "object", "properties": {"z": False}}}
 @given(SCHEMAS, SCHEMAS, st.lists(VALUES, max_size=25))
 @example(NEGATED, NEGATED, [{"x": None}])
 @example({"not": {"$ref": "#/$defs/d"}, "$defs": {"d": NEGATED["not"]}}, NEGATED, [{"x": None}])
-def test_whatever_the_narrower_accepts_the_wider_accepts(narrow: Any, wide: Any, values: list[Any]) -> None:
+def test_the_wider_schema_accepts_whatever_the_narrower_accepts(narrow: Any, wide: Any, values: list[Any]) -> None:
     if compare(narrow, wide).verdict is ACCEPTS:
         ours, theirs = validator(closed(narrow)), validator(wide)
         for value in values:

@@ -105,7 +105,7 @@ def test_a_value_that_is_not_accepted_is_named_with_its_place() -> None:
 
 
 @pytest.mark.req("AIP-tools-5")
-def test_every_difference_is_told() -> None:
+def test_every_difference_is_reported() -> None:
     narrow = record(a=STRING, b=array(record(c=INTEGER)), **{"d/e": NULL})
     wide = record(a=INTEGER, b=array(record(c=STRING)), **{"d/e": STRING})
     assert [each.path for each in compare(narrow, wide).differences] == ["/a", "/b/*/c", "/d~1e"]
@@ -224,7 +224,7 @@ def test_alternatives_inside_alternatives_end() -> None:
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_schemas_that_cannot_hold_at_once_are_told_apart(ours: Any, theirs: Any, apart: list[str]) -> None:
+def test_schemas_that_cannot_hold_at_once_are_distinguished(ours: Any, theirs: Any, apart: list[str]) -> None:
     assert [each.path for each in exclusions(Side(ours), ours, Side(theirs), theirs)] == apart
 
 
@@ -290,7 +290,7 @@ def _is_full(value: Any) -> bool:
 
 
 @given(SCHEMAS, SCHEMAS, st.lists(VALUES, max_size=20))
-def test_what_is_told_apart_has_no_value_in_common(ours: Any, theirs: Any, values: list[Any]) -> None:
+def test_distinguished_schemas_have_no_value_in_common(ours: Any, theirs: Any, values: list[Any]) -> None:
     if exclusions(Side(ours), ours, Side(theirs), theirs):
         one, other = jsonschema.Draft202012Validator(ours), jsonschema.Draft202012Validator(theirs)
         for value in filter(_is_full, values):

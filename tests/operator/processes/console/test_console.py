@@ -48,7 +48,7 @@ def held(node: RunningNode, arguments: dict[str, Any]) -> str:
         return str(client.held("garden.water_beds", arguments)["confirmation_id"])
 
 
-def test_the_overview_says_how_the_tree_stands_and_why_and_what_waits(console: Console) -> None:
+def test_the_overview_shows_the_state_of_the_tree_its_reasons_and_what_waits(console: Console) -> None:
     id = held(console.node, {**WATER, "note": "overview"})
     page = console.open("/")
     main = page.locator("main")
@@ -246,7 +246,7 @@ def records(node: RunningNode) -> list[Any]:
     return list(node.admin("/admin/audit?limit=1000")["records"])
 
 
-def test_a_tool_that_fails_is_told_apart_from_a_call_that_is_refused(console: Console) -> None:
+def test_a_failed_tool_is_distinguished_from_a_refused_call(console: Console) -> None:
     page = console.open("/tools?tool=garden.fail")
     page.get_by_role("button", name="Call", exact=True).click()
     expect(page.locator('#answer[data-state="the tool failed"]')).to_contain_text("the pump is dry <img")
@@ -446,7 +446,7 @@ def test_motion_stops_where_a_person_asks_for_less(console: Console) -> None:
         page.emulate_media(reduced_motion="no-preference")
 
 
-def test_what_is_not_known_to_be_current_is_not_shown_as_live(console: Console, browser: Any) -> None:
+def test_possibly_outdated_data_is_not_shown_as_live(console: Console, browser: Any) -> None:
     with browser.new_context() as context:
         context.clock.install()
         page = log_in(console.node, context)
@@ -464,7 +464,7 @@ def test_what_is_not_known_to_be_current_is_not_shown_as_live(console: Console, 
         assert not page.evaluate("document.body.classList.contains('stale')")
 
 
-def test_somebody_who_is_not_logged_in_sees_no_data_and_is_told_how(console: Console, browser: Any) -> None:
+def test_a_person_who_is_not_logged_in_sees_no_data_and_learns_how_to_log_in(console: Console, browser: Any) -> None:
     with browser.new_context() as stranger:
         page = stranger.new_page()
         for path in ("/", "/tools", "/activity"):

@@ -198,7 +198,7 @@ def test_proposals_come_by_themselves_and_are_decided_with_the_keyboard_alone(co
 
 
 @pytest.mark.req("X-4.3-2", "X-4.2-4")
-def test_nothing_that_is_said_in_a_room_acts_on_the_console(console: Console) -> None:
+def test_nothing_said_in_a_room_acts_on_the_console(console: Console) -> None:
     """The console shows no chat; what it shows of a room is text. Chat is read in the terminal client."""
     node, page = console.node, console.page
     console.complaints.clear()

@@ -21,7 +21,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from playwright.sync_api import Error as PlaywrightError
 from tests import preloaded
-from tests.gate.held_calls import BOB, GATED, Client, Diary, anchor, served
+from tests.gate.held_calls import BOB, GATED, ActuatorLog, Client, actuator_table, anchor
 from tests.operator.processes.console.conftest import Passkey, go
 from tests.support import intervals
 from tests.support.node_process import SOONER, RunningNode, _ask_status, wait_for, write_config
@@ -47,8 +47,8 @@ class Terminal:
 
 
 @contextmanager
-def on_terminal(folder: Path, diary: Diary) -> Iterator[tuple[RunningNode, Terminal]]:
-    data, config = folder / "data", write_config(folder, {"plant": served(diary)}, GATED)
+def on_terminal(folder: Path, diary: ActuatorLog) -> Iterator[tuple[RunningNode, Terminal]]:
+    data, config = folder / "data", write_config(folder, {"plant": actuator_table(diary)}, GATED)
     command = [sys.executable, "-m", "interlock", "serve", "--config", str(config), "--data", str(data)]
     settings = preloaded.settings({**SOONER, intervals.SCRYPT_N: 2**12})
     env = {**os.environ, **settings, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")}
@@ -92,7 +92,7 @@ class Visit:
 def visit(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Visit]:
     folder = tmp_path_factory.mktemp("visit")
     with (
-        on_terminal(folder, Diary(folder / "diary.jsonl")) as (node, terminal),
+        on_terminal(folder, ActuatorLog(folder / "diary.jsonl")) as (node, terminal),
         browser.new_context(viewport={"width": 1000, "height": 800}) as context,
     ):
         context.set_default_timeout(15_000)
