@@ -45,7 +45,7 @@ async def decide(here: Here, asked: Approval, answer: str) -> None:
         "call_digest": signed_digest(asked, answer),
     }
     proof = Presented(token=here.proof(demand, ADA))
-    decided = await here.node.calls.approvals.approve(asked.id, proof, by="operator:ada", reason=None, answer=answer)
+    decided = await here.node.calls.deciding.approve(asked.id, proof, by="operator:ada", answer=answer)
     assert not isinstance(decided, Refusal), decided
 
 
