@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Issued(msgspec.Struct, frozen=True, kw_only=True):
-    """A certificate that was issued, with its files."""
+    """An issued certificate and its files."""
 
     certificate: Path
     key: Path
@@ -47,11 +47,13 @@ class Issued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NameTaken(KeyFileError):
-    """A certificate of that name exists."""
+    """Error for a name that already has a certificate."""
 
 
 class DevelopmentAuthority:
-    """A certificate authority in a folder. All methods raise KeyFileError on failure."""
+    """A certificate authority whose files are in one folder. All methods raise KeyFileError if a file cannot be
+    used.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -59,7 +61,9 @@ class DevelopmentAuthority:
     def issue(
         self, name: str, dns: Sequence[str], addresses: Sequence[str], *, now: float, days: int, renew: bool = False
     ) -> Issued:
-        """Issue a certificate for a node. `dns` are normalized host names, `addresses` are IP addresses."""
+        """Issue a certificate for a node. `dns` are normalized host names, `addresses` are IP addresses. Raise
+        NameTaken if the name has a certificate, unless `renew` is set.
+        """
         if not NAME.fullmatch(name) or name.lower() in _RESERVED:
             raise KeyFileError(f"{name!r} is no name for a certificate: letters, digits, . _ and -, and not ca or crl")
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
@@ -80,7 +84,9 @@ class DevelopmentAuthority:
         )
 
     def names_of(self, name: str) -> tuple[list[str], list[str]]:
-        """Return the DNS names and addresses of the existing certificate, or empty lists if there is none."""
+        """Return the DNS names and IP addresses in the existing certificate of `name`. Both lists are empty if it has
+        none.
+        """
         path = self._folder / f"{name}.pem"
         if not NAME.fullmatch(name) or not path.exists():
             return [], []
@@ -92,7 +98,7 @@ class DevelopmentAuthority:
         return names.get_values_for_type(x509.DNSName), list(map(str, names.get_values_for_type(x509.IPAddress)))
 
     def revoke(self, name: str, *, now: float) -> Path:
-        """Add a certificate to the revocation list and return the path of the list."""
+        """Add the certificate of `name` to the revocation list. Return the path of the list."""
         ca, ca_key = self._authority()
         certificate = _read_certificate(self._folder / f"{name}.pem")
         path, at = self._folder / CRL, _at(now)
@@ -109,9 +115,9 @@ class DevelopmentAuthority:
         return path
 
     def _make_authority(self, now: float) -> bool:
-        """Create the authority unless it exists, and return whether it was created.
+        """Create the authority if it does not exist. Return whether it was created.
 
-        Its key is written first, because the certificate is useless without it.
+        The key is written first, because the certificate is useless without it.
         """
         certificate, key = self._folder / CA_CERTIFICATE, self._folder / CA_KEY
         if certificate.exists():
@@ -145,7 +151,7 @@ class DevelopmentAuthority:
 
 
 def _read(path: Path, parse: Callable[[bytes], T], content: str) -> T:
-    """Read and parse a file. `content`: what it should contain, for the error."""
+    """Read and parse a file. `content` describes what the file should contain, for the error message."""
     try:
         return parse(path.read_bytes())
     except OSError as error:
@@ -159,7 +165,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:
-    """Write a file so that readers see either the old or the new content, never a part of it."""
+    """Replace a file atomically: readers see either the old or the new content."""
     try:
         write_draft(path, data, mode).replace(path)
     except OSError as error:
@@ -211,7 +217,9 @@ def _certificate(
     *,
     is_authority: bool,
 ) -> x509.CertificateBuilder:
-    """Begin a certificate with what those of the authority and of nodes have in common (RFC 5280 4.2.1)."""
+    """Return a certificate builder with the fields that the certificates of authorities and nodes share (RFC 5280
+    4.2.1).
+    """
     public, others = key.public_key(), ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     usage = x509.KeyUsage(
         digital_signature=not is_authority,

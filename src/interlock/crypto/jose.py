@@ -33,7 +33,7 @@ _ALPHABET = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 
 
 def decode_base64url(text: str) -> bytes | None:
-    """Decode base64url, or return None if the text is invalid or not the canonical spelling of its bytes."""
+    """Decode base64url. Return None if the text is invalid or not the canonical encoding of its bytes."""
     if not _ALPHABET.fullmatch(text) or len(text) % 4 == 1:
         return None
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -53,7 +53,9 @@ def encode(data: bytes) -> str:
 
 
 class Reason(enum.Enum):
-    """The value is the `error_description`; RFC 6750 3 allows it neither quotation marks nor backslashes."""
+    """The reason why a token is invalid. The value is the `error_description`, in which RFC 6750 3 allows neither
+    quotation marks nor backslashes.
+    """
 
     UNKNOWN = "the token is unknown, has expired or was revoked"
     MALFORMED = "the token cannot be read"
@@ -74,7 +76,7 @@ class Reason(enum.Enum):
 
 
 class InvalidToken(msgspec.Struct, frozen=True):
-    """The refusal of a token, as a value."""
+    """The refusal of a token, returned as a value."""
 
     reason: Reason
 
@@ -91,7 +93,7 @@ _NAME_SAFE: Final = "!$&'()*+,-./:;=?[]_|~#"
 
 
 class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """RFC 9068 2.2, RFC 7662 2.2. TokenClaims that nothing here needs are not read."""
+    """Claims of an access token (RFC 9068 2.2, RFC 7662 2.2). Claims that Interlock does not use are not read."""
 
     iss: str | None = None
     sub: str | None = None
@@ -119,7 +121,9 @@ class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(claims: TokenClaims, *, issuer: str, audience: str, now: float) -> InvalidToken | None:
-    """Return why a token with these claims cannot be used here now (RFC 9068 4), or None if it can."""
+    """Check the claims of a token against the expected issuer, audience and time (RFC 9068 4). Return why the token is
+    invalid, or None if it is valid.
+    """
     if claims.iss != issuer:  # RFC 3986 6.2.1: as strings
         return InvalidToken(Reason.ISSUER)
     audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
@@ -137,13 +141,17 @@ def check(claims: TokenClaims, *, issuer: str, audience: str, now: float) -> Inv
 
 
 def principal_name(issuer_name: str, claims: TokenClaims) -> str:
-    """Return `client:ISS/SUB@CLIENT_ID`. Different pairs of subject and client never share a name."""
+    """Return the principal `client:ISS/SUB@CLIENT_ID`. Two different pairs of subject and client never have the same
+    name.
+    """
     subject, client = (quote(part, safe=_NAME_SAFE) for part in (claims.sub or "", _client(claims)))
     return f"client:{issuer_name}/{subject}@{client}"
 
 
 def role_principals(issuer_name: str, claims: TokenClaims) -> tuple[str, ...]:
-    """Return a principal `role:ISS/ROLE` for each role, which [[access]] entries can name."""
+    """Return a principal `role:ISS/ROLE` for each role in the token. Entries of [[access]] can name these
+    principals.
+    """
     return tuple(f"role:{issuer_name}/{quote(role, safe=_NAME_SAFE)}" for role in claims.role_names)
 
 
@@ -163,7 +171,7 @@ TYPES: Final = frozenset(("at+jwt", "application/at+jwt", "jwt"))  # RFC 9068 4;
 
 
 class Jwt(msgspec.Struct, frozen=True, kw_only=True):
-    """A signed token whose header is acceptable and whose signature is not checked yet."""
+    """A signed token with an acceptable header. Its signature has not been checked."""
 
     alg: Algorithm
     kid: str | None
@@ -184,13 +192,15 @@ _decode_claims = msgspec.json.Decoder(TokenClaims).decode
 
 
 def is_jose(token: str) -> bool:
-    """Return whether a token has the form of a signed or encrypted token (RFC 7515 7.1, RFC 7516 7.1)."""
+    """Return whether a token has the format of a signed or encrypted JOSE token (RFC 7515 7.1, RFC 7516 7.1)."""
     return token.count(".") in (2, 4)
 
 
 def read_jwt_untrusted(token: str, types: Set[str] = TYPES) -> Jwt | InvalidToken:
-    """Parse a signed token without checking its signature. `types` are the accepted values of `typ` in lower case;
-    "" accepts a missing one.
+    """Parse a signed token without checking its signature.
+
+    `types` are the accepted values of the `typ` header in lower case. An empty string in `types` accepts a token
+    without `typ`.
     """
     parts = token.split(".")
     if len(parts) != 3:  # five would be an encrypted one
@@ -225,7 +235,7 @@ KEY_TYPES: Final[dict[Algorithm, tuple[str, str | None]]] = {  # RFC 7518 3.1, R
 
 
 class Jwk(msgspec.Struct, frozen=True, kw_only=True):
-    """A public key as it was published. Whether its numbers are a key at all is found out when it is used."""
+    """A public key as it was published. Whether its numbers form a valid key is checked when the key is used."""
 
     kty: str
     kid: str | None = None
@@ -240,6 +250,7 @@ class Jwk(msgspec.Struct, frozen=True, kw_only=True):
     d: str | None = None
 
     def fits(self, alg: Algorithm) -> bool:
+        """Return whether this key may verify signatures of the algorithm `alg`."""
         return (
             (self.kty, self.crv) == KEY_TYPES[alg]
             and self.use in (None, "sig")
@@ -257,13 +268,15 @@ _REQUIRED: Final = {
 
 
 def thumbprint(key: Jwk) -> str:
-    """Return the id of a key that was given none (RFC 7638). The key must be of a kind in KEY_TYPES."""
+    """Return the thumbprint of a key (RFC 7638), which is used as the id of a key without `kid`. The type of the key
+    must be in KEY_TYPES.
+    """
     members = {name: getattr(key, name) for name in _REQUIRED[key.kty]}
     return encode(hashlib.sha256(msgspec.json.encode(members)).digest())
 
 
 class BadKeySet(Exception):
-    """The document is not a key set. Raised only by `read_jwks_untrusted`."""
+    """Error for a document that is not a key set. Only `read_jwks_untrusted` raises it."""
 
 
 class _KeySet(msgspec.Struct):
@@ -271,7 +284,9 @@ class _KeySet(msgspec.Struct):
 
 
 def read_jwks_untrusted(data: bytes) -> tuple[Jwk, ...]:
-    """Read a key set. Keys of an unknown form are left out (RFC 7517 5)."""
+    """Read a key set. Keys in an unknown format are skipped (RFC 7517 5). Raise BadKeySet if the document is not a key
+    set.
+    """
     try:
         keys = msgspec.json.decode(data, type=_KeySet).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -289,9 +304,10 @@ def _read_key(each: object) -> Jwk | None:
 
 
 def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | InvalidToken:
-    """Return the key with that id, or without an id the only key that fits. Several candidates are refused.
+    """Return the key with the id `kid`. If `kid` is None, return the only key that fits the algorithm; several are
+    refused.
 
-    KEY_UNKNOWN means that a newer key set may contain the key.
+    The reason KEY_UNKNOWN means that a newer key set may contain the key.
     """
     if kid is None:
         fitting = [key for key in keys if key.fits(alg)]
@@ -315,22 +331,22 @@ _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----")
 
 
 class BadKey(Exception):
-    """The text is no public key that signatures can be verified with. The message does not repeat it."""
+    """Error for a text that is not a usable public key. The message does not repeat the text."""
 
 
 def find_pem_label(text: str) -> str | None:
-    """Return the label of a PEM block, such as PUBLIC KEY, or None if the text is not PEM."""
+    """Return the label of a PEM block, such as PUBLIC KEY. Return None if the text is not PEM."""
     match = _PEM.search(text)
     return match[1] if match is not None else None
 
 
 def is_key_text(text: str) -> bool:
-    """Return whether the text is a key itself rather than the name of a file that contains one."""
+    """Return whether the text is a key itself and not the name of a file that contains a key."""
     return text.startswith((ED25519, "{")) or find_pem_label(text) is not None
 
 
 def read_key_untrusted(text: str) -> tuple[Jwk, ...]:
-    """Read one key or a key set with at least one usable key. Raise BadKey otherwise."""
+    """Read a key, or a key set with at least one usable key. Raise BadKey if the text is neither."""
     text = text.strip()
     if text.startswith(ED25519):
         return (_ed25519(text.removeprefix(ED25519)),)
@@ -367,7 +383,7 @@ def ed25519_key(public: bytes) -> Jwk:
 
 
 def format_key(key: Jwk) -> str:
-    """Format a key as it is written in a configuration file."""
+    """Format a key in the way it is written in a configuration file."""
     public = decode_base64url(key.x) if key.crv == "Ed25519" else None
     if public is not None:
         return ED25519 + base64.b64encode(public).decode("ascii")

@@ -29,12 +29,14 @@ Verify = Callable[[bytes, bytes], None]  # signature, what was signed
 
 
 def check_signature(token: Jwt, key: Jwk) -> InvalidToken | None:
+    """Verify the signature of a token. Return why it is invalid, or None if it is valid."""
     return _check(token.alg, key, token.signature, token.signed)
 
 
 def check_assertion_signature(assertion: Assertion, key: Jwk) -> InvalidToken | None:
-    """Check a passkey's signature. Authenticators encode ECDSA signatures as ASN.1 (WebAuthn 6.5.5), tokens as two
-    numbers.
+    """Verify a passkey's signature. Return why it is invalid, or None if it is valid.
+
+    Authenticators encode ECDSA signatures as ASN.1 (WebAuthn 6.5.5), while tokens encode them as two numbers.
     """
     alg = algorithm_of(key)
     signature = assertion.signature if alg != "ES256" else _raw_signature(assertion.signature)
@@ -62,7 +64,7 @@ def _raw_signature(signature: bytes) -> bytes | None:
 
 @functools.lru_cache(maxsize=256)
 def _verifier(key: Jwk, alg: Algorithm) -> Verify | None:
-    """Return the verify function of a key, or None if its numbers are not a key of that kind."""
+    """Return the function that verifies signatures with a key. Return None if the numbers of the key are invalid."""
     try:
         match alg:
             case "EdDSA":

@@ -63,26 +63,28 @@ class KeyFileError(Exception):
 
 
 class FileUnusable(KeyFileError):
-    """A file or its folder cannot be read or written."""
+    """Error for a file that cannot be read or written, or whose folder cannot."""
 
 
 class FileDamaged(KeyFileError):
-    """A file does not contain a key or certificate that Interlock can use."""
+    """Error for a file that does not contain a key or certificate that Interlock can use."""
 
 
 class KeyExposed(KeyFileError):
-    """A private key can be read by other users of the machine."""
+    """Error for a private key that other users of the machine can read."""
 
 
 class PassphraseWrong(KeyFileError):
-    """A key is encrypted with another passphrase, or is not encrypted although a passphrase was given."""
+    """Error for a key that is encrypted with another passphrase, or that is not encrypted although a passphrase was
+    given.
+    """
 
 
 class SigningKey:
-    """A private key and its public half."""
+    """A private key that signs, with its public half."""
 
     def __init__(self, private: "PrivateKeyTypes", path: Path) -> None:
-        """Wrap a private key. Raise FileDamaged for a kind of key that Interlock cannot verify."""
+        """Wrap a private key. Raise FileDamaged if Interlock cannot verify signatures of this type of key."""
         self._private = private
         try:
             self.public = jwk_of(private.public_key())
@@ -91,12 +93,13 @@ class SigningKey:
         self.alg = _ALGORITHMS[self.public.kty]
 
     def sign(self, typ: str, claims: Mapping[str, Any]) -> str:
+        """Sign claims as a JWS in compact form. `typ` is the type in its header."""
         header = {"alg": self.alg, "kid": self.public.kid, "typ": typ}
         signed = f"{encode(msgspec.json.encode(header))}.{encode(msgspec.json.encode(claims))}"
         return f"{signed}.{encode(self._signature(signed.encode()))}"
 
     def prove(self, authority: str, url: str, now: float) -> AuthorityProof:
-        """Sign a proof of authority for one registration at the aggregator at `url` (MCP-AX 4.2)."""
+        """Sign a proof of authority for one registration at the aggregator with this URL (MCP-AX 4.2)."""
         claims = proof_claims(authority, audience_of(url), now=now, jti=secrets.token_urlsafe(JTI_BYTES))
         return AuthorityProof(type="jwt", token=self.sign("JWT", claims))
 
@@ -121,7 +124,9 @@ class SigningKey:
 
 
 def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """Read a private key from a file that only its owner can read. Raise KeyFileError on failure."""
+    """Read a private key from a file. Raise KeyFileError if the file is unreadable, damaged, readable by other users,
+    or encrypted with another passphrase.
+    """
     from cryptography.hazmat.primitives.serialization import load_pem_private_key as load
 
     try:
@@ -147,10 +152,10 @@ def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
 
 
 def make_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """Read the Ed25519 key in this file, and create it first if the file does not exist. Raise KeyFileError on
-    failure.
+    """Read the Ed25519 key in this file. Create the key if the file does not exist. Raise KeyFileError if the file
+    cannot be used.
 
-    Of two processes that create it at the same time, one wins, and both read the key of the winner.
+    If two processes create the file at the same time, both return the key that was stored first.
     """
     if path.exists():
         return read_signing_key(path, passphrase)
@@ -172,7 +177,9 @@ def make_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
 
 
 def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a new file atomically. An existing file stays unchanged and is not an error. Raise OSError on failure."""
+    """Write a new file atomically. If the file exists already, it stays unchanged and no error is raised. Raise OSError
+    if writing fails.
+    """
     draft = write_draft(path, data, mode)
     try:
         with contextlib.suppress(FileExistsError):
@@ -182,7 +189,7 @@ def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def write_draft(path: Path, data: bytes, mode: int) -> Path:
-    """Write the content of a file to the disk, under another name in the same folder, and return that name."""
+    """Write data to a temporary file in the folder of `path`, and return the path of the temporary file."""
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
     with os.fdopen(handle, "wb") as file:
         file.write(data)
@@ -193,7 +200,7 @@ def write_draft(path: Path, data: bytes, mode: int) -> Path:
 
 
 def jwk_of(public: object) -> Jwk:
-    """Convert a public key of `cryptography` into a Jwk. Raise BadKey for unsupported kinds."""
+    """Convert a public key of the library `cryptography` into a Jwk. Raise BadKey if its type is not supported."""
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -214,7 +221,7 @@ def jwk_of(public: object) -> Jwk:
 
 
 def read_pem_untrusted(text: str) -> Jwk:
-    """Read a public key in PEM. Raise BadKey on failure."""
+    """Read a public key in PEM. Raise BadKey if the text is not a supported key."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -238,7 +245,7 @@ PASSPHRASE_CHARS_MIN: Final = 8  # of a new key: a program that reads its file c
 
 
 class KeyExists(Exception):
-    """A key is never written over another."""
+    """Error for creating a key under a name that already has one. Existing keys are never overwritten."""
 
 
 def key_names(folder: Path) -> list[str]:
@@ -246,12 +253,14 @@ def key_names(folder: Path) -> list[str]:
 
 
 def public_text(private: Path) -> str:
-    """Read the public half of a key as an [[anchor]] contains it. Raise OSError or UnicodeDecodeError on failure."""
+    """Return the public half of a key, as written in an [[anchor]]. Raise OSError or UnicodeDecodeError if the file
+    beside the private key cannot be read.
+    """
     return private.with_suffix(".pub").read_bytes()[:PUBLIC_BYTES_MAX].decode().strip()
 
 
 def make_key(private: Path, kind: KeyKind, passphrase: bytes | None) -> str:
-    """Create a key pair and return its public half. Raise KeyExists or OSError on failure."""
+    """Create a key pair and return its public half. Raise KeyExists if the file exists, or OSError if writing fails."""
     public, pem = _pair(kind, passphrase)
     text = format_key(jwk_of(public))
     private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -295,7 +304,7 @@ _AES_256_CBC: Final = bytes.fromhex("060960864801650304012a")
 
 
 def encrypt_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
-    """Encrypt a private key, given as PKCS #8 in DER, under a passphrase."""
+    """Encrypt a private key with a passphrase and return it as PEM. `pkcs8` is the key as PKCS #8 in DER."""
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import AES256
     from cryptography.hazmat.primitives.ciphers.modes import CBC
@@ -321,6 +330,7 @@ def encrypt_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
 
 
 def is_sealed(pem: bytes) -> bool:
+    """Return whether a private key in PEM is encrypted."""
     return f"-----BEGIN {LABEL}-----".encode() in pem
 
 

@@ -37,14 +37,14 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 
 class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The relying party of WebAuthn: the name for which passkeys are made, and the origin that may use them."""
+    """The relying party of WebAuthn: the domain for which passkeys are created, and the origin that may use them."""
 
     id: str
     origin: str  # as a browser writes it
 
     @property
     def is_local(self) -> bool:
-        """Reached by a name that means this machine, without anything that proves which program answers."""
+        """Return whether the host is a name of this machine. Nothing then proves which program answers."""
         return self.origin.startswith("http://")
 
     @cached_property
@@ -53,7 +53,9 @@ class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def find_relying_party(url: str) -> Party | None:
-    """Return the relying party of the operator endpoint at this URL, or None if browsers do not use passkeys there."""
+    """Return the relying party of the operator endpoint at this URL. Return None if browsers do not allow passkeys
+    there.
+    """
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port
@@ -78,7 +80,7 @@ _NAME_BY_ALGORITHM: Final = {alg: name for name, alg in _ALGORITHM_BY_NAME.items
 
 
 def read_passkey_untrusted(text: str) -> Jwk:
-    """Read a passkey from its text form. Raise BadKey on failure."""
+    """Read a passkey from its text form. Raise BadKey if the text is not a valid passkey."""
     name, _, rest = text.strip().partition(":")
     credential, _, key_text = rest.partition(":")
     if name not in _ALGORITHM_BY_NAME or len(text) > TEXT_CHARS_MAX:
@@ -92,7 +94,9 @@ def read_passkey_untrusted(text: str) -> Jwk:
 
 
 def passkey(alg: Algorithm, credential: str, key: bytes) -> Jwk:
-    """Build a passkey from the bytes of its key, in the layout described above. Raise BadKey on failure."""
+    """Build a passkey from the bytes of its key, in the layout that the module describes. Raise BadKey if the bytes are
+    not a valid key.
+    """
     match alg:
         case "ES256" if len(key) == 2 * _POINT_BYTES:
             x, y = encode(key[:_POINT_BYTES]), encode(key[_POINT_BYTES:])
@@ -105,7 +109,7 @@ def passkey(alg: Algorithm, credential: str, key: bytes) -> Jwk:
 
 
 def format_passkey(key: Jwk) -> str:
-    """Format a passkey as it is written in a configuration file."""
+    """Format a passkey in the way it is written in a configuration file."""
     material = (
         key.n if key.kty == "RSA" else encode((decode_base64url(key.x) or b"") + (decode_base64url(key.y) or b""))
     )
@@ -132,14 +136,14 @@ _KEY_ID_AT: Final = 18  # of the attested credential data: AAGUID, length
 
 
 class Wrong(msgspec.Struct, frozen=True):
-    """The refusal of a registration or an assertion: a code and a sentence."""
+    """The refusal of a registration or an assertion, with a code and a sentence."""
 
     reason: str
     why: str
 
 
 class Assertion(msgspec.Struct, frozen=True, kw_only=True):
-    """The proof that the owner of a passkey answered a challenge."""
+    """A proof that the owner of a passkey answered a challenge. Its signature has not been checked."""
 
     credential: str  # its id, in base64url
     client_data: bytes
@@ -148,18 +152,19 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def signed(self) -> bytes:
+        """Return the bytes that the authenticator signed."""
         return self.authenticator_data + hashlib.sha256(self.client_data).digest()
 
 
 class PasskeyRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """A new passkey and its signature counter."""
+    """A new passkey, with its signature counter."""
 
     key: Jwk
     counter: int
 
 
 class _Authenticator(msgspec.Struct, frozen=True, kw_only=True):
-    """The fixed part of authenticator data (WebAuthn 6.1)."""
+    """The part of authenticator data that has a fixed length (WebAuthn 6.1)."""
 
     party_hash: bytes
     flags: int
@@ -168,11 +173,12 @@ class _Authenticator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_assertion(token: str) -> bool:
-    """Return whether the text has the parts of an assertion. A signed token has three parts instead (RFC 7515 3.1)."""
+    """Return whether the text has the form of an assertion. A signed token has three parts instead (RFC 7515 3.1)."""
     return token.count(".") == PARTS - 1
 
 
 def read_assertion_untrusted(token: str) -> Assertion | Wrong:
+    """Parse an assertion without checking it. Return Wrong if it is malformed."""
     parts = token.split(".")
     decoded = [decode_base64url(part) for part in parts]
     if len(parts) != PARTS or not all(decoded):
@@ -190,15 +196,16 @@ def read_assertion_untrusted(token: str) -> Assertion | Wrong:
 
 
 def find_challenge(client_data: bytes) -> bytes | None:
-    """Return the challenge that the client data names, unchecked, or None if the data is unreadable."""
+    """Return the challenge in the client data, without checking it. Return None if the data is unreadable."""
     fields = _read_client_data(client_data)
     text = fields.get("challenge") if fields is not None else None
     return decode_base64url(text) if isinstance(text, str) else None
 
 
 def check_assertion(assertion: Assertion, *, challenge: bytes, party: Party) -> int | Wrong:
-    """Check everything but the signature, and return the signature counter. The counter means nothing before the
-    signature is verified.
+    """Check everything in an assertion except its signature. Return the signature counter, or Wrong if a check fails.
+
+    The counter is meaningless until the signature is verified.
     """
     if (wrong := _check_client_data(assertion.client_data, GET, challenge, party)) is not None:
         return wrong
@@ -215,6 +222,9 @@ def check_assertion(assertion: Assertion, *, challenge: bytes, party: Party) -> 
 def read_registration_untrusted(
     client_data: bytes, attestation: bytes, *, challenge: bytes, party: Party
 ) -> PasskeyRegistration | Wrong:
+    """Check the data that a browser returned for a new passkey, and return the passkey. Return Wrong if a check
+    fails.
+    """
     if (wrong := _check_client_data(client_data, CREATE, challenge, party)) is not None:
         return wrong
     try:
@@ -295,7 +305,9 @@ def _read_credential(attested: bytes) -> Jwk | Wrong:
 
 
 def _key(credential: str, cose: Any) -> Jwk:
-    """Read a COSE key (RFC 9053 7): 1 is the kind of key, 3 the algorithm, -1 the curve, -2 and -3 its numbers."""
+    """Read a COSE key (RFC 9053 7). Label 1 is the type of the key, 3 the algorithm, -1 the curve, -2 and -3 its
+    numbers.
+    """
     members = [cose.get(label) for label in (3, 1, -1, -2, -3)] if isinstance(cose, dict) else []
     match members:
         case [-7, 2, 1, bytes(x), bytes(y)] if len(x) == len(y):

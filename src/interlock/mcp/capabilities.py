@@ -19,7 +19,9 @@ from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_strin
 
 
 def capabilities_to_modern(offered: dict[str, Raw]) -> Raw:
-    """Translate what a legacy client declared at `initialize` for the `_meta` of a 2026-07-28 request."""
+    """Translate the capabilities that a legacy client declared at `initialize` into their form in the `_meta` of a
+    2026-07-28 request.
+    """
     declared: dict[str, Any] = {}
     for name in ("sampling", "experimental"):
         if _is_object(offered.get(name)):
@@ -33,8 +35,9 @@ def capabilities_to_modern(offered: dict[str, Raw]) -> Raw:
 
 
 def common_capabilities(supported: Mapping[str, Any], offered: Mapping[str, Raw]) -> dict[str, Any]:
-    """Return which of the supported capabilities a client of either era offers, in one form, so that equal offers
-    are equal bytes.
+    """Return the capabilities in `supported` that a client of either era also offers.
+
+    The result has one form for both eras, so that two clients that offer the same capabilities yield equal bytes.
     """
     common = _common(supported, offered)
     if common.get("elicitation") == {} and not decode_object(offered["elicitation"]):
@@ -55,7 +58,9 @@ def _common(supported: Mapping[str, Any], offered: Mapping[str, Raw]) -> dict[st
 
 
 def declares(capabilities: Raw, name: str, mode: str | None = None) -> bool:
-    """Return whether a modern client declared `name` and, for elicitation, the mode."""
+    """Return whether a modern client declared the capability `name`. For elicitation, `mode` is the mode that must be
+    declared too.
+    """
     settings = (decode_object(capabilities) or {}).get(name)
     if not _is_object(settings):
         return False
@@ -66,13 +71,15 @@ def declares(capabilities: Raw, name: str, mode: str | None = None) -> bool:
 
 
 def may_be_asked(capabilities: Raw, method: str, params: Raw) -> bool:
-    """Return whether a client with these 2026-07-28 capabilities can answer this question of a server."""
+    """Return whether a client with these 2026-07-28 capabilities can answer a request that a server sends it."""
     needed = ASKED_OF_CLIENT.get(method)
     return needed is not None and declares(capabilities, needed, _mode(params) if method == ELICIT else None)
 
 
 def question_capability(method: str, params: Raw) -> dict[str, Any] | None:
-    """Return the capability that a question needs, in the form of 2026-07-28, or None if no capability would do."""
+    """Return the capability that a client needs to answer a server's request, in its 2026-07-28 form. Return None if no
+    capability allows the request.
+    """
     needed = ASKED_OF_CLIENT.get(method)
     if needed is None:
         return None
@@ -86,7 +93,10 @@ _LACKED: Final = re.compile(
 
 
 def find_missing_capability(text: str, capabilities: Raw) -> dict[str, Any] | None:
-    """Find the capability that an error text says the client lacks, if the client indeed did not declare it."""
+    """Find the capability that a server's error text reports as missing.
+
+    Return None if the text names no capability, or if the client did declare it.
+    """
     match = _LACKED.match(text)
     if match is None:
         return None

@@ -36,6 +36,7 @@ _NAMED: Final = frozenset(("patternProperties", "dependentSchemas", "$defs", "de
 
 
 def encode_header(value: str) -> bytes:
+    """Encode a header value. Text that HTTP cannot carry unchanged is written in the base64 form."""
     looks_wrapped = value.startswith("=?base64?") and value.endswith("?=")
     if _PLAIN.fullmatch(value) and not looks_wrapped:
         return value.encode("ascii")
@@ -43,8 +44,8 @@ def encode_header(value: str) -> bytes:
 
 
 def decode_header_untrusted(value: bytes) -> str | None:
-    """Decode a header value. Return None for a value that no encoder writes, so that a damaged header never equals a
-    body by accident.
+    """Decode a header value. Return None if no encoder could have written it, so that a damaged header never equals a
+    value in the body by accident.
     """
     try:
         text = value.decode("ascii")
@@ -61,15 +62,15 @@ def decode_header_untrusted(value: bytes) -> str | None:
 
 
 class Mirrored(msgspec.Struct, frozen=True):
-    """An argument that is repeated in a header: its path in the arguments and the header's name."""
+    """An argument of a tool that is repeated in a header, as its path in the arguments and the name of the header."""
 
     path: tuple[str, ...]
     header: bytes  # lower case, with the prefix
 
 
 def mirrored_arguments(input_schema: Any) -> tuple[Mirrored, ...] | str:
-    """Return the headers that a tool's schema asks for, or why its marks are invalid. A tool with invalid marks
-    cannot be called.
+    """Return the arguments that a tool's schema marks with `x-mcp-header`, or a text that says why the marks are
+    invalid. A tool with invalid marks cannot be called.
     """
     mirrored: dict[str, Mirrored] = {}
     for path, schema in _positions(input_schema):
@@ -89,7 +90,9 @@ def mirrored_arguments(input_schema: Any) -> tuple[Mirrored, ...] | str:
 
 
 def _positions(root: Any) -> Iterator[tuple[tuple[str, ...] | None, dict[str, Any]]]:
-    """Yield every schema inside a schema with its path of property names, or None if no path leads to it."""
+    """Yield every schema nested in `root`, with the path of property names that leads to it. The path is None if the
+    schema is not reached through properties alone.
+    """
     stack: list[tuple[tuple[str, ...] | None, Any]] = [((), root)]
     while stack:
         path, node = stack.pop()
@@ -108,7 +111,9 @@ def _positions(root: Any) -> Iterator[tuple[tuple[str, ...] | None, dict[str, An
 
 
 def mirror_text(arguments: Any, path: tuple[str, ...]) -> str | None:
-    """Return an argument as the text of its header, or None if it is absent, null or has no text form."""
+    """Return the text with which a header repeats an argument. Return None if the argument is absent, null or has no
+    text form.
+    """
     return _text(_argument(arguments, path))
 
 
@@ -135,7 +140,7 @@ def _text(value: Any) -> str | None:
 
 
 def mirror_headers(mirrored: tuple[Mirrored, ...], arguments: Any) -> bytes:
-    """Return the `Mcp-Param-*` header lines for one call."""
+    """Return the `Mcp-Param-*` header lines of one call."""
     lines = []
     for mirror in mirrored:
         text = mirror_text(arguments, mirror.path)
@@ -145,7 +150,7 @@ def mirror_headers(mirrored: tuple[Mirrored, ...], arguments: Any) -> bytes:
 
 
 def mirror_mismatch(mirrored: tuple[Mirrored, ...], arguments: Any, headers: Mapping[bytes, bytes]) -> str | None:
-    """Return why the headers of a call do not repeat its arguments, or None if they do."""
+    """Return why the headers of a call do not match its arguments, or None if they match."""
     for mirror in mirrored:
         value = _argument(arguments, mirror.path)
         text = _text(value)
@@ -164,7 +169,7 @@ def mirror_mismatch(mirrored: tuple[Mirrored, ...], arguments: Any, headers: Map
 
 
 def _is_same_number(text: str, value: Any) -> bool:
-    """Compare whole numbers by value, exactly: 42 and 42.0 are one number in JSON."""
+    """Return whether `text` is exactly the same whole number as `value`: 42 and 42.0 are one number in JSON."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     decimal = _DECIMAL.fullmatch(text)

@@ -25,11 +25,12 @@ _PREFIX = b"il1:"
 
 
 def encode_cursor(after: str) -> str:
+    """Encode the key after which a list continues as a cursor."""
     return base64.urlsafe_b64encode(_PREFIX + after.encode()).decode().rstrip("=")
 
 
 def decode_cursor_untrusted(cursor: str) -> str | None:
-    """Return the key in a cursor, or None if we did not write the cursor."""
+    """Return the key in a cursor, or None if this gateway did not write the cursor."""
     if len(cursor) > CURSOR_BYTES_MAX:
         return None
     try:
@@ -58,7 +59,9 @@ def tool_item(
     client: Era,
     tasks: bool = True,
 ) -> bytes:
-    """Encode a tool for a client. `tasks` says whether the tool's server can run calls as tasks."""
+    """Encode a tool for a client. `server` and `client` are the eras of the two sides. `tasks` says whether the server
+    can run calls of the tool as tasks.
+    """
     shown: dict[str, Any] = dict(item)
     shown["name"] = name
     if not tasks and "execution" in shown:
@@ -106,7 +109,7 @@ def resource_item(item: Item, *, member: str, uri: str) -> bytes:
 
 
 def find_value(item: Item, member: str) -> Any:
-    """Return the decoded member, or None if it is absent or unreadable."""
+    """Return the decoded member of a list item, or None if the member is absent or cannot be decoded."""
     raw = item.get(member)
     if raw is None:
         return None

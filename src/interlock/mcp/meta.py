@@ -49,7 +49,7 @@ UNCHANGED_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT,
 
 
 class Fate(Enum):
-    """The treatment of a key of `_meta` at a hop."""
+    """The rule by which the gateway treats a key of `_meta` when it forwards a request."""
 
     PASS = 1
     VENDOR = 2
@@ -58,6 +58,7 @@ class Fate(Enum):
 
 
 def fate(key: str) -> Fate:
+    """Return what a gateway does with this key of `_meta`."""
     return _remembered(key) if len(key) <= _REMEMBERED_CHARS_MAX else _judge(key)
 
 
@@ -87,8 +88,10 @@ _remembered = functools.lru_cache(maxsize=4096)(_judge)
 
 
 def crossing_keys(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
-    """Return the keys that may cross any hop, in their order. The caller handles the keys of an era and the progress
-    token.
+    """Return the keys of `meta` that may be forwarded to any server, in their order. `vendor` allows the keys of other
+    vendors.
+
+    Keys of an era and the progress token are not included; the calling code writes them.
     """
     crossing = {}
     for key, value in meta.items():
@@ -101,7 +104,9 @@ def crossing_keys(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
 def stamp_modern(
     crossed: dict[str, Raw], *, capabilities: Raw, client: Raw | None, log_level: Raw | None
 ) -> dict[str, Raw]:
-    """Complete `_meta` for a 2026-07-28 server. The capabilities are the client's, not ours."""
+    """Return the `_meta` for a 2026-07-28 server: the forwarded keys, and the keys that this era requires.
+    `capabilities` are those of the client, not of the gateway.
+    """
     crossed[META_VERSION] = RAW_MODERN
     crossed[META_CAPABILITIES] = capabilities
     if client is not None:

@@ -19,7 +19,7 @@ from typing import Final
 
 
 class Era(Enum):
-    """An era of MCP: with sessions (legacy), or with requests that stand alone (modern)."""
+    """An era of MCP: requests belong to a session (legacy) or are independent of each other (modern)."""
 
     LEGACY = "legacy"
     MODERN = "modern"
@@ -38,12 +38,16 @@ BATCH_VERSION: Final = "2025-03-26"  # the only revision with batches: those bef
 
 
 def negotiate_legacy(requested: str) -> str:
-    """Return the version for the answer to `initialize`: the requested one if we support it, otherwise our newest."""
+    """Return the version for the reply to `initialize`: the requested version if the gateway supports it, otherwise the
+    newest supported legacy version.
+    """
     return requested if requested in LEGACY_VERSIONS else LATEST_LEGACY
 
 
 def era_of_header(version: str | None) -> Era:
-    """Return the era of an HTTP request. A version that is not a known legacy version is validated as a modern one."""
+    """Return the era of an HTTP request. An unknown version counts as modern, because validation of modern requests
+    rejects it.
+    """
     return Era.LEGACY if version is None or version in LEGACY_VERSIONS else Era.MODERN
 
 
@@ -123,7 +127,7 @@ _OF_TREE: Final = ("notifications/mcpax/", "mcpax/")
 def is_vendor_method(method: str) -> bool:
     """Return whether the method of a notification is defined by a vendor.
 
-    The names of requests do not count: some servers carry out a request that comes without an id.
+    The names of MCP's requests are not vendor methods: some servers execute a request that arrives as a notification.
     """
     return method not in _DEFINED and not method.startswith(_OF_TREE)
 

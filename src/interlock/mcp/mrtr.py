@@ -30,21 +30,23 @@ _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question of a server to a client."""
+    """A request that a server sends to a client, such as an elicitation."""
 
     method: str
     params: Raw
 
 
 class InputRequired(msgspec.Struct, frozen=True):
-    """The reply of a server that needs answers before it can continue."""
+    """The reply of a server that needs answers of the client before it can continue."""
 
     questions: dict[str, Question]
     state: Raw | None
 
 
 def read_input_required(result: Raw) -> InputRequired | str | None:
-    """Return what a server asks for, a reason if that cannot be understood, or None if the result asks for nothing."""
+    """Read a server's `input_required` reply. Return a text with the reason if the reply is malformed, or None if the
+    result is not such a reply.
+    """
     members = decode_object(result)
     if members is None or find_string(members.get("resultType")) != "input_required":
         return None
@@ -68,6 +70,7 @@ def read_input_required(result: Raw) -> InputRequired | str | None:
 
 
 def encode_input_required(questions: dict[str, Question], state: str) -> bytes:
+    """Encode an `input_required` reply with these questions and this request state."""
     requests: dict[str, dict[str, Any]] = {}
     for key, question in questions.items():
         requests[key] = {"method": question.method}
@@ -77,7 +80,9 @@ def encode_input_required(questions: dict[str, Question], state: str) -> bytes:
 
 
 def request_digest(method: str, params: dict[str, Any]) -> bytes:
-    """Return the digest of what a retry must repeat: the request without its answers, its state and its `_meta`."""
+    """Return a digest of the parts of a request that a retry must repeat: everything except its answers, its state and
+    its `_meta`.
+    """
     repeated = {key: raw for key, raw in params.items() if key not in _NOT_THE_REQUEST}
     try:
         body = _sorted_json({key: decode_value(raw) for key, raw in repeated.items()})
@@ -87,7 +92,7 @@ def request_digest(method: str, params: dict[str, Any]) -> bytes:
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """Content of the request state that we issue."""
+    """Content of a request state that this gateway issues."""
 
     handle: str  # names the parked call; empty when the request is simply to be sent again
     round: int
@@ -97,25 +102,29 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
 
 
 def seal(ticket: Ticket, key: bytes) -> str:
+    """Encode and sign a ticket as a request state."""
     return seal_bytes(_PREFIX, msgspec.json.encode(ticket), key)
 
 
 def is_ours(state: str) -> bool:
+    """Return whether this gateway may have issued the request state. The signature is not checked."""
     return state.startswith(_PREFIX)
 
 
 def unseal_untrusted(state: str, key: bytes) -> Ticket | None:
-    """Open a sealed request state. Return None if it was not sealed with this key."""
+    """Verify and decode a request state. Return None if it was not signed with this key."""
     body = unseal_bytes_untrusted(_PREFIX, state, key)
     return None if body is None else msgspec.json.decode(body, type=Ticket)
 
 
 def seal_bytes(prefix: str, body: bytes, key: bytes) -> str:
+    """Return `body` as text with a prefix and a signature."""
     mark = hmac.digest(key, body, "sha256")
     return prefix + base64.urlsafe_b64encode(mark + body).decode().rstrip("=")
 
 
 def unseal_bytes_untrusted(prefix: str, state: str, key: bytes) -> bytes | None:
+    """Return the body of a text that `seal_bytes` wrote. Return None if the prefix or the signature does not match."""
     text = state.removeprefix(prefix)
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

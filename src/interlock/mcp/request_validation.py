@@ -43,7 +43,7 @@ _LATEST_RAW: Final = b'"%b"' % LATEST_MODERN.encode()
 
 
 class Routing(msgspec.Struct, frozen=True):
-    """Values of the routing headers of a request. The body must contain the same bytes."""
+    """Values of the routing headers of a request. The request body must contain the same bytes."""
 
     method: str
     version: bytes  # one that we serve
@@ -52,7 +52,9 @@ class Routing(msgspec.Struct, frozen=True):
 
 
 class ValidatedRequest(msgspec.Struct):
-    """A request that passed: its params, ready to be rewritten, and its `_meta`, which others may share."""
+    """A valid request: its params, which may be modified, and its `_meta`, which is shared with other requests and must
+    not be modified.
+    """
 
     id: bytes
     method: str
@@ -65,8 +67,10 @@ def validate_request(
     headers: Mapping[bytes, bytes] | None,
     doubled: bytes | None = None,
 ) -> ValidatedRequest | Refusal:
-    """Validate a 2026-07-28 request. `headers` is None on a pipe without headers (stdio). `doubled` names a routing
-    header that was sent twice.
+    """Validate a 2026-07-28 request.
+
+    `headers` is None on a transport without headers (stdio). `doubled` is the name of a routing header that was sent
+    twice, or None.
     """
     params = decode_params_untrusted(request.params, request.text) if request.params else None
     if params is None:
@@ -86,7 +90,9 @@ def validate_request(
 
 
 def validate_plain_request(data: bytes, routing: Routing) -> ValidatedRequest | None:
-    """Validate the bytes of an ordinary request at once. Return None if `validate_request` must look at it."""
+    """Validate the bytes of an ordinary request in one pass. Return None if the request needs the slower
+    `validate_request`, whether it is valid or not.
+    """
     plain = find_plain_request(data)
     if plain is None:
         return None
@@ -105,8 +111,8 @@ def validate_plain_request(data: bytes, routing: Routing) -> ValidatedRequest | 
 
 
 def validate_request_without_headers(data: bytes) -> ValidatedRequest | None:
-    """Validate the bytes of an ordinary request on a pipe that has no headers. Return None if `validate_request`
-    must look at it.
+    """Validate the bytes of an ordinary request on a transport without headers. Return None if the request needs the
+    slower `validate_request`, whether it is valid or not.
     """
     plain = find_plain_request(data)
     if plain is None:
@@ -120,7 +126,7 @@ def validate_request_without_headers(data: bytes) -> ValidatedRequest | None:
 
 
 def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Refusal:
-    """Return `_meta`, and its version as raw bytes and as text."""
+    """Decode `_meta`. Return its members, the raw bytes of the version, and the version as text."""
     meta = decode_object(raw_meta) if raw_meta else None
     if meta is None:
         return Refusal(INVALID_PARAMS, "params._meta must be an object", {"missing": [META_VERSION, META_CAPABILITIES]})
@@ -150,7 +156,9 @@ def unsupported_version(version: str) -> Refusal:
 
 
 def plain_routing(headers: Mapping[bytes, bytes], doubled: bytes | None) -> Routing | None:
-    """Return the routing headers of the common case, which need no decoding, or None for any other case."""
+    """Return the routing headers if they are plain text that needs no decoding. Return None for headers that
+    `validate_request` must read.
+    """
     method, version, name = headers.get(H_METHOD), headers.get(H_VERSION), headers.get(H_NAME)
     if doubled is not None or method is None or version is None or name is None:
         return None

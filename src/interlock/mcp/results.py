@@ -63,7 +63,8 @@ def find_modern_error(error: Raw) -> bytes | None:
     """Translate an error with a number of the MCP-AX draft for a 2026-07-28 client (13.2). Return None for any other
     error.
 
-    The error is recognised by its message and reason: -32002 alone may mean a missing resource to a legacy server.
+    The message and the reason identify the error, because a legacy server may use the number -32002 for a missing
+    resource.
     """
     if not any(mark in bytes(error) for mark in _DRAFT_MARKS):
         return None
@@ -108,7 +109,7 @@ _decode_blocks = msgspec.json.Decoder(list[_Block]).decode
 
 
 class ResultFacts(msgspec.Struct, frozen=True):
-    """The members of a large result that decide how it is passed on."""
+    """Properties of a large result that decide how the gateway forwards it."""
 
     may_claim: bool
     is_typed: bool  # it has a resultType
@@ -118,10 +119,10 @@ class ResultFacts(msgspec.Struct, frozen=True):
 
 
 def find_result_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
-    """Read the members of a large result once. Return None if the bytes must be searched instead, because names may be
-    duplicated or escaped.
+    """Read the members of a large result once. Return None if names may be duplicated or escaped; the bytes must then
+    be searched instead.
 
-    `message` is the message that holds the result; it spares a second reading.
+    `message` is the message that contains the result. If it is given, less has to be read.
     """
     outline = find_outline(message)
     if outline is not None:
@@ -142,12 +143,16 @@ def find_result_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
 
 
 def _size(members: dict[str, Raw]) -> int:
-    """Return the size of an object that is written without blanks: its names, a colon for each, and its values."""
+    """Return the size of a JSON object without blanks: its names, one colon for each name, and its values."""
     return len(encode_value(list(members))) + len(members) + sum(map(len, members.values()))
 
 
 def _may_have_metadata(blocks: Raw) -> bool:
-    """Read rather than searched for: a key may be spelled with escapes. What is no list of objects may have any."""
+    """Return whether a content block may have metadata.
+
+    The blocks are decoded and not searched as text, because a key may be written with escapes. The answer is True if
+    `blocks` is not a list of objects.
+    """
     try:
         read = _decode_blocks(blocks)
         return any(block.meta is not msgspec.UNSET or block.resource is not msgspec.UNSET for block in read)
@@ -159,7 +164,7 @@ def _may_have_metadata(blocks: Raw) -> bool:
 
 
 def with_note(message: bytes, text: str) -> bytes:
-    """Append a text to the content of an answer, or to the message of its error. An answer with neither stays
+    """Append a text to the content of a response, or to the message of its error. A response with neither stays
     unchanged.
     """
     try:
@@ -210,7 +215,10 @@ _NOT_PLAINLY_LEGACY: Final = frozenset(("ttlMs", "cacheScope", "structuredConten
 
 
 def large_to_modern(result: Raw, method: str, names: frozenset[str]) -> tuple[bytes, memoryview] | None:
-    """Translate a large result in pieces if only its beginning differs. `names` are the names of its members."""
+    """Translate a large result for a modern client without copying it. `names` are the names of its members.
+
+    Return the new beginning and the unchanged rest, or None if more than the beginning must change.
+    """
     view = memoryview(result)
     if method in CACHEABLE or "resultType" in names or bytes(view[:2]) != b'{"':
         return None
@@ -218,8 +226,9 @@ def large_to_modern(result: Raw, method: str, names: frozenset[str]) -> tuple[by
 
 
 def large_to_legacy(result: Raw, names: frozenset[str]) -> tuple[bytes, memoryview] | None:
-    """Translate a large complete result in pieces if only its beginning differs. `names` are the names of its
-    members.
+    """Translate a large complete result for a legacy client without copying it. `names` are the names of its members.
+
+    Return the new beginning and the unchanged rest, or None if more than the beginning must change.
     """
     view = memoryview(result)
     if not names.isdisjoint(_NOT_PLAINLY_LEGACY) or bytes(view[: len(_MODERN_HEAD)]) != _MODERN_HEAD:
@@ -276,7 +285,7 @@ def result_to_legacy(result: Raw) -> bytes | Refusal:
 
 
 def _with_text(content: Raw | None, value: bytes) -> Raw:
-    """Add a text block with this value to the content of a result, unless a block has the same text already."""
+    """Add a text block with this value to the content of a result, unless one of its blocks already has this text."""
     blocks = (decode_array(content) if content is not None else None) or []
     block = encode_value({"type": "text", "text": value.decode()})
     decoded = (decode_object(block_members) or {} for block_members in blocks)
@@ -286,7 +295,7 @@ def _with_text(content: Raw | None, value: bytes) -> Raw:
 
 
 def _is_same(text: str | None, value: bytes) -> bool:
-    """Return whether a text is this value, as JSON or as a plain string."""
+    """Return whether a text is equal to this value, as JSON or as a plain string."""
     try:
         structured = decode_value(value)
         return text is not None and (text == structured or decode_value(text.encode()) == structured)

@@ -27,7 +27,7 @@ Resolve = Callable[[str], str]  # an absolute path -> the same without symlinks
 
 
 class HeldRoots(msgspec.Struct, frozen=True):
-    """URIs of the roots in an answer: which were passed on and which were withheld."""
+    """URIs of the roots in a client's answer, divided into those that were forwarded and those that were withheld."""
 
     passed: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()  # as the client wrote them, cut
@@ -48,10 +48,10 @@ def encode_roots(folders: Sequence[str]) -> bytes:
 def hold_roots_untrusted(
     answer: Raw, allowed: Sequence[str], resolve: Resolve, most: int = ROOTS_MAX
 ) -> tuple[Raw, HeldRoots]:
-    """Remove the roots that are not allowed from a client's answer. `allowed` are paths without symlinks. Any other
-    answer stays unchanged.
+    """Remove the roots that are not allowed from a client's answer to `roots/list`. Other answers stay unchanged.
 
-    Roots after the first `most` are withheld unseen, and the record names one of them.
+    `allowed` are paths without symlinks. Roots after the first `most` are withheld without being checked, and the
+    returned record names only one of them.
     """
     members: dict[str, Any] | None = decode_object(answer)
     if members is None or "roots" not in members:
@@ -73,7 +73,7 @@ def hold_roots_untrusted(
 def hold_answers_untrusted(
     answers: Raw | Mapping[str, Raw], allowed: Sequence[str], resolve: Resolve
 ) -> tuple[Raw, HeldRoots]:
-    """Remove the roots that are not allowed from the `inputResponses` of a 2026-07-28 request."""
+    """Remove the roots that are not allowed from the answers in `inputResponses` of a 2026-07-28 request."""
     if isinstance(answers, Raw):
         text = bytes(answers)
         if b"roots" not in text and b"\\u" not in text:  # nor spelled with escapes

@@ -47,7 +47,7 @@ _MARK: Final = META_TASK.encode()
 
 
 class TaskFacts(msgspec.Struct, frozen=True):
-    """Facts of a task that must be remembered."""
+    """Properties of a task that the gateway has to remember."""
 
     id: str
     status: str
@@ -56,14 +56,16 @@ class TaskFacts(msgspec.Struct, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True):
-    """The result of a call that became a task."""
+    """The result of a call that the server runs as a task."""
 
     facts: TaskFacts
     result: dict[str, Any]
     task: dict[str, Any]  # the task in it: the result itself in 2026-07-28
 
     def rename_task(self, ours: str, rename: Rename) -> bytes:
-        """Encode the result with our id for the task. `rename` maps the ids of other tasks that the result mentions."""
+        """Encode the result with our id for the task. `rename` returns our ids of other tasks that the result
+        mentions.
+        """
         self.task["taskId"] = Raw(encode_value(ours))
         if self.task is not self.result:
             self.result["task"] = self.task
@@ -75,7 +77,9 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def read_task(members: dict[str, Any], era: Era) -> TaskFacts | str:
-    """Read a task from these members, or return why they are not a task."""
+    """Read the properties of a task from the members of a JSON object. Return a text that says what is wrong if they do
+    not describe a task.
+    """
     raw = members.get("taskId")
     if raw is None or len(raw) > ID_BYTES_MAX:
         return f"a task without an id of at most {ID_BYTES_MAX} bytes"
@@ -87,8 +91,8 @@ def read_task(members: dict[str, Any], era: Era) -> TaskFacts | str:
 
 
 def read_made(result: Raw, era: Era) -> Made | str | None:
-    """Read the task that a server created for a call. Return a reason if it is unusable, or None if the result is
-    not a task.
+    """Read the task that a server created for a call. Return a text with the reason if the task is unusable, or None if
+    the result is not a task.
     """
     if b'"task"' not in bytes(result):
         return None
@@ -110,7 +114,9 @@ def read_made(result: Raw, era: Era) -> Made | str | None:
 
 
 def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dict[str, Any] | str:
-    """Replace the ids in an answer about the task `theirs` by our ids. Return a reason if it is not such an answer."""
+    """Replace the server's task ids in an answer about the task `theirs` by ours. Return a text with the reason if the
+    answer is malformed or is about another task.
+    """
     members: dict[str, Any] | None = decode_object(result)
     if members is None:
         return "a result that is no object"
@@ -131,7 +137,7 @@ def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dic
 
 
 def related_task(params: Raw | bytes) -> str | None:
-    """Return the task that a message says it belongs to, or None."""
+    """Return the id of the task that a message belongs to according to its `_meta`. Return None if it names no task."""
     if _MARK not in bytes(params):
         return None
     members = decode_object(params) or {}
@@ -140,12 +146,15 @@ def related_task(params: Raw | bytes) -> str | None:
 
 
 def read_related(meta: dict[str, Raw]) -> str | None:
+    """Return the id of the related task in a decoded `_meta`, or None if there is none."""
     related = decode_object(meta[META_TASK]) if META_TASK in meta else None
     return find_string(related.get("taskId")) if related is not None else None
 
 
 def rename_related(members: dict[str, Any], rename: Rename) -> None:
-    """Say in `_meta`, in place, which task a message belongs to as its receiver knows it; nothing if it does not."""
+    """Replace the id of the related task in `_meta`, in place. If the receiver does not know the task, remove
+    the id.
+    """
     raw = members.get("_meta")
     if raw is None or _MARK not in bytes(raw):
         return
@@ -164,6 +173,9 @@ def rename_related(members: dict[str, Any], rename: Rename) -> None:
 
 
 def renamed_related(raw: Raw, rename: Rename) -> dict[str, Any] | None:
+    """Return the value of the related-task key with the receiver's task id. Return None if it is malformed or the
+    receiver does not know the task.
+    """
     related: dict[str, Any] | None = decode_object(raw)
     task_id = find_string(related.get("taskId")) if related is not None else None
     other = rename(task_id) if task_id is not None else None
@@ -171,7 +183,7 @@ def renamed_related(raw: Raw, rename: Rename) -> dict[str, Any] | None:
 
 
 def renamed_in(params: Raw, rename: Rename) -> Raw:
-    """Replace the related task's id in params or a result, and change nothing else."""
+    """Return params or a result with the related task's id replaced and everything else unchanged."""
     members: dict[str, Any] | None = decode_object(params) if _MARK in bytes(params) else None
     if members is None:
         return params
@@ -198,19 +210,19 @@ def offers_tasks(capabilities: dict[str, Raw], era: Era) -> bool:
 
 
 def offers_cancelling(capabilities: dict[str, Raw]) -> bool:
-    """Return whether the tasks of a legacy server can be cancelled. In the extension all tasks can."""
+    """Return whether the tasks of a legacy server can be cancelled. All tasks of the modern extension can."""
     return _is_object(_inside(capabilities, "tasks", "cancel"))
 
 
 def declares_tasks(capabilities: Raw) -> bool:
-    """Return whether a modern client accepts a task as the answer to this request."""
+    """Return whether a modern client accepts a task as the answer to its request."""
     if TASKS_EXTENSION.encode() not in bytes(capabilities):
         return False
     return _is_object(_inside(decode_object(capabilities) or {}, "extensions", TASKS_EXTENSION))
 
 
 def without_tasks(capabilities: Raw) -> Raw:
-    """Remove the tasks extension from a modern client's capabilities."""
+    """Return a modern client's capabilities without the tasks extension."""
     members: dict[str, Any] = decode_object(capabilities) or {}
     extensions = decode_object(members["extensions"]) if "extensions" in members else None
     if extensions is None or extensions.pop(TASKS_EXTENSION, None) is None:
@@ -219,7 +231,7 @@ def without_tasks(capabilities: Raw) -> Raw:
 
 
 def requires_tasks(error: Raw) -> bool:
-    """Return whether a modern server refused because it would answer only with a task."""
+    """Return whether a modern server refused a request because it answers the request only with a task."""
     if TASKS_EXTENSION.encode() not in bytes(error):
         return False
     members = decode_object(error) or {}
@@ -238,13 +250,13 @@ TAKEN_AS_TASK: Final[dict[str, Any]] = {
 
 
 def takes_as_task(capabilities: dict[str, Raw], method: str) -> bool:
-    """Return whether this question may be sent to a legacy client as a task."""
+    """Return whether the gateway may send this server request to a legacy client as a task."""
     path = _AS_TASK.get(method)
     return path is not None and _is_object(_inside(capabilities, "tasks", "requests", *path))
 
 
 def needs_task(item: dict[str, Raw]) -> bool:
-    """Return whether a legacy server's tool can be called only as a task."""
+    """Return whether a tool of a legacy server can be called only as a task."""
     execution = decode_object(item["execution"]) if "execution" in item else None
     return execution is not None and find_string(execution.get("taskSupport")) == "required"
 
@@ -298,21 +310,23 @@ def lost_task(reason: str) -> Refusal:
 
 
 def tool_across_eras(client: Era) -> Refusal:
-    """Refuse a tool that runs only as a task, because the client's era differs from the server's."""
+    """Return the refusal of a call to a tool that runs only as a task, because the client's era differs from the
+    server's.
+    """
     ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
     text = f"this tool runs only as a task of MCP {theirs}, which a client of {ours} cannot have; use one of {theirs}"
     return Refusal(METHOD_NOT_FOUND, text, _across(client))
 
 
 def call_across_eras(client: Era) -> Refusal:
-    """Refuse a call that asks for a task, because the server is of the other era."""
+    """Return the refusal of a call that asks for a task, because the server's era differs from the client's."""
     ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
     text = f"a server of MCP {theirs} makes no task for a client of {ours}; call the tool without task"
     return Refusal(METHOD_NOT_FOUND, text, _across(client))
 
 
 def task_across_eras(client: Era) -> Refusal:
-    """Refuse the id of a task that the same principal created with a client of the other era."""
+    """Return the refusal of a task id that the same principal received through a client of the other era."""
     ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
     text = f"this is a task of MCP {theirs}, and the client speaks {ours}; ask for it with a client of {theirs}"
     return Refusal(INVALID_PARAMS, text, _across(client))

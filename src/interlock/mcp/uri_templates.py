@@ -27,7 +27,9 @@ _EXPRESSION: Final = re.compile(r"\{([+#./;?&]?)[^{}]*\}")
 
 
 class _Expansion(msgspec.Struct, frozen=True):
-    """Expansion of an expression: nothing, or `lead` followed by any characters but those in `ends`."""
+    """The text that an expression of a template can expand to: nothing, or `lead` followed by any characters except
+    those in `ends`.
+    """
 
     lead: str
     ends: str
@@ -46,7 +48,7 @@ _EXPANSIONS: Final = {
 
 
 class _Template(msgspec.Struct, frozen=True):
-    """A template, split into its expressions and the literals around them."""
+    """A template, split into its expressions and the literal text around them."""
 
     head: str  # the literal before the first expression
     body: tuple[tuple[_Expansion, str], ...]  # each expression and the literal after it, but for the last literal
@@ -55,12 +57,15 @@ class _Template(msgspec.Struct, frozen=True):
 
 
 def matches(template: str, uri: str) -> bool:
+    """Return whether a URI is a possible expansion of a template."""
     return Matcher(uri).matches(template)
 
 
 class Matcher:
-    """A URI that is compared with many templates. What it knows of the URI is found once, and its work is bounded: when
-    STEPS_MAX is used up, no further template matches."""
+    """A comparison of one URI with many templates.
+
+    Facts about the URI are computed once, and the work is bounded: after STEPS_MAX steps, no further template matches.
+    """
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -98,7 +103,7 @@ class Matcher:
 
 
 def _masks(uri: str) -> dict[str, int]:
-    """Return a bit mask for each character of the URI: bit i is set if the character is at index i."""
+    """Return a bit mask for each character of the URI. Bit i is set if the URI has that character at index i."""
     places: dict[str, bytearray] = {}
     for index, character in enumerate(uri):
         if character not in places:
@@ -109,7 +114,7 @@ def _masks(uri: str) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=1024)
 def _parts(template: str) -> _Template | None:
-    """Split a template. Return None if it has no expression, or more than we expand."""
+    """Split a template. Return None if it has no expression, or more expressions than the gateway supports."""
     literals, runs, at = [], [], 0
     for expression in _EXPRESSION.finditer(template):
         literals.append(template[at : expression.start()])

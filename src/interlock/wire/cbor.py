@@ -17,18 +17,21 @@ _SIMPLE: Final[dict[int, bool | None]] = {20: False, 21: True, 22: None}
 
 
 class CborError(ValueError):
-    """The bytes are not CBOR, or use more of it than is accepted."""
+    """Error for bytes that are not CBOR, or that use a part of CBOR that this reader does not accept."""
 
 
 def read_item_untrusted(data: bytes, *, has_floats: bool = True) -> tuple[Any, bytes]:
-    """Return the first item and the bytes after it. Raises CborError. `has_floats`: whether floats are accepted."""
+    """Return the first item and the bytes after it. Raise CborError if the item is malformed or not accepted.
+
+    `has_floats` says whether floating-point numbers are accepted.
+    """
     reader = _Reader(data, has_floats=has_floats)
     value = reader.item(0)
     return value, data[reader.at :]
 
 
 class _Reader:
-    """A reader of one item, with its position in the bytes."""
+    """Reader of one CBOR item, with its current position in the bytes."""
 
     def __init__(self, data: bytes, *, has_floats: bool) -> None:
         self.data = data

@@ -99,7 +99,7 @@ CONFIRMATION_DENIED: Final = "confirmation_denied"
 
 
 class Forms(NamedTuple):
-    """Forms of one code outside the node."""
+    """The external forms of one refusal code, such as its JSON-RPC number."""
 
     number: int = -32600  # of a JSON-RPC error; by default that of INVALID_REQUEST
     mcp_status: int = 200  # of an HTTP response to a 2026-07-28 request
@@ -206,9 +206,9 @@ def forms_of(code: str) -> Forms:
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A request that is refused, and why.
+    """A refused request, with the reason.
 
-    `details` holds JSON values only, and `message` and `details` never hold a path, a trace or a class name.
+    `details` contains only JSON values. `message` and `details` never contain a path, a trace or a class name.
     """
 
     code: str  # a RefusalCode where it may be sent as a JSON-RPC error
@@ -233,7 +233,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class HttpRefusal(Refusal, frozen=True, kw_only=True):
-    """The refusal of an HTTP request before any message in it is read."""
+    """A refused HTTP request, of which no message was read."""
 
     headers: bytes = b""  # lines of the response
     status: int = 0  # of the response; that of the code unless it is given
@@ -245,9 +245,9 @@ class HttpRefusal(Refusal, frozen=True, kw_only=True):
 
 
 class Refused(Exception):
-    """A refusal as an exception, where the function that refuses is far from the one that answers.
+    """A refusal as an exception, used if the refusing function is far from the one that sends the response.
 
-    `status`: of the operator endpoint's response.
+    `status` is the HTTP status of the operator endpoint's response.
     """
 
     exit_status: ClassVar[int] = 1  # of a command that ends with it
@@ -273,20 +273,21 @@ class Refused(Exception):
         return Refusal(self.code, self.message, self.details, self.hint)
 
     def with_hint(self, hint: str) -> Self:
-        """Set the next step for a person, and return the exception itself."""
+        """Set the next step that a person can take, and return this exception."""
         self.hint = hint
         return self
 
 
 def quoted_text(name: str) -> str:
-    """Return a name that somebody else chose, in quotes, escaped and shortened."""
+    """Return a name that another party chose, quoted, escaped and shortened, for use in a message."""
     return msgspec.json.encode(name if len(name) <= NAME_CHARS_MAX else name[: NAME_CHARS_MAX - 1] + "…").decode()
 
 
 class NotFound(Refused):
-    """Refusal of a name that does not exist. `existing` are other names, so that the reply can offer the nearest.
+    """Refusal of a name that does not exist. `existing` are the names that exist; the message suggests the most similar
+    one.
 
-    With `few`, the reply names all of them.
+    If `few` is True, the message lists all existing names.
     """
 
     def __init__(self, what: str, name: str, existing: Iterable[str] = (), *, few: bool = False) -> None:
@@ -302,7 +303,7 @@ class NotFound(Refused):
 
 
 class UpstreamError(msgspec.Struct, frozen=True):
-    """A JSON-RPC error that a server or an MCP-AX parent sent. Its number may be any."""
+    """A JSON-RPC error that a server or an MCP-AX parent sent. Its number is not restricted to our codes."""
 
     number: int
     message: str
@@ -315,13 +316,16 @@ class UpstreamError(msgspec.Struct, frozen=True):
 
 
 def find_code(number: object, *, draft: bool = False) -> RefusalCode | None:
-    """Return the code of a JSON-RPC error number, or None if the number is not one of ours.
+    """Return the refusal code with this JSON-RPC error number, or None if no code has it.
 
-    `draft`: a number of the MCP-AX draft counts, too; MCP itself uses -32002 for a missing resource.
+    `draft` also accepts the numbers of the MCP-AX draft. By default they are ignored, because MCP uses -32002 for a
+    missing resource.
     """
     return (_DRAFT_CODES if draft else _CODES).get(number) if type(number) is int else None
 
 
 def ax_refusal(code: RefusalCode, detail: str, **details: Any) -> Refusal:
-    """Return a refusal in the form of MCP-AX: its message is the code (4.2 compares it), a person reads the detail."""
+    """Return a refusal in the form of MCP-AX. Its message is the code, which programs compare (4.2); `detail` is the
+    text for people.
+    """
     return Refusal(code, code, {"mcpax_error": code, "detail": detail, **details})  # AX-6.2-5

@@ -47,7 +47,9 @@ class SseEvent(msgspec.Struct, frozen=True):
 
 
 class SseParser:
-    """Parser of one event stream. `max_event_bytes` limits the data of each event, and what is kept of a line."""
+    """Parser of one event stream. `max_event_bytes` limits the data of each event, and the part of an incomplete line
+    that is stored.
+    """
 
     __slots__ = (
         "_after_cr",
@@ -157,7 +159,7 @@ class SseParser:
             events.append(SseEvent("message", b"", oversized=scanner.found))
 
     def _take(self, line: bytes, events: list[SseEvent]) -> None:
-        """Apply one field. Of those that are too long, data alone counts."""
+        """Process one field of an event. A line that is too long is ignored, unless it is a data field."""
         if len(line) > self._max_event_bytes + _DATA_ROOM and not line.startswith(_DATA):
             return
         name, _, value = line.partition(b":")
@@ -207,7 +209,7 @@ class SseParser:
 def encode_event(
     data: bytes, *, event: bytes | None = None, id: bytes | None = None, retry_ms: int | None = None
 ) -> bytes:
-    """Encode one event. Line endings inside `data` become LF, because the format cannot carry any other."""
+    """Encode one event. Line endings in `data` become LF, because the format has no other."""
     head = b""
     if event is not None:
         head = b"event: %b\n" % _one_line(event)
@@ -238,7 +240,7 @@ def _one_line(value: bytes) -> bytes:
 
 
 def _find_plain_event(data: bytes) -> SseEvent | None:
-    """Return an event whose bytes have exactly one of the common forms with one line of data, or None."""
+    """Return the event if the bytes have one of the common forms with a single data line, otherwise None."""
     for prefix, end in _PLAIN_EVENTS:
         if data.startswith(prefix) and data.endswith(end):
             payload = data[len(prefix) : -len(end)]

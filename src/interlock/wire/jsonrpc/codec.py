@@ -17,7 +17,7 @@ from interlock.wire.refusal import FORMS, INVALID_REQUEST, PARSE_ERROR, Refusal,
 
 
 class CodecError(Exception):
-    """Bytes from outside that are not one JSON-RPC message. The only error that this module raises."""
+    """Error for bytes that are not exactly one JSON-RPC message. It is the only exception that this module raises."""
 
     def __init__(self, code: RefusalCode, message: str, message_id: bytes = b"null") -> None:
         super().__init__(message)
@@ -29,10 +29,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def error_body(refusal: Refusal, *, draft: bool = False) -> bytes:
-    """Return the JSON-RPC error object.
+    """Return the JSON-RPC error object of a refusal.
 
-    `draft`: it is for a legacy client or an MCP-AX link. Two codes have the number of the MCP-AX draft there
-    (13.2, 11.4), which the details then do not repeat.
+    `draft` is True for legacy clients and for MCP-AX links. Two codes then have the numbers of the MCP-AX draft (13.2,
+    11.4), and the details do not repeat these numbers.
     """
     forms, details = FORMS[refusal.code], refusal.details
     number = forms.number
@@ -61,14 +61,14 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Notification(msgspec.Struct, frozen=True):
-    """A JSON-RPC notification: a message without an id, which gets no answer."""
+    """A JSON-RPC notification: a message without an id, which is not answered."""
 
     method: str
     params: Raw
 
 
 class Response(msgspec.Struct, frozen=True):
-    """Answer to a request. It has either `result` or `error`, never both."""
+    """A JSON-RPC response. It has either `result` or `error`, never both."""
 
     id: bytes
     result: Raw
@@ -93,9 +93,9 @@ _T = TypeVar("_T")
 
 
 def decode_deep(decode: Callable[[Any], _T], data: Raw | bytes, depth: int = _ROOM) -> _T:
-    """Run `decode(data)` with a higher recursion limit. It raises what `decode` raises.
+    """Return `decode(data)`, called with a higher recursion limit. Exceptions of `decode` are passed on.
 
-    `decode` must be C code that calls no Python code of ours: nothing else may recurse that deep.
+    `decode` must be C code that calls none of our Python code, because nothing else may recurse that deeply.
     """
     usual = getrecursionlimit()
     setrecursionlimit(usual + depth)
@@ -120,23 +120,28 @@ _UPPER: Final = re.compile(rb"\\uD" + _ALONE, re.DOTALL)
 
 
 class Hidden(msgspec.Struct, frozen=True):
-    """A message in which lone halves of surrogate pairs are replaced by other escapes of the same length."""
+    """A message in which unpaired surrogate escapes, such as `\\ud83d`, are replaced by other escapes of the same
+    length.
+    """
 
     data: bytes
     digit: bytes  # what stands for the d of \ud800 to \udfff; before, no escape of the message began with it
 
     def show(self, raw: Raw) -> Raw:
+        """Return a value of the message with its original surrogate escapes."""
         shown = re.sub(rb"\\u%b(?=[89a-fA-F])" % self.digit, rb"\\ud", bytes(raw))
         return Raw(re.sub(rb"\\u%b(?=[89a-fA-F])" % self.digit.upper(), rb"\\uD", shown))
 
     def may_be_in(self, text: str) -> bool:
-        """Return whether a decoded text could contain a surrogate half that was hidden."""
+        """Return whether a decoded text may contain one of the replaced surrogate escapes."""
         first = int(self.digit, 16) << 12
         return any(first + 0x800 <= ord(character) < first + 0x1000 for character in text)
 
 
 def hide(data: bytes) -> Hidden | None:
-    """Replace lone surrogate halves by characters that can be decoded. Return None if there are none, or too many."""
+    """Replace unpaired surrogate escapes by escapes that can be decoded. Return None if there are none, or more than
+    HALVES_MAX.
+    """
     for digit in (b"e", b"c", b"b", b"a"):
         if re.search(rb"\\u[%b%b][89a-fA-F]" % (digit, digit.upper()), data) is None:
             hidden, lower = _LOWER.subn(rb"\\u%b" % digit, data, HALVES_MAX + 1)
@@ -158,7 +163,7 @@ _BACKSLASH: Final = ord("\\")
 
 
 class Outline:
-    """A message without the content of its longest string."""
+    """A message without the content of its longest string, which is replaced by a short mark."""
 
     __slots__ = ("_data", "_end", "_start", "text")
 
@@ -167,8 +172,8 @@ class Outline:
         self.text = data[:start] + _HOLE + data[end:]
 
     def whole(self, raw: Raw) -> Raw:
-        """Return the value of the original message for a value of the outline, as a view if the hole is in that
-        value.
+        """Return the value in the original message that corresponds to a value of the outline. The result is a memory
+        view if the value contains the removed string.
         """
         at = bytes(raw).find(_HOLE)
         if at < 0:
@@ -180,8 +185,8 @@ class Outline:
 def find_outline(data: bytes) -> Outline | None:
     """Return the outline of a JSON text, or None if no single string makes up nearly all of the text.
 
-    The cut reaches from one quote to the next quote that is not escaped. If that is not the inside of a string, the
-    hole lies between values, and no JSON reader accepts the outline.
+    The cut reaches from one quotation mark to the next one that is not escaped. If the text between them is not a
+    string, the mark is placed between values, and no JSON reader accepts the outline.
     """
     size = len(data)
     if size < OUTLINED_BYTES_MIN + OUTLINE_BYTES_MAX:
@@ -200,11 +205,13 @@ LARGE_VALUE_BYTES: Final = 64 * 1024  # from here on a copy costs more than anot
 
 
 class LargeParams(dict[str, Any]):
-    """The params of a large message: worth sending in pieces."""
+    """Params of a large message, which `call_pieces` encodes in pieces to avoid copies."""
 
 
 def call_pieces(message_id: int, method: str, params: LargeParams) -> tuple[bytes | memoryview, ...]:
-    """Encode a request in pieces, without copying large values. The bytes are those of `encode_call`."""
+    """Encode a request as several pieces, without copying large values. Joined, the pieces are what `encode_call`
+    returns.
+    """
     parts: list[bytes | memoryview] = []
     text = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":{' % (message_id, _encode(method))
     for name, value in params.items():
@@ -231,7 +238,9 @@ def is_batch(data: bytes) -> bool:
 
 
 def split_batch_untrusted(data: bytes) -> list[bytes]:
-    """Split a batch into its messages, byte for byte. Raise CodecError if it is malformed, too large or empty."""
+    """Split a batch into its messages without changing their bytes. Raise CodecError if the batch is malformed, too
+    large or empty.
+    """
     try:
         if not data.isascii():
             data.decode()
@@ -251,10 +260,10 @@ def split_batch_untrusted(data: bytes) -> list[bytes]:
 
 @cache
 def _decoder() -> Any:
-    """Create the decoder of batches when the first batch arrives.
+    """Create the decoder of batches. It is created when the first batch arrives.
 
-    It decodes to a structure and not to a list, because a structure ends at the first part too many: a list of sixteen
-    million bytes is five million objects.
+    The decoder reads into a structure with a fixed number of fields and not into a list, because it then stops at the
+    first message beyond the limit. A list of sixteen megabytes could have five million objects.
     """
     fields: Any = [(f"part_{number}", Raw, ABSENT) for number in range(PARTS_MAX)]
     return msgspec.json.Decoder(
@@ -263,7 +272,9 @@ def _decoder() -> Any:
 
 
 class _Strict(msgspec.Struct):
-    """A well-formed message. A message that does not decode to it is read again to find out what is wrong."""
+    """A well-formed message. If a message does not decode to this type, it is decoded again slowly to find the
+    fault.
+    """
 
     jsonrpc: Literal["2.0"]
     id: Raw = ABSENT
@@ -274,7 +285,7 @@ class _Strict(msgspec.Struct):
 
 
 class _Whole(msgspec.Struct):
-    """A request with the members of its params, in one reading."""
+    """A request with the members of its params, decoded in one pass."""
 
     jsonrpc: Literal["2.0"]
     id: Raw
@@ -283,7 +294,7 @@ class _Whole(msgspec.Struct):
 
 
 class _Bulk(msgspec.Struct):
-    """The members of params that may be large; they are kept raw and never looked into."""
+    """The members of params that may be large. They stay raw bytes and are never decoded."""
 
     arguments: Raw = ABSENT
     inputResponses: Raw = ABSENT  # noqa: N815
@@ -295,7 +306,7 @@ class _Bulk(msgspec.Struct):
 
 
 class _Large(msgspec.Struct):
-    """The part of a request that may be large. The rest is measured before its members become objects."""
+    """The part of a request that may be large. The size of the rest is checked before its members become objects."""
 
     params: _Bulk
 
@@ -341,7 +352,7 @@ PARAMS_REST_BYTES_MAX = 256 * 1024  # of params beside what may be large: each m
 def _check_utf8(data: bytes) -> None:
     """Raise UnicodeDecodeError if the bytes are not UTF-8.
 
-    msgspec does not decode the strings that it skips, so that without this check invalid UTF-8 would reach the other
+    msgspec does not decode strings that it skips. Without this check, invalid UTF-8 would be forwarded to the other
     side. A large text is decoded in pieces to save memory.
     """
     if len(data) <= _UTF8_PIECE_BYTES:
@@ -362,7 +373,7 @@ def _bulk_size(params: dict[str, Raw]) -> int:
 
 
 def _has_few_strings(data: bytes) -> bool:
-    """Return whether a large message has few strings, and therefore few members."""
+    """Return whether a large message contains few strings, and therefore few members."""
     at = 0
     for _ in range(_QUOTES_FEW):
         at = data.find(b'"', at) + 1
@@ -372,8 +383,8 @@ def _has_few_strings(data: bytes) -> bool:
 
 
 def decode_untrusted(data: bytes) -> Message:
-    """Decode one message. Raise CodecError for an array: where batches are allowed, `split_batch_untrusted` splits them
-    first.
+    """Decode one message. Raise CodecError if it is malformed or an array. If batches are allowed, call
+    `split_batch_untrusted` first.
     """
     try:
         if not data.isascii():
@@ -393,7 +404,9 @@ def decode_untrusted(data: bytes) -> Message:
 
 
 def find_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
-    """Return the id, method and params of an ordinary request, or None if the message needs a closer look."""
+    """Return the id, method and params of an ordinary request. Return None if the message must be decoded with
+    `decode_untrusted`.
+    """
     try:
         if not data.isascii():
             _check_utf8(data)
@@ -412,8 +425,8 @@ def find_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
 
 
 def _find_large_request(data: bytes) -> _Whole | None:
-    """Decode a large request, or return None if too much of it is outside of what may be large. Raise what msgspec
-    raises.
+    """Decode a large request. Return None if too many of its bytes are outside the members that may be large. Raise the
+    errors of msgspec for invalid JSON.
     """
     size = len(data)
     if not _has_few_strings(data) and size - _decode_large(data).params.size > PARAMS_REST_BYTES_MAX:
@@ -426,7 +439,7 @@ def _find_large_request(data: bytes) -> _Whole | None:
 
 
 def _decode_carefully(data: bytes) -> Message:
-    """Decode a message slowly, and raise a CodecError that says what is wrong with it."""
+    """Decode a message step by step. Raise a CodecError that says what is wrong with it."""
     try:
         if not data.isascii():
             _check_utf8(data)
@@ -460,7 +473,7 @@ def _decode_carefully(data: bytes) -> Message:
 
 
 def _read_envelope(data: bytes) -> _Envelope:
-    """Decode the envelope of a message. Raise what msgspec raises for text that is not JSON, and CodecError for JSON
+    """Decode the envelope of a message. Raise the errors of msgspec for text that is not JSON, and CodecError for JSON
     that is not an object.
     """
     try:
@@ -485,8 +498,8 @@ def _envelope(data: bytes) -> _Envelope:
 
 
 def is_id(raw: bytes) -> bool:
-    """Return whether a text is an MCP id: a string or an integer, which some clients write as 1.0. Null, fractions
-    and containers are not.
+    """Return whether a JSON text is a valid MCP id: a string or an integer. Some clients write integers as 1.0. Null,
+    fractions, arrays and objects are not ids.
     """
     if len(raw) > ID_BYTES_MAX or raw[0] not in _ID_START:
         return False
@@ -498,7 +511,7 @@ def _echo(message_id: bytes) -> bytes:
 
 
 def _method(raw: Raw, message_id: bytes) -> str:
-    """Return the method of a message. An empty name counts as no method."""
+    """Return the method of a message. Raise CodecError if it is not a string; an empty string counts as no method."""
     method = find_string(raw) if raw else ""
     if method is None:
         raise CodecError(INVALID_REQUEST, 'the member "method" must be a string', _echo(message_id))
@@ -506,7 +519,7 @@ def _method(raw: Raw, message_id: bytes) -> str:
 
 
 def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
-    """Decode a JSON object, with raw values and its keys in order. Return None if it is not an object."""
+    """Decode a JSON object to a dictionary of raw values in their order. Return None if the text is not an object."""
     try:
         return _decode_object(raw)
     except msgspec.ValidationError:
@@ -518,7 +531,7 @@ def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
 
 
 def is_deep(raw: Raw | bytes) -> bool:
-    """Return whether a JSON text is nested too deeply to be decoded to a value."""
+    """Return whether a JSON text is nested too deeply to be decoded."""
     try:
         _decode_raw(raw)
     except RecursionError:
@@ -548,9 +561,10 @@ def _object_around_halves(raw: bytes) -> dict[str, Raw] | None:
 
 
 def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str, Raw] | None:
-    """Return the members of params, or None if params is not an object or too much of it is outside of the arguments.
+    """Return the members of params. Return None if params is not an object, or if too many of its bytes are outside the
+    arguments.
 
-    `message` is the whole message if it is large; it spares a second reading.
+    `message` is the complete message if it is large. If it is given, less has to be decoded.
     """
     size = len(raw)
     if size > PARAMS_REST_BYTES_MAX:
@@ -567,10 +581,10 @@ def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str,
 
 
 def _find_outlined_params(message: bytes) -> dict[str, Raw] | None:
-    """Return the params read from the outline of a message.
+    """Return the params, decoded from the outline of a message.
 
-    Return None if the message has no outline, the outline is not JSON because the cut was between strings, or the cut
-    removed the name of a member.
+    Return None if the message has no outline, if the outline is not JSON because the cut was between strings, or if the
+    cut removed the name of a member.
     """
     outline = find_outline(message)
     if outline is None:
@@ -628,7 +642,7 @@ def find_string(raw: Raw | bytes | None) -> str | None:
 
 
 def decode_value(raw: Raw | bytes) -> Any:
-    """Decode a JSON value, for the few places that look inside. Large integers stay integers."""
+    """Decode a JSON value to Python objects. Large integers keep all digits."""
     try:
         return _decode_any(raw)
     except _UNREADABLE:
@@ -636,7 +650,7 @@ def decode_value(raw: Raw | bytes) -> Any:
 
 
 def encode_value(value: Any) -> bytes:
-    """Compact JSON; `Raw` values inside are copied byte for byte."""
+    """Encode a value as compact JSON. `Raw` values in it are copied without change."""
     return _encode(value)
 
 
@@ -647,7 +661,7 @@ def encode_request(message_id: bytes, method: bytes, params: bytes) -> bytes:
 
 
 def encode_call(message_id: int, method: str, params: dict[str, Any]) -> bytes:
-    """Encode a request with these params. Raw values are copied once."""
+    """Encode a request with these params. Raw values are copied only once."""
     return _encode(_Outgoing("2.0", message_id, method, params))
 
 

@@ -36,7 +36,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class MessageKind(Enum):
-    """The kind of a message, as far as the scan could tell."""
+    """The kind of a message, as far as the scanner could determine it."""
 
     RESPONSE = "response"
     REQUEST = "request"
@@ -45,7 +45,7 @@ class MessageKind(Enum):
 
 
 class Oversized(msgspec.Struct, frozen=True):
-    """Facts that are kept of a message over the limit."""
+    """The properties of an oversized message that are needed to answer it."""
 
     limit: int  # in bytes
     kind: MessageKind
@@ -53,7 +53,7 @@ class Oversized(msgspec.Struct, frozen=True):
 
 
 def result_too_large(limit: int) -> Refusal:
-    """Return the refusal for an answer of a server that is too large to be passed on."""
+    """Return the refusal for a server's response that is too large to be forwarded."""
     data = {
         "reason": "result_too_large",
         "limit_bytes": limit,
@@ -64,7 +64,7 @@ def result_too_large(limit: int) -> Refusal:
 
 
 def message_too_large(limit: int) -> Refusal:
-    """Return the refusal for a request or another incoming message that was too large to be read."""
+    """Return the refusal for a request or another incoming message that is too large to be read."""
     data = {
         "reason": "message_too_large",
         "limit_bytes": limit,
@@ -86,7 +86,7 @@ class _State(Enum):
 
 
 class OversizedScanner:
-    """The scan of one message."""
+    """Scanner of one oversized message. Call `feed` for each piece of the message, and read `found` at any time."""
 
     __slots__ = (
         "_depth",
@@ -116,11 +116,12 @@ class OversizedScanner:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether nothing that follows can change the result of the scan."""
+        """Return whether the rest of the message cannot change the result of the scan."""
         return self._state is _State.END or bool(self._id and (self._has_method or self._has_outcome))
 
     @property
     def found(self) -> Oversized:
+        """Return the kind and the id of the message as far as they are known."""
         if self._has_method:
             kind = MessageKind.REQUEST if self._id else MessageKind.NOTIFICATION
         else:
@@ -147,7 +148,7 @@ class OversizedScanner:
                         at = self._take(data[at], at)
 
     def _take(self, byte: int, at: int) -> int:
-        """Judge the first byte of a token; where to go on."""
+        """Process the first byte of a token, which is at index `at`. Return the index at which the scan continues."""
         match self._state:
             case _State.START if byte == 0x7B:
                 self._state = _State.KEY
@@ -173,12 +174,16 @@ class OversizedScanner:
         return at + 1
 
     def _stop(self, at: int) -> int:
-        """End the scan at the end of the object, or where the text is not JSON."""
+        """Stop the scan at the end of the object, or at text that is not JSON. Return the index at which the scan
+        continues.
+        """
         self._state = _State.END
         return at + 1
 
     def _pass_container(self, data: bytes | bytearray, at: int) -> int:
-        """Skip a container piece by piece, as long as no piece can contain its end."""
+        """Skip a container in growing pieces, as long as the container cannot end within the next piece. Return the new
+        index.
+        """
         while at < len(data):
             piece = data[at : at + self._piece_bytes]
             if not self._pass_piece(piece):
@@ -188,7 +193,7 @@ class OversizedScanner:
         return at
 
     def _pass_piece(self, piece: bytes | bytearray) -> bool:
-        """Skip a whole piece of a container. Return False and change nothing if the container ends within the piece."""
+        """Skip one piece of a container. Return False and change nothing if the container ends within the piece."""
         text = piece[1:] if self._is_escaped else piece
         if _BACKSLASH in text:
             text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -203,7 +208,7 @@ class OversizedScanner:
         return True
 
     def _pass_end(self, data: bytes | bytearray, at: int) -> int:
-        """Bracket by bracket to where the container ends."""
+        """Count brackets one by one until the container ends. Return the new index."""
         if self._in_string:
             at = _skip_string(data, at + self._is_escaped).end() + 1  # type: ignore[union-attr]
             self._in_string = self._is_escaped = False
@@ -217,7 +222,7 @@ class OversizedScanner:
         return at
 
     def _pass_string(self, data: bytes | bytearray, at: int) -> int:
-        """Skip a key, or a value that is a string."""
+        """Skip a key, or a value that is a string. Return the new index."""
         stop = _skip_string(data, at + self._is_escaped).end()  # type: ignore[union-attr]
         has_ended = stop < len(data) and data[stop] == _QUOTE
         self._is_escaped = stop < len(data) and not has_ended

@@ -30,7 +30,7 @@ _MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations")
 
 
 class NotCanonical(ValueError):
-    """A value without a canonical form; the message says what is wrong with it."""
+    """Error for a value without a canonical form. The message says what is wrong with the value."""
 
 
 def canonical(value: Any) -> bytes:
@@ -39,10 +39,11 @@ def canonical(value: Any) -> bytes:
 
 
 def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: object) -> str:
-    """Return the SHA-256 in hex over the canonical JSON of what a person would be shown of a tool.
+    """Return the SHA-256 digest, in hex, of the canonical JSON of the tool properties that an approving person is
+    shown.
 
-    `declared` is the decoded capability annotation as its owner wrote it, or None. Its availability changes with the
-    link and is left out.
+    `declared` is the decoded capability annotation as the tool's owner wrote it, or None. Its availability is left out,
+    because it changes with the state of the link.
     """
     members = {member: _whole(item[member]) for member in _MEMBERS if member in item}
     if isinstance(declared, Mapping):
@@ -55,7 +56,7 @@ def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: obje
 
 
 def _whole(value: object) -> bytes:
-    """Return the canonical text of a value, or an object with the hash of the value if it has no canonical text."""
+    """Return the canonical text of a value. If it has none, return an object that contains the hash of the value."""
     try:
         return _encode(decode_value(value) if isinstance(value, Raw) else value, exact=True)
     except (CodecError, NotCanonical):
@@ -147,7 +148,7 @@ def pointer_step(key: str) -> str:
 
 
 def quoted(key: str) -> str:
-    """Quote a key for a message: control characters are escaped, and a long key is cut."""
+    """Quote a key for use in a message: control characters are escaped, and a long key is shortened."""
     return repr(key if len(key) <= 60 else key[:59] + "…")
 
 
@@ -158,8 +159,9 @@ _INTEGER_DIGITS: Final = len(str(INTEGER_MAX))
 
 
 class AmbiguousJson(ValueError):
-    """Error for text that is not JSON, or JSON that two readers may understand differently. `reason` is a word, the
-    message the end of a sentence.
+    """Error for text that is not JSON, or JSON that two readers may understand differently.
+
+    `reason` is a machine-readable word. The message is the end of a sentence, to follow the name of the text.
     """
 
     def __init__(self, reason: str, why: str) -> None:
@@ -168,10 +170,9 @@ class AmbiguousJson(ValueError):
 
 
 def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
-    """Decode JSON that every reader understands the same way. Raise AmbiguousJson for any other JSON.
+    """Decode JSON that every reader understands the same way. Raise AmbiguousJson for any other text.
 
-    Without `exact`, numbers may lose digits. Dates are read this way, because they are not compared to their last
-    digit.
+    If `exact` is False, numbers may lose digits. Data that is never compared digit by digit is read this way.
     """
     reading = _UnambiguousReader(exact)
     try:
@@ -193,7 +194,7 @@ def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
 
 
 class _UnambiguousReader:
-    """The hooks with which the decoder reads one text, and the count of its values."""
+    """The callbacks with which the JSON decoder reads one text. They count its values and reject ambiguous ones."""
 
     def __init__(self, exact: bool) -> None:
         self._exact = exact

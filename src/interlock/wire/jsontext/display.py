@@ -25,7 +25,7 @@ _BLANK: Final = frozenset(
 
 
 def plain(untrusted: str) -> str:
-    """Escape every invisible or control character, so that the text is one line in which everything can be seen."""
+    """Escape all invisible and control characters. The result is one line in which every character is visible."""
     if untrusted.isascii() and untrusted.isprintable():
         return untrusted
     return "".join(
@@ -34,7 +34,7 @@ def plain(untrusted: str) -> str:
 
 
 def layout_lines(raw: bytes) -> list[str]:
-    """Lay out a JSON text in indented lines. A text that is not JSON is returned unchanged in one or a few lines."""
+    """Format a JSON text as indented lines. A text that is not JSON is returned unchanged, split into lines."""
     text = raw.decode("utf-8", "backslashreplace")
     lines: list[str] = []
     line: list[str] = []
@@ -77,7 +77,9 @@ def layout_lines(raw: bytes) -> list[str]:
 
 
 def differences(before: bytes, after: bytes) -> list[str]:
-    """Compare two JSON texts line by line: "- " marks a removed line, "+ " a new line, " " a line around them."""
+    """Compare two JSON texts line by line. Removed lines begin with "- ", added lines with "+ ", and unchanged lines
+    near them with " ".
+    """
     old, new = layout_lines(before), layout_lines(after)
     if max(len(old), len(new)) > COMPARED_MAX:
         return [*(f"- {line}" for line in old), *(f"+ {line}" for line in new)]
@@ -116,12 +118,14 @@ _OBJECT, _LIST, _TEXT, _OTHER = "object", "list", "text", "other value"
 
 
 class Shown(msgspec.Struct, frozen=True):
+    """Lines that display a JSON text."""
+
     lines: list[str]
     is_folded: bool = False  # not every value is in them; every key is
 
 
 class _Values:
-    """Values at one place: those of one member, or of all items of a list."""
+    """The values at one place of a JSON text: the values of one member, or all items of a list."""
 
     __slots__ = ("begin", "count", "end", "items", "kinds", "members", "size")
 
@@ -145,7 +149,7 @@ class _Values:
 
 
 def fold(raw: bytes, *, lines_max: int, chars_max: int) -> Shown:
-    """Lay out a JSON text, and fold it if it would exceed the given number of lines or characters."""
+    """Format a JSON text as indented lines. Fold it if it would exceed the given number of lines or characters."""
     lines = layout_lines(raw)
     if len(lines) <= lines_max and sum(map(len, lines)) <= chars_max:
         return Shown(lines)
@@ -168,7 +172,7 @@ def fold_differences(before: bytes, after: bytes, *, lines_max: int, chars_max: 
 
 
 def _values(text: str) -> _Values:
-    """Collect the keys, kinds and sizes of all values in a JSON text."""
+    """Collect the keys, types and sizes of all values in a JSON text."""
     root = _Values()
     open_: list[tuple[_Values, int, bool]] = []  # what is not closed, where it began, whether it is an object
     key: str | None = None

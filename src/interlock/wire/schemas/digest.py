@@ -48,7 +48,7 @@ _SINCE_2019: Final = frozenset(
 
 
 def to_2020_12(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Rewrite a schema of an older draft for 2020-12, without its $schema."""
+    """Rewrite a schema of an older draft so that it means the same under 2020-12. The result has no `$schema`."""
     dialect = schema.get("$schema")
     if dialect is None and "$schema" not in schema:
         return dict(schema)
@@ -61,7 +61,7 @@ def to_2020_12(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Rewriting:
-    """The rewriting of one schema from an older draft to 2020-12."""
+    """A rewriter of one schema from an older draft to 2020-12."""
 
     def __init__(self, root: Mapping[str, Any], dialect: str) -> None:
         self._root = root
@@ -107,7 +107,9 @@ class _Rewriting:
         return {key: value}
 
     def _definition_key(self, schema: Mapping[str, Any], key: str) -> str:
-        """Return where definitions move: to $defs if it is free. 2020-12 also finds them under their old name."""
+        """Return the keyword under which definitions are stored: `$defs` if the schema does not use it already. 2020-12
+        also finds definitions under their old keyword.
+        """
         return "$defs" if key == "definitions" and "$defs" not in schema else key
 
     def _dependencies(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -117,8 +119,8 @@ class _Rewriting:
         return rewritten | ({"dependentSchemas": schemas} if schemas else {})
 
     def _moved_pointer(self, reference: str) -> str:
-        """Rewrite a pointer into this document to where its target moved. A step may be a keyword, or a name that
-        only looks like one.
+        """Return a pointer into this document, changed to the place to which its target moved. A step of the pointer
+        may be a keyword, or a property name that only looks like a keyword.
         """
         if not reference.startswith("#/"):
             return reference
@@ -183,11 +185,11 @@ VALUES_PER_STEP: Final = 4
 
 
 class _TooLarge(Exception):
-    """More values than a schema may have."""
+    """Error for a schema with more values than allowed."""
 
 
 def schema_digest(schema: Any) -> str:
-    """Return `sha256:` and the hash of the canonical JSON of the normalised schema."""
+    """Return the digest of a schema: `sha256:` and the hash of the canonical JSON of its normalised form."""
     return normalised_digest(normalised(schema))
 
 
@@ -200,8 +202,8 @@ def normalised_digest(schema: Any) -> str:
 
 
 def normalised(schema: Any, effort: Effort | None = None) -> Any:
-    """Rewrite a schema for 2020-12 without anything that does not change its meaning. Raise EffortSpent if the given
-    effort is used up.
+    """Return a schema in 2020-12, without everything that does not change its meaning. Raise EffortSpent if `effort` is
+    used up.
     """
     if not isinstance(schema, Mapping):
         return schema
@@ -219,7 +221,7 @@ def normalised(schema: Any, effort: Effort | None = None) -> Any:
 
 
 class _Normalising:
-    """The normalisation of one schema, with the count of values that it has looked at."""
+    """A normaliser of one schema, which counts the values that it has visited."""
 
     def __init__(self, root: Mapping[str, Any], values_max: int, *, resolves: bool) -> None:
         self._root = root

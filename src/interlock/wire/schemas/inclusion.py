@@ -43,7 +43,9 @@ def is_plain_type(schema: Any) -> bool:
 
 
 def is_plain_object(schema: Any) -> bool:
-    """Return whether a schema describes an object with only the named properties, read as the narrower side."""
+    """Return whether a schema describes an object that has only the named properties, if it is the narrow side of a
+    comparison.
+    """
     if type(schema) is not dict or schema.get("type") != "object" or not schema.keys() <= _OBJECT:
         return False
     properties, required = schema.get("properties"), schema.get("required", [])
@@ -67,7 +69,7 @@ _NUMBER: Final = ("number", "minimum", "maximum")
 
 
 class ValueRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Range of numbers, lengths or counts. An open end is not part of the range."""
+    """A range of numbers, lengths or counts. If an end is open, the end itself is not in the range."""
 
     kind: str
     low: float = -math.inf
@@ -80,14 +82,14 @@ class ValueRange(msgspec.Struct, frozen=True, kw_only=True):
         return self.low > self.high or (self.low == self.high and (self.is_low_open or self.is_high_open))
 
     def is_within(self, other: "ValueRange", lower: bool) -> bool:
-        """Return whether this range does not extend beyond the other range at the given end."""
+        """Return whether this range stays within `other` at one end. `lower` selects the lower end."""
         if lower:
             return self.low > other.low or (self.low == other.low and (self.is_low_open or not other.is_low_open))
         return self.high < other.high or (self.high == other.high and (self.is_high_open or not other.is_high_open))
 
 
 def limits_of(parts: Iterable[Mapping[str, Any]], key: str, types: frozenset[str]) -> ValueRange | None:
-    """Return the range that all parts together allow for the kind of value that `key` limits. Return None if a limit
+    """Return the range that all `parts` together allow, where `key` is the keyword of one limit. Return None if a limit
     is not a number.
     """
     kind, least, most = _KINDS.get(key, _NUMBER)
@@ -113,7 +115,7 @@ def limits_of(parts: Iterable[Mapping[str, Any]], key: str, types: frozenset[str
 
 
 def _whole(value: float, is_open: bool) -> float:
-    """Round a value up to an integer; if `is_open`, to the next integer above the value."""
+    """Round a value up to an integer. If `is_open`, return the next integer that is greater than the value."""
     if isinstance(value, float) and not math.isfinite(value):
         return value
     whole = math.ceil(value)
@@ -132,7 +134,7 @@ class EffortSpent(Exception):
 
 
 class Effort:
-    """The budget of one or several comparisons, in steps. Exceeding it raises EffortSpent."""
+    """A budget of steps for one or several comparisons. Exceeding it raises EffortSpent."""
 
     def __init__(self, steps: int = PAIR_STEPS_MAX) -> None:
         self.left = steps
@@ -185,7 +187,7 @@ _MAKES_FEW: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class InclusionVerdict(IntEnum):
-    """Verdict of a comparison. A higher value outweighs a lower one where several comparisons have to hold."""
+    """The verdict of a comparison. If several comparisons must hold, the highest verdict is the result."""
 
     ACCEPTS = 0
     UNDECIDED = 1
@@ -193,7 +195,7 @@ class InclusionVerdict(IntEnum):
 
 
 class SchemaDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Difference of two schemas at one place. The path of the items of an array ends in `*`."""
+    """A difference of two schemas at one place. A path into the items of an array ends in `*`."""
 
     path: str  # a JSON pointer; empty: the whole value
     narrow: str
@@ -211,7 +213,7 @@ ACCEPTED: Final = InclusionOutcome()
 
 
 def together(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
-    """Combine the outcomes of comparisons that all have to hold."""
+    """Combine the outcomes of comparisons that must all hold."""
     worst = InclusionVerdict.ACCEPTS
     differences: list[SchemaDifference] = []
     for each in outcomes:
@@ -240,10 +242,11 @@ def includes(
     tighter: InclusionVerdict = InclusionVerdict.UNDECIDED,
     effort: Effort | None = None,
 ) -> InclusionOutcome:
-    """Compare two schemas: does `wide` allow every value for which all of `narrow` hold?
+    """Return whether `wide` allows every value that satisfies all schemas in `narrow`.
 
-    `unnamed` is the verdict on a property that the wide side neither names nor excludes: a property that is sent may be
-    lost, one that is received does no harm. `tighter` is the verdict if the wide side has the tighter length or bound.
+    `unnamed` is the verdict on a property that the wide side neither names nor excludes: if values flow to the wide
+    side, such a property may be lost; otherwise it does no harm. `tighter` is the verdict if the wide side has the
+    tighter length or bound.
     """
     if not (narrow_side.is_bounded and wide_side.is_bounded):
         return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
@@ -255,7 +258,7 @@ def includes(
 
 
 class _Comparison:
-    """The comparison of two schemas in one direction."""
+    """A comparison of two schemas in one direction."""
 
     def __init__(
         self, narrow: Side, wide: Side, unnamed: InclusionVerdict, tighter: InclusionVerdict, effort: Effort
@@ -307,7 +310,7 @@ class _Comparison:
     def _plain_object(
         self, narrow: Mapping[str, Any], wide: Mapping[str, Any], path: str, depth: int
     ) -> Iterator[InclusionOutcome]:
-        """Compare two objects that have named properties only. The result is that of `_object`."""
+        """Compare two objects that have only named properties. The result equals that of the slower `_object`."""
         mine, theirs, always = narrow["properties"], wide["properties"], narrow.get("required", ())
         self._effort.spend(1 + (len(mine) + len(always)) // NAMES_PER_STEP)
         for name in wide.get("required", ()):
@@ -345,8 +348,8 @@ class _Comparison:
         )
 
     def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> InclusionOutcome | None:
-        """Compare each alternative of the narrow side, because a value satisfies one of them. Return None if there
-        are none.
+        """Compare each alternative of the narrow side with the wide side, because a value satisfies one of them. Return
+        None if the narrow side has no alternatives.
         """
         for branches in alternatives(ours):
             outcome = together(self.compare(branch, wide, path, depth + 1) for branch in branches)
@@ -396,7 +399,9 @@ class _Comparison:
         return together(outcomes)
 
     def _limit(self, ours: Shape, part: Mapping[str, Any], key: str) -> tuple[bool, InclusionVerdict]:
-        """Return whether the narrow side keeps within this limit, and the verdict if it does not."""
+        """Return whether the narrow side stays within the limit `key` of the wide side, and the verdict if it
+        does not.
+        """
         mine, theirs = limits_of(ours.parts, key, ours.types), limits_of((part,), key, ours.types)
         if mine is None or theirs is None:
             return any(self._is_same(each, part[key]) for each in ours.all_of(key)), InclusionVerdict.UNDECIDED
@@ -408,7 +413,7 @@ class _Comparison:
     def _choice(
         self, ours: Shape, narrow: tuple[Any, ...], branches: list[Any], key: str, path: str, depth: int
     ) -> InclusionOutcome:
-        """Find a branch for each type of the narrow side."""
+        """Find a branch of the wide side's `anyOf` or `oneOf` for each type of the narrow side."""
         outcomes_by_type = []
         self._effort.spend(len(branches))
         for types in _group_types(ours.types):
@@ -482,7 +487,7 @@ class _Comparison:
         return differs(InclusionVerdict.UNDECIDED, path, "further properties", "properties of its own")
 
     def _is_same(self, mine: Any, theirs: Any) -> bool:
-        """Return whether two schemas are equal and contain no reference, which could mean something else on each
+        """Return whether two schemas are equal and contain no references. A reference could mean something else on each
         side.
         """
         if mine != theirs or (self._may_refer and self._refers(mine)):
@@ -506,7 +511,7 @@ def _group_types(types: frozenset[str]) -> list[frozenset[str]]:
 
 
 def _is_nothing(key: str, value: Any) -> bool:
-    """Return whether a rule holds for every value."""
+    """Return whether a rule accepts every value and can be ignored."""
     if key in {"minLength", "minItems", "minProperties"}:
         return bool(value == 0)
     return (key == "uniqueItems" and value is False) or value == {} or (key.startswith("unevaluated") and value is True)
@@ -522,8 +527,8 @@ def _join_names(values: Iterable[Any]) -> str:
 
 
 def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[SchemaDifference, ...]:
-    """Return the places where no value satisfies both schemas. `narrow` of a difference is our side, `wide` is
-    theirs.
+    """Return the places at which no value satisfies both schemas. In each difference, `narrow` is our side and `wide`
+    is theirs.
     """
     if not (ours.is_bounded and theirs.is_bounded):
         return ()
@@ -534,7 +539,7 @@ def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> 
 
 
 class _Meeting:
-    """The search for places at which two schemas exclude each other."""
+    """A search for places at which two schemas exclude each other."""
 
     def __init__(self, ours: Side, theirs: Side) -> None:
         self._ours, self._theirs = ours, theirs

@@ -40,7 +40,7 @@ _OLD: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """Every one of `parts` has to hold; none of them has $ref or allOf."""
+    """The rules for a value at one place: all `parts` must hold, and no part contains `$ref` or `allOf`."""
 
     parts: tuple[Mapping[str, Any], ...] = ()
     types: frozenset[str] = EVERYTHING
@@ -49,7 +49,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> tuple[Any, ...] | None:
-        """Return every possible value before the other rules are applied, or None if the values are not listed."""
+        """Return the values that `enum` and `const` allow, before other rules are applied. Return None if the values
+        are not listed.
+        """
         for part in self.parts:
             if "const" in part:
                 return (part["const"],)
@@ -62,7 +64,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """Return the effort of looking at all listed values, in steps."""
+        """Return the number of steps that checking all listed values takes."""
         if all(map(_LISTS.isdisjoint, self.parts)):
             return 0
         listed = (part.get(key) for part in self.parts for key in _LISTS)
@@ -72,7 +74,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(part[key] for part in self.parts if key in part)
 
     def names(self) -> dict[str, tuple[Any, ...]]:
-        """Return the schemas of each property."""
+        """Return, for each property, the schemas that its value must satisfy."""
         schemas: dict[str, tuple[Any, ...]] = {}
         for each in self.all_of("properties"):
             if isinstance(each, Mapping):
@@ -85,8 +87,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(name for name in listed if isinstance(name, str)))
 
     def shuts_out(self, name: str) -> bool:
-        """Return whether a property of this name is refused: additional properties are forbidden and it is not
-        listed.
+        """Return whether a property of this name is forbidden, because it is not listed and additional properties are
+        not allowed.
         """
         return any(
             part.get("additionalProperties") is False
@@ -97,11 +99,15 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Side:
-    """Side of a comparison, contract or server: a whole schema in which references are followed."""
+    """A side of a comparison, such as the contract or the server: a complete schema in which references are
+    followed.
+    """
 
     def __init__(self, root: Any, *, is_small: bool = False, has_booleans: bool = True) -> None:
-        """Create a side of a comparison. `is_small` says that the schema needs no counting (`is_bounded`) and
-        has no references. Without `has_booleans`, true and false occur nowhere in it.
+        """Create a side of a comparison.
+
+        `is_small` says that the schema has no references and needs no size check (`is_bounded`). `has_booleans` is
+        False if neither true nor false occurs in the schema.
         """
         self.root = root
         dialect = root.get("$schema") if isinstance(root, Mapping) else None
@@ -116,7 +122,7 @@ class Side:
         self.is_bounded = is_small or is_bounded(root)
 
     def shape(self, *schemas: Any) -> Shape:
-        """Return the shape of a value for which all these schemas hold."""
+        """Return the shape of a value that satisfies all these schemas."""
         if len(schemas) == 1 and type(schemas[0]) is dict and _TOGETHER.isdisjoint(schemas[0]):
             return Shape(parts=schemas, types=self._types(schemas, 0), is_clear=not _is_veiled(schemas))
         parts: list[Mapping[str, Any]] = []
@@ -147,7 +153,9 @@ class Side:
         return Shape(parts=tuple(parts), types=types, is_clear=clear and not _is_veiled(parts), is_followed=clear)
 
     def accepts(self, value: Any, *schemas: Any) -> bool | None:
-        """Return whether all schemas accept a value. Return None if one of the schemas cannot be applied alone."""
+        """Return whether a value satisfies all schemas. Return None if one of the schemas cannot be applied
+        separately.
+        """
         unsure = False
         for schema in schemas:
             if isinstance(schema, Mapping) and schema.keys() <= _PLAIN:
@@ -163,7 +171,7 @@ class Side:
         return None if unsure else True
 
     def cost(self, *schemas: Any) -> int:
-        """Return the effort of one call of `accepts`, in steps."""
+        """Return the number of steps that one call of `accepts` takes."""
         if all(isinstance(schema, Mapping) and schema.keys() <= _PLAIN for schema in schemas):
             listed = (schema.get("enum") for schema in schemas)
             return 1 + sum(len(each) for each in listed if isinstance(each, list)) // LISTED_PER_STEP
@@ -220,7 +228,9 @@ class Side:
 
 
 def alternatives(shape: Shape) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield, for each anyOf and oneOf, the schemas that hold in each of its branches, with the rest of the shape."""
+    """Yield, for each `anyOf` and `oneOf`, one list with the schemas of each branch. Each branch is combined with the
+    rest of the shape.
+    """
     for chosen in shape.parts:
         for key in ("anyOf", "oneOf"):
             branches = chosen.get(key)
@@ -230,7 +240,7 @@ def alternatives(shape: Shape) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def _bare(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return a part without the key, and without the keywords whose schemas are parts already."""
+    """Return a part without `key`, and without the keywords whose schemas have become parts already."""
     return {name: value for name, value in part.items() if name not in {key, "$ref", "allOf"}}
 
 
@@ -257,7 +267,7 @@ def types_of(name: str) -> frozenset[str]:
 
 
 def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Return whether a value satisfies a schema that has only a type and listed values."""
+    """Return whether a value satisfies a schema that consists of a type and listed values only."""
     kind = kind_of(value)
     if "const" in schema and not _is_equal(value, kind, schema["const"]):
         return False
@@ -270,7 +280,7 @@ def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def _is_equal(value: Any, kind: str, other: Any) -> bool:
-    """Compare two values as JSON Schema does: 1 equals 1.0, and does not equal true."""
+    """Compare two values as JSON Schema does: 1 equals 1.0, but does not equal true."""
     if kind != kind_of(other):
         return False
     if kind == "array":

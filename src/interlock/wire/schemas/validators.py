@@ -31,6 +31,7 @@ _HERE_NAMED: Final = ("dependentSchemas", "dependencies")
 
 
 def is_bounded(schema: Any) -> bool:
+    """Return whether a schema is small enough to be applied to a value. The check itself takes linear time."""
     schemas = []
     patterns: set[str] = set()
     values = references = 0
@@ -66,8 +67,8 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def reference_target(root: Any, reference: str) -> tuple[Any] | None:
-    """Return the target of a reference inside this schema, in a tuple. Return None if the reference leads elsewhere
-    or nowhere.
+    """Return the target of a reference inside the schema `root`, in a tuple. Return None if the reference leads to
+    another document or to nothing.
     """
     if reference == "#":
         return (root,)
@@ -86,8 +87,8 @@ def reference_target(root: Any, reference: str) -> tuple[Any] | None:
 
 
 def _weight(root: Any, schema: Any, weights: dict[int, int]) -> int:
-    """Count the schemas that one value is checked against here. A schema that leads back to itself counts once,
-    because validators stop there.
+    """Count the schemas that a validator applies to one value at this place. A schema that refers back to itself counts
+    once, because validators stop there.
     """
     if not isinstance(schema, Mapping):
         return 1
@@ -134,7 +135,7 @@ _OF_NAMED: Final = frozenset(
 
 
 class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
-    """The first violation of a schema: its place and the rule."""
+    """The first violation of a schema, as the place in the value and the violated rule."""
 
     pointer: str  # of the first place that fails; empty: the whole value
     reason: str
@@ -144,7 +145,7 @@ class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled schema."""
+    """A schema that is compiled for validation."""
 
     validator: Any
     is_whole: bool = True  # False: it refers to other places, and there everything is allowed
@@ -156,7 +157,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
             return False
 
     def find_fault(self, value: Any) -> SchemaFault | None:
-        """Return the first violation of the schema, or None if the value satisfies it."""
+        """Return the first violation of the schema, or None if the value is valid."""
         import jsonschema_rs
 
         try:
@@ -172,7 +173,9 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_schema(schema: Any) -> Compiled | None:
-    """Compile a schema. Return None if it is not a self-contained JSON Schema, or too large to be applied."""
+    """Compile a schema. Return None if it is not a valid JSON Schema, depends on another document, or is too large to
+    be applied.
+    """
     if not isinstance(schema, Mapping | bool) or not is_bounded(schema):
         return None
     validator = _validator(schema)
@@ -199,17 +202,17 @@ def _is_elsewhere(reference: Any) -> bool:
 
 
 def _without_elsewhere(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace a schema that refers to another document by a schema that allows everything."""
+    """Return the schema, or a schema that allows everything if it refers to another document."""
     return {} if _is_elsewhere(schema.get("$ref")) or _is_elsewhere(schema.get("$dynamicRef")) else schema
 
 
 def without_format(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Remove `format`, so that formats are annotations and refuse nothing. Used with `rewritten`."""
+    """Return the schema without `format`, so that formats are not validated. Used with `rewritten`."""
     return {key: value for key, value in schema.items() if key != "format"} if "format" in schema else schema
 
 
 def rewritten(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
-    """Apply a change to a schema and to every schema inside it, from the outside in."""
+    """Return a schema with `change` applied to it and then to every schema inside it."""
     if not isinstance(schema, Mapping):
         return schema
     result = {}
