@@ -23,7 +23,6 @@ from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import BUSY, CheckNumber, Refused, find_unusable
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
-from interlock.links.own_links import OwnLinks
 
 
 class AvailabilityCheck:
@@ -110,13 +109,6 @@ class SendCheck:
         timeout_s = route.timeout_s if outlook is None else outlook.timeout_s
         reason = f"timeout {timeout_s:g} s" if timeout_s is not None else "no timeout (batch)"
         return CheckVerdict(number=self.number, name=self.name, verdict="later", reason=reason)
-
-
-def _explain_own(own: OwnLinks, caller: str) -> str:
-    if not own.is_whole:
-        return f"the call opens a connection of {caller}'s own, or asks for consent"
-    because = f" ({own.reason})" if own.reason is not None else ""
-    return f"the call goes over a link of the client's own{because}"
 
 
 def forbid_resending(call: Call, link: Link) -> None:

@@ -237,43 +237,6 @@ def _refusal(era: Era, error: Raw) -> str:
     return f"it refused {_METHOD[era]}: {message} ({code})"
 
 
-def _modern_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
-    try:
-        versions = decode_value(result.get("supportedVersions", Raw(b"[]")))
-    except CodecError:
-        versions = []
-    version = (
-        next((v for v in reversed(MODERN_VERSIONS) if v in versions), None) if isinstance(versions, list) else None
-    )
-    if version is None:
-        return GreetingFailed("it speaks no modern MCP version of ours", code=UNSUPPORTED)
-    meta = decode_object(result["_meta"]) if "_meta" in result else None
-    info = decode_object((meta or {}).get(META_SERVER, Raw(b"{}"))) or {}
-    return ServerFacts(
-        era=Era.MODERN,
-        version=version,
-        name=find_string(info.get("name")) or "",
-        server_version=find_string(info.get("version")) or "",
-        capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
-        instructions=find_string(result.get("instructions")),
-    )
-
-
-def _legacy_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
-    version = find_string(result.get("protocolVersion"))
-    if version not in LEGACY_VERSIONS:
-        return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not", code=UNSUPPORTED)
-    info = decode_object(result.get("serverInfo", Raw(b"{}"))) or {}
-    return ServerFacts(
-        era=Era.LEGACY,
-        version=version,
-        name=find_string(info.get("name")) or "",
-        server_version=find_string(info.get("version")) or "",
-        capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
-        instructions=find_string(result.get("instructions")),
-    )
-
-
 log = logging.getLogger("interlock.node")
 
 BUCKET: Final = "eras"
