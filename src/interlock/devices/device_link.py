@@ -65,14 +65,14 @@ _TOOLS_ONLY: Final = Refusal(METHOD_NOT_FOUND, "a device has only tools")
 
 
 class DeviceCall(Call):
-    """A call whose result's metadata is this node's own; its content is the device's."""
+    """A call to a device. This node writes the metadata of its result; the content comes from the device."""
 
     def _without_claims(self, result: bytes) -> bytes:
         return without_claims(result, is_aggregator=True)
 
 
 class DeviceLink(Link):
-    """A link whose other end is a device session. It holds the calls that the device has not answered."""
+    """A link to a device through its session. It stores the calls that the device has not answered."""
 
     gone = "device_absent"
 
@@ -106,7 +106,7 @@ class DeviceLink(Link):
         self.call_type = DeviceCall
 
     def arrive(self) -> None:
-        """Take the facts from the description of a device that has become present."""
+        """Set the server facts of a device that has become present. They come from its description."""
         capabilities = {"tools": Raw(b'{"listChanged":true}')}
         if self.device.description.events:
             capabilities["logging"] = Raw(b"{}")
@@ -147,13 +147,15 @@ class DeviceLink(Link):
             self.device.requests.abandon(request)
 
     def fail_all(self, reason: str) -> None:
-        """End every call, because the device is gone."""
+        """End all calls as lost, because the device is gone."""
         calls, self._calls = self._calls, {}
         for call in calls:
             call.on_failed(self._build_refusal(reason, "unknown"), Outcome.LOST)
 
     def _finish_later(self, call: Call, outcome: CallOutcome) -> None:
-        """End the call in a later turn of the loop: the outcome may come while the call is still being sent."""
+        """End a call in a later turn of the event loop, because its outcome may be known while the call is still being
+        sent.
+        """
         asyncio.get_running_loop().call_soon(self._finish, call, outcome)
 
     def _finish(self, call: Call, outcome: CallOutcome) -> None:
@@ -225,7 +227,9 @@ LOOK_AGAIN_S: Final = 30.0  # the session wakes the keeper sooner; this only end
 
 
 class DeviceKeeper(Keeper):
-    """The keeper of a device's link: usable while the session finds the device, degraded while it does not."""
+    """The keeper of a device's link. The link is usable while the session has contact with the device, and degraded
+    otherwise.
+    """
 
     link: DeviceLink
     reads = (TOOLS_LIST,)
@@ -260,12 +264,14 @@ class DeviceKeeper(Keeper):
         await self.session.close()
 
     async def restart(self) -> None:
-        """Close the transport and open it again."""
+        """Close the transport of the device and open it again."""
         if self.link.fault is None:
             self.session.reopen()
 
     async def _open_connection(self, start: AsyncExitStack) -> None:
-        """Wait until the session has found the device. There is nothing to launch or to dial."""
+        """Wait until the session has contact with the device. No process is started and no connection is opened
+        here.
+        """
         if self.link.fault is not None:
             raise ConnectFailed(self.link.fault)
         if not await self.session.present_within(PRESENT_S):
@@ -276,7 +282,7 @@ class DeviceKeeper(Keeper):
         self.link.fail_all(reason)
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
-        """Return the tools that the session knows. Nothing is asked of the device."""
+        """Return the tools that the session knows already. The device is not asked."""
         previous = self.listing.tools if self.listing is not None else None
         return read_definitions(method, (tool.item for tool in self.session.tools.values()), previous), None
 
@@ -284,7 +290,7 @@ class DeviceKeeper(Keeper):
         return LOOK_AGAIN_S
 
     def _set_lost_state(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
-        """Report a loss once, although the session looks for the device all the time."""
+        """Report the loss of the device once, although the session keeps looking for the device."""
         state = LinkState.FAILED if self.listing is None else LinkState.DEGRADED
         is_news = self.link.standing.state is not state
         if is_news:
@@ -319,7 +325,9 @@ EARLIER: Final = 32  # messages among which the request of an answer is looked f
 
 
 def find_frames(link: Link, after: int) -> Frames | None:
-    """Return the recorded messages of a device after a number, or None if the link is no device."""
+    """Return the recorded messages of a device that are newer than number `after`. Return None if the link does not
+    lead to a device.
+    """
     if not isinstance(link, DeviceLink):
         return None
     session = link.device

@@ -38,7 +38,7 @@ class DeviceUplink(Uplink):
         clock: Clock,
         signer: "SigningKey | None",
     ) -> None:
-        """Create the uplink of a device. Raises TlsInvalid."""
+        """Create the uplink of a device. Raise TlsInvalid if the TLS settings of a parent cannot be used."""
         self._plan = plan
         self._segment = link.segment
         self._make_front = make_front

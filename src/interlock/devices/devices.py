@@ -40,9 +40,10 @@ MARK: Final = "#"  # of a parent on the connection of one device
 
 
 class _Beside:
-    """Access to the devices of a gateway that registers each of them: everybody but the gateway's own registration.
+    """A rule that admits everybody to the devices of a gateway, except the gateway's own registration at its parents.
 
-    A parent would otherwise list each tool twice: under the device, and below the gateway.
+    It is used if each device has its own registration. A parent would otherwise list each tool twice: under the device
+    and under the gateway.
     """
 
     name = "devices"
@@ -58,7 +59,7 @@ BESIDE: Final = _Beside()
 
 
 class Devices:
-    """The keepers of all described devices."""
+    """The keepers of all described devices. They follow changes of the configuration."""
 
     def __init__(
         self,
@@ -83,7 +84,9 @@ class Devices:
         self._add(self._current.plan.devices.described)
 
     async def take(self, old: Plan, new: Plan) -> None:
-        """Apply changed descriptions. A device with an unchanged description is not touched."""
+        """Apply changed descriptions: stop removed and changed devices, and start new and changed ones. Other devices
+        are not touched.
+        """
         was = {device.segment: device for device in old.devices.described}
         now = {device.segment: device for device in new.devices.described}
         await asyncio.gather(*(self._remove(segment) for segment, device in was.items() if now.get(segment) != device))
@@ -107,9 +110,9 @@ class Devices:
             keeper.start()
 
     def _tell_lost(self, link: "DeviceLink") -> None:
-        """Notify clients and parents of a lost device (AX-13.1-1).
+        """Notify clients and parents that a device is lost (AX-13.1-1).
 
-        A device with its own registration at the parents is excepted: they notice the end of its connection.
+        Devices with their own registration are not reported to the parents, which notice that the connection has ended.
         """
         if self._current.plan.devices.mode != "on_behalf":
             since = rfc3339(self._connector_parts.clock.wall())
@@ -122,7 +125,9 @@ class Devices:
             await self._catalog.stock(link, listing)
 
     async def _remove(self, segment: str) -> None:
-        """Remove a device. Its tools leave the lists first, so that no client calls a device that is going away."""
+        """Remove a device. Its tools are removed from the lists first, so that no client calls a device that is being
+        stopped.
+        """
         keeper = self._own.pop(segment, None)
         if keeper is None:
             return
@@ -133,11 +138,11 @@ class Devices:
 
 
 class OnBehalf:
-    """Registers each device at the parents of this node under its own segment (AX-B.3-2, AX-B.4-5).
+    """Registrations of the devices at the parents of this node, each under its own segment (AX-B.3-2, AX-B.4-5).
 
     While a device is present, a separate connection registers it with the gateway's credential and authority and sends
-    its heartbeats. When the device is gone, that connection ends without a farewell, so that the parent marks the
-    device as degraded and not the gateway. Calls of the parent pass this node's guard like those of all clients.
+    its heartbeats. When the device is lost, the connection is closed without a farewell message. The parent then marks
+    the device as degraded, but not the gateway. Calls of the parent pass this node's guard like those of all clients.
     """
 
     def __init__(
@@ -160,7 +165,7 @@ class OnBehalf:
         devices.standings.subscribe(self._on_standing)
 
     async def open(self) -> None:
-        """Do nothing: devices are registered when they become present."""
+        """Do nothing: a device is registered when it becomes present."""
 
     async def close(self) -> None:
         for segment in list(self._uplinks):
@@ -168,7 +173,7 @@ class OnBehalf:
         await self._tasks.close()
 
     def replan(self) -> None:
-        """Register all present devices again, because the parents changed."""
+        """Register all present devices again, because the configured parents have changed."""
         for segment in list(self._uplinks):
             self._leave(segment)
         for link in list(self._links.values()):

@@ -36,13 +36,15 @@ if TYPE_CHECKING:
 
 
 class Succeeded(msgspec.Struct, frozen=True):
-    """The outcome of a call that the device carried out."""
+    """The outcome of a call that the device executed."""
 
     content: dict[str, Any]
 
 
 class DeviceFailure(msgspec.Struct, frozen=True):
-    """The device reported a failure, or its answer is unusable. `fault` is the word of `_meta["x-mcpax-device"]`."""
+    """The outcome of a call that failed: the device reported a failure, or its answer is unusable. `fault` is the
+    failure code in `_meta["x-mcpax-device"]`.
+    """
 
     fault: Literal["status", "response_invalid", "argument_invalid", "too_large"]
     detail: str
@@ -52,14 +54,14 @@ class DeviceFailure(msgspec.Struct, frozen=True):
 
 
 class AnswerLost(msgspec.Struct, frozen=True):
-    """The device did not answer. If the call was sent, the device may have acted."""
+    """The outcome of a call that the device did not answer. If the call was sent, the device may have acted."""
 
     detail: str
     was_sent: bool
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """The outcome of a call that was not queued, because too many calls wait already."""
+    """The outcome of a call that was not queued, because too many calls are waiting."""
 
 
 CallOutcome = Succeeded | DeviceFailure | AnswerLost | Busy
@@ -67,7 +69,7 @@ CallOutcome = Succeeded | DeviceFailure | AnswerLost | Busy
 
 @dataclass(slots=True)
 class DeviceCounters:
-    """Counters of a device's session, for operators."""
+    """Counters of a device's session, which operators can read."""
 
     sent: int = 0  # messages
     received: int = 0
@@ -86,7 +88,7 @@ OnDone = Callable[[CallOutcome], None]
 
 @dataclass(slots=True, eq=False)
 class DeviceRequest:
-    """A call, or a heartbeat if `tool` is None."""
+    """A request to the device: a call, or a heartbeat if `tool` is None."""
 
     tool: DeviceTool | None
     arguments: Mapping[str, Any]
@@ -101,6 +103,7 @@ class DeviceRequest:
         self.attempts = self.tries
 
     def end(self, outcome: CallOutcome) -> None:
+        """Stop the timer and report the outcome, at most once."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -110,7 +113,7 @@ class DeviceRequest:
 
 
 class RequestQueue:
-    """The queue of requests to one device, and those in flight."""
+    """A queue of requests to one device, with the requests that are in flight."""
 
     def __init__(
         self,
@@ -143,14 +146,14 @@ class RequestQueue:
 
     @property
     def is_at_work(self) -> bool:
-        """Return whether a device that answered before may be busy with a call."""
+        """Return whether the device may be busy: a request is in flight, and no earlier call is without an answer."""
         return self.are_in_flight and not self._is_unanswered
 
     def find_in_flight(self, request_id: int) -> DeviceRequest | None:
         return self._in_flight.get(request_id)
 
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
-        """Queue a call. Return its request, or None if too many wait."""
+        """Queue a call. Return its request, or None if too many calls are waiting."""
         if len(self._queue) >= QUEUE_MAX:
             on_done(Busy())
             return None
@@ -160,14 +163,18 @@ class RequestQueue:
         return request
 
     def ask_for_life(self, repeats: int) -> None:
-        """Send a heartbeat, unless another request will be answered first."""
+        """Send a heartbeat to find out whether the device is alive, unless an answer to another request will show it
+        first.
+        """
         if not self._in_flight and not self._queue:
             self._enqueue(DeviceRequest(None, {}, 1 + repeats, None))
 
     def note_life(self) -> None:
+        """Note that the device is alive, so that calls may be sent after an unanswered one."""
         self._is_unanswered = False
 
     def answer(self, request: DeviceRequest, outcome: CallOutcome) -> None:
+        """End a request that the device answered. Remove repetitions of it that have not been sent yet."""
         del self._in_flight[request.id]
         request.end(outcome)
         if request.attempts < request.tries - 1:
@@ -175,8 +182,8 @@ class RequestQueue:
             self._withdraw(request)
 
     def abandon(self, request: DeviceRequest) -> None:
-        """Drop a request whose caller has left. If it was sent, it holds its place until it is answered or times
-        out.
+        """Drop a request whose client no longer waits. If it was sent, it counts as in flight until it is answered or
+        times out.
         """
         request.on_done = None
         request.attempts = 0
@@ -186,7 +193,7 @@ class RequestQueue:
             self._withdraw(request)
 
     def end_all(self, reason: str) -> None:
-        """End all requests as lost: those in flight without an answer, those in the queue unsent."""
+        """End all requests as lost. Requests in the queue are reported as not sent."""
         sent, self._in_flight = list(self._in_flight.values()), {}
         waiting = list(self._queue)
         self._queue.clear()
@@ -197,7 +204,7 @@ class RequestQueue:
             request.end(AnswerLost(reason, was_sent=False))
 
     def send_next(self) -> None:
-        """Send requests from the queue while the link allows more in flight."""
+        """Send requests from the queue until the link allows no more in flight."""
         while self._queue and len(self._in_flight) < self._link.in_flight and self._sender.is_open:
             # After an unanswered call, a heartbeat finds out whether the device still answers. The call waits for it.
             if self._is_unanswered and self._has_heartbeats and self._queue[0].tool is not None:
@@ -242,8 +249,8 @@ class RequestQueue:
         self._sender.send(request.message)
 
     def attempt_s(self, request: DeviceRequest) -> float:
-        """Return the time for one attempt. A tool with a latency class gets that time, divided by its attempts
-        (AX-B.4-6).
+        """Return the time limit of one attempt in seconds. If a tool has a latency class, its time is divided by the
+        number of attempts (AX-B.4-6).
         """
         tool = request.tool
         if tool is None or tool.tool.latency_class is None:

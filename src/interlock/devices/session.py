@@ -72,7 +72,7 @@ BYTES_MAX: Final = 256  # of one message in the record
 
 
 class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in the record of an operator who watches a device."""
+    """A recorded message between node and device, for an operator who watches the device."""
 
     number: int
     wall: float
@@ -82,10 +82,10 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic:
-    """The messages between the node and a device, recorded while an operator watches.
+    """A record of the messages between the node and a device, written only while an operator watches.
 
-    Each question for messages (`since`) keeps the recording on for `WATCHED_S`. Afterwards nothing is stored, because
-    messages contain the arguments and results of everybody's calls.
+    Each call of `since` keeps the recording on for `WATCHED_S`. Afterwards nothing is stored, because messages contain
+    the arguments and results of all clients' calls.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -95,12 +95,12 @@ class Traffic:
         self.last = 0  # the number of the last message
 
     def since(self, number: int) -> list[SeenMessage]:
-        """Return the messages after a number, and record all messages for a while from now on."""
+        """Return the messages after a number. Continue or start the recording for a while."""
         self._watched_until = self._clock.now() + WATCHED_S
         return [message for message in self._messages if message.number > number]
 
     def add(self, data: bytes, *, is_sent: bool, verdict: str | None = None) -> None:
-        """Record a message if an operator watches, and forget earlier ones otherwise."""
+        """Record a message if an operator watches. Otherwise discard the messages recorded before."""
         if self._clock.now() >= self._watched_until:
             self._messages.clear()
             return
@@ -119,10 +119,10 @@ EVENTS_PER_S: Final = 20  # that are passed on; the others are counted
 
 
 class DeviceSession:
-    """The session with one device. See the module docstring.
+    """A session with one device. The module docstring explains how it works.
 
-    `is_present`, `tools`, `reason` and `loss` are what the keeper and operators read. `open` and `close` are called
-    once each; `reopen` may be called at any time.
+    The keeper and operators read `is_present`, `tools`, `reason` and `loss`. `open` and `close` are called once each;
+    `reopen` may be called at any time.
     """
 
     def __init__(
@@ -183,11 +183,12 @@ class DeviceSession:
         self._leave("the node is stopping")
 
     def reopen(self) -> None:
-        """Close the transport and open it again, now."""
+        """Close the transport and open it again at once."""
         self._reopen.set()
         self.on_transport_lost("reopened by the operator")
 
     async def present_within(self, seconds: float) -> bool:
+        """Wait until the device is present or known to be absent. Return whether it is present within this time."""
         try:
             await asyncio.wait_for(self._settled.wait(), seconds)
         except TimeoutError:
@@ -196,7 +197,7 @@ class DeviceSession:
 
     @property
     def discarded(self) -> dict[str, int]:
-        """Return how many frames and messages were dropped, by reason."""
+        """Return the number of discarded frames and messages, by reason."""
         counts = self.counters.discarded + self._discarded_before
         counts.update(self._transport.discarded if self._transport is not None else {})
         return dict(counts)
@@ -219,7 +220,7 @@ class DeviceSession:
             self._rest_s = 0.0
 
     async def _hold_transport(self) -> str:
-        """Open the transport and wait until it is lost. Return the reason."""
+        """Open the transport and wait until it is lost. Return the reason of the loss."""
         self._lost = asyncio.get_running_loop().create_future()
         transport: Transport | None = None
         try:
@@ -266,7 +267,7 @@ class DeviceSession:
     # Presence
 
     def _look(self) -> None:
-        """Poll the device once per period, or declare it lost after too long a silence."""
+        """Poll the device, once per period. Declare it lost if it has been silent for too long."""
         loop = asyncio.get_running_loop()
         is_polled = self._presence == "poll"
         period_s = self._interval_s if self._asks_registration else self._interval_s / 2  # AX-B.3-1
@@ -310,7 +311,7 @@ class DeviceSession:
             self.send(message)
 
     def _arrive(self) -> None:
-        """Declare the device present, now that its tools are known."""
+        """Declare the device present, after its tools have become known."""
         if self.is_present:
             return
         if not self._asks_registration and not self.tools:
@@ -337,7 +338,7 @@ class DeviceSession:
     # Calls
 
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
-        """Send a call if its arguments are valid. Return its request, or None if it ended at once."""
+        """Send a call if its arguments are valid. Return its request, or None if the call has ended already."""
         arguments = without_metadata(arguments)
         fault = tool.input.find_fault(arguments)
         if fault is not None:
@@ -371,7 +372,7 @@ class DeviceSession:
     # Reports of the transport (TransportOwner)
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
-        """Do nothing: operators watch whole messages, not bytes."""
+        """Do nothing: operators watch complete messages, not bytes."""
 
     def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
         self._rest_s = rest_s
@@ -484,7 +485,7 @@ class DeviceSession:
             self._owner.on_tools()
 
     def _note_refused(self, fault: DeviceFault) -> None:
-        """Note why an announcement was refused. A present device keeps the tools it announced before."""
+        """Store why an announcement was refused. A device that is present keeps its previous tools."""
         if not self.is_present:
             self.reason = f"its announcement was refused: {fault.detail}"
 

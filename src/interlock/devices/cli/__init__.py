@@ -97,7 +97,9 @@ def simulate(
 
 @contextlib.contextmanager
 def _libraries_of(device: str) -> Iterator[None]:
-    """Refuse with a hint if a library of the extra `devices` is not installed."""
+    """Refuse the command that runs in this context, with a hint, if a library of the extra `devices` is not
+    installed.
+    """
     try:
         yield
     except ImportError as missing:
@@ -239,7 +241,7 @@ def _watch_port(
     heartbeats: bool,
     unreachable: Unreachable | None = None,
 ) -> None:
-    """Show the messages that the device sends on its own, read from its port, until Ctrl-C."""
+    """Show the messages that a device sends by itself, read from its port, until Ctrl-C."""
     import asyncio
 
     from interlock.devices.protocol.description import SIMULATED
@@ -266,7 +268,9 @@ def _watch_port(
 
 
 async def _watch(invocation: Invocation, description: "DeviceDescription", count: int | None, heartbeats: bool) -> None:
-    """Show the messages from the port of a device. Raises TransportFailed, also when the line ends."""
+    """Show the messages from the port of a device. Raise TransportFailed if the port cannot be opened, or when the line
+    is lost.
+    """
     import asyncio
     import sys
     import time
@@ -301,7 +305,7 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
                 ended.set_result(reason)
 
         def on_traffic(self, sent: bool, data: bytes) -> None:
-            """Do nothing: whole messages are shown, not bytes."""
+            """Do nothing: the command shows complete messages, not bytes."""
 
     transport = UartTransport("monitor", description, Watcher(), SharedConnections())
     try:

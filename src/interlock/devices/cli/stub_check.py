@@ -44,10 +44,10 @@ _PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
 
 
 class Line:
-    """The port of a device, opened without a node, read and written with a limit of time."""
+    """The port of a device, opened without a node. Reading and writing have a time limit."""
 
     def __init__(self, description: DeviceDescription) -> None:
-        """Open the port of the device. Raises OSError, or ValueError for an invalid port."""
+        """Open the port of the device. Raise OSError if that fails, or ValueError if the port's name is invalid."""
         self.framing = framing_of(description.link, description.profile)
         self._messages: list[bytes] = []
         self._opened: Any = _open_port(description)
@@ -61,7 +61,9 @@ class Line:
             data = data[os.write(self._descriptor, data) :]
 
     def find_message(self, within_s: float) -> bytes | None:
-        """Return the next whole message, or None if none arrived in time. Raises ConnectionError."""
+        """Return the next complete message, or None if none arrives within `within_s` seconds. Raise ConnectionError if
+        the port is lost.
+        """
         ends = time.monotonic() + within_s
         while not self._messages:
             left = ends - time.monotonic()
@@ -75,7 +77,7 @@ class Line:
         return self._messages.pop(0)
 
     def drain(self, silence_s: float) -> None:
-        """Drop messages that still arrive, until the line is silent."""
+        """Discard incoming messages until the line has been silent for `silence_s` seconds."""
         ends = time.monotonic() + silence_s + DRAIN_S
         while time.monotonic() < ends and self.find_message(silence_s) is not None:
             pass
@@ -110,7 +112,7 @@ Verdict = Literal["passed", "failed", "skipped"]
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of one check, as it is printed."""
+    """The result of one check, in the form in which it is printed."""
 
     name: str
     clause: str
@@ -119,15 +121,15 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class NotKept(Exception):
-    """A rule that the stub broke. The message says what it did instead."""
+    """Error for a rule that the stub broke. The message says what the stub did instead."""
 
 
 class NotTried(Exception):
-    """A check that was skipped. The message says why."""
+    """Exception that skips a check. The message says why."""
 
 
 class StubCheck:
-    """The checks of one stub, in their order. `run` yields a result for each."""
+    """The sequence of checks for one stub. `run` yields the result of each check."""
 
     def __init__(
         self, line: Line, description: DeviceDescription, *, within_s: float, gap_s: float, may_call_unknown: bool
@@ -191,7 +193,7 @@ class StubCheck:
     # Asking
 
     def _ask(self, message: bytes) -> Received:
-        """Send a message, again if it is lost, and return its answer. Raises NotKept."""
+        """Send a message and return its answer. Send it again if it is lost. Raise NotKept if no answer arrives."""
         for _ in range(TRIES):
             self._line.send(message)
             answer = self._find_answer(self._within_s)
@@ -202,8 +204,10 @@ class StubCheck:
     def _ask_for(
         self, message: bytes, request_id: int, *, what: str = "", is_refused: bool | None = None
     ) -> DeviceAnswer:
-        """Return the answer to a request. Raises NotKept, with `what` as the subject, unless it answers the request
-        and is refused, or not, as expected. `is_refused` None accepts both.
+        """Send a request and return its answer. Raise NotKept if the answer is missing or not the expected one.
+
+        `what` is the subject of the error message. `is_refused` says whether the stub must refuse the request; None
+        accepts both.
         """
         answer = self._ask(message)
         if not isinstance(answer, DeviceAnswer) or answer.request_id != request_id:
@@ -213,7 +217,9 @@ class StubCheck:
         return answer
 
     def _find_answer(self, within_s: float) -> Received | None:
-        """Return the next message that is no event, or None if none arrives in time. Raises NotKept."""
+        """Return the next message that is not an event, or None if none arrives in time. Raise NotKept if a message is
+        malformed.
+        """
         ends = time.monotonic() + within_s
         while True:
             message = self._line.find_message(ends - time.monotonic())
@@ -227,7 +233,7 @@ class StubCheck:
                 return received
 
     def _beats(self, *ids: int) -> None:
-        """Check that heartbeats are answered, which also shows that the stub still works."""
+        """Check that the stub answers heartbeats with these ids, which also shows that it still works."""
         for each in ids:
             what = f"heartbeat {each} was"
             self._ask_for(self._codec.encode_heartbeat(each), each, what=what, is_refused=False)
@@ -237,7 +243,7 @@ class StubCheck:
         self._beats(7)
 
     def _drops(self, what: str, data: bytes) -> None:
-        """Check that bytes get no answer, and that the stub works afterwards."""
+        """Check that the stub does not answer these bytes, and that it works afterwards."""
         self._line.send_bytes(data)
         try:
             is_silent = self._find_answer(SILENCE_S) is None
@@ -353,7 +359,9 @@ class StubCheck:
             received = self._find_answer(self._within_s)
 
     def _framed(self, kind: int, tool_id: int, seq: int, message: bytes) -> bytes:
-        """Add the head of a Profile A frame to a message of Profile B, if the link is framed that way."""
+        """Return a message of Profile B with the header of a Profile A frame, if the link uses such frames; otherwise
+        unchanged.
+        """
         return message if self._is_cobs else bytes((kind, tool_id, seq)) + message
 
     def _answers_beat(self, members: dict[Any, Any]) -> None:
@@ -415,7 +423,7 @@ class StubCheck:
 
 
 def _simplest_argument(field: Any) -> Any:
-    """Return the simplest argument that fits the field."""
+    """Return the simplest argument that the field accepts."""
     if is_number(field):
         least, greatest = limits(field)
         return 0 if (least is None or least <= 0) and (greatest is None or greatest >= 0) else least

@@ -35,14 +35,14 @@ INTEGER_MIN: Final = -(2**64)
 
 
 def encoded(value: Any) -> bytes:
-    """Return the deterministic encoding (RFC 8949, 4.2): shortest forms, sorted keys."""
+    """Encode a value as deterministic CBOR (RFC 8949, 4.2): with the shortest forms and sorted keys."""
     import cbor2  # an extra, which devices of Profile A do without
 
     return cbor2.dumps(value, canonical=True)
 
 
 def read_untrusted(data: bytes) -> Any:
-    """Return the one CBOR item that `data` holds. Raises DeviceFault (malformed)."""
+    """Decode the single CBOR item in `data`. Raise DeviceFault (malformed) if `data` is anything else."""
     try:
         value, rest = read_item_untrusted(data)
     except CborError as error:
@@ -74,7 +74,7 @@ STATUS_MAX: Final = 2**31  # of either sign
 
 
 class CborCodec:
-    """The codec of Profile B. Request ids fit one byte, so that small stubs can store them."""
+    """The codec of Profile B. Request ids fit into one byte, so that small stubs can store them."""
 
     id_max = ID_MAX
 
@@ -177,14 +177,18 @@ def _is_integer(value: Any, least: int, greatest: int) -> TypeGuard[int]:
 
 
 def argument_names(tool: ToolDescription) -> tuple[str, ...]:
-    """Return the argument names by position: those of the description, otherwise arg0 to arg3."""
+    """Return the names of the arguments in the order of their positions. They come from the description, or are arg0 to
+    arg3.
+    """
     named = tuple(field.name for field in tool.request)
     count = len(named) if tool.arg_types is None else len(tool.arg_types)
     return named[:count] + tuple(f"arg{position}" for position in range(len(named), count))
 
 
 def named_arguments(tool: ToolDescription, params: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the arguments of a call as the caller wrote them. Raises DeviceFault."""
+    """Return the arguments of a call by name, from a map by position. Raise DeviceFault if the map does not fit the
+    tool.
+    """
     names = argument_names(tool)
     arguments = {}
     for position, value in params.items():
@@ -235,7 +239,7 @@ def _positional(tool: ToolDescription, arguments: Mapping[str, Any]) -> dict[int
 
 
 def _sent(field: Field, value: Any) -> Any:
-    """Return the wire form of a described argument. Raises DeviceFault."""
+    """Return an argument in the form in which it is sent. Raise DeviceFault if it does not fit the field."""
     if field.type in INTEGERS or field.type == "f32":
         return wire_number(field, value)
     if field.type == "enum":
@@ -255,7 +259,7 @@ def _sent(field: Field, value: Any) -> Any:
 
 
 def _received(field: Field, value: Any) -> Any:
-    """Return the JSON form of a described member of a result. Raises DeviceFault."""
+    """Return a received member of a result as a JSON value. Raise DeviceFault if it does not fit the field."""
     if field.type in INTEGERS:
         if not _is_integer(value, INTEGERS[field.type][1], INTEGERS[field.type][2]):
             raise DeviceFault("response_invalid", f"no {field.type}", field.name)
@@ -279,7 +283,7 @@ def _received(field: Field, value: Any) -> Any:
 
 
 def _named(fields: Sequence[Field], payload: Any) -> dict[str, Any]:
-    """Return the members of a result by name. An integer key is a position in the description, if there is one."""
+    """Return the members of a result by name. An integer key is the position of a described field."""
     if not isinstance(payload, dict):
         raise DeviceFault("response_invalid", "no map")
     described = {field.name: field for field in fields}
@@ -298,7 +302,9 @@ def _named(fields: Sequence[Field], payload: Any) -> dict[str, Any]:
 
 
 def _json(value: Any, path: str) -> Any:
-    """Return a CBOR value as JSON: bytes become base64, keys become text."""
+    """Convert a CBOR value into a JSON value: bytes become base64, keys become text. `path` is its place, for
+    errors.
+    """
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, list):
@@ -315,8 +321,8 @@ _PYTHON_TYPES: Final[dict[int, type]] = {2: bytes, 3: str, 4: list, 5: dict}
 
 
 def _is_of_major_type(value: Any, major: int) -> bool:
-    """Return whether a value has a CBOR major type. Type 1 is any integer, type 7 any number, boolean or null
-    (AX-8.2-7).
+    """Return whether a value has this CBOR major type. Type 1 accepts all integers, and type 7 all numbers, booleans
+    and null (AX-8.2-7).
     """
     if isinstance(value, bool) or value is None or isinstance(value, float):
         return major == 7

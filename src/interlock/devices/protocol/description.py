@@ -31,7 +31,7 @@ CborType = Annotated[int, msgspec.Meta(ge=0, le=7)]  # major types of CBOR
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field of a layout, which is also an argument of a call or a member of a result."""
+    """A field of a layout. It is an argument of a call or a member of a result."""
 
     name: str
     type: FieldType = "u8"
@@ -59,7 +59,7 @@ class ModbusRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ToolDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command of the device as a tool: its number, its layout and its capability."""
+    """The description of a tool: the number, layout and capability of a device's command."""
 
     id: ToolId
     name: str
@@ -84,7 +84,7 @@ class ToolDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message that a device sends unasked, under a separate tool id."""
+    """The description of a message that a device sends without a request, under a separate tool id."""
 
     id: ToolId
     name: str
@@ -94,7 +94,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The connection to a device. `check_description` refuses keys that its transport does not have."""
+    """The description of the connection to a device. `check_description` refuses keys that its transport does
+    not have.
+    """
 
     transport: Literal["uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json", "modbus_tcp", "modbus_rtu"]
     # every transport
@@ -148,7 +150,7 @@ class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole description of a device."""
+    """The complete description of a device, as in `.devices/SEGMENT.toml`."""
 
     profile: Profile
     link: LinkDescription

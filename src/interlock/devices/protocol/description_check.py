@@ -76,7 +76,7 @@ _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[(\d+|\.\.\.)\]")
 
 
 class DescriptionFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault in a description, its place, and a hint how to correct it."""
+    """A fault in a description, with its place and a hint how to correct it."""
 
     path: Path
     message: str
@@ -86,7 +86,7 @@ class DescriptionFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_description(table: Mapping[str, Any]) -> DeviceDescription | tuple[DescriptionFault, ...]:
-    """Return the description in `.devices/SEGMENT.toml`, or its faults."""
+    """Read the content of `.devices/SEGMENT.toml`. Return the description, or all its faults."""
     unknown = tuple(_unknown_keys(table, DeviceDescription, ()))
     if unknown:
         return unknown
@@ -100,7 +100,9 @@ def read_description(table: Mapping[str, Any]) -> DeviceDescription | tuple[Desc
 
 
 def is_checked(description: DeviceDescription) -> bool:
-    """Return whether a wrong byte on the link is detected: by our checksum, or by the link itself."""
+    """Return whether changed bytes on the link are detected, either by a checksum in the frame or by the link
+    itself.
+    """
     link = description.link
     match link.transport:
         case "uart_cbor":
@@ -113,7 +115,9 @@ def is_checked(description: DeviceDescription) -> bool:
 
 
 def check_description(description: DeviceDescription, written: Mapping[str, Any]) -> Iterator[DescriptionFault]:
-    """Return the faults of a description. `written`: the keys of [link] in the file, without defaults."""
+    """Return the faults of a description. `written` contains the keys of [link] that are in the file, without
+    defaults.
+    """
     link, profile = description.link, description.profile
     may = _TRANSPORTS_OF[profile]
     if link.transport not in may:
@@ -205,7 +209,7 @@ def _check_class(description: DeviceDescription, tool: ToolDescription, at: Path
 
 
 def _check_words(tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
-    """Return the faults of a tool besides its layout: capability, status names, schemas."""
+    """Return the faults of a tool that are not about its layout: in its capability, status names and schemas."""
     declared = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
     present = {key: value for key, value in declared.items() if value is not None}
     capability = read_capability({**tool.capability, **present}, private=None)
@@ -254,7 +258,7 @@ def _check_layout(
 
 
 def _check_frame(description: DeviceDescription, tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
-    """Return the faults of a tool whose messages no frame of Profile A can carry."""
+    """Return the faults of a tool with messages that are too large for a frame of Profile A."""
     most = message_max(description)
     for side, fields, beside in (
         ("request", tool.request, HEAD_BYTES),
@@ -276,7 +280,7 @@ def _check_frame(description: DeviceDescription, tool: ToolDescription, at: Path
 def _check_fields(
     fields: tuple[Field, ...], path: Path, *, is_tlv: bool, is_row: bool = True
 ) -> Iterator[DescriptionFault]:
-    """Return the faults of fields. `is_row`: each field follows the previous one in the same bytes."""
+    """Return the faults of fields. `is_row` says that the fields follow each other in the same bytes."""
     names: set[str] = set()
     tags = Counter(field.tag for field in fields)
     for index, field in enumerate(fields):
@@ -307,7 +311,7 @@ def _check_fields(
 
 
 def _check_limits(field: Field, at: Path) -> Iterator[DescriptionFault]:
-    """Return the faults of limits outside the type of the field, and of numbers with two names."""
+    """Return the faults of a field whose limits are outside its type, or in which one number has two names."""
     least, greatest = type_limits(field) if field.scale != 0 else (None, None)
     for key, limit in (("minimum", field.minimum), ("maximum", field.maximum)):
         if limit is None:
@@ -366,7 +370,7 @@ _WORDS: Final = {
 
 
 def _as_fault(error: str) -> DescriptionFault:
-    """Return an error of msgspec in the words of a person who writes TOML."""
+    """Convert an error of msgspec into a fault, in words for a person who writes TOML."""
     match = _PLACE.fullmatch(error)
     place = (match["place"] if match is not None else None) or ""
     message = match["message"] if match is not None else error

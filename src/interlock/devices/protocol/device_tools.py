@@ -46,7 +46,9 @@ FIELD_TYPES: Final[dict[str, tuple[int, ...]]] = {
 
 
 def field_schema(field: Field) -> dict[str, Any]:
-    """Return the JSON Schema of a field as a person writes or reads it. The unit is in the description."""
+    """Return the JSON Schema of a field, for the values that clients write and read. The unit is in the schema's
+    description.
+    """
     schema: dict[str, Any] = {}
     if is_number(field):
         least, greatest = limits(field)
@@ -75,7 +77,9 @@ def field_schema(field: Field) -> dict[str, Any]:
 
 
 def input_schema(tool: ToolDescription) -> dict[str, Any]:
-    """Return the input schema: that of the description, otherwise one from its layout or the announced types."""
+    """Return the input schema of a tool. Without a described schema, it is derived from the layout or the announced
+    types.
+    """
     if tool.input_schema is not None:
         return tool.input_schema
     if tool.arg_types is None:
@@ -90,7 +94,7 @@ def input_schema(tool: ToolDescription) -> dict[str, Any]:
 
 
 def output_schema(tool: ToolDescription) -> dict[str, Any] | None:
-    """Return the output schema, or None if only the announced type is known (AX-10.4-3)."""
+    """Return the output schema of a tool, or None if only its announced type is known (AX-10.4-3)."""
     if tool.output_schema is not None:
         return tool.output_schema
     if tool.arg_types is None or tool.response:
@@ -102,9 +106,10 @@ def output_schema(tool: ToolDescription) -> dict[str, Any] | None:
 
 
 def announced_tool(announced: Announced, described: ToolDescription | None, link: LinkDescription) -> ToolDescription:
-    """Return a tool of Profile B: what the device announced, named and narrowed by its description (AX-B.2-5).
+    """Combine what a Profile B device announced about a tool with the tool's description (AX-B.2-5).
 
-    Raises DeviceFault (unexpected) if the two contradict each other, or if results are no maps (AX-B.2-3).
+    The description adds names and narrows types. Raise DeviceFault (unexpected) if the two contradict each other, or if
+    the results are not maps (AX-B.2-3).
     """
     if announced.ret_type != MAP and not link.allow_values:
         raise DeviceFault("unexpected", f"tool {announced.id} returns no map, and allow_values is not set")
@@ -142,11 +147,12 @@ def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 class Announcement:
-    """The announcement of a self-describing device (AX-B.2-5, AX-8.N-1), collected from its frames and applied as a
-    whole.
+    """The announcement of a self-describing device (AX-B.2-5, AX-8.N-1), which takes effect once all its frames have
+    arrived.
 
-    Frames are numbered from 0, and each but the last says that more follow. A frame out of order, a repeated id or more
-    than 64 tools end the announcement with a DeviceFault; the previous tools stay, and the device is asked again.
+    Frames are numbered from 0, and each except the last says that more follow. A frame out of order, a repeated id or
+    more than 64 tools end the announcement with a DeviceFault. The device then keeps its previous tools and is asked
+    again.
     """
 
     def __init__(self) -> None:
@@ -154,8 +160,8 @@ class Announcement:
         self._next_part = 0
 
     def add(self, registration: AnnouncementFrame) -> tuple[Announced, ...] | None:
-        """Add a frame. Return all tools once the last frame is here, otherwise None. Raises DeviceFault (malformed,
-        unexpected).
+        """Add a frame. Return all tools after the last frame, and None before it. Raise DeviceFault (malformed,
+        unexpected) if the frame is invalid.
         """
         if registration.part == 0:
             self.reset()
@@ -178,7 +184,7 @@ class Announcement:
         return tools
 
     def reset(self) -> None:
-        """Forget the frames, because the connection is new or the device began again."""
+        """Discard an incomplete announcement, because the connection is new or the device has started again."""
         self._tools.clear()
         self._next_part = 0
 
@@ -187,7 +193,7 @@ _CLASSES = frozenset(transport.id for transport in TRANSPORT_CLASSES)
 
 
 class DeviceTool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A tool of a device with its compiled schemas and its entry in tools/list."""
+    """A tool of a device, with its compiled schemas and its entry in tools/list."""
 
     tool: ToolDescription
     input: Compiled
@@ -196,18 +202,20 @@ class DeviceTool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def may_repeat(self) -> bool:
-        """Return whether sending the call twice has the same effect as sending it once."""
+        """Return whether sending a call twice has the same effect as sending it once."""
         return self.tool.mutable is False or self.tool.idempotent
 
 
 def transport_class(description: DeviceDescription) -> str:
-    """Return the transport class of MCP-AX. Modbus has none: such a device counts as a native leaf (AX-C.2-1)."""
+    """Return the transport class of MCP-AX. Modbus has no transport class: such a device counts as a native leaf
+    (AX-C.2-1).
+    """
     transport = description.link.transport
     return transport if transport in _CLASSES else NATIVE
 
 
 def device_tool(segment: str, description: DeviceDescription, tool: ToolDescription) -> DeviceTool:
-    """Build a tool from its description. Raises ValueError for an invalid schema or capability."""
+    """Build a tool from its description. Raise ValueError if a schema or the capability is invalid."""
     takes, gives = input_schema(tool), output_schema(tool)
     compiled = compile_schema(takes)
     output = None if gives is None else compile_schema(gives)
@@ -242,11 +250,13 @@ CHANGES_S: Final = 3.0
 
 
 class AnnouncedTooOften(Exception):
-    """The device announces other tools faster than they are taken: what its numbers mean is not known."""
+    """Error for a device that changes its tools more often than allowed. The meaning of its tool numbers is then
+    unknown.
+    """
 
 
 class Announcements:
-    """The tools that a device announced, under the names of its description (AX-B.3-4)."""
+    """The tools that a device announced, under the names in its description (AX-B.3-4)."""
 
     def __init__(self, segment: str, description: DeviceDescription) -> None:
         self._segment = segment
@@ -259,9 +269,10 @@ class Announcements:
         self._changes: deque[float] = deque(maxlen=CHANGES_MAX)
 
     def take(self, registration: AnnouncementFrame, now: float) -> dict[str, DeviceTool] | None:
-        """Add a frame of an announcement. Return the tools by name once the last frame is here, otherwise None.
+        """Add a frame of an announcement. Return the tools by name after the last frame, and None before it.
 
-        Raises DeviceFault if the announcement is invalid, and TooOften; the previous tools stay.
+        Raise DeviceFault if the announcement is invalid, or AnnouncedTooOften if the tools change too often. The
+        previous tools are kept in both cases.
         """
         announced = self._announcement.add(registration)
         if announced is None:
@@ -287,5 +298,5 @@ class Announcements:
         return tools
 
     def reset(self) -> None:
-        """Forget an incomplete announcement, because the connection is new."""
+        """Discard an incomplete announcement, because the connection is new."""
         self._announcement.reset()

@@ -37,7 +37,7 @@ UNASKED: Final = 0  # the SEQ of events
 
 
 class FrameCodec:
-    """The codec of Profile A. The request id is SEQ."""
+    """The codec of Profile A. The request id is the SEQ byte of the frame."""
 
     id_max = SEQ_MAX
 
@@ -87,7 +87,7 @@ class FrameCodec:
 
 
 class FramedCborCodec:
-    """The codec of Profile B in frames of Profile A."""
+    """The codec of Profile B messages in frames of Profile A."""
 
     id_max = SEQ_MAX
 
@@ -130,12 +130,13 @@ class FramedCborCodec:
 
 
 def message_max(description: DeviceDescription) -> int:
+    """Return the size of the largest message that the link can carry, in bytes."""
     link = description.link
     return min(link.max_frame, ONE_BYTE_LEN_MAX) if link.len == 1 else link.max_frame
 
 
 def split_untrusted(message: bytes, max_bytes: int) -> tuple[int, int, int, bytes]:
-    """Return TYPE, TOOL_ID, SEQ and PAYLOAD of a message. Raises DeviceFault (malformed, too_large)."""
+    """Split a message into TYPE, TOOL_ID, SEQ and PAYLOAD. Raise DeviceFault if it is malformed or too_large."""
     if len(message) > max_bytes:
         raise DeviceFault("too_large", f"a message of {len(message)} bytes; the link takes {max_bytes}")
     if len(message) < HEAD_BYTES:

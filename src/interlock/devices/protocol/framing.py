@@ -32,7 +32,7 @@ _CRC8 = bytes(_crc8_of_byte(value) for value in range(256))
 
 
 def crc8(data: bytes) -> int:
-    """Compute the CRC-8 with polynomial 0x07, starting at 0."""
+    """Return the CRC-8 of the data, with polynomial 0x07 and initial value 0."""
     value = 0
     for byte in data:
         value = _CRC8[value ^ byte]
@@ -40,7 +40,7 @@ def crc8(data: bytes) -> int:
 
 
 def crc16(data: bytes) -> int:
-    """Compute the CRC-16 with polynomial 0x1021, starting at 0xFFFF."""
+    """Return the CRC-16 of the data, with polynomial 0x1021 and initial value 0xFFFF."""
     return binascii.crc_hqx(data, CRC16_START)
 
 
@@ -53,19 +53,23 @@ def crc16_bytes(data: bytes) -> bytes:
 
 
 class Framing(Protocol):
-    """A way to find messages in a stream of bytes. Bytes that are no message are dropped and counted by reason."""
+    """Interface of a framing, which finds messages in a stream of bytes. Other bytes are discarded and counted by
+    reason.
+    """
 
     discarded: Counter[str]
     max_message: int
 
     def encode(self, message: bytes) -> bytes:
-        """Return the bytes of one message on the wire. Raises ValueError for a message above `max_message`."""
+        """Return one message in the bytes in which it is sent. Raise ValueError if it is larger than `max_message`."""
 
     def feed_untrusted(self, data: bytes, now: float) -> list[bytes]:
-        """Return the messages that these bytes complete, read at `now` seconds. Memory is bounded by `max_message`."""
+        """Return the messages that these bytes complete. `now` is the time in seconds at which they were read. Memory
+        is bounded by `max_message`.
+        """
 
     def reset(self) -> None:
-        """Forget an incomplete message, because the connection is new."""
+        """Discard an incomplete message, because the connection is new."""
 
 
 _CRC: dict[str, tuple[int, Crc]] = {"crc8": (1, crc8_bytes), "crc16": (2, crc16_bytes)}
@@ -73,8 +77,8 @@ _BLOCK = 254  # bytes that one code byte of COBS stands before
 
 
 class CobsFraming:
-    """COBS frames (AX-8.1-2): the message and its checksum, if the link has one, encoded without zeros; a zero ends
-    the frame.
+    """COBS frames (AX-8.1-2). A frame is the message, and its checksum if the link has one, encoded without zero bytes.
+    A zero byte ends the frame.
     """
 
     def __init__(self, *, max_message: int, crc: Literal["none", "crc8", "crc16"] = "none") -> None:
@@ -122,7 +126,7 @@ class CobsFraming:
             self._begun += part
 
     def _ended(self) -> tuple[bytes, str]:
-        """Return the message of a complete frame, and why it is invalid, or ""."""
+        """Decode a complete frame. Return its message, and the reason if the frame is invalid, otherwise ""."""
         if self._is_too_large:
             return b"", "too_large"
         if not self._begun:
@@ -147,10 +151,10 @@ PREFIX_BYTES = 2
 
 
 class LengthFraming:
-    """Messages with a length prefix (AX-8.1-3, AX-8.1-4): two bytes, big-endian; a length of 0 is ignored.
+    """Messages with a length prefix (AX-8.1-3, AX-8.1-4): two bytes, big-endian. A length of 0 is ignored.
 
-    A length has no checksum. After a length above the limit the next message cannot be found: `is_lost` becomes true,
-    and nothing is read until `reset`.
+    The length has no checksum. After a length above the limit, the beginning of the next message is unknown: `is_lost`
+    becomes true, and no bytes are read until `reset`.
     """
 
     def __init__(self, *, max_message: int, gap_s: float | None = None) -> None:
@@ -205,12 +209,12 @@ FRAMES_CHECKED_MAX = 16  # of the greatest length, in vain and at once
 
 
 class SofFraming:
-    """The frame of Profile A (AX-B.1-2): SOF, LEN, the message, CRC, without byte stuffing.
+    """The frame of Profile A (AX-B.1-2): SOF, LEN, the message and CRC, without byte stuffing.
 
-    A receiver finds the next frame by LEN, CRC and silence. When a frame fails, one byte is dropped, so that a good
-    frame behind (or within) a bad one is still found. Feeding no bytes after `gap_s` of silence gives up an incomplete
-    frame. If most bytes begin a bad frame, the whole frame is dropped, so that the work stays proportional to the bytes
-    received.
+    The receiver finds the next frame by LEN, CRC and silence. If a frame is invalid, only its first byte is dropped, so
+    that a valid frame behind or within it is still found. Feeding no bytes after `gap_s` of silence gives up an
+    incomplete frame. If most bytes begin an invalid frame, the complete frame is dropped, so that the work stays
+    proportional to the received bytes.
     """
 
     def __init__(
@@ -289,7 +293,9 @@ class SofFraming:
         del self._begun[:at]
 
     def _frame_at(self, data: bytes, at: int) -> tuple[bytes | str, int]:
-        """Return the message of the frame at `at`, or why it is invalid, and where the frame ends."""
+        """Read the frame that begins at `at`. Return its message, or the reason why it is invalid, and the index of its
+        end.
+        """
         left = len(data) - at
         if left < 2:
             return "truncated", len(data)
@@ -334,7 +340,7 @@ def framing_name(link: LinkDescription, profile: Profile) -> str:
 
 
 def framing_of(link: LinkDescription, profile: Profile) -> Framing:
-    """Return the framing of a link. Raises ValueError for a transport without framing, and for a frame without a
+    """Return the framing of a link. Raise ValueError if its transport needs no framing, or if a frame would have no
     checksum.
     """
     if link.transport in ("ble_cbor", "spi_cbor"):

@@ -31,14 +31,14 @@ class Topics(NamedTuple):
 
 
 def topics_of(link: str) -> Topics:
-    """Return the MQTT topics of one device link (AX-8.1-6). Raises ValueError for a name beyond one level."""
+    """Return the MQTT topics of a device (AX-8.1-6). Raise ValueError if its name is not a single topic level."""
     if not 0 < len(link) <= LINK_MAX or _FORBIDDEN & set(link) or not link.isprintable():
         raise ValueError(f"{link[:LINK_MAX]!r} cannot be one level of an MQTT topic")
     return Topics(f"mcpax/{link}/down", f"mcpax/{link}/up", f"mcpax/{link}/status")
 
 
 def is_online(payload: bytes) -> bool | None:
-    """Return whether a device's status says that it is online, or None if the status is unknown."""
+    """Return whether a status message says that the device is online. Return None if the message is unknown."""
     return {ONLINE: True, OFFLINE: False}.get(payload.strip().lower()) if len(payload) <= len(OFFLINE) + 2 else None
 
 
@@ -50,7 +50,7 @@ STATUS_MAX: Final = 2**31
 
 
 class JsonCodec:
-    """The codec of devices on MQTT."""
+    """The codec of devices on MQTT, which is JSON-RPC."""
 
     id_max = ID_MAX
 

@@ -37,12 +37,12 @@ def is_number(field: Field) -> bool:
 
 
 def is_whole(field: Field) -> bool:
-    """Return whether the shown value is always an integer."""
+    """Return whether clients see the value of this field as an integer in all cases."""
     return field.type in INTEGERS and float(field.scale).is_integer() and float(field.offset).is_integer()
 
 
 def size_of(field: Field) -> int | None:
-    """Return the size of a field in bytes, or None if it is as long as its value."""
+    """Return the size of a field in bytes, or None if the size depends on the value."""
     if field.type in INTEGERS:
         return INTEGERS[field.type][0]
     if field.type == "f32":
@@ -55,7 +55,7 @@ def size_of(field: Field) -> int | None:
 
 
 def layout_size(kind: Kind, fields: Sequence[Field]) -> int | None:
-    """Return the size of a payload in bytes, or None if it has no fixed length."""
+    """Return the size of a payload in bytes, or None if it has no fixed size."""
     sizes = [size_of(field) for field in fields]
     if kind == "tlv":
         return None if fields else 0
@@ -63,7 +63,7 @@ def layout_size(kind: Kind, fields: Sequence[Field]) -> int | None:
 
 
 def limits(field: Field) -> tuple[float | None, float | None]:
-    """Return the least and greatest number that a person may write, by type and description."""
+    """Return the smallest and largest number that a client may write. They follow from the type and the description."""
     least, greatest = field.minimum, field.maximum
     low, high = type_limits(field)
     if low is not None:
@@ -74,7 +74,7 @@ def limits(field: Field) -> tuple[float | None, float | None]:
 
 
 def type_limits(field: Field) -> tuple[float | None, float | None]:
-    """Return the least and greatest number of the field's type, as a person reads it."""
+    """Return the smallest and largest number that the field's type allows, scaled as clients see it."""
     if field.type not in INTEGERS:
         return None, None
     _, low, high = INTEGERS[field.type]
@@ -83,7 +83,7 @@ def type_limits(field: Field) -> tuple[float | None, float | None]:
 
 
 def encode_payload(kind: Kind, order: Order, fields: Sequence[Field], arguments: Mapping[str, Any]) -> bytes:
-    """Encode the arguments of a call. Raises DeviceFault (argument_invalid)."""
+    """Encode the arguments of a call. Raise DeviceFault (argument_invalid) if an argument does not fit its field."""
     names = {field.name for field in fields}
     for name in arguments:
         if name not in names:
@@ -104,7 +104,7 @@ def encode_payload(kind: Kind, order: Order, fields: Sequence[Field], arguments:
 
 
 def decode_payload(kind: Kind, order: Order, fields: Sequence[Field], payload: bytes) -> dict[str, Any]:
-    """Decode the members of a result. Raises DeviceFault (response_invalid)."""
+    """Decode the members of a result. Raise DeviceFault (response_invalid) if the payload does not fit the layout."""
     return _decoded_tlv(order, fields, payload) if kind == "tlv" else _decoded_struct(order, fields, payload)
 
 
@@ -145,7 +145,7 @@ def _decoded_tlv(order: Order, fields: Sequence[Field], payload: bytes) -> dict[
 
 
 def wire_number(field: Field, value: Any) -> int | float:
-    """Return the number on the wire for what a person wrote. Raises DeviceFault."""
+    """Convert a client's number into the number that is sent. Raise DeviceFault if it cannot be represented exactly."""
     number = _check_number(field, value, "argument_invalid")
     if field.type == "f32":
         try:
@@ -171,7 +171,7 @@ def wire_number(field: Field, value: Any) -> int | float:
 
 
 def shown_number(field: Field, number: int | float) -> int | float:
-    """Return what a person reads for a number from the wire. Raises DeviceFault if the description forbids it."""
+    """Convert a received number into the number that clients see. Raise DeviceFault if the description forbids it."""
     return _check_number(field, _shown(field, number), "response_invalid")
 
 
@@ -201,7 +201,7 @@ def enum_name(field: Field, number: Any) -> str:
 
 
 def bytes_of(field: Field, value: Any) -> bytes:
-    """Decode strict base64. Raises DeviceFault."""
+    """Decode strict base64. Raise DeviceFault if the value is not valid base64."""
     if isinstance(value, str):
         try:
             data = base64.b64decode(value, validate=True)
@@ -280,7 +280,7 @@ def _unpacked(field: Field, order: Order, data: bytes) -> Any:
 
 
 def _shortest_f32(value: float) -> float:
-    """Return the shortest decimal number that is this f32: 0.1, and not 0.10000000149011612."""
+    """Return the shortest decimal number that has this f32 value: 0.1, and not 0.10000000149011612."""
     if not math.isfinite(value) or value.is_integer():
         return value
     packed = struct.pack("<f", value)

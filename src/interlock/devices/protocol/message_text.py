@@ -19,7 +19,7 @@ TEXT_MAX: Final = 200  # characters
 
 
 class MessageTexts:
-    """The texts of one line's messages, in their order."""
+    """A formatter for the messages of one line. It must see the messages in their order."""
 
     def __init__(self, description: DeviceDescription, tools: Mapping[int, ToolDescription]) -> None:
         self._description = description

@@ -21,7 +21,9 @@ from interlock.devices.protocol.description import DeviceDescription, ToolDescri
 
 
 class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to a call or a heartbeat. `payload` is decoded as far as possible without the tool's description."""
+    """An answer to a call or a heartbeat. `payload` is decoded as far as this is possible without the tool's
+    description.
+    """
 
     request_id: int
     tool_id: int | None = None  # where the message names it
@@ -32,7 +34,7 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as a self-describing device announces it: CBOR major types."""
+    """A tool as a self-describing device announces it, with CBOR major types."""
 
     id: int
     arg_types: tuple[int, ...]
@@ -49,7 +51,7 @@ class AnnouncementFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a device sends on its own, under the id of an event."""
+    """A message that a device sends without a request, under the id of an event."""
 
     event_id: int
     payload: Any = None
@@ -59,7 +61,9 @@ Received = DeviceAnswer | AnnouncementFrame | EventMessage
 
 
 class DeviceFault(Exception):
-    """A message of a device, or to a device, is invalid. `code` says how."""
+    """Error for an invalid message of a device, or for a message that cannot be sent to it. `code` is the kind of the
+    fault.
+    """
 
     def __init__(
         self,
@@ -74,34 +78,42 @@ class DeviceFault(Exception):
 
 
 class AnnouncementFault(DeviceFault):
-    """An announcement that is refused, as a whole."""
+    """Error for an announcement of which no tool is accepted."""
 
 
 class Codec(Protocol):
-    """Messages of one device, as bytes and back. Request ids run from 1 to `id_max`."""
+    """Interface of a codec, which converts messages of one device to bytes and back. Request ids run from 1 to
+    `id_max`.
+    """
 
     id_max: int
 
     def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
-        """Return the message of a call. Raises DeviceFault (argument_invalid, too_large): nothing may be sent."""
+        """Encode a call. Raise DeviceFault (argument_invalid, too_large) if the call must not be sent."""
 
     def encode_heartbeat(self, request_id: int) -> bytes: ...
 
     def encode_registration_request(self) -> bytes | None:
-        """Return the request for an announcement, or None if the device does not describe itself."""
+        """Return the message that asks for an announcement, or None if the device does not describe itself."""
 
     def decode_untrusted(self, message: bytes) -> Received:
-        """Decode a message. Raises DeviceFault (malformed, too_large, unexpected): it is dropped and counted."""
+        """Decode a message. Raise DeviceFault (malformed, too_large, unexpected) if the message must be discarded and
+        counted.
+        """
 
     def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
-        """Return the structured content of a successful answer. Raises DeviceFault (response_invalid)."""
+        """Return the structured content of a successful answer. Raise DeviceFault (response_invalid) if the payload
+        does not fit the tool.
+        """
 
     def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
-        """Return the content of an event, or None if no such event is described."""
+        """Return the content of an event, or None if the event is not described."""
 
 
 def codec_of(description: DeviceDescription) -> Codec:
-    """Return the codec of a description. The codecs import this module, so they are imported here when needed."""
+    """Return the codec for a description. Codecs import this module, so this function imports them when it is
+    called.
+    """
     if description.profile == "json":
         from interlock.devices.protocol.json_codec import JsonCodec
 

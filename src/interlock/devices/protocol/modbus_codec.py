@@ -41,7 +41,7 @@ EXCEPTIONS: Final = {
 
 
 class ModbusCodec:
-    """The codec of Modbus devices."""
+    """The codec of Modbus devices, in which a message is a sequence of register and coil requests."""
 
     id_max = ID_MAX
 
@@ -59,7 +59,7 @@ class ModbusCodec:
         return _joined(request_id, [_request(register, arguments) for register in tool.registers])
 
     def encode_heartbeat(self, request_id: int) -> bytes:
-        """Return a harmless read. Any answer is a sign of life, even an exception."""
+        """Return a harmless read request. Any answer shows that the device is alive, even an exception."""
         return _joined(request_id, [self._heartbeat])
 
     def encode_registration_request(self) -> None:
@@ -94,7 +94,9 @@ class ModbusCodec:
 
 
 def split_untrusted(message: bytes) -> tuple[int, list[bytes]]:
-    """Return the request id and at least one protocol data unit. Raises DeviceFault (malformed)."""
+    """Split a message into the request id and at least one protocol data unit. Raise DeviceFault (malformed) if that is
+    impossible.
+    """
     units = []
     at = 2
     while at < len(message):
@@ -110,7 +112,9 @@ def split_untrusted(message: bytes) -> tuple[int, list[bytes]]:
 
 
 def is_answer(request: bytes, answer: bytes) -> bool:
-    """Return whether a unit can be the answer to a request. A write is answered by repeating address and value."""
+    """Return whether a protocol data unit can be the answer to a request. A write is answered with the same address and
+    value.
+    """
     function = request[0]
     if answer[0] & EXCEPTION:
         return answer[0] == function | EXCEPTION
@@ -122,12 +126,12 @@ def is_answer(request: bytes, answer: bytes) -> bool:
 
 
 def word_count(register: ModbusRegister) -> int:
-    """Return how many registers the value takes."""
+    """Return the number of registers that the value occupies."""
     return ((size_of(register.field) or 1) + 1) // 2
 
 
 def register_faults(register: ModbusRegister) -> Iterator[str]:
-    """Return what is wrong with the description of a register, for people."""
+    """Yield the faults in the description of a register, as text for people."""
     field = register.field
     if register.table in ("coil", "discrete"):
         if field.type != "bool":
@@ -168,7 +172,9 @@ def _request(register: ModbusRegister, arguments: Mapping[str, Any]) -> bytes:
 
 
 def _reordered(register: ModbusRegister, data: bytes) -> bytes:
-    """Convert between high byte first and the byte orders of a register. Both directions are the same."""
+    """Convert data between the standard order, high byte first, and the byte order of a register. Both directions are
+    the same.
+    """
     words = [data[at : at + 2] for at in range(0, len(data), 2)]
     if register.order == "little":
         words = [word[::-1] for word in words]

@@ -28,11 +28,11 @@ _PARAMETERS_B: Final = "const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *
 
 
 class CannotScaffold(Exception):
-    """A description that the generated stub cannot serve. The message says why, for people."""
+    """Error for a description that a generated stub cannot serve. The message says why."""
 
 
 def scaffold(segment: str, description: DeviceDescription) -> dict[str, str]:
-    """Return the files of a stub by their path. Raises CannotScaffold."""
+    """Return the files of a stub, keyed by path. Raise CannotScaffold if a stub cannot serve the description."""
     link = description.link
     if description.profile not in ("a", "b"):
         raise CannotScaffold(f"there is no stub for a device of profile '{description.profile}'")
@@ -116,7 +116,7 @@ def _main(table: str, macro: str, profile: str) -> list[str]:
 
 
 def _constants(description: DeviceDescription) -> Iterator[str]:
-    """Return the ids of events, and the status of unfinished handlers: one that no tool gives a meaning."""
+    """Yield C constants: the ids of events, and the status of unfinished handlers, which no tool uses otherwise."""
     for event in description.events:
         yield from ("", *_event_comment(event, description.profile))
         yield f"#define EVENT_{event.name.replace('-', '_').upper()} 0x{event.id:02X}"
@@ -222,7 +222,7 @@ def _event_comment(event: Event, profile: str) -> list[str]:
 
 
 def _layout(word: str, fields: tuple[Field, ...], order: str | None) -> Iterator[str]:
-    """Return the lines of a layout: by byte if there is a byte order, otherwise by position."""
+    """Yield the lines that describe a layout: by byte if there is a byte order, otherwise by position."""
     at = 0
     for position, field in enumerate(fields):
         scaled = f", times {field.scale:g}" if field.scale != 1 else ""
@@ -232,13 +232,13 @@ def _layout(word: str, fields: tuple[Field, ...], order: str | None) -> Iterator
 
 
 def _commented(lines: list[str]) -> list[str]:
-    """Return the lines as a C comment that they cannot end."""
+    """Return the lines as a C comment. Text in the lines cannot end the comment."""
     plain = [" ".join(line.replace("*/", "* /").replace("/*", "/ *").split()) for line in lines]
     return [f"/* {plain[0]}", *(f" * {line}" for line in plain[1:]), " */"]
 
 
 def toml(description: DeviceDescription) -> str:
-    """Return a description as TOML, without defaults."""
+    """Return a description as TOML. Members with their default values are left out."""
     tables = msgspec.to_builtins(description)
     lines = [f"profile = {_value(description.profile)}"]
     if description.description is not None:

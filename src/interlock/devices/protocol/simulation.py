@@ -36,10 +36,12 @@ _MAJOR_TYPES: Final = {"bytes": 2, "text": 3, "f32": 7, "bool": 7, "i8": 1, "i16
 
 
 class SimulatedDevice:
-    """A device that is played from its description. It has no line: messages go in and out as bytes."""
+    """A device that is simulated from its description. It has no connection: messages are passed in and out as
+    bytes.
+    """
 
     def __init__(self, description: DeviceDescription) -> None:
-        """Create a simulated device. Raises ValueError for a profile that cannot be simulated."""
+        """Create a simulated device. Raise ValueError if devices of its profile cannot be simulated."""
         if description.profile not in ("a", "b"):
             raise ValueError(f"a device of profile '{description.profile}' cannot be simulated")
         self._description = description
@@ -54,7 +56,7 @@ class SimulatedDevice:
         return list(self._announcement()) if self._description.profile == "b" else []
 
     def answer(self, message: bytes) -> list[bytes]:
-        """Return the answers to a message. An unreadable message gets an error or no answer."""
+        """Return the answers to a message. The answer to an unreadable message is an error or nothing."""
         try:
             if self._description.profile == "a":
                 return list(self._answer_frame(message))
@@ -66,7 +68,7 @@ class SimulatedDevice:
             return []
 
     def event(self, event: Event) -> bytes:
-        """Return the message of an event. Raises DeviceFault."""
+        """Return the message of an event. Raise DeviceFault if it cannot be encoded."""
         values = self._values(event.response)
         head = bytes((frame_codec.RESPONSE, event.id, frame_codec.UNASKED))
         if self._description.profile == "a":
@@ -159,7 +161,9 @@ class SimulatedDevice:
         return {field.name: self._value(field) for field in fields}
 
     def _value(self, field: Field) -> Any:
-        """Return the value last set under the field's name, as near as the field allows, otherwise a reading."""
+        """Return the value that was last written under the field's name, adjusted to the field's limits. Otherwise
+        return a simulated reading.
+        """
         if field.name in self._set_values:
             try:
                 value = _nearest(field, self._set_values[field.name])
@@ -191,14 +195,16 @@ class SimulatedDevice:
 
 
 def _nearest(field: Field, value: Any) -> Any:
-    """Return the nearest number that the field can hold. Raises DeviceFault."""
+    """Return the nearest value that an integer field can hold. Other values are returned unchanged. Raise DeviceFault
+    if the number is outside the field's limits.
+    """
     if field.type not in INTEGERS or isinstance(value, bool) or not isinstance(value, int | float):
         return value
     return shown_number(field, round((value - field.offset) / field.scale))
 
 
 def _positional(fields: Sequence[Field], values: dict[str, Any]) -> dict[int, Any]:
-    """Return the values by position. Raises DeviceFault."""
+    """Return the values by position. Raise DeviceFault if a value does not fit its field."""
     return {position: _on_the_wire(field, values[field.name]) for position, field in enumerate(fields)}
 
 

@@ -27,11 +27,11 @@ WRITE_S = 5.0  # for the answer to one write
 
 
 class PeripheralError(Exception):
-    """Bluetooth said no; the message says why."""
+    """Error of the Bluetooth system. The message says what failed."""
 
 
 class Peripheral:
-    """A connected device. All methods raise PeripheralError."""
+    """A connected Bluetooth device. All methods raise PeripheralError if the operation fails."""
 
     mtu = MTU_LEAST  # what bleak says of a larger one is not known before it is acquired, and differs by system
 
@@ -45,7 +45,7 @@ class Peripheral:
             raise PeripheralError(str(error)) from error
 
     async def write(self, characteristic: str, data: bytes) -> None:
-        """Write to a characteristic and wait until the device has confirmed it."""
+        """Write to a characteristic and wait until the device has confirmed the write."""
         try:
             await self._client.write_gatt_char(characteristic, data, response=True)
         except FAILURES as error:
@@ -59,10 +59,10 @@ class Peripheral:
 
 
 class Central:
-    """The Bluetooth of the operating system, through bleak (BlueZ, CoreBluetooth, WinRT)."""
+    """The Bluetooth system of this machine, through the library bleak (BlueZ, CoreBluetooth, WinRT)."""
 
     async def connect(self, address: str, service: str, on_disconnected: Callable[[], None]) -> Peripheral:
-        """Connect to a peripheral. Raises PeripheralError."""
+        """Connect to a peripheral. Raise PeripheralError if it is not found or refuses the connection."""
         client = BleakClient(address, lambda _: on_disconnected(), services=[service])
         try:
             await client.connect()
@@ -72,7 +72,7 @@ class Central:
 
 
 class BleTransport(Transport):
-    """The GATT connection to one peripheral."""
+    """A transport over the GATT connection to one peripheral."""
 
     def __init__(
         self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
@@ -169,7 +169,9 @@ class BleTransport(Transport):
 
 
 class Radio:
-    """The Bluetooth of this machine: devices are connected one after the other, since each is looked for by a scan."""
+    """The Bluetooth radio that all devices of a node share. It connects devices one after the other, because each
+    connection begins with a scan.
+    """
 
     is_lost = False
 
@@ -180,9 +182,9 @@ class Radio:
         self.central = make_central()
 
     async def close(self) -> None:
-        """Do nothing: the devices are disconnected already."""
+        """Do nothing: all devices have been disconnected already."""
 
 
 def make_central() -> Central:
-    """Return the Bluetooth of this machine. Tests replace this function."""
+    """Return the Bluetooth system of this machine. Tests replace this function."""
     return Central()

@@ -55,7 +55,7 @@ REASONS: dict[type[Exception], str] = {
 
 
 class CanTransport(Transport):
-    """The device with one pair of ids on a CAN bus, and the ISO-TP state between them."""
+    """A transport to the device with one pair of ids on a CAN bus. It contains the ISO-TP state."""
 
     def __init__(
         self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
@@ -125,7 +125,7 @@ class CanTransport(Transport):
             await self._connections.release(bus, self._key)
 
     def receive_untrusted(self, frame: can.Message) -> None:
-        """Take a frame with the id of this device."""
+        """Process a received frame that has the id of this device."""
         if self._layer is not None and not frame.is_remote_frame and not frame.is_error_frame:
             self._owner.on_traffic(False, bytes(frame.data))
             self._frames.append(
@@ -134,7 +134,7 @@ class CanTransport(Transport):
             self._process()
 
     def is_borne(self, now: float, waiting: int) -> bool:
-        """Return whether another frame is accepted while `waiting` frames wait. Called in the thread that reads the
+        """Return whether one more frame is accepted while `waiting` frames wait. Called in the thread that reads the
         bus.
         """
         self._paid_until = max(now, self._paid_until)
@@ -167,7 +167,7 @@ class CanTransport(Transport):
         self._discarded[REASONS.get(type(error), "malformed")] += 1
 
     def _process(self) -> None:
-        """Let ISO-TP do what is due, hand over what is whole, and come back when its next time is up."""
+        """Run the due steps of ISO-TP, deliver complete messages, and schedule the next run."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -190,7 +190,7 @@ class CanTransport(Transport):
 
 
 class CanBus:
-    """The connection to a CAN bus and the devices on it, by the id with which each of them sends."""
+    """A connection to a CAN bus, with the devices on the bus by the id with which they send."""
 
     def __init__(self, interface: str, channel: str | None) -> None:
         self.is_lost = False
@@ -224,7 +224,7 @@ class CanBus:
             await asyncio.to_thread(_end, threads, bus)
 
     def join(self, rx_id: int, station: CanTransport) -> None:
-        """Add a device to the bus. Raises TransportFailed if another device sends with that id."""
+        """Add a device to the bus. Raise TransportFailed if another device sends with the same id."""
         if rx_id in self._stations:
             raise TransportFailed(f"another device on this bus has the rx_id {rx_id:#x}")
         self._stations[rx_id] = station
@@ -236,8 +236,8 @@ class CanBus:
         self._to_send.put(frame)
 
     def _read(self, bus: can.BusABC) -> None:
-        """Read frames in a separate thread. Frames of unknown devices, or too many of one, do not wake the event
-        loop.
+        """Read frames in a separate thread. Frames of unknown devices, and excess frames of one device, do not wake the
+        event loop.
         """
         paid_until = 0.0
         try:
@@ -293,7 +293,9 @@ class CanBus:
 
 
 def frames_of(length: int) -> int:
-    """Return in how many frames a message is sent: 7 bytes in a single or consecutive frame, 6 in a first one."""
+    """Return the number of frames that a message of this length needs: 7 bytes fit into a single or consecutive frame,
+    6 into a first frame.
+    """
     return 1 if length <= 7 else 1 + -(-(length - 6) // 7)
 
 

@@ -37,7 +37,7 @@ logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)  # what it says
 
 
 class ModbusTransport(Transport):
-    """The unit with one number at a Modbus address or on a serial line."""
+    """A transport to one Modbus unit at an address or on a serial line."""
 
     def __init__(
         self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
@@ -88,7 +88,7 @@ class ModbusTransport(Transport):
 
 
 class ModbusLine:
-    """The connection to one address or serial line, which its units share. One request is in flight at a time."""
+    """A connection to one address or serial line, which its units share. Only one request is in flight at a time."""
 
     def __init__(self, link: LinkDescription) -> None:
         self.is_lost = False
@@ -118,7 +118,7 @@ class ModbusLine:
     async def answer(
         self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
     ) -> bytes | None:
-        """Send a request and return its answer, or None if there was none until `ends`."""
+        """Send a request and return its answer. Return None if no answer arrives until the time `ends`."""
         pdu = _REQUESTS.decode(request)
         if pdu is None:
             return None
@@ -142,7 +142,9 @@ class ModbusLine:
         return answered
 
     async def _take_turn(self, unit: int) -> None:
-        """Wait for the line. A unit whose late answer may still arrive waits for it; other units do not."""
+        """Wait until the line is free. A unit whose late answer may still arrive waits longer; other units are not
+        delayed.
+        """
         loop = asyncio.get_running_loop()
         while True:
             await self._turn.acquire()
@@ -153,8 +155,8 @@ class ModbusLine:
             await asyncio.sleep(rest_s)
 
     async def _has_echoed(self, unit: int, ends: float, on_traffic: Callable[[bool, bytes], None]) -> bool:
-        """Ask a unit for an echo until it comes, dropping late answers. Raises TimeoutError at the end of the caller's
-        time.
+        """Send echo requests to a unit until it answers one, and drop late answers to other requests. Raise
+        TimeoutError at the time `ends`.
         """
         while True:
             wanted = ECHO + secrets.token_bytes(2)

@@ -36,17 +36,17 @@ READS_PER_MESSAGE: Final = 2 * READS_PER_PACKET  # of ours: its acknowledgement,
 
 
 class BoundedClient(aiomqtt.Client):
-    """The MQTT library's client with limits on what a broker can make it store, and on how fast it is read.
+    """The client of the MQTT library, with limits on what a broker can make it store and on how fast it reads.
 
-    The library stores whatever a broker announces, sends with QoS 2 and never releases, or leaves unread, and it reads
-    as fast as it can. Each of these is limited here, where the library reads. Exceeding what may be stored ends the
-    connection, and `fault` says why. A broker that sends faster is read more slowly, so that it has to wait and the
-    rest of the node runs. Replies to our own messages do not count. A message is handed over as it is read, because the
-    library's own queue drops messages of any device when its reader is slower than the broker.
+    The library has no such limits: it stores packets of any announced size, QoS 2 messages that are never released, and
+    messages that no one reads. Here, exceeding a storage limit ends the connection, and `fault` says why. A broker that
+    sends too fast is read more slowly, so that the rest of the node keeps running. Replies to our own messages do not
+    count. Messages are delivered as soon as they are read, because the library's own queue drops messages of any device
+    if its reader is slower than the broker.
     """
 
     def __init__(self, take: Callable[[str, bytes], None], *arguments: Any, **options: Any) -> None:
-        """Create a client. `take` is called with the topic and the payload of each message."""
+        """Create a client. It calls `take` with the topic and the payload of each message."""
         super().__init__(*arguments, **options)
         self._take = take
         self.refusal: str | None = None  # of the broker: what it did that is not borne
@@ -54,11 +54,11 @@ class BoundedClient(aiomqtt.Client):
         self._client._sock_recv = self._bounded(self._client)  # type: ignore[method-assign, assignment]  # no other seam
 
     def expect_answer(self) -> None:
-        """Note that a message is published, whose answer does not count against the broker."""
+        """Note that a message is being published, so that its reply does not count against the broker's limits."""
         self._paid_until -= READS_PER_MESSAGE / READS_PER_S
 
     async def ended(self) -> BaseException | None:
-        """Wait for the end of the connection and return its reason."""
+        """Wait until the connection ends. Return the error that ended it, or None."""
         await asyncio.wait([self._disconnected])
         return self._disconnected.exception()
 
@@ -66,8 +66,8 @@ class BoundedClient(aiomqtt.Client):
         self._take(message.topic, bytes(message.payload))
 
     def _bounded(self, client: paho.Client) -> Callable[[int], bytes]:
-        """Return a receive function with limits. Every byte passes it: the library asks for the announced rest of a
-        packet.
+        """Return a receive function with limits. The library reads all bytes with it, including the rest of a packet
+        whose size was announced.
         """
         receive = client._sock_recv
 
@@ -96,7 +96,7 @@ class BoundedClient(aiomqtt.Client):
             self._loop.add_reader(connected.fileno(), self._take_turn, client)
 
     def _take_turn(self, client: paho.Client) -> None:
-        """Read once, or pause if the broker sends faster than it may."""
+        """Read once from the socket, or pause if the broker sends faster than allowed."""
         now = self._loop.time()
         self._paid_until = max(now, self._paid_until)
         try:
@@ -134,9 +134,9 @@ _LOGGER.setLevel(logging.CRITICAL)  # what it says is told by `on_transport_lost
 
 
 class MqttTransport(Transport):
-    """The topics of one device at a broker.
+    """A transport over the MQTT topics of one device.
 
-    With QoS 1 the transport is reliable: the broker confirms a publication, or the connection is lost.
+    With QoS 1 the transport is reliable: the broker confirms each published message, or the connection is lost.
     """
 
     is_reliable = True
@@ -215,7 +215,7 @@ class MqttTransport(Transport):
 
 
 class BrokerAddress(NamedTuple):
-    """The address of a broker and the credentials for it. Devices with the same address share one connection."""
+    """The address of a broker, with the credentials for it. Devices with equal addresses share one connection."""
 
     host: str
     port: int
@@ -225,7 +225,7 @@ class BrokerAddress(NamedTuple):
 
 
 class MqttBroker:
-    """The connection to one broker, which the devices with the same address share."""
+    """A connection to one broker, shared by the devices with the same address."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self.loss: str | None = None
@@ -274,7 +274,7 @@ class MqttBroker:
         await self._publishing.close()
 
     async def join(self, station: MqttTransport) -> None:
-        """Subscribe to the topics of a device. Raises TransportFailed."""
+        """Subscribe to the topics of a device. Raise TransportFailed if the broker refuses."""
         topics = station.topics
         if topics.up in self._stations or self._client is None:
             raise TransportFailed(f"another device has the topic {topics.up}")

@@ -25,10 +25,10 @@ from interlock.devices.protocol.simulation import SimulatedDevice
 
 
 class SimulatedLine(asyncio.Transport):
-    """A line with a simulated device at its end, inside this process: to try things without hardware or libraries."""
+    """A line inside this process with a simulated device at its end. It needs neither hardware nor libraries."""
 
     def __init__(self, description: DeviceDescription, user: asyncio.Protocol) -> None:
-        """Create a line with a simulated device. Raises ValueError for a device that cannot be simulated."""
+        """Create a line with a simulated device. Raise ValueError if the device cannot be simulated."""
         super().__init__()
         self._device = SimulatedDevice(description)
         self._framing = framing_of(description.link, description.profile)
@@ -56,7 +56,7 @@ class SimulatedLine(asyncio.Transport):
         """Do nothing: the device sends only answers."""
 
     def resume_reading(self) -> None:
-        """Do nothing: no message was held back."""
+        """Do nothing: reading was never paused."""
 
     def abort(self) -> None:
         self._is_closed = True
@@ -79,10 +79,10 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatedPort:
-    """A port at which a simulated device answers, for another program to open."""
+    """A port at which a simulated device answers, to be opened by another program."""
 
     def __init__(self, description: DeviceDescription, faults: Faults, on_message: OnMessage) -> None:
-        """Create a port with a simulated device. Raises ValueError for a device that cannot be simulated."""
+        """Create a port with a simulated device. Raise ValueError if the device cannot be simulated."""
         self.description = description
         self.device = SimulatedDevice(description)
         self.on_message = on_message
@@ -94,7 +94,9 @@ class SimulatedPort:
         self._server: asyncio.Server | None = None
 
     async def open(self, port: str) -> str:
-        """Open the port and return where it can be reached. Raises OSError, ValueError."""
+        """Open the port and return its address. Raise OSError if that fails, or ValueError if the port's name is
+        invalid.
+        """
         if port.startswith(_SOCKET):
             place = urlsplit(port)
             self._server = await asyncio.start_server(self._serve, place.hostname, place.port)
@@ -136,7 +138,7 @@ class SimulatedPort:
                     name.unlink()
 
     def say(self, event: Event) -> None:
-        """Send an event on every open connection. Raises DeviceFault."""
+        """Send an event on every open connection. Raise DeviceFault if the event cannot be encoded."""
         message = self.device.event(event)
         for line in self._lines:
             line.say([message])
@@ -158,7 +160,7 @@ class SimulatedPort:
             writer.close()
 
     def add_noise(self, data: bytes) -> bytes:
-        """Return received or sent bytes with the noise of the line."""
+        """Return the bytes with random bit errors added."""
         chance, noise = self._chance, self._faults.noise
         if not noise:
             return data
@@ -169,7 +171,9 @@ class SimulatedPort:
 
 
 def _clear(name: Path) -> None:
-    """Remove the link of an earlier simulated device. Raises OSError."""
+    """Remove the symbolic link that an earlier simulated device left behind. Raise OSError if the link has another
+    target, or if a simulated device still answers there.
+    """
     if not name.is_symlink():
         return
     path = str(name.readlink())
@@ -182,7 +186,7 @@ def _clear(name: Path) -> None:
 
 
 class _DeviceEnd:
-    """The device's end of one connection."""
+    """The simulated device's end of one connection."""
 
     def __init__(self, port: SimulatedPort, write: Callable[[bytes], None]) -> None:
         self._port = port

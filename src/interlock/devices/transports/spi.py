@@ -29,7 +29,7 @@ STUCK = 0xFFFF  # a data line that no device drives
 
 
 class SpiTransport(Transport):
-    """The device behind one chip select of an SPI bus."""
+    """A transport to the device behind one chip select of an SPI bus."""
 
     def __init__(
         self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
@@ -71,7 +71,7 @@ class SpiTransport(Transport):
             await asyncio.to_thread(thread.join)
 
     def _run(self, device: SpiDevice, to_send: "queue.SimpleQueue[bytes | None]") -> None:
-        """Exchange messages in a separate thread, until the transport is closed or lost."""
+        """Exchange messages in a separate thread until the transport is closed or lost."""
         try:
             while True:
                 try:
@@ -115,11 +115,11 @@ class SpiTransport(Transport):
 
 
 class _Unusable(Exception):
-    """The device shifted out what no working device would, so that the next message cannot be found."""
+    """Error for a device that sends what no working device would. The start of the next message is then unknown."""
 
 
 def open_device(bus: int, chip: int, speed_hz: int) -> SpiDevice:
-    """Open an SPI device. Raises OSError, or TransportFailed without spidev."""
+    """Open an SPI device. Raise OSError if that fails, or TransportFailed if the library spidev is not installed."""
     try:
         import spidev  # type: ignore[import-not-found,unused-ignore]
     except ModuleNotFoundError:

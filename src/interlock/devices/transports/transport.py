@@ -23,31 +23,33 @@ from interlock.devices.protocol.description import DeviceDescription
 
 
 class TransportFailed(Exception):
-    """The transport could not be opened. The message says why, for people."""
+    """Error for a transport that could not be opened. The message says why."""
 
 
 class TransportOwner(Protocol):
-    """The receiver of what a transport delivers: the session of a device, or the command that watches a port."""
+    """Interface of the object that receives a transport's messages: a device session, or the command that watches a
+    port.
+    """
 
     def on_message(self, message: bytes) -> None:
-        """Handle one whole message, which is untrusted."""
+        """Handle one complete message. Its content is untrusted."""
 
     def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
-        """React to the loss of the transport, which is reported once.
+        """React to the loss of the transport. It is reported once.
 
         Messages that were sent and not answered may or may not have arrived. The owner closes the transport, and opens
-        it again after `rest_s` seconds at the earliest.
+        a new one after `rest_s` seconds at the earliest.
         """
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
-        """Note bytes as they are on the wire, for operators who watch."""
+        """Record bytes as they are on the wire, for operators who watch. `sent` says whether this node sent them."""
 
 
 class Transport(ABC):
-    """The way of whole messages to one device and back.
+    """Base class of transports, which carry complete messages to one device and back.
 
-    A transport is opened once and closed once; `close` also works after a failed `open`. After a loss, the owner makes
-    a new transport. Subclasses set `_is_open`, and call `lose` when the line, bus or broker has failed.
+    A transport is opened once and closed once; `close` also works after a failed `open`. After a loss, the owner
+    creates a new transport. Subclasses set `_is_open`, and call `lose` when the line, bus or broker has failed.
     """
 
     # Whether a sent message arrives or the transport reports its loss. On the others a message may vanish without a
@@ -67,11 +69,13 @@ class Transport(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Open the transport. Raises TransportFailed."""
+        """Open the transport. Raise TransportFailed if that is impossible."""
 
     @abstractmethod
     def send(self, message: bytes) -> None:
-        """Send a message without waiting. If it cannot be sent, it is lost and the owner is informed."""
+        """Send a message without waiting. If it cannot be sent, the message is lost and the transport reports its loss
+        to the owner.
+        """
 
     @abstractmethod
     async def close(self) -> None:
@@ -79,48 +83,54 @@ class Transport(ABC):
 
     @property
     def discarded(self) -> dict[str, int]:
-        """Return how many received frames and messages were dropped, by reason."""
+        """Return the number of discarded frames and messages, by reason."""
         return dict(self._discarded)
 
     def withdraw(self, message: bytes) -> None:  # noqa: B027  (optional)
         """Remove a message that still waits behind others. Transports without a queue have nothing to remove."""
 
     async def is_signalled(self) -> bool:
-        """Return whether a presence line says that the device is there (AX-B.3-1). Raises OSError."""
+        """Return whether a presence line signals that the device is there (AX-B.3-1). Raise OSError if the line cannot
+        be read.
+        """
         return False
 
     def lose(self, reason: str, rest_s: float = 0.0) -> None:
-        """Report the loss of an open transport to its owner, once."""
+        """Report to the owner, once, that an open transport is lost."""
         if self._is_open:
             self._is_open = False
             self._owner.on_transport_lost(reason, rest_s)
 
 
 class SharedConnection(Protocol):
-    """A connection that the transports of several devices use, such as a bus or the connection to a broker."""
+    """Interface of a connection that several devices share, such as a bus or the connection to a broker."""
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the connection is dead, so that the next device opens a new one."""
+        """Return whether the connection is lost, so that the next device opens a new one."""
 
     async def open(self) -> None:
-        """Open the connection. Raises TransportFailed."""
+        """Open the connection. Raise TransportFailed if that is impossible."""
 
     async def close(self) -> None:
-        """Close the connection. This works after a failed `open`, and repeatedly."""
+        """Close the connection. This also works after a failed `open`, and more than once."""
 
 
 C = TypeVar("C", bound=SharedConnection)
 
 
 class SharedConnections:
-    """Connections that several devices of one node share, such as a CAN bus, a broker or a line with several units."""
+    """The connections that several devices of one node share, such as a CAN bus, a broker or a line with
+    several units.
+    """
 
     def __init__(self) -> None:
         self._held: dict[Hashable, _Held] = {}
 
     async def acquire(self, key: Hashable, make: Callable[[], C]) -> C:
-        """Return the open connection of a key, and open it if needed. Raises TransportFailed."""
+        """Return the open connection with this key. Call `make` and open the connection if there is none. Raise
+        TransportFailed if opening fails.
+        """
         held = self._held.get(key)
         if held is None or held.connection.is_lost:
             connection = make()
@@ -136,6 +146,7 @@ class SharedConnections:
         return connection
 
     async def release(self, connection: SharedConnection, key: Hashable) -> None:
+        """Give back a connection. The last user's release closes it."""
         held = self._held.get(key)
         if held is None or held.connection is not connection:  # it was lost, and another has taken its place
             await connection.close()
@@ -151,7 +162,7 @@ class SharedConnections:
 
 
 class _Held:
-    """A connection with the number of its users. The last one closes it."""
+    """A shared connection with the number of its users. When the last user releases it, it is closed."""
 
     def __init__(self, key: Hashable, connection: SharedConnection) -> None:
         self.key = key
@@ -182,7 +193,7 @@ TRANSPORTS = {
 def make_transport(
     segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
 ) -> Transport:
-    """Create the transport of a device without opening it. Raises TransportFailed if its library is not installed."""
+    """Create the transport of a device without opening it. Raise TransportFailed if its library is not installed."""
     name = description.link.transport
     module, _, attribute = TRANSPORTS[name].partition(":")
     try:

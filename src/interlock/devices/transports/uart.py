@@ -28,7 +28,7 @@ _SOCKET: Final = "socket://"
 
 
 class UartTransport(Transport, asyncio.Protocol):
-    """A serial line to one device. Noise on the line loses frames without a trace."""
+    """A transport over a serial line to one device. Frames with errors are lost without notice."""
 
     def __init__(
         self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
@@ -98,7 +98,9 @@ class UartTransport(Transport, asyncio.Protocol):
             self.lose(error.strerror or str(error))
 
     async def is_signalled(self) -> bool:
-        """Read CTS, or the GPIO that the description names. Raises OSError."""
+        """Return the state of the presence line: CTS, or the GPIO that the description names. Raise OSError if it
+        cannot be read.
+        """
         if self._link.presence == "gpio" and self._link.gpio is not None:
             return await asyncio.to_thread(_is_high, Path(self._link.gpio))
         pins = getattr(self._transport, "get_modem_pins", None)
@@ -132,7 +134,7 @@ class UartTransport(Transport, asyncio.Protocol):
         self.lose(f"the line is gone: {why}" if why else "the line is gone")
 
     def _take_turn(self) -> None:
-        """Handle one slice of the input. The rest, and what exceeds the rate, waits while nothing more is read."""
+        """Process one slice of the received bytes. While the rest waits, or the rate is exceeded, reading is paused."""
         self._turn = None
         some, self._unread = self._unread[:SLICE_BYTES], self._unread[SLICE_BYTES:]
         loop, transport = asyncio.get_running_loop(), self._transport
