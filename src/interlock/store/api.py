@@ -10,7 +10,7 @@ Record = TypeVar("Record")
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):
-    """A record of the audit log. It has further members that depend on what happened."""
+    """A record of the audit log. The event determines which further members it has."""
 
     seq: Annotated[int, Meta(description="Its place in the log.")]
     hash: Annotated[str, Meta(description="Its link in the chain of hashes.")]
@@ -40,7 +40,9 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
 
 
 class AuditPage(Struct, Generic[Record], frozen=True, kw_only=True):
-    """Consecutive records. The node builds it of records as they were written, readers of `AuditRecord`."""
+    """A page of consecutive records. The node fills it with the stored bytes of records, clients with `AuditRecord`
+    objects.
+    """
 
     records: Annotated[tuple[Record, ...], Meta(description="Oldest first.")]
     last: Annotated[int, Meta(description="The sequence of the newest record of the log.")]

@@ -27,7 +27,7 @@ GENESIS = bytes(HASH_BYTES)  # the hash before the first record
 
 
 class ChainedRecord(msgspec.Struct, frozen=True):
-    """A record with its place in the chain and its hash."""
+    """A record of the log with its sequence number and its hash in the chain."""
 
     sequence: int
     data: bytes
@@ -35,7 +35,7 @@ class ChainedRecord(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A place in the chain: a record's sequence and its hash."""
+    """A position in the chain: the sequence number and the hash of one record."""
 
     sequence: int
     hash: bytes
@@ -45,7 +45,7 @@ ORIGIN = Mark(0, GENESIS)
 
 
 class Flaw(StrEnum):
-    """The ways in which a chain can be broken."""
+    """The kinds of damage that verification can find in a chain."""
 
     CHANGED = "changed"  # a record's bytes are not those that were chained
     WRONG_HASH = "wrong_hash"  # the bytes are right, the stored hash is not
@@ -58,7 +58,7 @@ class Flaw(StrEnum):
 
 
 class Break(msgspec.Struct, frozen=True, kw_only=True):
-    """The first sequence at which the log cannot be believed, and why."""
+    """The first damaged position of a log: its sequence number and the kind of damage."""
 
     sequence: int
     flaw: Flaw
@@ -66,7 +66,7 @@ class Break(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a verification."""
+    """The result of verifying a log."""
 
     records: int  # how many were found intact before the break, or to the end
     last: Mark  # the last of them
@@ -80,7 +80,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def link(previous: bytes, sequence: int, data: bytes) -> bytes:
-    """Return the hash of a record that follows the hash `previous`."""
+    """Return the hash of the record with this sequence number and data, whose predecessor has the hash `previous`."""
     return hashlib.sha256(_TAG + _LENGTHS.pack(sequence, len(previous), len(data)) + previous + data).digest()
 
 
@@ -91,7 +91,9 @@ def chain(after: Mark, records: Sequence[bytes]) -> list[bytes]:
 
 
 class ChainCheck:
-    """A verification in steps, for logs that are read page by page: `add` until it says False, then `finish`."""
+    """An incremental verification, for logs that are read page by page. Call `add` for each record until it returns
+    False, then `finish`.
+    """
 
     def __init__(self, start: Mark = ORIGIN, head: Mark | None = None, stored_marks: Iterable[Mark] = ()) -> None:
         """Prepare a check that starts after `start` and must reach `head`. `stored_marks` are marks that are stored
@@ -106,7 +108,7 @@ class ChainCheck:
         self._broken: Break | None = None
 
     def add(self, record: ChainedRecord) -> bool:
-        """Take the next record; False when the verdict is certain and no more records are needed."""
+        """Check the next record. Return False if the verdict is final, so that no further records are needed."""
         if self._suspect is not None:
             # Only its neighbour shows what happened to a record that does not fit.
             self._broken = self._explain(self._suspect, record)
@@ -144,7 +146,8 @@ class ChainCheck:
         return Verdict(records=self.records, last=self._last, start=self._start, broken=self._broken)
 
     def _explain(self, record: ChainedRecord, following: ChainedRecord | None) -> Break:
-        """Return what happened at a record that does not fit, by the record behind it if there is one.
+        """Return the flaw at a record that does not fit the chain. `following` is the record after it, or None at the
+        end.
 
         The cases are tried from the most certain to the least: a record in the wrong place proves a move, a gap in the
         sequences proves a removal, and only a record in its place can have been changed.
@@ -178,7 +181,9 @@ class ChainCheck:
         return Break(sequence=sequence, flaw=Flaw.CHANGED, reason=f"record {sequence} was changed after it was written")
 
     def _is_vouched(self, record: ChainedRecord, following: ChainedRecord | None) -> bool:
-        """Return whether later evidence confirms the record's bytes, so that only its stored hash can be wrong."""
+        """Return whether later evidence confirms the bytes of the record. In that case only its stored hash can be
+        wrong.
+        """
         true_hash = link(self._last.hash, record.sequence, record.data)
         if following is not None and following.sequence == record.sequence + 1:
             return link(true_hash, following.sequence, following.data) == following.hash
@@ -186,7 +191,7 @@ class ChainCheck:
 
 
 def verify(records: Iterable[ChainedRecord], start: Mark = ORIGIN, head: Mark | None = None) -> Verdict:
-    """Check a whole log that must begin right after `start` and reach `head`, if one is known."""
+    """Check a complete log. It must begin directly after the mark `start` and, if `head` is given, reach that mark."""
     check = ChainCheck(start, head)
     for record in records:
         if not check.add(record):

@@ -78,7 +78,7 @@ def tail(
 
 
 def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
-    """Return what reads pages of the log: from the node, or from its data folder while it does not run."""
+    """Return a function that reads pages of the log: from the running node, otherwise from its data folder."""
 
     from interlock.store.api import READ_AUDIT
 
@@ -202,7 +202,7 @@ def export(
 
 
 def _describe(record: "AuditRecord") -> tuple[str, str]:
-    """Return what happened to which tool, token or participant, and how it ended."""
+    """Return two texts for an audit record: the event with its tool, token or participant, and its outcome."""
     method = METHOD_WORDS.get(record.method, record.method)
     words: list[str | None] = [record.tool] if record.tool and record.method == CALL else [method, record.tool]
     if record.token_name is not None:

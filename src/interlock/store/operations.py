@@ -27,17 +27,19 @@ class AuditOperations:
         return AuditPage(records=tuple(_with_place(record) for record in records), last=await self.audit.last())
 
     async def last(self) -> int:
-        """Return the sequence of the newest record that is written."""
+        """Return the sequence number of the newest record on disk."""
         return await self.audit.last()
 
     async def tail(self, after: int, limit: int) -> AuditPage[Raw]:
-        """Return the newest `limit` records above `after`, without waiting for records that are not written yet."""
+        """Return the newest `limit` records with a sequence above `after`. Records that are still queued for writing
+        are not included.
+        """
         last = await self.audit.last()
         records = await self.audit.read(max(after, last - limit), limit) if last > after else []
         return AuditPage(records=tuple(_with_place(record) for record in records), last=last)
 
 
 def _with_place(record: ChainedRecord) -> Raw:
-    """Return a record as it was written, preceded by its place in the chain."""
+    """Return the stored JSON of a record with its sequence number and hash added in front."""
     members = msgspec.json.decode(record.data, type=dict[str, Raw])
     return Raw(msgspec.json.encode({"seq": record.sequence, "hash": record.hash.hex(), **members}))

@@ -33,52 +33,56 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A write or a delete of one key by another replica."""
+    """A write or deletion of one key by another replica."""
 
     key: str
     entry: Entry | None  # None: it is gone
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A record of a stream, with its place in it."""
+    """A record of a stream, with its sequence number."""
 
     sequence: int
     data: bytes
 
 
 class NamedRecord(msgspec.Struct, frozen=True):
-    """A record of the log of the registry of names."""
+    """A record for the log of the registry of names, with the name that it concerns."""
 
     name: str  # the surface name it is about; empty: none
     data: bytes
 
 
 class StoreError(Exception):
-    """The root of the tree above."""
+    """Base class of all errors of a store. The module's docstring shows the hierarchy."""
 
 
 class Conflict(StoreError):
-    """The expected revision is not the current one, or the key to be created exists."""
+    """Exception for a conditional write: the entry has a different revision, or the key to be created already
+    exists.
+    """
 
 
 class Unavailable(StoreError):
-    """The store cannot answer; nothing was done."""
+    """Exception for a store that cannot answer. Usually nothing was written, and the call may be repeated."""
 
 
 class StoreRefused(StoreError):
-    """The store cannot be used in its present state. The message says what the operator should do."""
+    """Exception for a store that cannot be used in its present state. The message explains what the operator
+    should do.
+    """
 
 
 class NewerSchema(StoreRefused):
-    """A newer Interlock wrote this store."""
+    """Exception for a store that a newer version of Interlock has written."""
 
 
 class Damaged(StoreRefused):
-    """The store does not belong to Interlock, or can no longer be read."""
+    """Exception for a store that was not created by Interlock, or that can no longer be read."""
 
 
 class FolderUnusable(StoreRefused):
-    """The data folder cannot be created, or is not writable."""
+    """Exception for a data folder that cannot be created or written."""
 
 
 class KeyValue(Protocol):
@@ -101,11 +105,11 @@ class KeyValue(Protocol):
         """Replace the entry only if it is live and has this revision. Raise Conflict otherwise."""
 
     async def delete(self, bucket: str, key: str) -> bool:
-        """Delete an entry. Return True if there was one; an expired entry may count."""
+        """Delete an entry. Return whether it existed. An expired entry may still count as existing."""
 
 
 class Streams(Protocol):
-    """Append-only streams by name. A stream exists from its first record on."""
+    """Append-only streams, identified by name. The first record creates a stream."""
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
         """Append up to 1000 records in order, all or nothing, and return the last sequence. The first record of a
@@ -118,15 +122,17 @@ class Streams(Protocol):
         """Return the last sequence, or 0 for an empty stream."""
 
     async def trim(self, stream: str, upto: int) -> None:
-        """Remove the records up to `upto`. The last record always stays, so that no sequence is used twice."""
+        """Delete the records up to `upto`, but always keep the last record, so that no sequence number is used
+        twice.
+        """
 
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Following(Protocol[T_co]):
-    """An async iterator that ends when it or the store is closed. It survives times when the store is unreachable:
-    records written meanwhile follow in their order once it is back.
+    """An async iterator that ends when the iterator or the store is closed. If the store is unreachable for a time, the
+    records that were written meanwhile follow in order afterwards.
     """
 
     def __aiter__(self) -> Self: ...
@@ -137,11 +143,11 @@ class Following(Protocol[T_co]):
 
 
 class Replication(Protocol):
-    """The part of a shared store through which replicas of a node learn of each other's writes."""
+    """The interface through which replicas that share a store learn about each other's writes."""
 
     @property
     def is_reachable(self) -> bool:
-        """Return whether the store answered recently."""
+        """Return whether the store has answered recently."""
 
     def watch(self, bucket: str) -> Following[Change]:
         """Yield every write and delete by other replicas in a bucket from now on, in order of revision.
@@ -152,7 +158,7 @@ class Replication(Protocol):
         """
 
     def follow(self, stream: str, after: int) -> Following[Record]:
-        """Yield every record of a stream after that sequence, from any node, once and in order."""
+        """Yield every record after the sequence `after` once and in order, whichever node appended it."""
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
         """Append, in order, the records whose id no replica appended within the last two minutes.
@@ -163,7 +169,7 @@ class Replication(Protocol):
 
 
 class Store(Protocol):
-    """A store with one life cycle. `close` works after a failed `open`."""
+    """A store, opened and closed as a unit. `close` also works after a failed `open`."""
 
     @property
     def kv(self) -> KeyValue: ...
@@ -173,7 +179,7 @@ class Store(Protocol):
 
     @property
     def replication(self) -> Replication | None:
-        """Return how replicas learn of each other's writes, or None if no other node uses this store."""
+        """Return the interface to the writes of other replicas, or None if only this node uses the store."""
 
     async def open(self) -> None: ...
 
@@ -181,7 +187,7 @@ class Store(Protocol):
 
 
 class AuditReader(Protocol):
-    """Read access to the hash-chained log of `store.audit`. It has the life cycle of a store."""
+    """Read access to the hash-chained audit log. It is opened and closed like a store."""
 
     async def open(self) -> None: ...
 
@@ -191,23 +197,23 @@ class AuditReader(Protocol):
         """Return the sequence of the last record, or 0 for an empty log."""
 
     async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
-        """Check the whole chain. `progress` is called from time to time with the number of records that were intact
-        so far.
+        """Check the complete chain. `progress` is called repeatedly with the number of records checked so far without a
+        flaw.
         """
 
     async def close(self) -> None: ...
 
 
 class AuditLog(AuditReader, Protocol):
-    """Read and write access to the log. Several processes may append to it."""
+    """Read and write access to the audit log. Several processes may append to it."""
 
     async def append(self, records: Sequence[bytes]) -> int:
-        """Append the records to the chain in order, all or nothing, and return the last sequence
-        once they are on disk.
+        """Append the records in order, either all of them or none. Return the last sequence number after the records
+        are on disk.
         """
 
     async def give_up(self, sequence: int) -> int:
-        """Remove records from the start, up to about `sequence` and never beyond, and return how many.
+        """Remove the oldest records, up to about `sequence` and never beyond it. Return the number of removed records.
 
         The mark of the last removed record is stored, so that the rest of the log can still be verified.
         """
@@ -218,7 +224,7 @@ class NamesLog(Protocol):
 
     @property
     def is_begun(self) -> bool:
-        """Return whether anything may have been appended."""
+        """Return whether the log may contain records."""
 
     async def open(self) -> None: ...
 
@@ -227,11 +233,11 @@ class NamesLog(Protocol):
     async def read(self, after: int = 0, limit: int = 10_000) -> list[ChainedRecord]: ...
 
     async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]:
-        """Return the last records about a name, in order."""
+        """Return at most `limit` of the newest records about a name, oldest first."""
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
-        """Append the records to the chain after the mark `after`, all or nothing. Raise Conflict if `after` is not the
-        last record.
+        """Append the records after the mark `after`, either all of them or none. Raise Conflict if `after` is not the
+        last record of the log.
         """
 
     def watch(self) -> Following[None] | None:
@@ -242,7 +248,9 @@ class NamesLog(Protocol):
 
 
 def expiry(now: float, ttl_s: float | None) -> float | None:
-    """Return the time at which an entry expires that may live for `ttl_s`. Raise ValueError for an impossible time."""
+    """Return the time at which an entry with this lifetime expires, or None if it never does. Raise ValueError if
+    `ttl_s` is not positive or not finite.
+    """
     if ttl_s is None:
         return None
     if not (ttl_s > 0 and math.isfinite(now + ttl_s)):  # SQLite keeps NaN as NULL, which would mean for ever

@@ -42,11 +42,11 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_LENGTH_MAX - 1}}}")
 
 
 class BadTokenName(ValueError):
-    """A token's name becomes part of a principal, hence its narrow alphabet."""
+    """Exception for an invalid token name. The name becomes part of a principal, so only few characters are allowed."""
 
 
 def token_name_fault(name: str) -> str | None:
-    """Return why a token cannot have this name, or None if it can."""
+    """Return why a text is not a valid token name, or None if it is valid."""
     if _NAME.fullmatch(name) is not None:
         return None
     shown = name if len(name) <= NAME_LENGTH_MAX else name[: NAME_LENGTH_MAX - 1] + "…"
@@ -57,7 +57,7 @@ def token_name_fault(name: str) -> str | None:
 
 
 class GrantedRoom(msgspec.Struct, frozen=True, kw_only=True):
-    """The room, participant and privilege that a room token grants (MCPx 5.1)."""
+    """The access that a room token grants: a room, a participant id and a privilege (MCPx 5.1)."""
 
     topic: str
     participant: str
@@ -66,7 +66,7 @@ class GrantedRoom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a token. It never contains the token."""
+    """The stored data of a token. It never contains the token itself."""
 
     id: TokenId
     name: str
@@ -81,7 +81,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_used_at: float | None = None  # to the minute, as far as the node lived to write it down
 
     def opens(self, now: float) -> bool:
-        """Return whether the token is valid at this time."""
+        """Return whether the token is valid at the time `now`, that is, neither expired nor revoked."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def encode(self) -> bytes:
@@ -98,32 +98,32 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mint(audience: TokenAudience) -> tuple[str, TokenId]:
-    """Return a new token and its id."""
+    """Create a new random token. Return the token and its id."""
     token = PREFIXES[audience] + _base62(secrets.randbits(RANDOM_BITS))
     return token, _token_id(token_hash(token))
 
 
 def session_cookie(key_untrusted: str) -> str:
-    """Return the cookie of the browser session with this key. The key cannot be computed from the cookie."""
+    """Return the cookie value for the browser session with this key. The key cannot be derived from the cookie."""
     digest = hashlib.sha256(b"session:" + key_untrusted.encode("utf-8", "surrogatepass")).digest()
     return PREFIXES["browser"] + _base62(int.from_bytes(digest))
 
 
 def token_hash(token_untrusted: str) -> str:
-    """Return the key under which the token table stores this token. Malformed tokens are accepted: no table has
-    them.
+    """Return the hash that identifies this token in the token table. Malformed tokens are hashed too, and are never
+    found there.
     """
     return hashlib.sha256(token_untrusted.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def find_audience(token_untrusted: str) -> TokenAudience | None:
-    """Return the audience that the token's prefix names, or None if it does not look like a token."""
+    """Return the audience that the token's prefix names, or None if the text does not look like a token."""
     form = _FORM.fullmatch(token_untrusted)
     return None if form is None else _AUDIENCES[form[1]]
 
 
 class TokenTable:
-    """The records of all tokens, in a key-value store."""
+    """The records of all tokens, stored in a key-value store."""
 
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
@@ -141,7 +141,8 @@ class TokenTable:
         room: GrantedRoom | None = None,
         token: str | None = None,
     ) -> tuple[str, TokenRecord]:
-        """Create a token and its record. The token is shown once and never stored.
+        """Create a token and its record, and return both. The token itself is not stored, so show it to the user at
+        once.
 
         Several tokens may have the same name. `token` stores a token that already exists instead of a new one.
         """
@@ -164,7 +165,7 @@ class TokenTable:
         return token, record
 
     async def find(self, hash: str, now: float) -> TokenRecord | None:
-        """Return the record of a usable token, or None if it is unknown, expired or revoked."""
+        """Return the record of the token with this hash, or None if it is unknown, expired or revoked."""
         entry = await self._kv.get(BUCKET, hash, now)
         if entry is None:
             return None
@@ -181,7 +182,9 @@ class TokenTable:
         return sorted(records, key=lambda record: (record.created_at, record.id))
 
     async def revoke(self, reference: str, now: float) -> tuple[TokenRecord, ...]:
-        """Revoke the token with that id or, if there is none, all tokens with that name. Return the revoked records."""
+        """Revoke the token whose id is `reference` or, if there is none, all tokens of that name. Return the revoked
+        records.
+        """
         entries = await self._kv.entries(BUCKET, now)
         records = [(entry, TokenRecord.decode(entry.value)) for entry in entries]
         meant = [pair for pair in records if pair[1].id == reference] or [
@@ -190,15 +193,13 @@ class TokenTable:
         return tuple([record for entry, record in meant if await self._revoke_one(entry, record, now)])
 
     async def forget_ended(self, audience: TokenAudience, now: float) -> None:
-        """Remove the expired and revoked records of an audience."""
+        """Delete the records of all expired and revoked tokens of an audience."""
         for hash, record in (await self.by_hash(now)).items():
             if record.audience == audience and not record.opens(now):
                 await self._kv.delete(BUCKET, hash)
 
     async def note_used(self, hash: str, used_at: float, now: float) -> None:
-        """Store when a token was last used. If another writer changes the record at the same time, the note is
-        dropped.
-        """
+        """Store when a token was last used. Skip this if another writer changes the record at the same time."""
         entry = await self._kv.get(BUCKET, hash, now)
         if entry is None:
             return
@@ -209,7 +210,7 @@ class TokenTable:
             pass
 
     async def _revoke_one(self, entry: Entry, record: TokenRecord, now: float) -> bool:
-        """Revoke one token, even if its record is changed meanwhile. Return whether this call revoked it."""
+        """Revoke one token, even if its record changes during the call. Return False if it was already revoked."""
         while record.revoked_at is None:
             revoked = msgspec.structs.replace(record, revoked_at=now)
             try:

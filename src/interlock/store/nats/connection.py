@@ -57,7 +57,7 @@ Answered = Callable[[Msg], None]
 
 
 class ApiError(Exception):
-    """An error answer of JetStream."""
+    """Exception for an error response of the JetStream API."""
 
     def __init__(self, code: int, err_code: int, description: str) -> None:
         super().__init__(f"{description} ({err_code})")
@@ -67,7 +67,7 @@ class ApiError(Exception):
 
 
 class Connection:
-    """The connection of a store. It is kept in the background from `open` until `close`."""
+    """The connection of a store to its NATS servers. A background task reconnects from `open` until `close`."""
 
     def __init__(self, servers: NatsServers, what: str) -> None:
         self._servers = servers
@@ -112,7 +112,7 @@ class Connection:
         self._keeper = asyncio.create_task(self._keep(), name="nats connection")
 
     async def close(self) -> None:
-        """Close the connection for good; everything that waits for it fails."""
+        """Close the connection permanently. Every pending request fails."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
@@ -126,7 +126,7 @@ class Connection:
         self._dropped = None
 
     async def until_reachable(self) -> None:
-        """Wait until the server is reachable, or the connection is closed for good."""
+        """Wait until the server is reachable or the connection is permanently closed."""
         changed = asyncio.Event()
         self.on_change(changed.set)
         try:
@@ -137,12 +137,12 @@ class Connection:
             self.forget(changed.set)
 
     def fail(self, why: StoreRefused) -> None:
-        """Make every further call raise `why`. Only a restart of the node helps."""
+        """Make every further call raise `why`. Only a restart of the node ends this state."""
         self._failure = why
         self.lose(str(why))
 
     def lose(self, why: str) -> None:
-        """Give the connection up: the server no longer does its part."""
+        """Drop the connection because the server no longer works properly, and log the reason `why`."""
         self._problem = why
         client = self._forget_client()
         if client is not None:
@@ -161,7 +161,7 @@ class Connection:
             return answer.result()
 
     async def wait(self, answer: "asyncio.Future[Any]", size: int = 0) -> None:
-        """Wait for an answer. Raise Unavailable if the connection is lost or the time limit passes first."""
+        """Wait for an answer. Raise Unavailable if the connection is lost or the time limit expires first."""
         self._answers.add(answer)
         try:
             # In two parts: after a pause of this process the answer may have arrived and only not been read.
@@ -190,7 +190,7 @@ class Connection:
 
     @contextlib.contextmanager
     def inbox(self, answered: Answered) -> Iterator[str]:
-        """Provide a reply subject whose messages are passed to `answered` until the block ends."""
+        """Provide a reply subject as a context manager. Its messages are passed to `answered` until the block ends."""
         self._live()
         nonce = secrets.token_hex(_NONCE_BYTES)
         self._waiting[nonce] = answered
@@ -201,7 +201,9 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def subscription(self, arrived: Answered) -> AsyncIterator[str]:
-        """Provide a reply subject for messages that keep their own subject, such as those that a consumer delivers."""
+        """Provide, as a context manager, a reply subject for messages that keep their original subject, such as
+        messages that a consumer delivers.
+        """
         client = self._live()
 
         async def pass_on(message: Msg) -> None:
@@ -228,7 +230,9 @@ class Connection:
         return decode(answer.data)
 
     def _live(self) -> Client:
-        """Return the connected client. Raise Unavailable or StoreRefused."""
+        """Return the connected client. Raise Unavailable if there is none, or StoreRefused if the connection has failed
+        permanently.
+        """
         client = self._client
         if client is None or not self.is_reachable:
             raise self._unavailable()
@@ -242,7 +246,7 @@ class Connection:
         return Unavailable(f"{self._what} is away: {self._problem or 'the connection was lost'}")
 
     async def _keep(self) -> None:
-        """Replace a lost client by a new one until the connection is closed or has failed for good."""
+        """Replace each lost client with a new one until the connection is closed or has failed permanently."""
         wait_s = RETRY_FIRST_S
         while self._failure is None:
             if self._client is not None:
@@ -275,7 +279,7 @@ class Connection:
             callback()
 
     async def _connect(self) -> None:
-        """Connect to the first server, in random order, that accepts this node."""
+        """Try the servers in random order, and connect to the first one that accepts this node."""
         urls = list(self._servers.urls)
         random.shuffle(urls)
         secret = await self._servers.secret() if self._servers.secret is not None else None
@@ -291,7 +295,7 @@ class Connection:
         raise next((failure for failure in failures if isinstance(failure, StoreRefused)), failures[0])
 
     async def _connect_to(self, url: str, options: dict[str, Any]) -> None:
-        """Connect to one server. Raise Unavailable or StoreRefused."""
+        """Connect to one server. Raise Unavailable if it does not answer, or StoreRefused if the operator must act."""
         client = _Client(is_tls=urlsplit(url).scheme == "tls", public_nkey=options.pop("public_nkey", None))
         errors: list[str] = []
 
@@ -330,7 +334,9 @@ class Connection:
         self._problem = self._denied = ""
 
     async def _begin(self, client: Client) -> None:
-        """Check that the server can serve the store, and use the client from now on. Raise StoreRefused."""
+        """Check that the server can hold the store, then use the client for all requests. Raise StoreRefused if it
+        cannot.
+        """
         info: dict[str, Any] = client._server_info
         if not info.get("jetstream"):
             raise StoreRefused(
@@ -358,7 +364,7 @@ class Connection:
             answered(message)
 
     def _forget_client(self) -> Client | None:
-        """Stop using the client, and fail everything that waits for an answer."""
+        """Stop using the client, make every pending request fail, and return the client."""
         client, self._client = self._client, None
         if client is not None:
             self._lost.set()
@@ -368,7 +374,9 @@ class Connection:
         return client
 
     def _refusal(self, url: str, failed: BaseException, errors: list[str]) -> Exception:
-        """Return what a failed connect means: an error that the operator must correct, or an absence."""
+        """Convert the failure of a connect to a StoreError: StoreRefused if the operator must correct something,
+        otherwise Unavailable.
+        """
         messages = " ".join([*errors, str(failed)])
         if "uthorization" in messages or "uthentication" in messages:
             return StoreRefused(
@@ -382,7 +390,7 @@ class Connection:
 
 
 class _Client(Client):
-    """A client that sends its credentials over TLS only, if TLS was requested, whatever the server offers."""
+    """A NATS client that, if TLS was requested, sends its credentials over TLS only, whatever the server offers."""
 
     def __init__(self, *, is_tls: bool, public_nkey: str | None) -> None:
         super().__init__()
@@ -400,7 +408,7 @@ def _words(error: BaseException) -> str:
 
 
 def settle_with_message(answer: "asyncio.Future[Msg]") -> Answered:
-    """Return a function that settles `answer` with the first message."""
+    """Return a function that sets the first message it receives as the result of the future `answer`."""
 
     def settle(message: Msg) -> None:
         if not answer.done():
@@ -416,7 +424,7 @@ async def _close(client: Client) -> None:
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Decode an answer of JetStream. Raise ApiError if it is an error."""
+    """Decode a response of the JetStream API. Raise ApiError if it is an error response."""
     try:
         answer: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError as nonsense:
@@ -461,7 +469,7 @@ def connect_options(secret: str) -> dict[str, Any]:
 
 
 def _key(seed: str) -> Ed25519PrivateKey:
-    """Decode the seed of an nkey. Raise StoreRefused if its checksum is wrong."""
+    """Decode the seed of an nkey to its private key. Raise StoreRefused if the checksum is wrong."""
     raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
     if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
         raise StoreRefused("The nkey seed that store.nats_secret names is not complete: its checksum is wrong.")

@@ -37,25 +37,25 @@ _QUOTED = re.compile(rb"_([0-9A-F]{2})")
 
 
 def token(text: str) -> str:
-    """Return a text as one token of a subject. A text that would be too long becomes a digest."""
+    """Encode a text as one token of a NATS subject. A text that is too long is replaced by its digest."""
     quoted = _PLAIN.sub(lambda match: b"_%02X" % ord(match[0]), text.encode()).decode() or "__"
     return quoted if len(quoted) <= TOKEN_MAX else "_s" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_digest(quoted: str) -> bool:
-    """Return whether the token is a digest, from which the text cannot be recovered."""
+    """Return whether a token is a digest, from which the original text cannot be recovered."""
     return quoted.startswith("_s")
 
 
 def text_of(quoted: str) -> str:
-    """Return the text of a token that is no digest."""
+    """Return the text that a token encodes. The token must not be a digest."""
     if quoted == "__":
         return ""
     return _QUOTED.sub(lambda match: bytes.fromhex(match[1].decode()), quoted.encode()).decode()
 
 
 class StreamNames:
-    """The names of streams and subjects that replicas of one node share."""
+    """The names of the JetStream streams and subjects that the replicas of one node share."""
 
     def __init__(self, node: str) -> None:
         node = token(node)
@@ -102,7 +102,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class _Found(msgspec.Struct):
-    """A message as the API of JetStream returns it."""
+    """A stored message in the form in which the JetStream API returns it."""
 
     subject: str
     seq: int
@@ -111,11 +111,11 @@ class _Found(msgspec.Struct):
 
 
 class WrongSequence(Exception):
-    """Exception for a write that expected another last message of the subject."""
+    """Exception for a conditional write that failed because the last message of the subject is a different one."""
 
 
 class JetStream:
-    """Requests to the streams of one connection. `_created` has the streams that this process has used."""
+    """A client for the JetStream streams of one connection. `_created` holds the streams that this process has used."""
 
     def __init__(self, connection: Connection, replicas: int) -> None:
         self.connection = connection
@@ -127,7 +127,7 @@ class JetStream:
         return stream in self._created
 
     async def ensure(self, stream: str, subjects: Sequence[str], **config: Any) -> None:
-        """Create the stream at its first use, or update its configuration."""
+        """Create the stream when it is first used, or update its configuration if it already exists."""
         if stream in self._created:
             return
         async with self._making.setdefault(stream, asyncio.Lock()):
@@ -177,7 +177,7 @@ class JetStream:
     async def publish(
         self, stream: str, subject: str, data: bytes, headers: Headers, *, size: int | None = None
     ) -> int:
-        """Publish a message and return its sequence once it is stored."""
+        """Publish a message, and return its sequence number after the server has stored it."""
         return self.acknowledged(stream, await self.connection.request(subject, data, headers, size=size))
 
     async def publish_batch(self, stream: str, messages: Sequence[tuple[str, bytes, Headers]]) -> int:
@@ -196,7 +196,9 @@ class JetStream:
         return await self.publish(stream, subject, data, {**headers, "Nats-Batch-Commit": "1"}, size=size)
 
     def acknowledged(self, stream: str, answer: Msg) -> int:
-        """Return the sequence in an acknowledgement, or 0 if the message was a duplicate."""
+        """Return the sequence number in a publish acknowledgement, or 0 if the server dropped the message as a
+        duplicate.
+        """
         if (answer.headers or {}).get("Status") == "503":
             raise NoStream(stream)
         try:
@@ -208,7 +210,7 @@ class JetStream:
         return 0 if acknowledged.get("duplicate") else int(acknowledged["seq"])
 
     async def await_request(self, stream: str, request: Awaitable[T]) -> T:
-        """Await a request to an existing stream. Raise Damaged if the stream is gone."""
+        """Return the result of a request to an existing stream. Raise Damaged if the stream no longer exists."""
         try:
             return await request
         except NoStream:
@@ -216,14 +218,18 @@ class JetStream:
             raise Unavailable("the NATS servers have no leader for the stream now") from None
 
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """Return the last message of a subject (wildcards allowed), as the stream's leader has it."""
+        """Return the last message of a subject from the leader of the stream, or None. `subject` may contain
+        wildcards.
+        """
         return await self._get(stream, last_by_subj=subject)
 
     async def at(self, stream: str, sequence: int) -> Stored | None:
         return await self._get(stream, seq=sequence)
 
     async def all_of(self, stream: str, subject: str, after: int = 0, limit: int | None = None) -> list[Stored]:
-        """Return the messages of a subject (wildcards allowed), at least up to the last one at the time of the call."""
+        """Return the messages of a subject, which may contain wildcards. The result includes every message that was
+        stored before the call.
+        """
         last = await self.last(stream, subject)
         messages: list[Stored] = []
         if last is None:
@@ -250,14 +256,14 @@ class JetStream:
         raise Unavailable("the NATS servers do not agree on what is stored yet")
 
     async def purge(self, stream: str, **parameters: Any) -> None:
-        """Remove the messages that `parameters` select, such as those before a sequence."""
+        """Remove the messages that match `parameters`, such as all messages before a sequence number."""
         try:
             await self.connection.api(f"STREAM.PURGE.{stream}", **parameters)
         except ApiError as refused:
             raise self._refusal(stream, refused) from refused
 
     async def _page(self, stream: str, subject: str, sequence: int, wanted: int) -> tuple[list[Stored], bool]:
-        """Return messages starting at that sequence, and whether there are more."""
+        """Return messages from `sequence` on, and whether more messages follow."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         page: list[Stored] = []
 
@@ -302,14 +308,14 @@ class JetStream:
         )
 
     def _refusal(self, stream: str, refused: ApiError) -> Exception:
-        """Return what an error answer means: not now, or not at all."""
+        """Convert an error response to an exception: Unavailable if the error is temporary, otherwise StoreRefused."""
         if refused.code in AWAY:
             return Unavailable(f"the NATS server says: {refused}")
         return StoreRefused(f"The NATS server does not take what is to be stored in {stream}: {refused}.")
 
 
 class NoStream(Exception):
-    """Exception for a stream for which no server answers: it does not exist, or has no leader now."""
+    """Exception for a stream that no server answers for: it does not exist, or it has no leader at the moment."""
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:

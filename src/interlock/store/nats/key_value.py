@@ -58,18 +58,20 @@ EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 
 class _Replaced(Exception):
-    """A part is gone: a later value took its place."""
+    """Exception for a value of several parts that changed while it was read: a part was already replaced by a later
+    value.
+    """
 
 
 class _Unreadable(Damaged):
-    """Exception for an entry that no Interlock has written."""
+    """Exception for a stored entry that was not written by Interlock."""
 
     def __init__(self, message: Stored) -> None:
         super().__init__(f"what {message.subject} holds on the NATS server cannot be read; remove it there")
 
 
 class _Content(msgspec.Struct, frozen=True):
-    """The current content of a subject."""
+    """The current content of a subject: an entry, or the mark of a deleted one."""
 
     sequence: int = 0
     entry: Entry | None = None  # without its parts, if it has some
@@ -80,13 +82,13 @@ _NOTHING = _Content()
 
 
 class OwnWrite:
-    """A write of this process. `sequence` is set when it has succeeded."""
+    """A write by this process. `sequence` is set after the write has succeeded."""
 
     sequence = 0  # 0: it is under way, or failed
 
 
 class OwnWrites:
-    """The writes of this process, in progress and done. Watchers leave them out."""
+    """The running and finished writes of this process. Watches use it to leave these writes out."""
 
     def __init__(self) -> None:
         self.under_way: Counter[str] = Counter()  # by subject
@@ -99,7 +101,7 @@ class OwnWrites:
 
     @contextlib.contextmanager
     def write(self, subject: str) -> Iterator[OwnWrite]:
-        """Note a write as in progress until the block ends."""
+        """Mark a write to `subject` as running until the block of this context manager ends."""
         write = OwnWrite()
         self.under_way[subject] += 1
         try:
@@ -114,7 +116,7 @@ class OwnWrites:
 
 
 class NatsKeyValue:
-    """The key-value part of a store. Values in parts are written one after the other."""
+    """The key-value store on JetStream. Values that need several messages are written one at a time."""
 
     def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
         self._jetstream = jetstream
@@ -206,7 +208,9 @@ class NatsKeyValue:
             return True
 
     async def change_of(self, message: Stored) -> Change | None:
-        """Decode a message of the stream, or return None if it is unreadable or a later message replaces it."""
+        """Decode a message of the stream. Return None if it is unreadable or was already replaced by a later
+        message.
+        """
         try:
             key, content = key_of(message), _read_content(message)
         except _Unreadable as nonsense:
@@ -245,10 +249,10 @@ class NatsKeyValue:
         *,
         expected: bool = True,
     ) -> int:
-        """Write a value in one message, or in parts, and return its revision. Raise WrongSequence.
+        """Write a value in one message or in several parts, and return its revision.
 
-        `content` is the current content of the key. With `expected`, the server refuses the write if there is another
-        one.
+        `content` is the current content of the key. With `expected`, the server rejects the write if the content has
+        changed meanwhile; then raise WrongSequence.
         """
         subject = self._names.entry(bucket, key)
         headers = _key_header(key)
@@ -286,7 +290,7 @@ class NatsKeyValue:
         return write.sequence
 
     async def _clear_parts(self, bucket: str, key: str, content: _Content, before: int) -> None:
-        """Remove the parts of the previous value. They may be left behind if the server is lost at this moment."""
+        """Remove the parts of the previous value. Parts remain if the server becomes unreachable at this moment."""
         if content.parts:
             with contextlib.suppress(StoreError):
                 await self._jetstream.purge(self._stream, filter=f"{self._parts(bucket, key)}.*", seq=before)
@@ -299,7 +303,7 @@ class NatsKeyValue:
 
 
 def _read_content(message: Stored) -> _Content:
-    """Decode a message of the stream. Raise _Unreadable for one that no Interlock has written."""
+    """Decode a message of the stream. Raise _Unreadable if it was not written by Interlock."""
     if DELETED in message.headers:
         return _Content(sequence=message.sequence)
     expires = message.headers.get(EXPIRES)
@@ -314,7 +318,7 @@ def _read_content(message: Stored) -> _Content:
 
 
 def key_of(message: Stored) -> str:
-    """Return the key of an entry. A key whose token is a digest is in a header."""
+    """Return the key of an entry. If the key's token in the subject is only a digest, the key is read from a header."""
     last = message.subject.rpartition(".")[2]
     try:
         if is_digest(last):
@@ -373,7 +377,7 @@ class Watches:
             await reader.close()
 
     def watch(self, bucket: str) -> "NatsWatch":
-        """Return a watch of a bucket, starting behind everything that this process has written."""
+        """Return a watch of a bucket. It reports changes that are newer than all writes of this process so far."""
         if self._reader is None:
             raise Unavailable("the store is not open")
         # What this process has written before is not news to it, even where the reader has yet to come there.
@@ -394,7 +398,9 @@ class Watches:
         await self._jetstream.confirm(self._names.kv_stream, read)
 
     def _take(self, message: Msg, sequence: int) -> None:
-        """Handle a message of the stream: pass it to the watches, hold it back, or skip it."""
+        """Handle a message of the stream: pass it to the watches, hold it back, or skip it because it is older than an
+        own write.
+        """
         stored = Stored(message.subject, sequence, dict(message.headers or {}), message.data)
         own = self._own.get(stored.subject, 0)
         self._own = {subject: later for subject, later in self._own.items() if later > sequence}
@@ -410,7 +416,9 @@ class Watches:
             watch.take(message)
 
     def _on_own(self, subject: str, sequence: int) -> None:
-        """Handle the end of an own write, and pass on what was held back if it is newer."""
+        """Handle the end of a write by this process. Pass on the change that was held back if it is newer than this
+        write.
+        """
         if sequence:
             if self._reader is not None and sequence > self._reader.position:
                 self._own[subject] = max(sequence, self._own.get(subject, 0))
@@ -434,7 +442,7 @@ class Watches:
 
 
 class NatsWatch(StreamIterator):
-    """The changes of one bucket, in order of revision, as an async iterator."""
+    """An async iterator over the changes in one bucket, in order of revision."""
 
     def __init__(
         self,
@@ -451,7 +459,7 @@ class NatsWatch(StreamIterator):
         self._waiting: dict[str, Stored] = {}  # by subject, in order of sequence
 
     def take(self, message: Stored) -> None:
-        """Add a change. It replaces an older one of the same key that was not yielded yet."""
+        """Queue a change for the iterator. It replaces a queued older change of the same key."""
         waiting = self._waiting.get(message.subject)
         if message.sequence > self._after and (waiting is None or waiting.sequence < message.sequence):
             self._waiting.pop(message.subject, None)
@@ -459,7 +467,7 @@ class NatsWatch(StreamIterator):
             self._changed.set()
 
     def drop(self, subject: str, upto: int) -> None:
-        """Forget a value that this process has overwritten since."""
+        """Remove a queued change up to the sequence `upto`, because this process has overwritten the value."""
         waiting = self._waiting.get(subject)
         if waiting is not None and waiting.sequence <= upto:
             del self._waiting[subject]

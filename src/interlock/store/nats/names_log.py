@@ -23,7 +23,7 @@ RECORD_EXTRA = 128  # bytes that a record needs in a message beside its data: na
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
-    """A record of the log within a message."""
+    """A record of the log, as stored within a message."""
 
     name: str
     data: bytes
@@ -42,7 +42,7 @@ class _NamesRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NatsNamesLog:
-    """The log of the registry of names in one stream, from which nothing can be deleted."""
+    """The log of the registry of names in one JetStream stream that does not allow deletion."""
 
     is_begun = True  # others may have begun it: only reading tells
 
@@ -77,7 +77,7 @@ class NatsNamesLog:
         return records[: max(limit, 0)]
 
     async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]:
-        """Return the last records about a name, in order."""
+        """Return at most `limit` of the newest records about a name, oldest first."""
         messages = await self._messages(f"{self._subject}.{token(name)}")
         messages += await self._messages(f"{self._subject}.{SEVERAL}")
         records = [
@@ -86,8 +86,8 @@ class NatsNamesLog:
         return sorted(records, key=lambda record: record.sequence)[-limit:] if limit > 0 else []
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
-        """Append the records to the chain after the mark `after`, all or nothing. Raise Conflict if `after` is not the
-        last record.
+        """Append the records after the mark `after`, either all of them or none. Raise Conflict if `after` is not the
+        last record of the log.
         """
         last = await self._jetstream.await_request(
             self._stream, self._jetstream.last(self._stream, f"{self._subject}.*")
@@ -146,7 +146,7 @@ class NatsNamesLog:
 
 
 def _subject_token(run: _NamesRun) -> str:
-    """Return the last token of the subject of a message: the name that all its records are about, or SEVERAL."""
+    """Return the last token of the subject for a message: the name that all its records share, or SEVERAL."""
     names = {row.name for row in run.rows}
     return token(names.pop()) if len(names) == 1 and "" not in names else SEVERAL
 
@@ -167,7 +167,7 @@ def _records(run: _NamesRun) -> list[tuple[ChainedRecord, str]]:
 
 
 class NamesWatch(StreamIterator):
-    """A signal that there may be new records, as an async iterator. Several records may cause one signal."""
+    """An async iterator that signals possible new records. One signal may represent several records."""
 
     def __init__(self, connection: Connection, jetstream: JetStream, stream: str, subject: str, after: int) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reader:
-    """A task that reads a stream from `start` until `stop`, and passes each message to `take`."""
+    """A background reader of one stream. From `start` until `stop`, it passes each message to `take`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Reader:
         on_end: Callable[[StoreRefused | None], None],
         wait_for_taker: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Create a reader of the messages after a sequence.
+        """Create a reader of the messages after the sequence number `after`.
 
         `prepare` is called before every new consumer. `wait_for_taker` is called before more messages are requested.
         `on_end` is called when reading has ended: with the reason, or with None after `stop`.
@@ -69,30 +69,30 @@ class Reader:
         self._is_doubtful = False
 
     def doubt(self) -> None:
-        """Begin again after the last message that was given."""
+        """Read again from the last message that was passed to `take`, because messages may have been lost."""
         self._is_doubtful = True
         self._changed.set()
 
     def start(self) -> None:
-        """Begin to read in a task."""
+        """Start the task that reads the stream."""
         self._task = asyncio.create_task(self._run(), name="nats reader")
         self._task.add_done_callback(self._on_done)
         self._connection.on_change(self.doubt)
 
     def stop(self) -> None:
-        """Stop reading. `on_end` is called with None soon after."""
+        """Request the end of reading. `on_end` is called with None soon afterwards."""
         self._connection.forget(self.doubt)
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Stop, and wait until reading has ended."""
+        """Stop reading, and wait until the task has ended."""
         self.stop()
         if self._task is not None:
             await asyncio.wait((self._task,))
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
-        """Tell the owner that reading has ended, and why."""
+        """Call `on_end` with the reason for which reading ended."""
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             _log.error("reading a stream has ended: %s", failure, exc_info=failure)
@@ -101,7 +101,7 @@ class Reader:
         self._on_end(failure)
 
     async def _run(self) -> None:
-        """Read until the connection is closed for good. Raise Damaged if the stream was replaced."""
+        """Read until the connection is permanently closed. Raise Damaged if the stream was deleted or replaced."""
         while True:
             try:
                 await self._read()
@@ -123,7 +123,9 @@ class Reader:
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
-        """Read with one consumer until there is doubt. Raise Unavailable or ApiError."""
+        """Read with one consumer until messages may have been lost. Raise Unavailable or ApiError if the server
+        fails.
+        """
         self._is_doubtful = False
         self._arrived.clear()
         await self._prepare()
@@ -183,7 +185,7 @@ class Reader:
         return delivered
 
     async def _next(self) -> Msg | None:
-        """Return the next message, or None once there is doubt whether messages were missed."""
+        """Return the next message, or None if messages may have been lost."""
         while not self._arrived:
             if self._is_doubtful:
                 return None
@@ -204,7 +206,7 @@ class Reader:
 
 
 def stream_gone(stream: str) -> Damaged:
-    """Return the error of a stream that was deleted or replaced."""
+    """Return the error that reports a deleted or replaced stream."""
     return Damaged(
         f"The stream {stream} was deleted on the NATS server. Restore it from a backup, or restart this node to begin "
         "without it."
@@ -212,7 +214,7 @@ def stream_gone(stream: str) -> Damaged:
 
 
 def _status(message: Msg) -> str | None:
-    """Return the status of a message without content, such as a heartbeat, or None for a message of the stream."""
+    """Return the status of a control message such as a heartbeat, or None if the message belongs to the stream."""
     return (message.headers or {}).get("Status") if not message.data else None
 
 
@@ -230,7 +232,7 @@ def _description(message: Msg) -> str:
 
 
 class StreamIterator:
-    """The base of async iterators over a stream: they wait for a change, for the end, or for a failure."""
+    """A base class for async iterators over a stream. It waits for new data, for the end, or for a failure."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -241,13 +243,13 @@ class StreamIterator:
         return self
 
     def end(self, failure: StoreRefused | None = None) -> None:
-        """End the iteration, with an exception if there is one. What waits is still yielded."""
+        """End the iteration after all queued items were yielded. If `failure` is given, the iterator then raises it."""
         self._failure = failure
         self.is_closed = True
         self._changed.set()
 
     async def wait_for_change(self) -> None:
-        """Wait until something arrives. Raise the failure, or StopAsyncIteration after the end."""
+        """Wait until new data arrives. Raise the failure of the stream, or StopAsyncIteration after its end."""
         if self._failure is not None:
             raise self._failure
         if self.is_closed:

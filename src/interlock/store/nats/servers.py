@@ -10,7 +10,7 @@ import msgspec
 
 
 class NatsServers(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of the servers, and how to connect to them."""
+    """The addresses of the NATS servers of a store, and the options for connecting to them."""
 
     urls: tuple[str, ...]
     secret: Callable[[], Awaitable[str | None]] | None = None  # what `credentials` reads
@@ -21,7 +21,7 @@ class NatsServers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The NATS servers, node name and replication that all replicas of one node share."""
+    """The location of the data that all replicas of a node share: NATS servers, node name and replication."""
 
     servers: NatsServers
     node: str  # their name
@@ -29,6 +29,6 @@ class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def address(url: str) -> str:
-    """Return a URL without its credentials."""
+    """Return a URL with its credentials removed."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

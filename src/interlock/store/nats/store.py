@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class NatsStreams:
-    """The append-only streams of a store: one JetStream stream each, created with the first record."""
+    """The append-only streams of a store. Each is one JetStream stream that the first record creates."""
 
     def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
         self._jetstream = jetstream
@@ -35,7 +35,9 @@ class NatsStreams:
         self._appending: dict[str, asyncio.Lock] = {}
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
-        """Append records in one atomic batch. Appends of this process to one stream run one after the other."""
+        """Append records in one atomic batch and return the last sequence number. Appends of this process to the same
+        stream run one at a time.
+        """
         if not records:
             return await self.last(stream)
         if len(records) > BATCH_MAX:
@@ -101,7 +103,7 @@ class NatsStreams:
             return [self._jetstream.acknowledged(name, answer.result()) for answer in answers]
 
     async def _read_or_default(self, stream: str, request: Awaitable[T], default: T) -> T:
-        """Return the result of a read, or a default for a stream that does not exist yet."""
+        """Return the result of a read, or `default` if the stream does not exist yet."""
         name = self._names.stream(stream)
         try:
             return await (self._jetstream.await_request(name, request) if self._jetstream.knows(name) else request)
@@ -109,7 +111,9 @@ class NatsStreams:
             return default
 
     def _order(self, stream: str) -> asyncio.Lock:
-        """Return the lock that keeps appends to a stream in order; the server accepts few batches at a time."""
+        """Return the lock that serializes appends to a stream, because the server accepts only a few batches at a
+        time.
+        """
         return self._appending.setdefault(stream, asyncio.Lock())
 
     def _check(self, records: Sequence[bytes]) -> None:
@@ -123,9 +127,9 @@ class NatsStreams:
 
 
 class NatsFollowing(StreamIterator):
-    """The records of one stream as they are appended, as an async iterator.
+    """An async iterator over the records of one stream, including records that are appended later.
 
-    At most FOLLOWED_MAX records wait for the iterator. Then no more are requested from the server.
+    At most FOLLOWED_MAX records are queued. While the queue is full, no records are requested from the server.
     """
 
     def __init__(
@@ -174,7 +178,9 @@ class NatsFollowing(StreamIterator):
 
 
 class NatsReplication:
-    """The changes of other replicas, and records that only one of them may append (`ports.Replication`)."""
+    """The implementation of `ports.Replication` on JetStream: changes by other replicas, and records that only one
+    replica may append.
+    """
 
     def __init__(self, connection: Connection, streams: NatsStreams, watches: Watches) -> None:
         self._connection = connection
@@ -205,7 +211,7 @@ class NatsReplication:
 
 
 class NatsStore:
-    """A store on NATS JetStream. All of its parts use one connection."""
+    """A store on NATS JetStream. Key-value, streams and replication share one connection."""
 
     def __init__(self, place: SharedPlace) -> None:
         self._connection = Connection(place.servers, "the NATS store")

@@ -55,7 +55,7 @@ _ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WH
 
 
 class SqliteAuditReader:
-    """Read access that changes neither file: a missing head stays missing, so that `verify` reports it."""
+    """Read-only access to the audit log. A missing head is not created, so that `verify` reports it."""
 
     read_only: ClassVar[bool] = True
 
@@ -77,7 +77,7 @@ class SqliteAuditReader:
         return (await self._thread.run(self._log.tip)).sequence
 
     async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
-        """Check the whole chain page by page, so that appends are not kept waiting."""
+        """Check the complete chain, one page at a time, so that appends can run in between."""
         # The head is read before the records: what others append meanwhile can only lie beyond it.
         start, head = await self._thread.run(self._log.marks)
         check = ChainCheck(start, head)
@@ -103,7 +103,7 @@ class SqliteAuditReader:
 
 
 class SqliteAudit(SqliteAuditReader):
-    """Read and write access to the log."""
+    """Read and write access to the audit log in SQLite."""
 
     read_only = False
 
@@ -115,7 +115,7 @@ class SqliteAudit(SqliteAuditReader):
 
 
 class _Log:
-    """The log's connection with that of its head; both live on one thread."""
+    """The database connections of the log and of its head, both used on one thread."""
 
     def __init__(self, data: Path, busy_timeout_s: float, *, read_only: bool) -> None:
         self._read_only = read_only
@@ -141,7 +141,7 @@ class _Log:
         self._head.close()
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Append the records to the chain, and move the head. Return the last sequence."""
+        """Append the records to the chain and update the head. Return the last sequence number."""
         db = self._file.db
         if not records:
             return self.tip().sequence
@@ -167,7 +167,7 @@ class _Log:
         return mark.sequence
 
     def give_up(self, sequence: int) -> int:
-        """Remove whole rows, up to the last that ends at or before `sequence`, and never the last row of the log.
+        """Remove the oldest rows whose records all end at or before `sequence`. Never remove the last row of the log.
 
         The mark of where the log now begins is on disk before anything is deleted.
         """
@@ -194,7 +194,7 @@ class _Log:
         return last.sequence - start.sequence
 
     def read(self, after: int, limit: int) -> list[ChainedRecord]:
-        """Return up to `limit` records after that sequence, starting with the row that contains it."""
+        """Return up to `limit` records after the sequence `after`. Reading starts with the row that contains it."""
         records: list[ChainedRecord] = []
         with contextlib.closing(self._file.db.execute(_ROWS_FROM, (after,))) as rows:
             for row in rows:
@@ -204,7 +204,7 @@ class _Log:
         return records[:limit]
 
     def tip(self) -> Mark:
-        """Return the mark of the last record, or ORIGIN."""
+        """Return the mark of the last record, or ORIGIN if the log is empty."""
         row = self._file.db.execute(_LAST_ROW).fetchone()
         if row is None:
             return ORIGIN
@@ -219,7 +219,7 @@ class _Log:
 
 
 def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Split the records, in order, into runs that fit into one row each."""
+    """Split the records into groups that each fit into one row, in the original order."""
     run: list[bytes] = []
     for record in records:
         alone = b"\n" in record
@@ -235,7 +235,7 @@ def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
-    """Return the records of a row. An inconsistent row is returned as a single record, so that `verify` reports it."""
+    """Decode the records of a row. Return an inconsistent row as a single record, so that `verify` reports it."""
     count = len(hashes) // HASH_BYTES
     parts = data.split(b"\n") if count > 1 else [data]
     if len(parts) != count or len(hashes) % HASH_BYTES:
@@ -252,7 +252,7 @@ class _Head(SqliteFile):
     """
 
     def begin(self) -> None:
-        """Write a head for an empty log, so that a missing head is always an error."""
+        """Store a head for an empty log, so that a missing head is always an error."""
         with errors_of(self.path), write_transaction(self.db):
             if self.get(HEAD_KEY) is None:
                 self.put(HEAD_KEY, ORIGIN)

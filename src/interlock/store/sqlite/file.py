@@ -43,7 +43,7 @@ _making = threading.Lock()
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """The application id and the migrations of one kind of file."""
+    """The application id and the migrations of one type of database file."""
 
     application_id: int  # written into the file's header: tells our files from other people's, and from each other
     migrations: tuple[tuple[str, ...], ...]  # step n leads from version n to n + 1; a released step never changes
@@ -54,7 +54,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SqliteThread:
-    """The one thread on which a set of connections is opened, used and closed."""
+    """A worker thread on which a set of SQLite connections is opened, used and closed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -84,7 +84,7 @@ class SqliteThread:
 
 
 class SqliteFile:
-    """A connection to one file, which is open from `open` until `close`. Use it on one SqliteThread only."""
+    """A connection to one SQLite file, usable between `open` and `close` and on one SqliteThread only."""
 
     def __init__(
         self, path: Path, schema: Schema, busy_timeout_s: float, synchronous: Literal["FULL", "NORMAL"] = "FULL"
@@ -101,13 +101,13 @@ class SqliteFile:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The open connection. Raise Unavailable if there is none."""
+        """The open connection. Raise Unavailable if the file is not open."""
         if self._db is None:
             raise Unavailable(f"{self.path.name} is not open")
         return self._db
 
     def open(self) -> None:
-        """Open the file, and create or migrate it if necessary."""
+        """Open the file. Create or migrate it if necessary."""
         if self._db is None:
             self._db = open_database(self.path, self._schema, self._synchronous, self._busy_timeout_s)
 
@@ -129,7 +129,9 @@ def int64(number: int) -> int:
 
 @contextlib.contextmanager
 def write_transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Run a block as a transaction that holds the write lock from the start, so that what it reads stays true."""
+    """Run the block of this context manager in a transaction. It holds the write lock from the start, so that no other
+    writer can change what the block reads.
+    """
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -140,7 +142,7 @@ def write_transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def roll_back(db: sqlite3.Connection) -> None:
-    """Undo the transaction of a connection, if there is one."""
+    """Undo the current transaction of a connection, if there is one."""
     if db.in_transaction:
         with contextlib.suppress(sqlite3.Error):  # the error that brought us here is the one to tell
             db.execute("ROLLBACK")
@@ -148,7 +150,9 @@ def roll_back(db: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Raise the StoreError that an SQLite error about this file stands for."""
+    """Convert SQLite errors in the block of this context manager to the matching StoreError. `path` is the file that
+    the error names.
+    """
     try:
         yield
     except sqlite3.Error as error:
@@ -167,7 +171,7 @@ def errors_of(path: Path) -> Iterator[None]:
 
 
 def _damage(path: Path, what: str) -> Damaged:
-    """Return the error of a file that cannot be read."""
+    """Return the Damaged error for a file that cannot be read. `what` describes the problem."""
     return Damaged(
         f"{path} is damaged or not an Interlock file ({what}). "
         "Stop the node, move the file aside, and put a backup in its place or start with a new one."
@@ -177,7 +181,9 @@ def _damage(path: Path, what: str) -> Damaged:
 def open_database(
     path: Path, schema: Schema, synchronous: Literal["FULL", "NORMAL"], busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> sqlite3.Connection:
-    """Open a file of ours, and create or migrate it if necessary. This blocks: call it on a SqliteThread."""
+    """Open an Interlock database file. Create or migrate it if necessary. This call blocks, so run it on a
+    SqliteThread.
+    """
     with errors_of(path):
         with _making:
             _make_private(path)
@@ -204,7 +210,7 @@ def open_database(
 
 
 def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """Open an existing file read-only, without creating or migrating anything. This blocks: call it on a
+    """Open an existing file read-only, without creating or migrating anything. This call blocks, so run it on a
     SqliteThread.
     """
     if not path.exists():
@@ -226,7 +232,7 @@ def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TI
 
 
 def _make_private(path: Path) -> None:
-    """Create the folder and the file, readable by their owner alone. Raise FolderUnusable."""
+    """Create the folder and the file so that only their owner can access them. Raise FolderUnusable if that fails."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -241,7 +247,7 @@ def _make_private(path: Path) -> None:
 
 
 def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
-    """Return the file's schema version without changing the file."""
+    """Return the schema version of the file. The file is not changed."""
     if 0 < path.stat().st_size < _PAGE_SIZE_MIN:  # SQLite would take the rest of a file for a new one
         raise _damage(path, "file is too short")
     application_id = int(db.execute("PRAGMA application_id").fetchone()[0])

@@ -31,7 +31,7 @@ _ROWS = "SELECT sequence, CAST(data AS BLOB), CAST(hash AS BLOB) FROM record"
 
 
 class SqliteNamesLog:
-    """The log of the registry of names in one SQLite file, which the first append creates."""
+    """The log of the registry of names in one SQLite file. The first append creates the file."""
 
     def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self._file = SqliteFile(data / NAMES_FILE, NAMES_SCHEMA, busy_timeout_s)
@@ -39,7 +39,7 @@ class SqliteNamesLog:
 
     @property
     def is_begun(self) -> bool:
-        """Return whether anything was ever appended."""
+        """Return whether the log exists, that is, whether a record was ever appended."""
         return self._file.is_open or self._file.path.exists()
 
     async def open(self) -> None:
@@ -54,7 +54,7 @@ class SqliteNamesLog:
         return await self._select("sequence > ? ORDER BY sequence LIMIT ?", int64(after), int64(limit))
 
     async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]:
-        """Return the last records about a name, in order."""
+        """Return at most `limit` of the newest records about a name, oldest first."""
         condition = "name = ? AND name != '' ORDER BY sequence DESC LIMIT ?"
         return (await self._select(condition, name, int64(limit)))[::-1]
 
@@ -70,8 +70,8 @@ class SqliteNamesLog:
         return await self._thread.run(select)
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
-        """Append the records to the chain after the mark `after`, all or nothing. Raise Conflict if `after` is not the
-        last record.
+        """Append the records after the mark `after`, either all of them or none. Raise Conflict if `after` is not the
+        last record of the log.
         """
         self._thread.start()
         await self._thread.run(self._file.open)
@@ -96,4 +96,6 @@ class SqliteNamesLog:
         return Mark(after.sequence + len(records), hashes[-1]) if hashes else after
 
     def watch(self) -> None:
-        """Return None: the node notices what a command appended at its next read."""
+        """Return None, because SQLite sends no notifications. The node finds records that a command appended at its
+        next read.
+        """

@@ -40,7 +40,9 @@ KINDS: Final[tuple[Kind, ...]] = ("secret", "token", "client")
 
 
 def names_on_disk(data: Path, kind: Kind) -> frozenset[str]:
-    """Return the names of the stored secrets, read beside a node that may be running. Raise StoreError on failure."""
+    """Return the names of the stored secrets of a kind, without a key; a node may be running. Raise StoreError if
+    reading fails.
+    """
     path = data / SECRETS_FILE
     if not path.exists():
         return frozenset()
@@ -52,7 +54,7 @@ def names_on_disk(data: Path, kind: Kind) -> frozenset[str]:
 
 
 class SealedSecrets:
-    """The secrets of a node, by kind and name."""
+    """The encrypted secrets of a node, identified by kind and name."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -61,7 +63,7 @@ class SealedSecrets:
         self._opening = asyncio.Lock()
 
     async def open(self) -> None:
-        """Open the store if it exists. The first secret creates it."""
+        """Open the store if it exists. Otherwise the first secret creates it."""
         if (self._data / SECRETS_FILE).exists():
             await self._open_store()
 
@@ -78,12 +80,14 @@ class SealedSecrets:
         return None if entry is None else self._unseal(kind, name, entry.value)
 
     async def find_revision(self, kind: Kind, name: str, now: float) -> int | None:
-        """Return a number that changes whenever the secret is stored again, or None if there is none. Needs no key."""
+        """Return a number that changes each time the secret is stored, or None if it does not exist. No key is
+        needed.
+        """
         entry = None if self._store is None else await self._store.kv.get(kind, name, now)
         return None if entry is None else entry.revision
 
     async def put(self, kind: Kind, name: str, value: bytes, now: float) -> None:
-        """Seal and store a secret. Raise StoreRefused if it is too large."""
+        """Encrypt and store a secret. Raise StoreRefused if it is too large."""
         if len(value) > VALUE_BYTES_MAX:
             raise StoreRefused(f"a secret has at most {VALUE_BYTES_MAX} bytes")
         store = await self._open_store()
@@ -107,7 +111,7 @@ class SealedSecrets:
             return self._store
 
     def _unseal(self, kind: Kind, name: str, sealed: bytes) -> bytes:
-        """Return the value of a sealed entry. Raise Damaged if the key does not open it."""
+        """Decrypt the stored value of a secret. Raise Damaged if the key does not match."""
         cipher = self._sealer(make=False)
         from cryptography.exceptions import InvalidTag
 
@@ -123,7 +127,7 @@ class SealedSecrets:
             ) from None
 
     def _sealer(self, *, make: bool) -> "AESGCM":
-        """Return the cipher. The key is read when it is first needed."""
+        """Return the cipher, and read its key on first use. With `make`, create a missing key."""
         if self._cipher is None:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # here: it takes 10 MiB
 
@@ -136,7 +140,7 @@ def _associated_data(kind: Kind, name: str) -> bytes:
 
 
 def _key(path: Path, *, make: bool) -> bytes:
-    """Read the key, or create it first. Raise Damaged if it is missing or not a key."""
+    """Read the key from its file. With `make`, create a missing key. Raise Damaged if the key is missing or invalid."""
     try:
         if make and not path.exists():
             _make_key(path)
@@ -156,7 +160,7 @@ def _key(path: Path, *, make: bool) -> bytes:
 
 
 def _make_key(path: Path) -> None:
-    """Create the key file completely or not at all, and only once: another process may be creating it."""
+    """Create the key file atomically, unless another process has just created it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
     try:
         with os.fdopen(handle, "wb") as file:

@@ -35,7 +35,7 @@ PURGED_PER_WRITE_MAX = 100  # each write adds at most one entry, so this keeps u
 
 
 class SqliteStore:
-    """A store in one SQLite file. Each call is one job on the thread of that file."""
+    """A store in one SQLite file. Each call runs as one job on the thread of that file."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SqliteStore:
 
 
 class _Jobs:
-    """The reads and writes of a file, on its thread."""
+    """A helper that runs reads and write transactions of a file on its thread."""
 
     def __init__(self, file: SqliteFile) -> None:
         self.file = file
@@ -78,7 +78,7 @@ class _Jobs:
 
 
 class SqliteKeyValue:
-    """The key-value part of a store: the table `kv`, and the table `revision` with the last revision."""
+    """The key-value store in the tables `kv` and `revision`. `revision` holds the last revision."""
 
     def __init__(self, jobs: _Jobs) -> None:
         self._jobs = jobs
@@ -132,7 +132,9 @@ class SqliteKeyValue:
         ttl_s: float | None,
         check: Callable[[Entry | None], None] | None,
     ) -> int:
-        """Write a value unless `check` raises Conflict about the live entry, which it reads under the write lock."""
+        """Write a value and return its revision. `check` receives the live entry, read under the write lock, and raises
+        Conflict to prevent the write.
+        """
         expires_at = expiry(now, ttl_s)
 
         def write(db: sqlite3.Connection) -> int:
@@ -148,7 +150,7 @@ class SqliteKeyValue:
 
 
 class SqliteStreams:
-    """The append-only streams of a store: the table `stream`."""
+    """The append-only streams of a store, in the table `stream`."""
 
     def __init__(self, jobs: _Jobs) -> None:
         self._jobs = jobs
@@ -187,6 +189,7 @@ class SqliteStreams:
 
 
 def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> Entry | None:
+    """Return the entry of a key, or None if there is none or it has expired."""
     row = db.execute(
         "SELECT key, value, revision, expires_at FROM kv"
         " WHERE bucket = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?)",
@@ -196,7 +199,7 @@ def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> Entr
 
 
 def put_value(db: sqlite3.Connection, bucket: str, key: str, value: bytes, expires_at: float | None = None) -> int:
-    """Write a value in the transaction of the caller, and return its revision."""
+    """Write a value within the current transaction of `db`, and return its revision."""
     db.execute("UPDATE revision SET last = last + 1")
     (revision,) = db.execute("SELECT last FROM revision").fetchone()
     db.execute(
