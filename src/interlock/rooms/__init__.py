@@ -40,7 +40,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of the library, and import the library only now: a node does not need it."""
+    """Import the participant library lazily on first access to one of its names, so that running a node does not load
+    it.
+    """
     if name in __all__:
         return getattr(import_module("interlock.sdk.rooms"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

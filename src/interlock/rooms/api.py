@@ -14,7 +14,7 @@ RoomPrivilege = Literal["full", "restricted"]
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """A room."""
+    """A room as the operator API describes it."""
 
     topic: Annotated[str, Meta(description="Its name.")]
     mode: Annotated[str, Meta(description="mixed, restricted, observe or open.")]
@@ -24,13 +24,13 @@ class Room(Struct, frozen=True, kw_only=True):
 
 
 class Rooms(Struct, frozen=True, kw_only=True):
-    """Every room of this node."""
+    """A list of all rooms of the node."""
 
     rooms: Annotated[tuple[Room, ...], Meta(description="Configured ones first.")]
 
 
 class RoomConnection(Struct, frozen=True, kw_only=True):
-    """A participant's connection."""
+    """A connection of a participant to a room."""
 
     connectionId: Annotated[str, Meta(description="Its id.")]  # noqa: N815
     participantId: Annotated[str, Meta(description="Whose it is.")]  # noqa: N815
@@ -44,7 +44,7 @@ class RoomConnection(Struct, frozen=True, kw_only=True):
 
 
 class RemovedParticipant(Struct, frozen=True, kw_only=True):
-    """A participant that may not come into a room until it is promoted or demoted."""
+    """A participant that an admin removed. It cannot join the room until an admin promotes or demotes it."""
 
     participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
     by: Annotated[str, Meta(description="Who removed it.")]
@@ -52,7 +52,7 @@ class RemovedParticipant(Struct, frozen=True, kw_only=True):
 
 
 class RoomConnections(Struct, frozen=True, kw_only=True):
-    """The connections of a room, and who may have none."""
+    """The connections to a room, and the participants that were removed from it."""
 
     topic: Annotated[str, Meta(description="The room.")]
     connections: Annotated[tuple[RoomConnection, ...], Meta(description="Oldest first, participant by participant.")]
@@ -60,7 +60,7 @@ class RoomConnections(Struct, frozen=True, kw_only=True):
 
 
 class MethodRecord(Struct, frozen=True, kw_only=True):
-    """The counts of a participant's proposals of one method."""
+    """The numbers of a participant's proposals for one method."""
 
     method: Annotated[str, Meta(description="The MCP method.")]
     proposals: Annotated[int, Meta(description="How often.")]
@@ -69,7 +69,7 @@ class MethodRecord(Struct, frozen=True, kw_only=True):
 
 
 class RoomParticipant(Struct, frozen=True, kw_only=True):
-    """A participant that is or was in a room, and its record there."""
+    """A current or former participant of a room, with its record there."""
 
     id: Annotated[str, Meta(description="Who, in the room.")]
     privilege: Annotated[str, Meta(description="full or restricted; of one that is away: what it had or was granted.")]
@@ -87,7 +87,7 @@ class RoomParticipant(Struct, frozen=True, kw_only=True):
 
 
 class RoomParticipants(Struct, frozen=True, kw_only=True):
-    """The participants that are or were in a room."""
+    """The current and former participants of a room."""
 
     topic: Annotated[str, Meta(description="The room.")]
     participants: Annotated[
@@ -97,7 +97,7 @@ class RoomParticipants(Struct, frozen=True, kw_only=True):
 
 
 class ObservedParticipant(Struct, frozen=True, kw_only=True):
-    """A participant whom a mixed room would have refused something."""
+    """A participant of a room in observe mode that sent envelopes which mode "mixed" would have refused."""
 
     participant: Annotated[str, Meta(description="Who, in the room.")]
     principal: Annotated[str, Meta(description="Whose credential it came with.")]
@@ -110,7 +110,7 @@ class ObservedParticipant(Struct, frozen=True, kw_only=True):
 
 
 class ObservedRoom(Struct, frozen=True, kw_only=True):
-    """The envelopes that a mixed room would have refused, from the record of a room in observe mode."""
+    """The envelopes that mode "mixed" would have refused, from the record of a room in observe mode."""
 
     topic: Annotated[str, Meta(description="The room.")]
     mode: Annotated[str, Meta(description="Its mode now.")]
@@ -118,7 +118,7 @@ class ObservedRoom(Struct, frozen=True, kw_only=True):
 
 
 class Promoted(Struct, frozen=True, kw_only=True):
-    """A participant that may now send MCP messages."""
+    """The result of a promotion: the participant may now send MCP messages."""
 
     participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
     oldPrivilege: Annotated[str, Meta(description="What it had.")]  # noqa: N815
@@ -128,7 +128,7 @@ class Promoted(Struct, frozen=True, kw_only=True):
 
 
 class Demoted(Struct, frozen=True, kw_only=True):
-    """A participant that may now only propose."""
+    """The result of a demotion: the participant may now only propose MCP messages."""
 
     participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
     oldPrivilege: Annotated[str, Meta(description="What it had.")]  # noqa: N815
@@ -138,7 +138,9 @@ class Demoted(Struct, frozen=True, kw_only=True):
 
 
 class Disconnected(Struct, frozen=True, kw_only=True):
-    """A participant that was removed: its connections are closed, and it may not come back for now."""
+    """The result of removing a participant: its connections are closed, and it cannot join again until an admin allows
+    it.
+    """
 
     participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
     closedConnections: Annotated[int, Meta(description="How many.")]  # noqa: N815
@@ -147,13 +149,13 @@ class Disconnected(Struct, frozen=True, kw_only=True):
 
 
 class CreateRoom(RequestBody, frozen=True, kw_only=True):
-    """A room to be made."""
+    """A request to create a room."""
 
     topic: Annotated[str, Meta(description="Its name.", min_length=1, max_length=128)]
 
 
 class ChangePrivilege(RequestBody, frozen=True, kw_only=True):
-    """The reason for which a participant is promoted or demoted, and for how long."""
+    """The reason and the duration of a promotion or demotion."""
 
     reason: Annotated[str, Meta(description="For the record.", max_length=2000)] = ""
     scope: Annotated[

@@ -44,7 +44,7 @@ _INVALID: Final = frozenset(("invalid_json", "invalid_envelope"))
 
 
 class ConnectionOptions(msgspec.Struct, frozen=True):
-    """The options of a connection, from the query of its address."""
+    """Options of a connection, given in the query of its URL."""
 
     protocol: str | None = None  # None: not said; the first envelope settles it
     echo: bool = True
@@ -55,7 +55,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """A caller that the endpoint has verified: who it is in a room, and what it may do and read there."""
+    """A verified caller: its identity in a room, and what it may do and read there."""
 
     room: Room
     who: Participant
@@ -96,7 +96,7 @@ class ParticipantConnection:
         self._catching_up: asyncio.Task[None] | None = None
 
     def begin(self, pipe: "AcceptedPipe") -> None:
-        """Join the room. Nothing is sent before the welcome."""
+        """Join the room. The welcome is the first message that is sent."""
         self._pipe = pipe
         # X-4.4.1-1, X-5.2-5
         admission = self._admission
@@ -108,10 +108,10 @@ class ParticipantConnection:
     # The room's side
 
     def deliver(self, delivery: Delivery) -> None:
-        """Send an envelope of the room, unless the options leave it out or it came with the history.
+        """Send an envelope of the room, unless the options exclude it or it was already sent as part of the history.
 
-        Events that are not stored are left out if they were queued before this connection joined: its welcome says the
-        same.
+        Events that are not stored are skipped if they were queued before this connection joined, because the welcome
+        contains the same information.
         """
         envelope = delivery.envelope
         if delivery.sequence:
@@ -136,7 +136,9 @@ class ParticipantConnection:
     # The peer's side
 
     def on_message(self, data: bytes) -> None:
-        """Receive an envelope of the peer. The first one settles the protocol, if the address did not name it."""
+        """Handle an envelope from the peer. If the URL did not name a protocol version, the first envelope determines
+        it.
+        """
         if self._closing:
             return
         envelope = decode_untrusted(data, self._room.settings.max_envelope_bytes)
@@ -174,7 +176,9 @@ class ParticipantConnection:
         self._room.leave(self, self.participant)
 
     def _refuse(self, refusal: EnvelopeRefusal) -> None:
-        """Tell the peer why its envelope was refused. Close the connection after too many that are no envelopes."""
+        """Send the reason for which an envelope was refused. Close the connection after too many messages that are not
+        envelopes.
+        """
         self._say(gateway_messages.refusal(self._room.stamp(), self.participant, refusal))
         if refusal.code not in _INVALID:
             return
@@ -188,7 +192,7 @@ class ParticipantConnection:
     # History
 
     async def _catch_up(self) -> None:
-        """Send everything after the requested position, then go over to live deliveries."""
+        """Send all envelopes after the requested position, then switch to live delivery."""
         room, options = self._room, self._options
         try:
             after = max(0, room.timeline.delivered - options.history)
@@ -220,7 +224,7 @@ class ParticipantConnection:
             self._is_live = True
 
     def _after_catching_up(self, task: "asyncio.Task[None]") -> None:
-        """Close a connection whose history failed, instead of leaving it silent."""
+        """Close the connection if sending the history failed, so that the peer notices the failure."""
         if not task.cancelled() and task.exception() is not None:
             log.error("room %s: history failed", self._room.topic, exc_info=task.exception())
             self.close(INTERNAL, "history could not be told")
@@ -231,10 +235,10 @@ class ParticipantConnection:
         self._send(encode_v0(envelope) if self.protocol == V0 else encode(envelope))
 
     def _send(self, data: bytes) -> None:
-        """Send a message, or close the connection of a peer that has not taken the messages before it.
+        """Send a message. Close the connection instead if the peer has not received enough of the earlier messages.
 
-        The pipe knows how many bytes are unsent. `_ends` tells how many messages that is: a message is out once the
-        bytes up to its end have left.
+        The pipe knows how many bytes are unsent. `_ends` converts that to a number of messages: a message is sent after
+        all bytes up to its end have left.
         """
         pipe = self._pipe
         if pipe is None or self._closing:
@@ -252,7 +256,9 @@ LEASE_S: Final = 600.0
 
 
 class PresenceLease:
-    """The presence of a client without a connection. Nothing is delivered to it; its owner reads history."""
+    """The presence of a client that has no connection. Nothing is delivered to it; the client reads the history
+    instead.
+    """
 
     can_answer = False
     is_here = True
@@ -269,7 +275,7 @@ class PresenceLease:
         pass
 
     def renew(self, seconds: float) -> None:
-        """Let the lease end that many seconds from now."""
+        """Set the lease to end `seconds` from now."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
@@ -286,14 +292,14 @@ class PresenceLease:
 
 
 class PresenceLeases:
-    """The leases of all rooms."""
+    """The presence leases in all rooms."""
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
         self._lease_s = lease_s
         self._held: dict[tuple[Room, str], PresenceLease] = {}
 
     def begin(self, room: Room, who: Participant, principal: str) -> bool:
-        """Begin or renew a lease; return False if the room is full. A client that is connected needs no lease."""
+        """Begin or renew a lease. Return False if the room is full. A client that has a connection needs no lease."""
         if self.renew(room, who.id):
             return True
         seat = room.seats.get(who.id)
@@ -307,7 +313,7 @@ class PresenceLeases:
         return True
 
     def renew(self, room: Room, participant: str) -> bool:
-        """Renew a lease, and return whether there is one."""
+        """Renew the lease of a participant. Return False if it has none."""
         lease = self._held.get((room, participant))
         if lease is None or lease.is_over:
             self._held.pop((room, participant), None)
@@ -316,7 +322,7 @@ class PresenceLeases:
         return True
 
     def end(self, room: Room, participant: str) -> bool:
-        """End a lease, and return whether there was one."""
+        """End the lease of a participant. Return False if it has none."""
         lease = self._held.pop((room, participant), None)
         if lease is None or lease.is_over:
             return False

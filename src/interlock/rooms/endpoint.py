@@ -86,7 +86,7 @@ Json = dict[str, Any]
 
 
 class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller of the endpoint: identified by a token for one room, or as a client."""
+    """The verified sender of a request: identified by a token for one room, or as a client of the node."""
 
     principal: str
     topic: str | None = None  # the one its token is for
@@ -97,7 +97,7 @@ class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SocketTicket(msgspec.Struct, frozen=True):
-    """A ticket for one WebSocket: who may use it, for which room, from which origin, and until when."""
+    """A ticket for one WebSocket. It names the caller, the room, the origin and the expiry."""
 
     caller: RoomCaller
     topic: str
@@ -106,7 +106,7 @@ class SocketTicket(msgspec.Struct, frozen=True):
 
 
 class RoomsEndpoint:
-    """The ASGI application below /v0. It holds the tickets that wait to be used; all else belongs to the rooms."""
+    """The ASGI application below /v0. It stores only unused tickets; everything else belongs to the rooms."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class RoomsEndpoint:
             await self._http(scope, receive, send, caller, query)
 
     def sweep(self, now: float) -> None:
-        """Close the connections whose credential is no longer valid."""
+        """Close the connections whose credential is no longer valid at the time `now`."""
         if now - self._swept >= SWEEP_S:
             self._swept = now
             self._rooms.dismiss(lambda name: self._tokens.stands(name) and not self._tokens.has_lapsed(name))
@@ -160,7 +160,9 @@ class RoomsEndpoint:
     # Who asks
 
     async def _admit(self, scope: Scope, query: dict[str, str]) -> RoomCaller | HttpRefusal:
-        """Verify the caller of a request. The privilege of a room token comes with it; other callers have none yet."""
+        """Verify who sent a request, or return why it is refused. Only a room token already determines the
+        privilege.
+        """
         head = Head(scope.get("method", "GET").encode(), scope["path"].encode(), list(scope["headers"]), False, True)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -200,7 +202,7 @@ class RoomsEndpoint:
         return vouched if isinstance(vouched, HttpRefusal) else RoomCaller(principal=vouched.name)
 
     async def _join(self, caller: RoomCaller, topic: str | None) -> Admission | HttpRefusal:
-        """Find the room and the place of a caller in it, with the privilege that it has now (X-5.1-4)."""
+        """Find the room of a topic, and determine the identity and current privilege of the caller in it (X-5.1-4)."""
         if not topic:
             return HttpRefusal("topic_required", "say which room: ?topic=NAME")  # X-5.2-1
         if caller.topic is not None and caller.topic != topic:
@@ -264,7 +266,7 @@ class RoomsEndpoint:
     async def _http(
         self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, query: dict[str, str]
     ) -> None:
-        """Answer a request without a WebSocket, by its method and path."""
+        """Answer an HTTP request according to its method and path."""
         parts = [unquote(part) for part in scope["raw_path"].decode("latin-1").partition("?")[0].split("/")[2:]]
         method = scope["method"]
         match (method, *parts):
@@ -307,7 +309,7 @@ class RoomsEndpoint:
             await _say(send, 200, answer)
 
     async def _issue_ticket(self, scope: Scope, topic: str | None, caller: RoomCaller) -> Json | HttpRefusal:
-        """Create a ticket for a caller that may join the room now."""
+        """Create a WebSocket ticket for a caller that may join the room now."""
         if topic is None:
             return HttpRefusal("topic_required", 'send {"topic": NAME}')
         joined = await self._join(caller, topic)
@@ -331,7 +333,7 @@ class RoomsEndpoint:
         what: Literal["participants", "history", "rate-limit", "proposals"],
         query: dict[str, str],
     ) -> Json | HttpRefusal:
-        """Answer a request that only reads: participants, history, the rate limit, or proposals."""
+        """Answer a read request for participants, history, the rate limit or proposals."""
         joined = await self._join(caller, topic)
         if isinstance(joined, HttpRefusal):
             return joined
@@ -382,9 +384,10 @@ class RoomsEndpoint:
         return {"proposalId": id, "status": STATUS[decided.status].value}
 
     async def _read_history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | HttpRefusal:
-        """Return envelopes after a position, oldest first; or the newest ones, newest first, as v0 does.
+        """Return envelopes after the position `after`, oldest first. Without it, return the newest ones, or those
+        before `before`, newest first, as in v0.
 
-        Raise StoreError.
+        Raise StoreError if reading fails.
         """
         timeline = room.timeline
         if room.settings.history_visibility == "none":
@@ -418,7 +421,7 @@ class RoomsEndpoint:
         }
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
-        """Publish an envelope that was sent with HTTP POST, and wait until it is stored."""
+        """Publish the envelope in the body of a POST request. Answer after it is stored."""
         body, size = b"", 0
         joined = await self._join(caller, topic)
         if isinstance(joined, Admission):
@@ -450,7 +453,7 @@ class RoomsEndpoint:
     async def _turn_away(
         self, scope: Scope, send: Send, refusal: HttpRefusal, caller: RoomCaller | None = None, topic: str | None = None
     ) -> None:
-        """Answer a request with a refusal. Note it in the log of refusals if it is about access."""
+        """Answer a request with a refusal. Log refusals that concern access."""
         if refusal.status in (401, 403, 421):
             method = str(scope.get("method", "GET"))[:20]
             if caller is None:
@@ -475,7 +478,7 @@ def _describe_record(record: StoredEnvelope) -> Json:
 
 
 def _apply_options(joined: Admission, query: dict[str, str], token_protocol: str | None) -> Admission | HttpRefusal:
-    """Add the options in the query to an admission, or return why the room does not take such a connection."""
+    """Return the admission with the options from the query, or return why the room does not allow them."""
     room, who = joined.room, joined.who
     protocol = query.get("protocol", token_protocol)
     if protocol is not None and protocol not in PROTOCOLS:
@@ -519,7 +522,7 @@ def _parse_number(text: str, most: int) -> int | None:
 
 
 async def _read(receive: Receive, most: int) -> tuple[bytes, int]:
-    """Return a request body and its size. Of a body of more than `most` bytes only the size is returned."""
+    """Return a request body and its size. If it exceeds `most` bytes, the returned body is empty."""
     body, size = bytearray(), 0
     while True:
         message = await receive()

@@ -67,7 +67,7 @@ _PROGRESS: Final = b'"method":"%b"' % PROGRESS.encode()
 
 
 class NodeParticipant:
-    """The node as a participant of one room; a `Connected`."""
+    """The node's own participant `interlock` in one room. The room treats it as a connection (`Connected`)."""
 
     can_answer = True
     is_here = True
@@ -86,7 +86,7 @@ class NodeParticipant:
         self._room.leave(self, OWN)
 
     def deliver(self, delivery: Delivery) -> None:
-        """Handle an envelope of the room, if it is a request or a cancellation for the node."""
+        """Handle an envelope if it is a request or a cancellation addressed to the node."""
         envelope = delivery.envelope
         if not delivery.principal:
             return  # the replica at which it was published answers it
@@ -102,7 +102,7 @@ class NodeParticipant:
             self._on_cancelled(message, envelope, delivery.principal)
 
     def _on_request(self, request: Request, envelope: Envelope, principal: str) -> None:
-        """Answer a request, or begin the call that it asks for."""
+        """Answer an MCP request, or start the tool call that it asks for."""
         # The reply goes to the requester, and for a fulfilment also to the proposer (X-4.2.1-4).
         sender = envelope.sender or ""
         proposal = self._node.rooms.proposals.index.find(self._room.topic, envelope.correlation_id or "")
@@ -126,7 +126,9 @@ class NodeParticipant:
             sink.refusal(request.id, Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
 
     def _caller(self, sender: str, name: str) -> Caller:
-        """Return the caller for a participant and its principal. It changes when the rights of the principal do."""
+        """Return the dispatcher's caller for a participant and its principal. A new one is created when the principal's
+        rights change.
+        """
         principal, listed = self._node.find_principal(name), self._room.settings.interlock_tools
         key = ViewKey(scope=principal.scope, tools=listed, full=False)
         earlier = self._callers.get((sender, name))
@@ -140,7 +142,7 @@ class NodeParticipant:
         return caller
 
     def _call(self, id: bytes, params: dict[str, Any], sink: "_RoomReply", caller: Caller) -> None:
-        """Begin a tools/call. For the request of a fulfilment the gate already has an approval."""
+        """Start a tools/call. If the request fulfils a proposal, the gate already has an approval for it."""
         if caller.calls is not None and id in caller.calls:
             sink.refusal(id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
             return
@@ -158,7 +160,7 @@ class NodeParticipant:
         self._node.dispatch.call_tool(request, released_by=released)
 
     def _list(self, id: bytes, params: dict[str, Raw], sink: "_RoomReply", caller: Caller) -> None:
-        """Answer tools/list with as many tools as fit into half an envelope, and a cursor for the rest."""
+        """Answer tools/list with the tools that fit into half an envelope, and with a cursor for the rest."""
         try:
             after = decode_cursor_untrusted(decode_string(params["cursor"])) if "cursor" in params else ""
         except CodecError:
@@ -191,7 +193,7 @@ class NodeParticipant:
 
 @dataclass(frozen=True, slots=True)
 class _RoomReply:
-    """The sink of one request: it publishes the reply in the room."""
+    """The reply to one request. The dispatcher writes it here, and it is published in the room."""
 
     room: Room
     request: Envelope
@@ -233,10 +235,10 @@ def _may_use(principal: Principal, route: Route) -> bool:
 
 
 class NodeParticipants:
-    """The participants `interlock` of all rooms whose settings offer tools of this node."""
+    """The participants named `interlock`, one in each room whose settings offer tools of this node."""
 
     def __init__(self, rooms: RoomRegistry, dispatch: Dispatch, find_principal: Callable[[str], Principal]) -> None:
-        """Create the participants. `find_principal` returns the rights of a principal by its name."""
+        """Create the participants. `find_principal` returns a principal, with its rights, by name."""
         self.rooms = rooms
         self.dispatch = dispatch
         self.find_principal = find_principal
@@ -247,7 +249,7 @@ class NodeParticipants:
         self._update_participants(None)
 
     async def close(self) -> None:
-        """Do nothing: the rooms have closed all connections."""
+        """Do nothing, because the rooms have already closed all connections."""
 
     def _update_participants(self, _: None) -> None:
         for room in list(self._by_room):

@@ -62,7 +62,7 @@ AWAY_MAX: Final = 200  # participants that are listed though they are away
 
 @dataclass(frozen=True, slots=True)
 class RoomOperations:
-    """Operations on rooms, for operators."""
+    """Operations on rooms for the operator API."""
 
     rooms: RoomRegistry
     approvals: InboxOperations
@@ -76,7 +76,9 @@ class RoomOperations:
 
     @handles(CREATE_ROOM)
     async def create(self, body: CreateRoom, by: str) -> Room:
-        """Create a room that stays when it is empty. Raise Refused, StoreError."""
+        """Create a room that continues to exist while it is empty. Raise Refused if the topic is invalid or in use, or
+        StoreError.
+        """
         topic = body.topic
         if not is_topic(topic):
             raise refused_as(
@@ -89,7 +91,9 @@ class RoomOperations:
 
     @handles(LIST_CONNECTIONS)
     def connections(self, topic: str) -> RoomConnections:
-        """Return the connections to a room and the participants removed from it. Raise NotFound."""
+        """Return the connections to a room and the participants removed from it. Raise NotFound if there is no such
+        room.
+        """
         room = self._room(topic)
         connections: list[RoomConnection] = []
         for seat in room.seats.values():
@@ -118,7 +122,7 @@ class RoomOperations:
 
     @handles(LIST_PARTICIPANTS)
     def participants(self, topic: str) -> RoomParticipants:
-        """Return who is or was in a room. Raise NotFound."""
+        """Return the current and former participants of a room. Raise NotFound if there is no such room."""
         room = self._room(topic)
         records = dict(self.rooms.records.of_room(topic))
         away = sorted((id for id in records if id not in room.seats), key=lambda id: -records[id].last_seen)
@@ -149,7 +153,9 @@ class RoomOperations:
 
     @handles(SHOW_OBSERVED)
     async def observed(self, topic: str) -> ObservedRoom:
-        """Return what the room would have refused in mixed mode. Raise NotFound, StoreError."""
+        """Return the envelopes that mode "mixed" would have refused. Raise NotFound if there is no such room, or
+        StoreError.
+        """
         room = self._room(topic)
         participants: list[ObservedParticipant] = []
         for observed in await observed_in(topic, self.audit, self.recorder):
@@ -179,7 +185,9 @@ class RoomOperations:
 
     @handles(MIGRATE)
     async def migrate(self, topic: str, by: str) -> ObservedRoom:
-        """Give full privilege to the participants that restricted privilege would stop. Raise NotFound, StoreError."""
+        """Give full privilege to the participants whose envelopes mode "mixed" would refuse. Raise NotFound or
+        StoreError.
+        """
         room = self._room(topic)
         for observed in (await self.observed(topic)).participants:
             if observed.principal != by and await self.rooms.admit(room, observed.participant, by):
@@ -189,7 +197,7 @@ class RoomOperations:
 
     @handles(PROMOTE)
     async def promote(self, id: str, topic: str | None, body: ChangePrivilege, by: str) -> Promoted:
-        """Let a participant send MCP messages. Raise NotFound, Refused, StoreError."""
+        """Let a participant send MCP messages. Raise NotFound, Refused or StoreError."""
         change = await self._change(id, topic, Privilege.FULL, body, by)
         return Promoted(
             participantId=id,
@@ -201,7 +209,7 @@ class RoomOperations:
 
     @handles(DEMOTE)
     async def demote(self, id: str, topic: str | None, body: ChangePrivilege, by: str) -> Demoted:
-        """Let a participant only propose. Raise NotFound, Refused, StoreError."""
+        """Restrict a participant to proposals. Raise NotFound, Refused or StoreError."""
         change = await self._change(id, topic, Privilege.RESTRICTED, body, by)
         return Demoted(
             participantId=id,
@@ -213,7 +221,9 @@ class RoomOperations:
 
     @handles(EDIT_PROPOSAL)
     async def edit_proposal(self, id: str, body: EditProposal, by: str) -> Approval:
-        """Replace a proposal and return the approval that is to be decided instead. Raise NotFound, Refused."""
+        """Replace a proposal with an edited one. Return the new approval, which has to be decided instead. Raise
+        NotFound or Refused.
+        """
         params = bytes(body.params)
         if params[:1] != b"{":
             raise refused_as(INVALID_BODY, "params is an object", {"member": "params"})
@@ -225,7 +235,7 @@ class RoomOperations:
 
     @handles(DISCONNECT)
     async def disconnect(self, id: str, topic: str | None, by: str) -> Disconnected:
-        """Remove a participant from a room. Raise NotFound, Refused, StoreError."""
+        """Remove a participant from a room. Raise NotFound, Refused or StoreError."""
         room = self._room_of(id, topic)
         closed = await self.rooms.remove(room, id, by)
         if closed is None:
@@ -236,7 +246,7 @@ class RoomOperations:
     async def _change(
         self, participant: str, topic: str | None, to: Privilege, body: ChangePrivilege, by: str
     ) -> PrivilegeChange:
-        """Promote or demote a participant. Raise NotFound, Refused, StoreError."""
+        """Change the privilege of a participant to `to`. Raise NotFound, Refused or StoreError."""
         until = None if body.until is None else parse_moment(body.until)
         if body.until is not None and (until is None or until <= time.time()):
             message = "until is a time to come, as RFC 3339 writes it"
@@ -269,8 +279,8 @@ class RoomOperations:
         return room
 
     def _room_of(self, participant: str, topic: str | None) -> LiveRoom:
-        """Return the room of a participant. Ids are unique per topic only, and the paths of MCPx contain no topic,
-        so `topic` is required if several rooms match.
+        """Return the room of a participant. Ids are unique per topic only, and the paths of MCPx contain no topic, so
+        `topic` is required if several rooms match.
         """
         rooms = self.rooms.by_topic.values() if topic is None else [self._room(topic)]
         matches = [room for room in rooms if participant in room.seats]

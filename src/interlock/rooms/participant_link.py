@@ -51,7 +51,7 @@ from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, 
 
 
 def refusal_for(refused: EnvelopeRefusal) -> Refusal:
-    """Return the refusal of a call whose envelope the room refused."""
+    """Convert the refusal of an envelope to the refusal of the call that the envelope contained."""
     details = refused.details or {}
     match refused.code:
         case "privilege_violation":
@@ -71,7 +71,7 @@ def refusal_for(refused: EnvelopeRefusal) -> Refusal:
 
 @dataclass(frozen=True, slots=True)
 class RoomMembers:
-    """The members of a room, who see and use the links to its participants."""
+    """The members of a room. They can see and use the links to its participants."""
 
     rooms: RoomRegistry
     room: Room
@@ -90,7 +90,7 @@ class RoomMembers:
         return ax_refusal(SCOPE_DENIED, why, reason="privilege_violation")
 
     def speaker(self, principal: str) -> Participant:
-        """Return the participant that a client is in the room, present or not."""
+        """Return the participant as which a client acts in the room, whether or not it is present."""
         return self.rooms.participant(self.room, principal)
 
 
@@ -107,7 +107,7 @@ _CallKey = tuple[str, str, str, str, bytes]
 
 @dataclass(slots=True)
 class ProposalHold:
-    """The hold of a call by a restricted participant: it proposes the call and never releases it."""
+    """The hold for a call by a restricted participant. It publishes the call as a proposal and never releases it."""
 
     calls: "ProposedCalls"
     room: Room
@@ -137,14 +137,16 @@ class ProposalHold:
 
 
 class ProposedCalls:
-    """The calls of restricted clients that were proposed, by room, client, tool and arguments."""
+    """The calls of restricted clients that were published as proposals, keyed by room, client, tool and arguments."""
 
     def __init__(self, proposals: ProposalTracker) -> None:
         self._proposals = proposals
         self._known: dict[_CallKey, str] = {}  # the ids of proposals
 
     async def settle(self, call: Call, hold: ProposalHold) -> Refused:
-        """Propose a call, or find its proposal, and answer it: with the reply of the target if there is one already."""
+        """Publish a call as a proposal, or find its earlier proposal. Return the answer to the client, with the
+        target's reply if it has arrived.
+        """
         arguments = bytes(call.params.get("arguments") or RAW_EMPTY)
         principal = call.caller.principal.name
         key = (hold.room.topic, principal, hold.target, hold.tool, hashlib.sha256(arguments).digest())
@@ -169,7 +171,9 @@ class ProposedCalls:
     async def _propose(
         self, key: _CallKey, hold: ProposalHold, principal: str, arguments: bytes
     ) -> str | EnvelopeRefusal:
-        """Publish the proposal of a call and return its id. Arguments that seem to hold a secret are refused first."""
+        """Publish a call as a proposal and return its id. Arguments that appear to contain a secret are refused
+        first.
+        """
         room = hold.room
         warning = secret_refusal(arguments, room.settings.secret_patterns)  # X-7.2-1
         if warning is not None:
@@ -189,7 +193,7 @@ class ProposedCalls:
 
 
 def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:
-    """Return the result that tells a client what became of its proposal, as the gate does for held calls."""
+    """Return the result that informs a client about the outcome of its proposal, in the same form as for held calls."""
     approval = settled.approval
     status = STATUS[approval.status]
     if status in _UNDER_WAY:
@@ -216,7 +220,7 @@ _FOR_CALLERS: Final = frozenset(("tools",))  # of what it says it has
 
 
 class _EveryTool(Mapping[str, ToolClass]):
-    """Every tool of a participant changes something for good, whatever it says of itself."""
+    """A mapping that classes every tool of a participant as irreversible, whatever its annotations say."""
 
     def __getitem__(self, name: str) -> ToolClass:
         return "irreversible"
@@ -232,7 +236,7 @@ _UNTRUSTED: Final = _EveryTool()
 
 
 class ParticipantLink(ConnectedLink):
-    """A link to one participant. `members` are the clients that see and use it."""
+    """A link to one participant of a room. `members` are the clients that can see and use it."""
 
     members: RoomMembers
 
@@ -261,15 +265,15 @@ class ParticipantLink(ConnectedLink):
         return {} if self._room.settings.trust_annotations else _UNTRUSTED
 
     def greeted(self, facts: ServerFacts) -> None:
-        """Take over the server's facts, but only capabilities for tools: no instructions for every client, and
-        nothing that outlives a call.
+        """Store the participant's facts, but only its capabilities for tools. Instructions are dropped, and so is
+        everything that outlives a call.
         """
         capabilities = {name: raw for name, raw in facts.capabilities.items() if name in _FOR_CALLERS}
         super().greeted(msgspec.structs.replace(facts, capabilities=capabilities, instructions=None))
         self.call_type = self._new_call
 
     def _new_call(self, *fields: Any) -> Call:
-        """Create a call. A call of a restricted participant becomes a proposal."""
+        """Create a call. A restricted participant's call is given a hold, which turns it into a proposal."""
         call = Call(*fields)
         who = self.members.speaker(call.caller.principal.name)
         if who.privilege is not Privilege.FULL and self._room.settings.tracker and isinstance(call.route, Route):
@@ -306,7 +310,7 @@ class ParticipantLink(ConnectedLink):
             self._on_notification(message, None)
 
     def on_refused(self, origin: Pending | None, refused: EnvelopeRefusal) -> None:
-        """Fail the call whose envelope the room did not publish."""
+        """Fail the call whose envelope the room refused. `origin` is that call, if there is one."""
         if origin is None:
             self.failed.count_undelivered(Undelivered(Trouble.REFUSED, refused.message))
         elif self.waiting.pop(origin.upstream_id) is not None:
@@ -315,14 +319,14 @@ class ParticipantLink(ConnectedLink):
 
 @dataclass(frozen=True, slots=True)
 class RoomPipe:
-    """The pipe of a link: it publishes each message in the room, to one participant."""
+    """The message pipe of a link. It publishes each message in the room, addressed to one participant."""
 
     owner: ParticipantLink
     members: RoomMembers
     participant: str
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
-        """Publish a message and return the id of its envelope as the handle."""
+        """Publish a message. Return the id of its envelope, which identifies the message later."""
         return self._publish(message, origin, None)
 
     def take_back(self, message: bytes, pending: Pending) -> None:
@@ -332,9 +336,10 @@ class RoomPipe:
     def _publish(
         self, message: bytes, origin: Pending | None, correlation_id: str | None, as_of: Pending | None = None
     ) -> str:
-        """Publish a message in the name of the caller that it is sent for, or of the node. Return the envelope's id.
+        """Publish a message in the name of the call's sender, or of the node if there is none. Return the envelope's
+        id.
 
-        A refusal fails the call: at once, or when the envelope could not be stored.
+        A refusal fails the call, immediately or when the envelope could not be stored.
         """
         asking = as_of if origin is None else origin
         if isinstance(asking, Call):
@@ -360,7 +365,7 @@ class RoomPipe:
         return False
 
     def throttle(self, seconds: float) -> None:
-        """Do nothing: the room limits the rates of everyone."""
+        """Do nothing, because the room limits the rate of every participant."""
 
     async def close(self) -> None:
-        """Do nothing: this pipe holds no resources."""
+        """Do nothing, because this pipe holds no resources."""

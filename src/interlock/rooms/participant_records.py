@@ -30,7 +30,7 @@ Key = tuple[str, str]  # topic, participant
 
 
 class MethodCounts(msgspec.Struct):
-    """The counts of a participant's proposals of one method."""
+    """The numbers of a participant's proposals for one method, by their outcome."""
 
     proposals: int = 0
     approved: int = 0
@@ -38,7 +38,7 @@ class MethodCounts(msgspec.Struct):
 
 
 class ParticipantRecord(msgspec.Struct, kw_only=True):
-    """The record of one participant in one room, as it is stored."""
+    """The stored record of one participant in one room."""
 
     principal: str  # of its last connection or message
     privilege: Privilege  # what it had then
@@ -52,7 +52,9 @@ class ParticipantRecord(msgspec.Struct, kw_only=True):
 
 
 class ParticipantRecords:
-    """The records of all participants, in memory and in the store, ordered by when each was last seen."""
+    """The records of all participants, in memory and in the store, in the order in which the participants were last
+    seen.
+    """
 
     def __init__(self, store: KeyValue, clock: Clock) -> None:
         self._store = store
@@ -62,7 +64,7 @@ class ParticipantRecords:
         self._tasks = BackgroundTasks()
 
     async def open(self) -> None:
-        """Read the records, the least recently seen first. Raises StoreError."""
+        """Read the records, least recently seen first. Raise StoreError if that fails."""
         records = []
         for entry in await self._store.entries(BUCKET, self._clock.wall()):
             topic, _, participant = entry.key.partition("\n")
@@ -70,7 +72,7 @@ class ParticipantRecords:
         self._records = dict(sorted(records, key=lambda item: item[1].last_seen))
 
     def take_change(self, change: Change) -> None:
-        """Take over a record that another replica wrote, unless a change of this replica is about to be written."""
+        """Apply a record that another replica wrote, unless this replica is about to write a newer change of it."""
         topic, _, participant = change.key.partition("\n")
         key = (topic, participant)
         if key in self._changed:
@@ -90,7 +92,9 @@ class ParticipantRecords:
         return ((id, record) for (room, id), record in self._records.items() if room == topic)
 
     def note_seen(self, topic: str, participant: str, principal: str, privilege: Privilege) -> None:
-        """Note that a participant joined or sent something. Of too many, forget the one that was away longest."""
+        """Record that a participant joined or sent something. If there are too many records, delete the least recently
+        seen one.
+        """
         key, now = (topic, participant), self._clock.wall()
         record = self._records.pop(key, None)
         if record is None:
@@ -104,14 +108,14 @@ class ParticipantRecords:
         self._note(key)
 
     def note_violation(self, topic: str, participant: str) -> None:
-        """Count a refused MCP message of a restricted participant."""
+        """Count an MCP message that was refused because the participant is restricted."""
         record = self._records.get((topic, participant))
         if record is not None:
             record.violations += 1
             self._note((topic, participant))
 
     def note_proposal(self, topic: str, participant: str, method: str, status: ProposalStatus) -> None:
-        """Count a proposal that is now pending, claimed or rejected. Other ends say nothing about how it was judged."""
+        """Count a proposal that is now pending, claimed or rejected. Other statuses do not show how it was judged."""
         record = self._records.get((topic, participant))
         if record is None:
             return
@@ -137,8 +141,8 @@ class ParticipantRecords:
             await self._write()
 
     async def _write(self) -> None:
-        """Write the changed records. One that cannot be written stays in memory and is written
-        after its next change.
+        """Write the changed records. A record that cannot be written stays in memory and is written after its next
+        change.
         """
         changed, self._changed = self._changed, set()
         try:
@@ -158,7 +162,7 @@ _PAGE: Final = 1000
 
 
 class _ObservedRecord(msgspec.Struct):
-    """The members of an audit record that tell what a room in observe mode let pass."""
+    """The members of an audit record that describe an envelope which a room in observe mode allowed."""
 
     method: str = ""
     room: str = ""
@@ -169,7 +173,7 @@ class _ObservedRecord(msgspec.Struct):
 
 
 class Observed(msgspec.Struct):
-    """The envelopes of one participant that a mixed room would have refused."""
+    """The envelopes of one participant that mode "mixed" would have refused."""
 
     participant: str
     principal: str
@@ -180,7 +184,9 @@ class Observed(msgspec.Struct):
 
 
 async def observed_in(topic: str, audit: AuditReader, recorder: Recorder) -> list[Observed]:
-    """Return what a mixed room would have refused, by participant, from the audit log. Raises StoreError."""
+    """Return the envelopes that mode "mixed" would have refused, grouped by participant, from the audit log. Raise
+    StoreError if reading fails.
+    """
     await recorder.flush()
     observed: dict[str, Observed] = {}
     after = 0

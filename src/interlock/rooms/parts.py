@@ -24,8 +24,8 @@ from interlock.rooms.rooms import RoomRegistry, define_room_metrics
 
 
 class RoomParts(CapabilityParts):
-    """The parts that rooms add to a node: constructed once, opened by stage, and changed by `rooms` and `room` in the
-    configuration.
+    """The parts that rooms add to a node. They are constructed once, opened by stage, and updated when `rooms` or
+    `room` changes in the configuration.
     """
 
     def __init__(self, node: NodeParts) -> None:
@@ -77,7 +77,9 @@ class RoomParts(CapabilityParts):
 
 
 def _principal_in_a_room(tokens: TokenRegistry, name: str) -> Principal:
-    """Return what a participant may do. A scope that an authorization server gave does not count in a room."""
+    """Return the principal of a participant, with its rights. Scopes from an authorization server do not count in a
+    room.
+    """
     principal = tokens.as_it_would_be(name)
     is_from_issuer = name.startswith("client:") and not is_ours(name)
     return msgspec.structs.replace(principal, scope="read") if is_from_issuer else principal

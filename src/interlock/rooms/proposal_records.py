@@ -34,14 +34,16 @@ from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOP
 
 
 def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> EnvelopeRefusal | None:
-    """Refuse a decision of the proposer on its own proposal, by participant or by principal."""
+    """Return a refusal if a proposer would decide on its own proposal, judged by participant and by principal.
+    Otherwise return None.
+    """
     if who != approval.agent and principal != approval.requested_by:
         return None
     return EnvelopeRefusal("self_approval", "a proposal is not carried out by its own proposer", id=id)
 
 
 def refuse_over(approval: Approval, id: str) -> EnvelopeRefusal | None:
-    """Refuse a decision on a proposal that is no longer pending."""
+    """Return a refusal if the proposal is no longer pending, otherwise None."""
     if approval.status is Status.PENDING:
         return None
     status = STATUS[approval.status].value
@@ -51,14 +53,14 @@ def refuse_over(approval: Approval, id: str) -> EnvelopeRefusal | None:
 
 
 def approval_refusal(refusal: EnvelopeRefusal) -> Refusal:
-    """Return the refusal of an approval, for an operator who decides on a proposal in the inbox."""
+    """Convert a refusal by the room for an operator who decides on a proposal in the inbox."""
     is_barred = refusal.code in ("self_approval", "privilege_violation")
     details = {"reason": refusal.code, "detail": refusal.message}
     return Refusal(SCOPE_DENIED if is_barred else CONFIRMATION_VOID, refusal.code, details)
 
 
 def envelope_refusal(refusal: Refusal, id: str) -> EnvelopeRefusal:
-    """Return the refusal of the envelope `id` for what the inbox refused, in the codes of rooms."""
+    """Convert a refusal by the inbox to the refusal of the envelope `id`, with the codes of rooms."""
     if isinstance(refusal, EnvelopeRefusal):
         return refusal
     if refusal.code == UNAVAILABLE:
@@ -87,7 +89,7 @@ Key = tuple[str, str]  # topic, id of the envelope
 
 
 class Tracked(msgspec.Struct):
-    """The memory of the tracker about one proposal, while the node runs."""
+    """The data that the tracker keeps in memory about one proposal."""
 
     approval_id: str
     proposer: str
@@ -99,7 +101,7 @@ class Tracked(msgspec.Struct):
 
 
 class DecisionTimes(msgspec.Struct):
-    """A histogram of how long proposals waited for a decision."""
+    """A histogram of the time that proposals waited for a decision."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * len(WAIT_BOUNDS_S))
     count: int = 0
@@ -118,7 +120,7 @@ class DecisionTimes(msgspec.Struct):
 
 
 class ProposalIndex:
-    """The tracked proposals by room and id, those that wait, and the tasks that wait for a change of one."""
+    """An index of tracked and waiting proposals by room and id. Tasks can wait until a proposal changes."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -130,7 +132,7 @@ class ProposalIndex:
         self.counts: dict[tuple[str, str], int] = {}  # topic and status -> how many proposals reached it
 
     def load(self) -> None:
-        """Take over the proposals in the inbox. One that was edited has several approvals, of which the last counts."""
+        """Add the proposals in the inbox. An edited proposal has several approvals; the last one counts."""
         # One that was edited has several, of which the last counts.
         for approval in sorted(self._inbox.listed(kind=Kind.PROPOSAL), key=lambda each: each.created_at):
             topic, id = key_of(approval)
@@ -154,7 +156,7 @@ class ProposalIndex:
     # Looking
 
     def find_decider(self, approval: Approval) -> str | None:
-        """Return the participant that decided, or None."""
+        """Return the participant that decided on the proposal, or None if it is undecided or no participant did."""
         if approval.decision is None:
             return None
         principal = decider(approval.decision)
@@ -176,7 +178,7 @@ class ProposalIndex:
         return approval
 
     def all_of(self, topic: str) -> list[Approval]:
-        """Return the proposals of a room, newest first."""
+        """Return the approvals of a room's proposals, newest first."""
         ids = [id for room, id in self._tracked if room == topic]
         proposals = [proposal for id in ids if (proposal := self.find(topic, id)) is not None]
         return sorted(proposals, key=lambda proposal: proposal.created_at, reverse=True)
@@ -187,7 +189,7 @@ class ProposalIndex:
         return topic in self._waiting
 
     def is_waiting(self, topic: str, id: str) -> bool:
-        """Return whether a proposal is admitted and undecided; it may not be in the inbox yet."""
+        """Return whether a proposal is admitted and undecided. It may not have reached the inbox yet."""
         return any(id in ids for ids in self._waiting.get(topic, {}).values())
 
     def pending(self, topic: str) -> list[Approval]:
@@ -202,7 +204,7 @@ class ProposalIndex:
         self._waiting.setdefault(topic, {}).setdefault(proposer, set()).add(id)
 
     def remove_waiting(self, topic: str, proposer: str, id: str) -> None:
-        """Stop counting a proposal as waiting, and wake the tasks that wait for it."""
+        """Stop counting a proposal as waiting, and wake the tasks that wait for its change."""
         ids = self.waiting_ids(topic, proposer)
         ids.discard(id)
         if not ids and proposer in self._waiting.get(topic, {}):
@@ -226,7 +228,7 @@ class ProposalIndex:
                 del self._watchers[key]
 
     async def wait_until_tracked(self, key: Key) -> None:
-        """Wait until a proposal that was just published is in the inbox, for at most TRACKED_WAIT_S."""
+        """Wait at most TRACKED_WAIT_S until a recently published proposal is in the inbox."""
         try:
             async with asyncio.timeout(TRACKED_WAIT_S):
                 while key not in self._tracked and self.is_waiting(*key):
@@ -235,7 +237,7 @@ class ProposalIndex:
             log.warning("room %s: the proposal %s is not in the inbox after %g s", *key, TRACKED_WAIT_S)
 
     async def wait_until_all_tracked(self, topic: str) -> None:
-        """Wait until every proposal that was just published to a room is in the inbox."""
+        """Wait until every recently published proposal of a room is in the inbox."""
         ids = [id for each in self._waiting.get(topic, {}).values() for id in each]
         untracked = [(topic, id) for id in ids if (topic, id) not in self._tracked]
         if untracked:
@@ -249,7 +251,7 @@ class ProposalIndex:
     # As a room lists them
 
     async def described(self, room: Room, approval: Approval) -> dict[str, Any]:
-        """Describe a proposal in the members of MCPx 10.2. Raises StoreError."""
+        """Return the description of a proposal that MCPx 10.2 defines. Raise StoreError if reading fails."""
         tracked = self._tracked.get(key_of(approval))
         envelope = await room.timeline.find_envelope(approval.proposal_id or "")
         proposed = None if envelope is None else rules.read_proposed(envelope.payload)
@@ -286,7 +288,9 @@ def key_of(approval: Approval) -> Key:
 
 
 def decider(decision: Decision) -> str:
-    """Return the principal that decided: who signed the proof, or who decided without one."""
+    """Return the principal that made a decision: the signer of the proof or, without a proof, the recorded
+    principal.
+    """
     return decision.by if decision.proof is None else f"operator:{decision.proof.anchor}"
 
 
@@ -294,7 +298,7 @@ ANSWER_S: Final = 300.0  # how long the answer of a target may take; then it is 
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """A fulfilment whose reply is awaited."""
+    """A fulfilment that waits for its reply."""
 
     approval_id: str
     target: str
@@ -304,7 +308,7 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class FulfilmentOutcome(msgspec.Struct, frozen=True):
-    """The outcome of a fulfilment, by the reply of its target."""
+    """The result of a fulfilment, taken from the reply of its target."""
 
     approval_id: str
     end: Move
@@ -313,7 +317,7 @@ class FulfilmentOutcome(msgspec.Struct, frozen=True):
 
 
 class Fulfilments:
-    """The requests that carry out proposals, from their publication until the reply of the target."""
+    """The requests that carry out proposals. Each is tracked from its publication until the target replies."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -329,13 +333,13 @@ class Fulfilments:
         return envelope_id in self._claims
 
     def begin(self, envelope_id: str, approval_id: str, target: str, rpc_id: bytes, *, is_gated: bool = False) -> None:
-        """Expect the reply to a fulfilment from now on, for at most ANSWER_S."""
+        """Start waiting for the reply to a fulfilment, for at most ANSWER_S."""
         timer = asyncio.get_running_loop().call_later(ANSWER_S, self._on_silence, envelope_id)
         self._claims[envelope_id] = _Claim(approval_id, target, rpc_id, timer, is_gated)
 
     def find_released_approval(self, envelope_id: str) -> str | None:
         """Return the approval with which the gate releases the call of this fulfilment, or None if the gate does not
-        hold it.
+        hold the call.
         """
         claim = self._claims.get(envelope_id)
         return claim.approval_id if claim is not None and claim.is_gated else None
@@ -343,8 +347,8 @@ class Fulfilments:
     async def send(
         self, room: Room, approval: Approval, who: Participant, principal: str, *, is_gated: bool
     ) -> Envelope | EnvelopeRefusal | Refusal:
-        """Publish the proposed request unchanged. With `is_gated` the gate uses the approval, otherwise it is used
-        here.
+        """Publish the proposed request unchanged. With `is_gated` the gate consumes the approval, otherwise this method
+        does.
         """
         if not is_gated:
             used = await self._inbox.use(approval.id)
@@ -373,7 +377,7 @@ class Fulfilments:
         return refusal
 
     def take_reply(self, envelope: Envelope) -> FulfilmentOutcome | None:
-        """Return the outcome that a reply brings, or None if the envelope is no reply to a fulfilment."""
+        """Return the outcome that a reply reports, or None if the envelope does not reply to a fulfilment."""
         id = envelope.correlation_id or ""
         claim = self._claims.get(id)
         end = None if claim is None else rules.read_outcome(envelope.payload, claim.rpc_id)

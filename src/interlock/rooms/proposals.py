@@ -70,16 +70,17 @@ _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
 
 
 class SettledProposal(msgspec.Struct, frozen=True):
-    """The state of a proposal, and the envelope that answered its fulfilment, if any."""
+    """The state of a proposal, and the reply to its fulfilment if there is one."""
 
     approval: Approval
     answer: Envelope | None = None
 
 
 class ProposalTracker:
-    """The tracker of the proposals of all rooms.
+    """A tracker for the proposals of all rooms.
 
-    A proposal waits from `admit` on, is tracked once it has an approval, and is over when the inbox says so.
+    A proposal waits from `admit` on. It is tracked after it has an approval, and it ends when its approval in the inbox
+    ends.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class ProposalTracker:
         tool: Callable[[str], Route | None],
         replicas: Replicas,
     ) -> None:
-        """Create the tracker. `tool` finds a tool of this node by its name."""
+        """Create the tracker. `tool` returns the route of one of this node's tools by name, or None."""
         self.index = ProposalIndex(inbox)
         self.judged = Feed[tuple[str, str, str, ProposalStatus]]()  # room, proposer, method, and what it came to
         self._inbox = inbox
@@ -111,12 +112,12 @@ class ProposalTracker:
     # Life
 
     def load(self) -> None:
-        """Read the proposals in the inbox, before the rooms open."""
+        """Read the proposals in the inbox. Call this before the rooms open."""
         self.index.load()
 
     def start(self) -> None:
-        """Start following envelopes and the inbox, once the rooms are open and can announce what ended in the
-        meantime.
+        """Start to process envelopes and changes of the inbox. Call this after the rooms are open, because ended
+        proposals are announced there.
         """
         self._work.begin(self._follow_envelopes(), "proposals of rooms")
         self._work.begin(self._follow_inbox(), "proposals in the inbox")
@@ -135,7 +136,7 @@ class ProposalTracker:
     # What a room tells
 
     def admit(self, room: Room, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
-        """Refuse a proposal if too many of its sender wait, otherwise count it (X-7.3-3)."""
+        """Count a new proposal, or refuse it if too many proposals of its sender are waiting (X-7.3-3)."""
         if not room.settings.tracker:
             return None
         waiting, most = self.index.waiting_ids(room.topic, who.id), room.settings.proposals_pending
@@ -149,11 +150,13 @@ class ProposalTracker:
         return EnvelopeRefusal("rate_limited", message, details, id=envelope.id)
 
     def on_lost(self, room: Room, envelope: Envelope) -> None:
-        """Release a proposal that was admitted but could not be stored."""
+        """Stop counting a proposal that was admitted but could not be stored."""
         self.index.remove_waiting(room.topic, envelope.sender or "", envelope.id)
 
     def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
-        """Put a proposal into the inbox whose replica stopped before doing so. `principal`: the proposer's, if any."""
+        """Put a proposal into the inbox because the replica responsible for it stopped first. `principal` is the
+        proposer's, or empty if unknown.
+        """
         if (room.topic, envelope.id) in self.index:
             return
         is_over = received_at + room.settings.proposal_ttl_s <= self._clock.wall()
@@ -165,13 +168,13 @@ class ProposalTracker:
         self._published.put_nowait((room, envelope, principal, received_at))
 
     def on_published(self, room: Room, envelope: Envelope, principal: str) -> None:
-        """Queue an envelope that this replica published."""
+        """Queue an envelope that this replica published for processing."""
         if room.settings.tracker and self._is_relevant(room, envelope):
             self._published.put_nowait((room, envelope, principal, None))
 
     def on_replicated(self, room: Room, envelope: Envelope, received_at: float) -> None:
-        """Note an envelope of another replica, which tracks it. Replies to requests of this replica are handled
-        here.
+        """Note an envelope that another replica published and tracks. If it replies to a request of this replica,
+        process the reply.
         """
         if not room.settings.tracker:
             return
@@ -193,7 +196,9 @@ class ProposalTracker:
                 tracked.answer = envelope
 
     def _apply_remote_change(self, approval: Approval) -> None:
-        """Update the index after another replica raised or moved a proposal; that replica announces it."""
+        """Update the index after another replica created or changed a proposal. That replica also announces the
+        change.
+        """
         if approval.kind is not Kind.PROPOSAL:
             return
         key, status = key_of(approval), STATUS[approval.status]
@@ -208,7 +213,9 @@ class ProposalTracker:
             self._note_status(approval, tracked, status)
 
     def _is_relevant(self, room: Room, envelope: Envelope) -> bool:
-        """Return whether an envelope concerns the tracker. Most do not, and cost only a look into a few tables."""
+        """Return whether the tracker has to process an envelope. This check is cheap, because most envelopes are
+        irrelevant.
+        """
         if envelope.kind != MCP:
             return envelope.kind in (PROPOSAL, REJECT, WITHDRAW)
         answers = envelope.correlation_id
@@ -223,7 +230,7 @@ class ProposalTracker:
         return True
 
     async def _follow_envelopes(self) -> None:
-        """Handle published envelopes in their order. One that fails is logged and does not keep back the others."""
+        """Process published envelopes in order. If one fails, log the error and continue with the next."""
         while True:
             room, envelope, principal, received_at = await self._published.get()
             try:
@@ -247,7 +254,9 @@ class ProposalTracker:
                 self._expected.discard(envelope.id)
 
     async def _raise_approval(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
-        """Put a published proposal into the inbox, or tell the proposer why it is not tracked."""
+        """Create the approval of a published proposal in the inbox, or tell the proposer why the proposal is not
+        tracked.
+        """
         proposer, proposed = envelope.sender or "", rules.read_proposed(envelope.payload)
         if proposed is None:
             message = "its params cannot be shown to a person as everyone would read them; it is not tracked"
@@ -268,7 +277,7 @@ class ProposalTracker:
     def _draft(
         self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float | None
     ) -> Approval:
-        """Return the approval of a proposal, to be raised in the inbox."""
+        """Return the approval for a proposal. It is not yet in the inbox."""
         to = envelope.to or ()
         target = to[0] if len(to) == 1 else None
         name, params = proposed.tool, proposed.params
@@ -295,12 +304,12 @@ class ProposalTracker:
         )
 
     def _is_held(self, approval: Approval) -> bool:
-        """Return whether the proposed call is a call of this node's tools that the gate holds."""
+        """Return whether the proposal asks for a call of this node's tools that the gate holds."""
         tool = self._find_tool(approval.tool) if approval.target == OWN else None
         return tool is not None and tool.is_held
 
     async def _is_first(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> bool:
-        """Return whether this replica, and no other, puts the proposal into the inbox."""
+        """Return whether this replica claimed the proposal first and therefore puts it into the inbox."""
         try:
             is_first = await self._replicas.claim(f"proposal\n{room.topic}\n{envelope.id}")
         except StoreError as away:
@@ -317,10 +326,11 @@ class ProposalTracker:
     # Fulfilments that came through the room
 
     async def _take_fulfilment(self, room: Room, envelope: Envelope, principal: str) -> None:
-        """Handle a request in the room that may fulfil a proposal: by `correlation_id`, or by the same content.
+        """Process a published request that may fulfil a proposal, named by `correlation_id` or recognized by equal
+        content.
 
-        The request has been published and is not undone. If it may not fulfil the proposal, its sender is told and the
-        audit log says so.
+        The request is already published and cannot be undone. If it is not allowed to fulfil the proposal, the sender
+        is informed and the audit log records it.
         """
         sent, sender = rules.read_fulfilment(envelope.payload), envelope.sender or ""
         if sent is None:
@@ -352,8 +362,8 @@ class ProposalTracker:
         self._audit.add("fulfil", room.topic, principal, "ok", envelope, participant=sender, approval=approval.id)
 
     def _find_matching_proposal(self, room: Room, envelope: Envelope, sent: Fulfilment) -> Approval | None:
-        """Return the only pending proposal that asks for exactly this, or None. Two identical proposals are
-        ambiguous (X-4.2.1-3).
+        """Return the only pending proposal with exactly this content, or None. Two identical proposals are ambiguous
+        (X-4.2.1-3).
         """
         to = (envelope.to or ("",))[0]
         matches = [
@@ -366,7 +376,7 @@ class ProposalTracker:
         return matches[0] if len(matches) == 1 else None
 
     async def _take_answer(self, envelope: Envelope) -> None:
-        """End the proposal whose fulfilment an envelope answers. The gate ends those that it released itself."""
+        """End the proposal whose fulfilment this envelope replies to, except if the gate released it and ends it."""
         outcome = self._fulfilments.take_reply(envelope)
         if outcome is None:
             return
@@ -382,12 +392,12 @@ class ProposalTracker:
     # What people decide in the inbox
 
     def find_obstacle(self, approval: Approval) -> Refusal | None:
-        """Return why a proposal cannot be carried out now, or None."""
+        """Return why a proposal cannot be carried out now, or None if it can."""
         refusal = self._find_obstacle(approval)
         return None if refusal is None else approval_refusal(refusal)
 
     def find_decider_refusal(self, approval: Approval, decision: Decision) -> Refusal | None:
-        """Return why this approver may not decide, or None."""
+        """Return why this approver is not allowed to decide, or None if it is."""
         room, principal = self._rooms.get(approval.room or ""), decider(decision)
         participant = participant_of(principal)
         refusal = refuse_own(approval, participant, principal, approval.proposal_id)
@@ -396,7 +406,7 @@ class ProposalTracker:
         return None if refusal is None else approval_refusal(refusal)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Send an approved request as the approver, who need not be connected (X-N-1)."""
+        """Send the approved request in the name of the approver, who need not be connected (X-N-1)."""
         if approval.status is not Status.APPROVED or approval.decision is None:
             return approval
         principal = decider(approval.decision)
@@ -447,7 +457,7 @@ class ProposalTracker:
         return envelope_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Refusal) else withdrawn
 
     async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> EnvelopeRefusal | None:
-        """Reject or withdraw the proposal that an envelope names."""
+        """Reject or withdraw the proposal that an envelope names. Return why that is refused, or None."""
         proposal_id = envelope.correlation_id or ""
         done = (
             await self.withdraw(room.topic, proposal_id, who)
@@ -457,10 +467,9 @@ class ProposalTracker:
         return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, EnvelopeRefusal) else None
 
     async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | EnvelopeRefusal:
-        """Replace a proposal by one with other params: a new approval that nobody has approved yet.
+        """Replace a proposal with one that has other params. Its new approval is undecided.
 
-        The old approval is made void first, so that no decision about it counts for params that it does not have
-        (X-4.2.1-2, X-10.2-3).
+        The old approval is voided first, so that no decision on it can apply to the new params (X-4.2.1-2, X-10.2-3).
         """
         old = self._inbox.get(approval_id)
         if old is None or old.kind is not Kind.PROPOSAL:
@@ -494,12 +503,12 @@ class ProposalTracker:
         return raised
 
     async def find(self, topic: str, proposal_id: str) -> Approval | None:
-        """Return the approval of a proposal. Wait for it if the proposal was published a moment ago."""
+        """Return the approval of a proposal, or None. If the proposal was just published, wait until it is tracked."""
         await self.index.wait_until_tracked((topic, proposal_id))
         return self.index.find(topic, proposal_id)
 
     async def _find_decidable(self, topic: str, proposal_id: str, who: Participant) -> Approval | EnvelopeRefusal:
-        """Return the approval of a proposal, or why this participant cannot decide on it."""
+        """Return the approval of a proposal, or the reason for which this participant cannot decide on it."""
         approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
@@ -515,7 +524,7 @@ class ProposalTracker:
     # Sending
 
     def _find_obstacle(self, approval: Approval) -> EnvelopeRefusal | None:
-        """Return why a proposal cannot be sent now, or None."""
+        """Return why the request of a proposal cannot be sent now, or None if it can."""
         room, id = self._rooms.get(approval.room or ""), approval.proposal_id
         if room is None:
             return EnvelopeRefusal("unavailable", "its room no longer exists; deny it", id=id)
@@ -528,7 +537,7 @@ class ProposalTracker:
         return EnvelopeRefusal("target_absent", message, id=id)
 
     async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal | EnvelopeRefusal:
-        """Send the request of an approved proposal. If it cannot be sent any more, the approval is void."""
+        """Send the request of an approved proposal. If that is no longer possible, void the approval."""
         refusal, room = self._find_obstacle(approval), self._rooms.get(approval.room or "")
         if refusal is not None or room is None:  # since it was decided
             refusal = refusal or EnvelopeRefusal("unavailable", "its room no longer exists", id=approval.proposal_id)
@@ -544,20 +553,20 @@ class ProposalTracker:
 
     def find_released_approval(self, envelope_id: str) -> str | None:
         """Return the approval with which the gate releases the call of this fulfilment, or None if the gate does not
-        hold it.
+        hold the call.
         """
         return self._fulfilments.find_released_approval(envelope_id)
 
     # What the inbox tells
 
     async def _follow_inbox(self) -> None:
-        """Announce the changes of proposals that this replica makes in the inbox."""
+        """Announce the changes that this replica makes to proposals in the inbox."""
         async for approval in self._changes:
             if approval.kind is Kind.PROPOSAL:
                 self._announce_status(approval)
 
     def _announce_status(self, approval: Approval) -> None:
-        """Announce a new status of a proposal in its room."""
+        """Announce the new status of a proposal in its room."""
         topic, proposal_id = key_of(approval)
         status, tracked = STATUS[approval.status], self.index.find_tracked((topic, proposal_id))
         if (
@@ -585,7 +594,7 @@ class ProposalTracker:
         )
 
     def _note_status(self, approval: Approval, tracked: Tracked, status: ProposalStatus) -> None:
-        """Note that the room knows a status, and stop counting the proposal as waiting."""
+        """Record that a status was announced, and stop counting the proposal as waiting."""
         topic, proposal_id = key_of(approval)
         self.index.remove_waiting(topic, tracked.proposer, proposal_id)
         self.index.count(topic, status)
@@ -597,7 +606,9 @@ class ProposalTracker:
     # Looking
 
     async def wait_until_settled(self, topic: str, proposal_id: str, wait_s: float) -> SettledProposal | None:
-        """Wait until a proposal is neither pending nor claimed, and return it; after `wait_s`, return it as it is."""
+        """Wait at most `wait_s` until a proposal is neither pending nor claimed. Return its state then, or None if it
+        is unknown.
+        """
         key = (topic, proposal_id)
         try:
             async with asyncio.timeout(wait_s):
@@ -610,6 +621,8 @@ class ProposalTracker:
         return None if approval is None else SettledProposal(approval, None if tracked is None else tracked.answer)
 
     async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:
-        """Return the proposals of a room as MCPx 10.2 describes them, newest first. Raises StoreError."""
+        """Return the proposals of a room as MCPx 10.2 describes them, newest first. Raise StoreError if reading
+        fails.
+        """
         await self.index.wait_until_all_tracked(room.topic)
         return [await self.index.described(room, approval) for approval in self.index.all_of(room.topic)[:limit]]

@@ -36,7 +36,7 @@ Place = tuple[str, str]  # topic, participant
 
 
 class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored entry of one connection, written by the replica that holds it."""
+    """The stored record of one connection, written by the replica that holds the connection."""
 
     replica: str
     participant: Participant
@@ -48,7 +48,7 @@ class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request to the replica that holds a connection."""
+    """A stored request to the replica that holds a connection: to close it, or to change its privilege."""
 
     what: Literal["close", "privilege"]
     topic: str
@@ -61,7 +61,7 @@ class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class RemoteConnection:
-    """A connection that another replica holds."""
+    """A connection that another replica holds. In this replica it only marks the participant as present."""
 
     is_here = False
 
@@ -77,7 +77,7 @@ class RemoteConnection:
         return self.record.can_answer
 
     def deliver(self, delivery: Delivery) -> None:
-        """Do nothing: the replica that holds the connection delivers."""
+        """Do nothing, because the replica that holds the connection delivers the envelope."""
 
     def close(self, code: int, reason: str) -> None:
         topic, participant = self._place
@@ -88,10 +88,10 @@ class RemoteConnection:
 
 
 class RemoteSeats:
-    """The seats of participants that are connected to other replicas, and the requests between replicas."""
+    """The participants that are connected to other replicas, and the requests that replicas send each other."""
 
     def __init__(self, store: Store, replicas: Replicas, clock: Clock, rooms: Mapping[str, Room]) -> None:
-        """Create the index. `rooms`: the rooms by topic, as they are now."""
+        """Create the object. `rooms` maps each topic to its room; later changes of the mapping count."""
         self._kv = store.kv
         self._replicas = replicas
         self._clock = clock
@@ -108,7 +108,7 @@ class RemoteSeats:
         replicas.gone.subscribe(self._forget_replica)
 
     async def open(self) -> None:
-        """Read who is connected to other replicas. Raises StoreError."""
+        """Read which participants are connected to other replicas. Raise StoreError if that fails."""
         if self._replicas.is_alone:
             return
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
@@ -116,7 +116,7 @@ class RemoteSeats:
         self._is_open = True
 
     async def close(self) -> None:
-        """Remove the entries of this replica, after the rooms closed all connections."""
+        """Remove this replica's entries from the store. Call this after the rooms closed all connections."""
         await self._work.close()
         try:
             await self._write_once()
@@ -126,7 +126,9 @@ class RemoteSeats:
     # What this replica holds
 
     def note(self, room: Room, participant: str) -> None:
-        """Store the connections of a participant at this replica after they, or its privilege, changed."""
+        """Store the current connections of a participant to this replica. Call this when they or its privilege
+        changed.
+        """
         if self._replicas.is_alone or participant == OWN:
             return
         seat, place = room.seats.get(participant), (room.topic, participant)
@@ -173,7 +175,7 @@ class RemoteSeats:
                 await asyncio.sleep(WRITE_AGAIN_S)
 
     async def _write_once(self) -> None:
-        """Write what is unwritten. An entry that changes while it is written stays unwritten and is written again."""
+        """Write all changed entries. An entry that changes during the write remains marked and is written again."""
         while self._unwritten:
             key = next(iter(self._unwritten))
             value = self._unwritten[key]
@@ -189,9 +191,10 @@ class RemoteSeats:
     # What others hold
 
     def _take_change(self, change: Change) -> None:
-        """Apply a changed entry of another replica: a connection that came, went, or has another privilege.
+        """Apply a change by another replica: a connection was opened or closed, or its privilege changed.
 
-        An own entry that somebody else deleted is written again: another replica believed this one to be gone.
+        If another replica deleted an entry of this replica, because it believed this one to be gone, write the entry
+        again.
         """
         if change.key.count("\n") != 2:
             log.error("who is connected to another replica cannot be read: %r", change.key)
@@ -228,13 +231,13 @@ class RemoteSeats:
                 self._known[change.key] = connection
 
     def look_at(self, room: Room) -> None:
-        """Read who was in a room before this replica had it."""
+        """Read which participants were already connected elsewhere to a room that this replica has just opened."""
         if self._is_open:
             self._known = {key: remote for key, remote in self._known.items() if not key.startswith(f"{room.topic}\n")}
             self._work.begin(self._read_room(room.topic), "rooms: a room of other replicas")
 
     async def _read_room(self, topic: str) -> None:
-        """Read the connections to one room, again and again while the store is away."""
+        """Read the connections to one room. Repeat this until the store is available."""
         while True:
             try:
                 entries = await self._kv.entries(BUCKET, self._clock.wall())
@@ -247,20 +250,20 @@ class RemoteSeats:
                 self._take_change(Change(entry.key, entry))
 
     def _forget_replica(self, replica: str) -> None:
-        """Remove the connections of a replica whose lease is over, here and in the store."""
+        """Remove the connections of a replica whose lease has expired, in this process and in the store."""
         for key, remote in list(self._known.items()):
             if remote.record.replica == replica:
                 self._take_change(Change(key, None))
                 self._remove(key)
 
     def _remove(self, key: str) -> None:
-        """Remove an entry of a lost replica. Every replica tries, and one succeeds."""
+        """Delete an entry of a lost replica. All replicas try this, and only one deletes the entry."""
         self._work.begin(self._kv.delete(BUCKET, key), "rooms: who was connected to a replica that is gone")
 
     # What replicas ask of each other
 
     def set_privilege(self, room: Room, participant: str, privilege: Privilege, by: str) -> None:
-        """Ask the replicas that hold a participant's connections to change its privilege while it stays."""
+        """Ask the replicas that hold connections of a participant to change its privilege without disconnecting it."""
         seat = room.seats.get(participant)
         remote = [] if seat is None else [each for each in seat.connections if isinstance(each, RemoteConnection)]
         for replica in {each.record.replica for each in remote}:
@@ -270,7 +273,7 @@ class RemoteSeats:
             )
 
     def ask(self, replica: str, request: ReplicaRequest) -> None:
-        """Store a request for another replica. Try again while the store is away and that replica lives."""
+        """Store a request for another replica. While the store is unavailable, retry as long as that replica lives."""
 
         async def store() -> None:
             key, value = f"{replica}\n{uuid.uuid4()}", msgspec.json.encode(request)
@@ -286,7 +289,7 @@ class RemoteSeats:
         self._work.begin(store(), "rooms: another replica")
 
     def _perform_request(self, change: Change) -> None:
-        """Perform what another replica asks of this one."""
+        """Carry out a request that another replica stored for this one."""
         if change.entry is None or not change.key.startswith(f"{self._replicas.own_id}\n"):
             return
         request = msgspec.json.decode(change.entry.value, type=ReplicaRequest)

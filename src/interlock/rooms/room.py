@@ -57,7 +57,7 @@ from interlock.rooms.timeline import Delivery, History, Timeline
 
 @dataclass(frozen=True, slots=True)
 class RoomAudit:
-    """The audit records of rooms."""
+    """A writer for audit records about rooms."""
 
     recorder: Recorder
     clock: Clock
@@ -103,7 +103,7 @@ RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle on
 
 
 class Connected(Protocol):
-    """A connection as the room sees it: of a WebSocket, of a lease, or of another replica."""
+    """The interface of a connection as a room uses it: a WebSocket, a lease, or a connection of another replica."""
 
     id: str
     since: int  # the number of the first delivery that is news to it
@@ -119,7 +119,7 @@ class Connected(Protocol):
 
 
 class Seat(msgspec.Struct):
-    """A participant that is present, or was present a moment ago.
+    """A participant that is present, or that left a moment ago and may return.
 
     `leave_timer` is the timer that ends the grace after the last connection; it is None while a connection exists.
     `replaced_at` has the times at which a connection took the place of an older one.
@@ -137,7 +137,7 @@ class Seat(msgspec.Struct):
 
 
 class RoomFeeds(msgspec.Struct, frozen=True):
-    """Events of all rooms, for other parts of the node.
+    """Events of all rooms, to which other parts of the node subscribe.
 
     `published`: an envelope was stored and delivered. `seated`: the connections of a participant at this replica
     changed. `presence`: a participant came, went, or has another privilege.
@@ -150,7 +150,7 @@ class RoomFeeds(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedRoomParts:
-    """The parts of a node that all its rooms share."""
+    """The objects that all rooms of a node share."""
 
     clock: Clock
     audit: RoomAudit
@@ -174,7 +174,7 @@ class Room:
         granted: Callable[[str], Privilege | None],
         parts: SharedRoomParts,
     ) -> None:
-        """Create a room; `granted` returns the privilege that an admin has granted to a participant, or None."""
+        """Create a room. `granted` returns the privilege that an admin has granted to a participant, or None."""
         self.topic = topic
         self.granted = granted
         self._tracker = parts.tracker
@@ -200,7 +200,7 @@ class Room:
         self._set_heartbeat()
 
     async def open(self) -> None:
-        """Restore the timeline. Raises StoreError."""
+        """Restore the timeline. Raise StoreError if that fails."""
         self._tracker.begin(self)
         self._set_heartbeat()
         await self.timeline.open()
@@ -222,15 +222,13 @@ class Room:
         return [seat.participant for id, seat in self.seats.items() if id != but]
 
     def has_free_seat(self, participant: str) -> bool:
-        """Return whether a participant is present or may still join. Participants that are about to join count as
-        present.
-        """
+        """Return whether a participant is present or can still join. Reserved seats count as taken."""
         present = (self.seats.keys() | self._joining.keys()) - {OWN}
         return participant in present or len(present) < self.settings.max_participants
 
     @contextlib.contextmanager
     def reserve(self, participant: str) -> Iterator[None]:
-        """Reserve a seat while a participant is joining."""
+        """Reserve a seat for a joining participant, until the block of this context manager ends."""
         self._joining[participant] = self._joining.get(participant, 0) + 1
         try:
             yield
@@ -240,7 +238,7 @@ class Room:
                 del self._joining[participant]
 
     def replaces_too_often(self, participant: str) -> bool:
-        """Return whether a participant replaced its connections too often of late: two programs may share one
+        """Return whether a participant has recently replaced its connections too often. Two programs may be sharing one
         credential.
         """
         seat = self.seats.get(participant)
@@ -254,7 +252,7 @@ class Room:
     def join(
         self, connection: Connected, who: Participant, principal: str, source: str, *, is_observed: bool = False
     ) -> Envelope:
-        """Add a connection and return the welcome, which must be the first message on it."""
+        """Add a connection, and return the welcome, which must be the first message sent on it."""
         seat = self.seats.get(who.id)
         connection.since = self.timeline.numbered + 1
         if seat is None:
@@ -279,7 +277,8 @@ class Room:
         )
 
     def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
-        """Add a connection that another replica holds; return False if another principal is here under the same id.
+        """Add a connection that another replica holds. Return False if another principal already uses this participant
+        id here.
 
         `is_newer`: the connection is newer than those of this replica.
         """
@@ -303,13 +302,13 @@ class Room:
         return True
 
     def _replace_oldest(self, seat: Seat) -> None:
-        """Close the oldest connections of a seat that has more than the room allows (X-4.4.1-5)."""
+        """Close the oldest connections of a seat until it has no more than the room allows (X-4.4.1-5)."""
         while len(seat.connections) > self.settings.connections_per_participant:
             seat.replaced_at.append(self._clock.now())
             seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
 
     def leave(self, connection: Connected, participant: str) -> None:
-        """Remove a connection. With the last one, the participant leaves when the grace is over."""
+        """Remove a connection. If it was the last one, the participant leaves after the grace period."""
         seat = self.seats.get(participant)
         if seat is None or connection not in seat.connections:
             self._feeds.seated.publish((self, participant))
@@ -324,7 +323,7 @@ class Room:
             self._feeds.presence.publish((self, participant))
 
     def _announce_leave(self, participant: str) -> None:
-        """Remove a seat whose grace is over, and tell the room."""
+        """Remove a seat whose grace period has ended, and announce that the participant left."""
         seat = self.seats.pop(participant, None)
         if seat is not None:
             if seat.was_here:
@@ -333,7 +332,7 @@ class Room:
             self._feeds.presence.publish((self, participant))
 
     def _set_heartbeat(self) -> None:
-        """Schedule the next presence heartbeats, for readers that want to learn repeatedly who is there (X-4.4.1-4)."""
+        """Schedule the next presence heartbeats, which repeatedly announce who is present (X-4.4.1-4)."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         every_s = self.settings.presence_heartbeat_s
@@ -347,8 +346,8 @@ class Room:
         self._heartbeat = asyncio.get_running_loop().call_later(every_s, announce_heartbeats) if every_s else None
 
     def set_privilege(self, participant: str, privilege: Privilege, by: str) -> Privilege | None:
-        """Change a privilege, starting with the next envelope. Return the old one, or None if the participant is not
-        present.
+        """Change a privilege, starting with the participant's next envelope. Return the old one, or None if the
+        participant is not present.
         """
         seat = self.seats.get(participant)
         if seat is None:
@@ -365,8 +364,8 @@ class Room:
         self._announce(gateway_messages.privilege_changed(self.stamp(), who, old, by))
 
     def find_recorded_privilege(self, participant: str) -> Privilege | None:
-        """Return the last privilege of a participant that was present before, or that sends over HTTP or from the
-        inbox.
+        """Return the last known privilege of a participant that is not present: it left, or it sends over HTTP or from
+        the inbox. Return None if there is none.
         """
         record = self._records.find(self.topic, participant)
         return None if record is None else record.privilege
@@ -376,7 +375,9 @@ class Room:
             self._records.note_seen(self.topic, who.id, principal, who.privilege)
 
     def disconnect(self, participant: str, code: int, reason: str, *, everywhere: bool = False) -> int:
-        """Close the connections of a participant, at this replica or everywhere, and return how many."""
+        """Close the connections of a participant to this replica or, with `everywhere`, to all replicas. Return how
+        many.
+        """
         seat = self.seats.get(participant)
         closing = [] if seat is None else [each for each in seat.connections if each.is_here or everywhere]
         if seat is not None:
@@ -399,7 +400,9 @@ class Room:
         *,
         needs_protocol: bool = True,
     ) -> EnvelopeRefusal | None:
-        """Check an envelope and queue it. `settle` is called when it was stored and delivered, or could not be."""
+        """Check an envelope and queue it. Return why it is refused, or None. `settle` is called after it was delivered,
+        or with the reason why it could not be stored.
+        """
         if who.id not in self.seats:
             self._note_seen(who, principal)
         refusal = enforcement.protocol_refusal(envelope, is_needed=needs_protocol)
@@ -438,7 +441,7 @@ class Room:
     async def publish(
         self, envelope: Envelope, who: Participant, principal: str, *, needs_protocol: bool = True
     ) -> EnvelopeRefusal | None:
-        """Receive an envelope and wait until it is delivered. Return why it was refused or lost, or None."""
+        """Check and queue an envelope, and wait until it is delivered. Return why it was refused or lost, or None."""
         delivered: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
 
         def settle(failure: EnvelopeRefusal | None) -> None:
@@ -450,7 +453,9 @@ class Room:
     def compose(
         self, kind: str, sender: str, to: tuple[str, ...], payload: bytes, correlation_id: str | None = None
     ) -> Envelope | EnvelopeRefusal:
-        """Create an envelope and check it like one from outside: size and depth limits hold for everyone."""
+        """Create an envelope. Return a refusal if it exceeds the limits on size and depth, which also apply to
+        envelopes of the node.
+        """
         stamp = self.stamp()
         envelope = Envelope(
             id=stamp.id,
@@ -464,7 +469,7 @@ class Room:
         return decode_untrusted(encode(envelope), self.settings.max_envelope_bytes)
 
     def _find_refusal(self, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
-        """Check an envelope in the order of X-5.3-1, so that each bad envelope has one predictable error."""
+        """Check an envelope in the order of X-5.3-1. Return the first refusal, or None if it may be published."""
         request = self._known.find_request(envelope.correlation_id, who.id)
         return (
             enforcement.kind_refusal(envelope, self.settings)
@@ -479,7 +484,9 @@ class Room:
     def _find_rate_refusal(
         self, envelope: Envelope, who: Participant, request: OpenRequest | None
     ) -> EnvelopeRefusal | None:
-        """Check the rate limits. The one reply of a full participant to a request does not count (X-N-4)."""
+        """Return a refusal if a rate limit is exceeded, otherwise None. A full participant's one reply to a request
+        does not count (X-N-4).
+        """
         if who.id == OWN:
             return None  # what the node asks is bounded by who is here
         is_answer = envelope.kind == MCP and request is not None and request.awaits(who.id)
@@ -489,7 +496,7 @@ class Room:
         return window.refused(_counted(envelope), self.settings.per_min, self._clock.now(), envelope.id)
 
     def _window(self, participant: str) -> RateWindow:
-        """Return the rate window of a participant. Idle windows are forgotten when there are too many."""
+        """Return the rate window of a participant. If there are too many windows, idle ones are deleted."""
         if participant not in self._rates and len(self._rates) >= RATES_MAX:
             now = self._clock.now()
             self._rates = {id: window for id, window in self._rates.items() if not window.is_idle(now)}
@@ -502,7 +509,7 @@ class Room:
         return self._rates.get(participant) or RateWindow()
 
     def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: EnvelopeRefusal) -> None:
-        """Record a refusal, and tell the room of a privilege violation if its settings ask for that (X-5.3-2)."""
+        """Record a refusal. Announce privilege violations in the room if its settings ask for that (X-5.3-2)."""
         if refusal.code == "rate_limited" or not self._is_recorded(who.id):
             return  # a flood is not written down line by line
         self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)  # X-7.1-2
@@ -515,7 +522,7 @@ class Room:
             self._announce(gateway_messages.system_event(self.stamp(), {**event, "kind": envelope.kind}))
 
     def _is_recorded(self, participant: str) -> bool:
-        """Return whether one more refusal of a participant is recorded: at most RECORDED_MAX in a minute are."""
+        """Return whether one more refusal of a participant should be recorded. At most RECORDED_MAX per minute are."""
         window = self._refused.setdefault(participant, deque(maxlen=RECORDED_MAX))
         now = self._clock.now()
         if len(window) == RECORDED_MAX and window[0] > now - MINUTE_S:
@@ -524,7 +531,9 @@ class Room:
         return True
 
     def notices(self, envelope: Envelope, to: str) -> Iterable[Envelope]:
-        """Yield what the sender of a published envelope should know at once instead of waiting (X-4-8, X-3.1-5)."""
+        """Yield warnings for the sender of a published envelope, for example that a recipient is absent (X-4-8,
+        X-3.1-5).
+        """
         named = envelope.to or ()
         request = self._known.find_request(envelope.correlation_id, to)
         # A requester that is absent receives the answer all the same: through the namespace, or by reading history.
@@ -543,23 +552,21 @@ class Room:
     # What the gateway says
 
     def stamp(self) -> Stamp:
-        """Return a new id and the time, for a message of the gateway."""
+        """Return a new id and the current time for a gateway message."""
         return Stamp(str(uuid.uuid4()), rfc3339_ms(self._clock.wall()))
 
     def announce(self, payload: dict[str, Any], *, answers: str) -> None:
-        """Publish and store an event of the gateway for everyone, so that later readers see it too."""
+        """Publish and store a gateway event for everyone, so that it also appears in the history."""
         envelope = gateway_messages.system_event(self.stamp(), payload, answers=answers)
         self._known.add(envelope, GATEWAY)
         self.timeline.add(envelope, is_stored=True, received_at=self._clock.wall())
 
     def tell(self, participant: str, refusal: EnvelopeRefusal) -> None:
-        """Send the refusal of an envelope to its sender alone."""
+        """Send the refusal of an envelope only to its sender."""
         self.timeline.add(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
 
     def _announce(self, envelope: Envelope, but: Connected | None = None) -> None:
-        """Queue an event of the gateway that is delivered but not stored. `but` is a connection that must not receive
-        it.
-        """
+        """Queue a gateway event that is delivered but not stored. The connection `but` does not receive it."""
         if but is not None:
             but.since = self.timeline.numbered + 2  # a new connection does not receive its own join
         self.timeline.add(envelope)
@@ -567,26 +574,28 @@ class Room:
     # What the timeline tells
 
     def recipients(self, delivery: Delivery) -> list[Connected]:
-        """Return the connections that receive a delivery at this moment. Later connections read it from history."""
+        """Return the connections that receive a delivery now. Connections that join later read it from the history."""
         seats = self.seats
         if delivery.only is not None:
             return list(seats[delivery.only].connections) if delivery.only in seats else []
         return [connection for seat in seats.values() for connection in seat.connections]
 
     def on_delivered(self, delivery: Delivery) -> None:
-        """Pass on an envelope that everyone here has received. Only the replica at which it was sent tracks it."""
+        """Publish a delivered envelope on the node's feeds. Only the replica that received it from its sender also
+        tracks it as a proposal.
+        """
         if delivery.sequence and delivery.principal and delivery.envelope.kind != CHAT:
             self._tracker.on_published(self, delivery.envelope, delivery.principal)
         if delivery.sequence:
             self._feeds.published.publish((self, delivery))
 
     def on_restored(self, envelope: Envelope, received_at: float) -> None:
-        """Track a proposal that was published before the start."""
+        """Track a proposal that was published before the node started."""
         if envelope.kind == PROPOSAL:
             self._tracker.recover(self, envelope, received_at)
 
     def on_replicated(self, envelope: Envelope, received_at: float) -> None:
-        """Count and track an envelope that another replica published."""
+        """Count an envelope that another replica published, and pass it to the tracker."""
         sender = envelope.sender or ""
         if sender == GATEWAY:
             return
@@ -596,7 +605,7 @@ class Room:
         self._tracker.on_replicated(self, envelope, received_at)
 
     def on_lost(self, envelope: Envelope) -> None:
-        """Release a proposal that could not be stored."""
+        """Stop counting a proposal that could not be stored."""
         if envelope.kind == PROPOSAL:
             self._tracker.on_lost(self, envelope)
 

@@ -46,7 +46,7 @@ _NEWER: Final = Manner(capabilities={}, first=Era.MODERN, patience_s=GREET_S)
 
 
 class _Present(Connector):
-    """A connector for a participant that is already present: nothing is launched or dialled, it is only greeted."""
+    """A connector for a participant that is already present. It starts no process and opens no connection."""
 
     async def connect(self, start: AsyncExitStack) -> None:
         try:
@@ -58,8 +58,8 @@ class _Present(Connector):
 class ParticipantKeeper(ServerKeeper):
     """The keeper of the link to one participant.
 
-    The room decides when there is a session: `greet` begins one when the participant joins or comes back, `rest`
-    suspends it, `cut` ends it. Nothing is restarted here.
+    The room decides when a session exists: `greet` begins one when the participant joins or returns, `rest` suspends
+    it, and `cut` ends it. The keeper itself restarts nothing.
     """
 
     link: ParticipantLink
@@ -86,11 +86,11 @@ class ParticipantKeeper(ServerKeeper):
         return False
 
     async def restart(self) -> None:
-        """Greet the participant again."""
+        """Start a new session with the participant."""
         self.greet()
 
     def greet(self) -> None:
-        """Start the session with a participant that joined or came back."""
+        """Start the session with a participant that joined or returned."""
         self.rest()
         self.start()
 
@@ -111,13 +111,13 @@ class ParticipantKeeper(ServerKeeper):
             self.greet()
 
     def on_unreachable(self, link: ConnectedLink) -> None:
-        """Do nothing: the room decides who is present."""
+        """Do nothing, because the room decides who is present."""
 
     async def stop(self) -> None:
         self.cut(LEFT)
 
     def cut(self, reason: str) -> None:
-        """End the session of a participant that has left; calls that wait fail now."""
+        """End the session of a participant that has left. Waiting calls fail immediately."""
         self._stopping = True
         self.rest()
         self.subscriptions.hang_up()
@@ -139,7 +139,7 @@ ROOMS: Final = "rooms"  # the segment above all of them
 
 
 class RoomLinks:
-    """The links to all participants of all rooms."""
+    """The links to the participants of all rooms."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class RoomLinks:
         rooms.changed.subscribe(self._on_rooms_changed)
 
     async def open(self) -> None:
-        """Do nothing: links are made when participants join."""
+        """Do nothing, because links are created when participants join."""
 
     async def close(self) -> None:
         for room in list(self._by_room):
@@ -175,7 +175,7 @@ class RoomLinks:
     # What rooms say
 
     def _on_published(self, event: tuple[Room, Delivery]) -> None:
-        """Pass an `mcp` envelope to the link of its sender, which knows whether it answers a call."""
+        """Pass an `mcp` envelope to the link of its sender, where it may be the reply to a call."""
         room, delivery = event
         envelope = delivery.envelope
         if envelope.kind != MCP or envelope.sender is None:
@@ -186,7 +186,7 @@ class RoomLinks:
             keeper.link.on_envelope(envelope)
 
     def _on_presence(self, event: tuple[Room, str]) -> None:
-        """Give a participant a link, suspend it, or remove it, after its presence or privilege changed."""
+        """Create, suspend or remove the link of a participant after its presence or privilege changed."""
         room, participant = event
         if self._rooms.is_stopping:
             return
@@ -202,7 +202,9 @@ class RoomLinks:
         self._name_all(room)
 
     def _on_rooms_changed(self, _: None) -> None:
-        """Remove links that the new settings forbid, create those that they allow, and list all tools again."""
+        """Remove the links that changed settings no longer allow, create those that they now allow, and list all tools
+        again.
+        """
         for room in [room for room in self._by_room if self._rooms.by_topic.get(room.topic) is not room]:
             self._leave_all(room)
         for room in self._rooms.by_topic.values():
@@ -230,8 +232,8 @@ class RoomLinks:
         return hears and may_answer and seat.participant.id != OWN and self._rooms.may_anyone_join(room)
 
     def is_held(self, room: Room, participant: str, tool: str) -> bool:
-        """Return whether a call of this tool is held for a person. For an unlisted tool, return whether irreversible
-        calls are held.
+        """Return whether a call of this tool is held for approval by a person. For an unlisted tool, return whether
+        irreversible calls are held.
         """
         if participant == OWN:
             return False  # its own gate sees to it
@@ -245,7 +247,7 @@ class RoomLinks:
         return routes[0].is_held if routes else self._current.plan.gate.mode != "open"
 
     def _name_all(self, room: Room) -> None:
-        """Give everyone in a room who may have a link one, under the name that follows from who is present."""
+        """Give every eligible participant of a room a link. Its name depends on which participants are present."""
         seats = {id: seat for id, seat in room.seats.items() if self._may_have_link(room, seat)}
         topic = resolve_locals([*self._rooms.by_topic]).local_names.get(room.topic)
         if topic is None:
@@ -261,7 +263,7 @@ class RoomLinks:
                 self._join(room, seats[participant], path)
 
     def _join(self, room: Room, seat: Seat, path: tuple[str, ...]) -> None:
-        """Create the link of a participant and greet it."""
+        """Create the link of a participant and start its session."""
         participant, members = seat.participant, RoomMembers(self._rooms, room)
         clock = self._connector_parts.clock
         keeper = ParticipantKeeper(
@@ -282,7 +284,7 @@ class RoomLinks:
             self._leave(room, participant)
 
     def _leave(self, room: Room, participant: str) -> None:
-        """Remove the link of a participant; calls that wait fail now."""
+        """Remove the link of a participant. Waiting calls fail immediately."""
         keepers = self._by_room[room]
         keeper = keepers.pop(participant)
         if not keepers:

@@ -56,11 +56,11 @@ Reason = Annotated[str, Meta(description="Why, for people.", max_length=2000)]
 
 
 class NoArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of `rooms.list`: none."""
+    """The empty arguments of `rooms.list`."""
 
 
 class RoomArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of tools that only need to know the room."""
+    """The arguments of tools that need only the topic of a room."""
 
     topic: Topic
 
@@ -111,7 +111,7 @@ class RejectArguments(WithdrawArguments, frozen=True, forbid_unknown_fields=True
 
 
 class RoomMember(msgspec.Struct, frozen=True):
-    """A client in a room that it may join, present or not."""
+    """A client and a room that it may join, with the participant as which it acts there."""
 
     room: Room
     participant: Participant
@@ -120,7 +120,7 @@ class RoomMember(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """The operations of the tools `rooms.*`.
+    """The operations behind the tools `rooms.*`.
 
     `is_held` returns whether a call of a participant's tool is held for a person in the namespace.
     """
@@ -130,7 +130,7 @@ class Participation:
     is_held: Callable[[Room, str, str], bool]  # a room, a participant, and the name of its tool there
 
     def may_join_any(self, principal: str) -> bool:
-        """Return whether a client is a member of any room, removed or not: a removed client learns so when it joins."""
+        """Return whether a client is a member of any room. Removed clients count; they are refused when they join."""
         return any(self.rooms.is_member(room, principal) for room in self.rooms.by_topic.values())
 
     async def perform(self, name: str, principal: str, arguments: Any) -> Json | EnvelopeRefusal:
@@ -142,7 +142,9 @@ class Participation:
         return member if isinstance(member, EnvelopeRefusal) else await operation(self, member, arguments)
 
     def _admit(self, topic: str, principal: str) -> RoomMember | EnvelopeRefusal:
-        """Return a client as the member of a room, and renew its lease. To a non-member the room is unknown."""
+        """Return the member that a client is in a room, and renew its lease. A non-member gets the same refusal as for
+        an unknown room.
+        """
         room = self.rooms.by_topic.get(topic)
         if room is None or not self.rooms.is_member(room, principal):
             return EnvelopeRefusal(
@@ -155,14 +157,16 @@ class Participation:
         return RoomMember(room, participant, principal)
 
     def _find_exclusion(self, member: RoomMember) -> EnvelopeRefusal | None:
-        """Return why a client is no longer a member of the room: an admin may have removed it while it waited."""
+        """Return a refusal if the client is no longer a member, because an admin may have removed it during a wait.
+        Otherwise return None.
+        """
         again = self._admit(member.room.topic, member.principal)
         return again if isinstance(again, EnvelopeRefusal) else None
 
     # Presence
 
     def list_rooms(self, principal: str) -> Json:
-        """Return the rooms that a client may join, and who it is in each."""
+        """Return the rooms that a client may join, with its participant id in each."""
         rooms = [room for room in self.rooms.by_topic.values() if self.rooms.may_join(room, principal)]
         return {
             "rooms": [
@@ -196,7 +200,9 @@ class Participation:
     # Messages
 
     async def read(self, member: RoomMember, arguments: ReadArguments) -> Json | EnvelopeRefusal:
-        """Return messages after a cursor, or the newest ones, and the proposals that wait."""
+        """Return the messages after a cursor or, without one, the newest messages. Also return the waiting
+        proposals.
+        """
         room, timeline = member.room, member.room.timeline
         readable_after = await self.rooms.readable_after(room, member.participant.id)
         if room.settings.history_visibility == "none":
@@ -240,7 +246,7 @@ class Participation:
     async def _publish(
         self, member: RoomMember, kind: str, payload: Json, to: tuple[str, ...]
     ) -> Json | EnvelopeRefusal:
-        """Publish an envelope of a client, and return its id with the recipients that are absent."""
+        """Publish an envelope of a client. Return its id, and the recipients that are not present."""
         room = member.room
         envelope = room.compose(kind, member.participant.id, to, msgspec.json.encode(payload))
         if isinstance(envelope, EnvelopeRefusal):
@@ -255,7 +261,7 @@ class Participation:
     # Proposals
 
     async def propose(self, member: RoomMember, arguments: ProposeArguments) -> Json | EnvelopeRefusal:
-        """Publish the proposal of a tool call, and wait a moment for a decision."""
+        """Publish a tool call as a proposal, and wait briefly for a decision."""
         room = member.room
         payload: Json = {"method": TOOLS_CALL, "params": {"name": arguments.tool, "arguments": arguments.arguments}}
         if arguments.reason is not None:
@@ -275,7 +281,7 @@ class Participation:
         return {"topic": room.topic, "proposalId": published["id"], **status}
 
     async def fulfil(self, member: RoomMember, arguments: FulfilArguments) -> Json | EnvelopeRefusal:
-        """Carry out a proposal, unless the gate of the namespace holds the same call for a person."""
+        """Carry out a proposal, unless the gate holds the same call for approval by a person."""
         proposals, topic, proposal_id = self.rooms.proposals, arguments.topic, arguments.proposal_id
         approval = await proposals.find(topic, proposal_id)
         if approval is not None and approval.target is not None and approval.method == TOOLS_CALL:
@@ -329,7 +335,7 @@ def _describe_decision(arguments: WithdrawArguments, decided: Approval | Envelop
 
 
 class RoomTool(msgspec.Struct, frozen=True):
-    """The declaration of a tool `rooms.*`."""
+    """The declaration of one tool `rooms.*`."""
 
     description: str
     arguments: type[msgspec.Struct]
@@ -339,7 +345,7 @@ class RoomTool(msgspec.Struct, frozen=True):
 
 @cache
 def input_schema(arguments: type[msgspec.Struct]) -> Json:
-    """Return a short JSON Schema of the arguments: many models read it with every request."""
+    """Return a short JSON Schema for the arguments. It is short because models read it with every request."""
     _, components = msgspec.json.schema_components((arguments,), ref_template="{name}")
     schema: Json = components[arguments.__name__]
     properties = {}
@@ -394,7 +400,7 @@ TOOLS: Final = {
 
 
 class _AnyRoom:
-    """The clients that may join at least one room."""
+    """The set of clients that may join at least one room."""
 
     name = ""  # no topic
 
@@ -406,7 +412,7 @@ class _AnyRoom:
 
 
 class RoomTools:
-    """The link with the tools `rooms.*`, which is in the namespace while there are rooms."""
+    """The link that offers the tools `rooms.*`. It is in the namespace while any room exists."""
 
     def __init__(
         self,
@@ -441,7 +447,7 @@ class RoomTools:
             self._catalog.place(local_items(self._link, self._root_segment))
 
     def _local_tool(self, name: str, tool: RoomTool) -> LocalTool:
-        """Return a tool of the node that decodes its arguments and performs its operation."""
+        """Return a local tool that decodes its arguments and performs the operation `name`."""
 
         async def call(principal: str, arguments: bytes) -> ToolResult:
             reply: Json | EnvelopeRefusal
@@ -470,7 +476,7 @@ class RoomTools:
 
 
 class RoomResources:
-    """A link with one resource for each room, and the notification of subscribers."""
+    """The links that offer each room as a resource. They also notify the subscribers of that resource."""
 
     def __init__(
         self,
@@ -503,7 +509,7 @@ class RoomResources:
             await link.close()
 
     def _update_links(self, _: None) -> None:
-        """Give each room one link, under the name that it has now."""
+        """Give each room a link under its current name."""
         local_names = resolve_locals([*self._rooms.by_topic]).local_names
         for room, link in list(self._links.items()):
             is_as_before = link.path == (ROOMS, local_names.get(room.topic))
@@ -516,7 +522,7 @@ class RoomResources:
                 self._catalog.place(local_items(link, None))
 
     def _new_link(self, local_name: str, room: Room) -> LocalLink:
-        """Return the link with the resource of one room, for its members."""
+        """Return a link that offers one room as a resource to its members."""
 
         async def read(principal: str) -> str | Refusal:
             messages = await self._participation.perform("read", principal, ReadArguments(topic=room.topic))
@@ -536,7 +542,7 @@ class RoomResources:
         return LocalLink((ROOMS, local_name), self._events, self._clock, resources=(resource,), members=members)
 
     def _notify(self, room: Room) -> None:
-        """Notify the subscribers of a room, unless that was done less than PACE_S ago; then do it later."""
+        """Notify the subscribers of a room. If the last notification is less than PACE_S ago, do it later."""
         link = self._links.get(room)
         if link is None or room in self._pauses:
             self._with_news.add(room)

@@ -68,7 +68,7 @@ REMOVED_HINT: Final = f"{REMOVED_WHY}; one lets you in again by interlock rooms 
 
 
 class PrivilegeGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision of an admin about a participant's privilege in one room."""
+    """An admin's decision about the privilege of a participant in one room."""
 
     privilege: Privilege
     by: str
@@ -81,14 +81,14 @@ class PrivilegeGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a room that an operator or a connection created."""
+    """The stored record of a room that an operator or a connection created."""
 
     by: str
     at: float
 
 
 class PrivilegeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of a participant's privilege."""
+    """The result of changing a participant's privilege."""
 
     participant: str
     old: Privilege
@@ -97,9 +97,9 @@ class PrivilegeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoomRegistry:
-    """The rooms of a node, and the decisions of admins about their participants.
+    """The rooms of a node, and the decisions of admins about participants.
 
-    Decisions are made one after the other (`_deciding`), because each rests on the one before.
+    Decisions are made one at a time (`_deciding`), because each depends on the result of the previous decision.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class RoomRegistry:
         self.is_stopping = False
 
     async def open(self) -> None:
-        """Read grants, rooms and joins, and open every room. Raises StoreError."""
+        """Read grants, created rooms and records, and open every room. Raise StoreError if that fails."""
         now = self._clock.wall()
         self.proposals.load()
         await self.records.open()
@@ -158,7 +158,7 @@ class RoomRegistry:
         self.proposals.start()
 
     def hang_up(self) -> None:
-        """Close all connections because the node stops. Participants may come back and resume."""
+        """Close all connections because the node is stopping. Participants may reconnect and resume afterwards."""
         self.is_stopping = True
         for room in self.by_topic.values():
             for participant in list(room.seats):
@@ -185,8 +185,8 @@ class RoomRegistry:
             await asyncio.sleep(FORGET_EVERY_S)
 
     async def replan(self, plan: Plan) -> None:
-        """Apply a changed configuration, starting with the next envelope. A room that is no longer declared is
-        closed, its history kept.
+        """Apply a changed configuration, starting with the next envelope. A room that is no longer declared is closed,
+        and its history is kept.
         """
         self._plan = plan
         wanted = self._list_topics(plan)
@@ -206,7 +206,7 @@ class RoomRegistry:
         self.changed.publish(None)
 
     def _list_topics(self, plan: Plan) -> list[str]:
-        """Return the topics of all rooms, declared ones first."""
+        """Return the topics of all rooms. Declared rooms come first."""
         return [*dict.fromkeys([*(entry.topic for entry in plan.room), *self._created])]
 
     def _settings(self, topic: str) -> RoomSettings:
@@ -214,7 +214,7 @@ class RoomRegistry:
         return room_settings(self._plan.rooms, written)
 
     async def _open_room(self, topic: str) -> Room:
-        """Construct and open a room, with the connections that other replicas hold to it."""
+        """Construct and open a room, including its connections to other replicas."""
         history = History(self._store, topic)
         granted = partial(self._find_granted_privilege, topic)
         parts = SharedRoomParts(
@@ -260,7 +260,7 @@ class RoomRegistry:
         return any(entry.topic == topic for entry in self._plan.room)
 
     async def create(self, topic: str, by: str) -> Room | None:
-        """Create a room, or return None if the topic exists. Raises StoreError."""
+        """Create a room. Return None if the topic already exists. Raise StoreError if writing fails."""
         async with self._creating:
             if topic in self.by_topic:
                 return None
@@ -273,7 +273,7 @@ class RoomRegistry:
             return room
 
     async def find_or_create_room(self, topic: str, principal: str) -> Room | None:
-        """Return the room of a topic; with `auto_create` a missing room is created."""
+        """Return the room of a topic, or None. With `auto_create`, create a missing room."""
         room = self.by_topic.get(topic)
         may_create = self._plan.rooms.auto_create and len(self.by_topic) < ROOMS_MAX
         if room is None and may_create and is_topic(topic) and not self.is_stopping:
@@ -286,11 +286,11 @@ class RoomRegistry:
     # Who may come in
 
     def may_join(self, room: Room, principal: str) -> bool:
-        """Return whether a client may join. Tokens for the room are checked by the endpoint."""
+        """Return whether a client may join a room. Room tokens are checked by the endpoint instead."""
         return self.is_member(room, principal) and self.find_removal(room, participant_of(principal)) is None
 
     def is_member(self, room: Room, principal: str) -> bool:
-        """Return whether the configuration or a grant makes a client a member, removed or not."""
+        """Return whether the configuration or a grant makes a client a member. A removed client still counts."""
         settings = room.settings
         if settings.mode in ("open", "observe") and not settings.members and not settings.full:
             return True
@@ -300,12 +300,12 @@ class RoomRegistry:
         return grant is not None and grant.admits
 
     def is_listed(self, principal: str) -> bool:
-        """Return whether the lists of any room name a principal."""
+        """Return whether the configured lists of any room contain a principal."""
         lists = ((*room.settings.members, *room.settings.full) for room in self.by_topic.values())
         return any(matches_any(principal, patterns) for patterns in lists)
 
     def may_anyone_join(self, room: Room) -> bool:
-        """Return whether any client may join a room. Tokens for the room do not count."""
+        """Return whether every client may join a room. Room tokens are not considered."""
         settings = room.settings
         if settings.members or settings.full or settings.mode in ("open", "observe"):
             return True
@@ -314,13 +314,15 @@ class RoomRegistry:
     def determine_privilege(
         self, room: Room, participant: str, principal: str, of_token: Privilege | None
     ) -> AssignedPrivilege:
-        """Determine the privilege of a participant that connects (X-5.1-4)."""
+        """Determine the privilege of a connecting participant (X-5.1-4). `of_token` is the privilege in its room token,
+        if any.
+        """
         is_full = matches_any(principal, room.settings.full)
         granted = self._find_granted_privilege(room.topic, participant)
         return assign_privilege(room.settings.mode, granted=granted, of_token=of_token, is_known_full=is_full)
 
     def participant(self, room: Room, principal: str) -> Participant:
-        """Return the participant that a client is in a room, present or not."""
+        """Return the participant that represents a client in a room, whether or not it is present."""
         id = participant_of(principal)
         seat = room.seats.get(id)
         if seat is not None and seat.principal == principal:
@@ -328,7 +330,9 @@ class RoomRegistry:
         return Participant(id=id, privilege=self.determine_privilege(room, id, principal, None).privilege)
 
     async def readable_after(self, room: Room, participant: str) -> int:
-        """Return the sequence after which a participant may read. Raises StoreError."""
+        """Return the sequence number after which a participant may read the history. Raise StoreError if reading
+        fails.
+        """
         if room.settings.history_visibility != "since_join":
             return 0 if room.settings.history_visibility == "all" else room.timeline.delivered
         key = f"{room.topic}\n{participant}"
@@ -346,13 +350,15 @@ class RoomRegistry:
         return grant.beneath if self._is_over(grant) else grant.privilege
 
     def _is_over(self, grant: PrivilegeGrant) -> bool:
-        """Return whether the time of a grant is over."""
+        """Return whether a grant has expired."""
         return grant.until is not None and self._clock.wall() >= grant.until
 
     # What admins do
 
     def find_privilege(self, room: Room, participant: str) -> Privilege | None:
-        """Return the privilege of a participant that is or was present, sent something, or has a grant; else None."""
+        """Return the privilege of a participant that is or was present, sent something, or has a grant. Return None for
+        any other.
+        """
         seat = room.seats.get(participant)
         if seat is not None:
             return seat.participant.privilege
@@ -363,7 +369,7 @@ class RoomRegistry:
         return grant if grant is not None and grant.is_removal else None
 
     def list_removals(self, room: Room) -> list[tuple[str, PrivilegeGrant]]:
-        """Return the removed participants and the decisions that removed them."""
+        """Return the ids of removed participants with the decisions that removed them."""
         prefix = f"{room.topic}\n"
         removals = [(key, grant) for key, grant in self._grants.items() if grant.is_removal and key.startswith(prefix)]
         return [(key.removeprefix(prefix), grant) for key, grant in sorted(removals, key=lambda item: item[0])]
@@ -379,7 +385,7 @@ class RoomRegistry:
         until: float | None = None,
         reason: str = "",
     ) -> PrivilegeChange | None:
-        """Promote or demote a participant; return None if it is unknown. Raises StoreError.
+        """Promote or demote a participant. Return None if it is unknown. Raise StoreError if writing fails.
 
         Without `lasts` the change holds only while the participant is present.
         """
@@ -410,15 +416,18 @@ class RoomRegistry:
         until: float | None = None,
         before: Privilege | None = None,
     ) -> None:
-        """Store a privilege that counts from the next connection on. Raises StoreError."""
+        """Store a privilege that takes effect at the participant's next connection. Raise StoreError if writing
+        fails.
+        """
         async with self._deciding:
             await self._grant(room, participant, privilege, by, until, before)
 
     async def admit(self, room: Room, participant: str, by: str) -> bool:
-        """Give a participant full privilege without an end, and make it a member whatever the room's lists contain
-        (X-8-3). Raise StoreError.
+        """Give a participant full privilege permanently, and make it a member even if the room's lists do not contain
+        it (X-8-3).
 
-        Return whether this changed anything. A demotion or removal by an admin stays in effect.
+        Return whether this changed anything. A demotion or removal by an admin stays in effect. Raise StoreError if
+        writing fails.
         """
         async with self._deciding:
             earlier = self._grants.get(f"{room.topic}\n{participant}")
@@ -442,7 +451,7 @@ class RoomRegistry:
         *,
         admits: bool = False,
     ) -> None:
-        """Store a grant. It keeps the membership and the lasting privilege of the grant before it."""
+        """Store a grant. It keeps the membership and the permanent privilege of the previous grant."""
         earlier, at = self._grants.get(f"{room.topic}\n{participant}"), self._clock.wall()
         grant = PrivilegeGrant(
             privilege=privilege,
@@ -456,7 +465,7 @@ class RoomRegistry:
         await self._store_grant(room, participant, grant)
 
     def _lasting_privilege(self, grant: PrivilegeGrant) -> Privilege | None:
-        """Return the privilege that an admin decided without an end, or None."""
+        """Return the privilege that an admin granted permanently, or None."""
         return grant.beneath if grant.until is not None else grant.privilege
 
     async def _store_grant(self, room: Room, participant: str, grant: PrivilegeGrant) -> None:
@@ -465,7 +474,7 @@ class RoomRegistry:
         self._set_grant(key, grant)
 
     def _set_grant(self, key: str, grant: PrivilegeGrant) -> None:
-        """Let a stored grant count, and publish a change if it alters who may join."""
+        """Apply a stored grant. Publish a change if it affects who may join."""
         earlier = self._grants.get(key)
         self._grants[key] = grant
         timer = self._ends.pop(key, None)
@@ -476,7 +485,7 @@ class RoomRegistry:
             self.changed.publish(None)  # the namespace shows a room to those who may join it
 
     def _schedule_end(self, key: str, grant: PrivilegeGrant) -> None:
-        """Schedule the end of a grant that has one, also if its time is already over.
+        """Schedule the expiry of a temporary grant, even if it has already expired.
 
         Whether it is over is decided only when the timer fires. A grant may expire while it is written to the store,
         and a timer may fire a moment early; if the time was also judged here, such a grant would never end.
@@ -486,7 +495,7 @@ class RoomRegistry:
             self._ends[key] = asyncio.get_running_loop().call_later(left_s, self._end_if_over, key, grant)
 
     def _end_if_over(self, key: str, grant: PrivilegeGrant) -> None:
-        """Take back what an expired grant gave to a participant that is here."""
+        """Restore the previous privilege of a present participant if its grant has expired."""
         if not self._is_over(grant):
             self._schedule_end(key, grant)
             return
@@ -499,11 +508,11 @@ class RoomRegistry:
             self.audit.add(event, topic, GATEWAY, "ok", participant=participant, reason=reason)
 
     def open_topics(self) -> tuple[str, ...]:
-        """Return the rooms in which everyone is full without a decision of an admin (X-6.1-2)."""
+        """Return the rooms in which every participant is full without an admin's decision (X-6.1-2)."""
         return tuple(topic for topic, room in self.by_topic.items() if room.settings.mode == "open")
 
     async def remove(self, room: Room, participant: str, by: str) -> int | None:
-        """Close the connections of a participant and keep it out until an admin promotes or demotes it (X-5.1-6).
+        """Close the connections of a participant and exclude it until an admin promotes or demotes it (X-5.1-6).
 
         Return how many connections were closed, or None if there is no such participant. Raise StoreError.
         """
@@ -528,13 +537,13 @@ class RoomRegistry:
 
 
 def _warn_if_open(room: Room) -> None:
-    """Log a warning about a room in which everyone is full, whenever it opens (X-6.1-2)."""
+    """Log a warning when a room opens in which every participant is full (X-6.1-2)."""
     if room.settings.mode == "open":
         log.warning("room %s is open: everyone who may join is full there", room.topic)  # X-6.1-2
 
 
 def define_room_metrics(metrics: Metrics, rooms: RoomRegistry) -> None:
-    """Define the metrics of rooms. All of them have the label `room`."""
+    """Define the metrics of rooms. Each has the label `room`."""
     index = rooms.proposals.index
 
     def per_room(measure: Callable[[Room], int]) -> Callable[[], list[Sample]]:

@@ -45,7 +45,7 @@ TOLD_BYTES: Final = 512 * 1024  # of records in one message
 
 
 class StoredEnvelope(msgspec.Struct, frozen=True):
-    """An envelope as it was read from the store. `data` are the bytes that participants received."""
+    """An envelope read from the store. `data` holds the bytes that participants received."""
 
     sequence: int
     received_at: float
@@ -69,14 +69,14 @@ class History:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether other replicas append too. In that case deliveries come from `follow` alone."""
+        """Return whether other replicas also append. If so, envelopes are delivered only when `follow` yields them."""
         return self._replication is not None
 
     async def append(self, accepted: Sequence[tuple[str, float, bytes]]) -> list[int]:
-        """Store envelopes, each given as id, time of receipt and bytes.
+        """Store envelopes, each given as its id, time of receipt and bytes.
 
-        Return the sequence of each, or 0 for an id that another replica took. Raises StoreError: then none is stored,
-        or `follow` delivers those that are.
+        Return the sequence number of each, or 0 for an id that another replica has already stored. On StoreError,
+        either none is stored, or `follow` yields those that are.
         """
         if self._replication is not None:
             each = [(id, b"%.3f %b\n%b" % (at, self.own, data)) for id, at, data in accepted]
@@ -85,26 +85,28 @@ class History:
         return list(range(last - len(accepted) + 1, last + 1))
 
     def follow(self, after: int) -> Following[Record] | None:
-        """Return what any replica appends, or None if there is only one."""
+        """Return an iterator over the records that any replica appends, or None if there is only one replica."""
         return None if self._replication is None else self._replication.follow(self._stream, after)
 
     async def last(self) -> int:
         return await self._streams.last(self._stream)
 
     async def read(self, after: int, upto: int, limit: int = READ_MAX) -> list[StoredEnvelope]:
-        """Return stored envelopes after one sequence and up to another, oldest first. Raises StoreError."""
+        """Return the stored envelopes after one sequence number and up to another, oldest first. Raise StoreError if
+        reading fails.
+        """
         after = max(after, self._forgotten)
         records = await self._streams.read(self._stream, after, min(limit, max(0, upto - after)))
         return [stored(record) for record in records if record.sequence <= upto]
 
     async def trim(self, upto: int) -> None:
-        """Delete records up to a sequence."""
+        """Delete the records up to a sequence number."""
         await self._streams.trim(self._stream, upto)
         self._forgotten = max(upto, self._forgotten)
 
 
 def limit_bytes(records: list[StoredEnvelope], most: int = TOLD_BYTES) -> list[StoredEnvelope]:
-    """Return the first records that fit into one message, at least one."""
+    """Return the first records that together fit into one message, but at least one record."""
     size = 0
     for number, record in enumerate(records):
         size += len(record.data)
@@ -114,7 +116,7 @@ def limit_bytes(records: list[StoredEnvelope], most: int = TOLD_BYTES) -> list[S
 
 
 def stored(record: Record) -> StoredEnvelope:
-    """Decode a record. An unreadable record gets the time 0 and no data."""
+    """Decode a record of the store. An unreadable record becomes an envelope with time 0 and no data."""
     head, _, data = record.data.partition(b"\n")
     at, _, by = head.partition(b" ")
     try:
@@ -128,7 +130,7 @@ KNOWN_MIN: Final = 10_000
 
 
 class _Known(msgspec.Struct):
-    """The memory of one published envelope: enough to recognize a repetition, and the answers to a request."""
+    """The remembered data of one published envelope, used to recognize repeated envelopes and answers to a request."""
 
     digest: bytes
     sequence: int = 0  # 0: accepted, and not stored yet
@@ -139,7 +141,7 @@ class _Known(msgspec.Struct):
 
 
 class KnownEnvelopes:
-    """The ids of the newest envelopes of a room, by which repeated envelopes and answers are recognized.
+    """The ids of the newest envelopes of a room. They serve to recognize repeated envelopes and answers.
 
     An id that is older than the window may be published again. The window is at least as long as the history of the
     room, so such an envelope can no longer be read.
@@ -150,7 +152,7 @@ class KnownEnvelopes:
         self._by_id: dict[str, _Known] = {}
 
     def duplicate(self, envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
-        """Refuse an id that was published before, or return None."""
+        """Return a refusal if the envelope's id was already published, otherwise None."""
         earlier = self._by_id.get(envelope.id)
         if earlier is None:
             return None
@@ -161,7 +163,7 @@ class KnownEnvelopes:
         return EnvelopeRefusal("duplicate_id", message, {"identical": identical}, id=envelope.id)
 
     def add(self, envelope: Envelope, sender: str, sequence: int = 0) -> None:
-        """Remember an envelope. If it is an answer, note at its request who has answered."""
+        """Remember an envelope. If it answers a request, also record at the request who has answered."""
         entry = _Known(_digest(envelope, sender), sequence)
         if envelope.kind == MCP and envelope.to and is_request(envelope.payload):
             entry.by, entry.to, entry.rpc_id = sender, envelope.to, rpc_id(envelope.payload)
@@ -173,7 +175,7 @@ class KnownEnvelopes:
             del self._by_id[next(iter(self._by_id))]
 
     def place(self, id: str, sequence: int) -> None:
-        """Set the sequence of an envelope that was stored."""
+        """Set the sequence number of an envelope after it was stored."""
         entry = self._by_id.get(id)
         if entry is not None:
             entry.sequence = sequence
@@ -186,7 +188,7 @@ class KnownEnvelopes:
         return entry.sequence if entry is not None and entry.sequence else None
 
     def find_request(self, id: str | None, by: str) -> OpenRequest | None:
-        """Return the request that `id` names, as the participant `by` that may answer it sees it, or None."""
+        """Return the request with this id from the perspective of the participant `by`, who may answer it, or None."""
         entry = self._by_id.get(id or "")
         if entry is None or not entry.to:
             return None
@@ -211,7 +213,7 @@ _NOT_STORED: Final = EnvelopeRefusal("unavailable", "the room cannot store envel
 
 
 class Delivery(msgspec.Struct):
-    """An envelope on its way to all connections, encoded once for each protocol version."""
+    """An envelope to be delivered to all connections. It is encoded once per protocol version."""
 
     envelope: Envelope
     data: bytes
@@ -226,7 +228,9 @@ class Delivery(msgspec.Struct):
     _numbered: Envelope | None = None
 
     def text(self, protocol: str) -> bytes:
-        """Return the bytes for a connection that speaks this protocol. They are encoded once for all connections."""
+        """Return the bytes for a connection with this protocol version. They are encoded once and shared by all
+        connections.
+        """
         if protocol != V0:
             return self.data
         if not self._v0:
@@ -234,17 +238,18 @@ class Delivery(msgspec.Struct):
         return self._v0
 
     def sequence_event(self, stamp: Callable[[], Stamp]) -> Envelope:
-        """Return the event with the sequence number, which is the same for everyone."""
+        """Return the event that contains the sequence number. It is the same for all connections."""
         if self._numbered is None:
             self._numbered = gateway_messages.sequence(stamp(), self.sequence, self.envelope.id)
         return self._numbered
 
 
 class Timeline:
-    """The envelopes of a room in one order: queued, stored, delivered, trimmed.
+    """The ordered envelopes of a room. It queues, stores, delivers and deletes them.
 
-    `delivered` is the sequence up to which every connection here has received all envelopes; it never goes back.
-    `numbered` counts all deliveries, stored or not, so that a new connection can tell those before its join.
+    `delivered` is the sequence number up to which every local connection has received all envelopes; it never
+    decreases. `numbered` counts all deliveries, stored or not, so that a new connection can recognize those from before
+    it joined.
     """
 
     def __init__(self, room: "Room", history: History, clock: Clock) -> None:
@@ -264,7 +269,7 @@ class Timeline:
         self._news = asyncio.Event()
 
     async def open(self) -> None:
-        """Read which ids are taken, and follow other replicas. Raises StoreError."""
+        """Read the ids in use, and start to follow other replicas. Raise StoreError if that fails."""
         self.delivered = last = await self.history.last()
         first = await self.history.read(0, last, 1)
         self._oldest = first[0].sequence - 1 if first else last
@@ -284,7 +289,7 @@ class Timeline:
             self._background.begin(self._follow(self._following), f"room {self._room.topic}: what replicas publish")
 
     async def close(self) -> None:
-        """Store and deliver what is queued, then stop."""
+        """Store and deliver all queued envelopes, then stop."""
         if self._following is not None:
             self._following.close()
         if self._writer is not None:
@@ -301,7 +306,9 @@ class Timeline:
             self._writer = self._background.begin(self._write(), f"room {self._room.topic}")
 
     async def _write(self) -> None:
-        """Store and deliver batches until the queue is empty. In a shared store, `_follow` delivers what was stored."""
+        """Store and deliver batches until the queue is empty. With a shared store, `_follow` delivers the stored
+        envelopes instead.
+        """
         while self._queue:
             batch, self._queue = self._queue, []
             stored_deliveries = [delivery for delivery in batch if delivery.is_stored]
@@ -312,7 +319,7 @@ class Timeline:
             await self._deliver_all(batch)
 
     async def _store(self, deliveries: list[Delivery]) -> bool:
-        """Store a batch; return whether that succeeded. After a failure the senders have been told."""
+        """Store a batch. Return False if that failed; the senders have then been notified."""
         try:
             if self._is_cut_off:
                 raise Unavailable("what is published can no longer be followed; restart this node")
@@ -331,7 +338,7 @@ class Timeline:
         return True
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
-        """Deliver envelopes to every connection, and let other tasks run after each few of them."""
+        """Deliver envelopes to every connection. Regularly let other tasks run in between."""
         count, per_turn = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
         for delivery in batch:
             if delivery.sequence:
@@ -358,7 +365,7 @@ class Timeline:
                 log.warning("room %s: old envelopes could not be removed: %s", self._room.topic, away)
 
     async def _follow(self, published: Following[Record]) -> None:
-        """Deliver in the one order that every replica reads (X-10.1-2)."""
+        """Deliver the records of the shared stream in the order that all replicas read (X-10.1-2)."""
         try:
             async for record in published:
                 try:
@@ -372,7 +379,7 @@ class Timeline:
         self._give_up(list(self._awaited.values()))
 
     async def _take(self, record: StoredEnvelope) -> None:
-        """Deliver one record of the shared stream: an own envelope that comes back, or one of another replica."""
+        """Deliver one record of the shared stream, from this replica or another one."""
         envelope = decode_untrusted(record.data, len(record.data))
         if not isinstance(envelope, Envelope):
             log.error("room %s: the record %d is no envelope", self._room.topic, record.sequence)
@@ -393,12 +400,12 @@ class Timeline:
         await self._deliver_all([delivery])
 
     def _refuse_taken(self, delivery: Delivery) -> None:
-        """Refuse an envelope whose id another envelope of the room has."""
+        """Refuse an envelope because its id is already used in the room."""
         refusal = self.known.duplicate(delivery.envelope, delivery.envelope.sender or "")
         self._give_up([delivery], refusal or _NOT_STORED)
 
     def _give_up(self, deliveries: list[Delivery], why: EnvelopeRefusal = _NOT_STORED) -> None:
-        """Refuse envelopes that could not be stored: only what is on disk is delivered."""
+        """Refuse envelopes that could not be stored, because only stored envelopes are delivered."""
         for delivery in deliveries:
             if self.history.is_shared and self._awaited.pop(delivery.envelope.id, None) is not delivery:
                 continue  # it was heard, or given up before
@@ -409,7 +416,7 @@ class Timeline:
                 delivery.settle(msgspec.structs.replace(why, id=delivery.envelope.id))
 
     async def forget_old(self) -> None:
-        """Delete envelopes older than `history_days`. Raises StoreError."""
+        """Delete envelopes older than `history_days`. Raise StoreError if that fails."""
         before = self._clock.wall() - self._room.settings.history_days * DAY_S
         while True:
             records = await self.history.read(self._oldest, self.delivered)
@@ -422,21 +429,23 @@ class Timeline:
     # Reading back
 
     async def wait_beyond(self, sequence: int, wait_s: float) -> None:
-        """Wait until an envelope after a sequence was delivered, at most `wait_s` seconds."""
+        """Wait until an envelope with a higher sequence number is delivered, but at most `wait_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while self.delivered <= sequence:
                     await self._news.wait()
 
     async def find_envelope(self, id: str) -> Envelope | None:
-        """Return a stored envelope by its id, or None. Raises StoreError."""
+        """Return the stored envelope with this id, or None. Raise StoreError if reading fails."""
         sequence = self.known.find_sequence(id)
         records = [] if sequence is None else await self.history.read(sequence - 1, sequence, 1)
         envelope = decode_untrusted(records[0].data, len(records[0].data)) if records else None
         return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
 
     async def count_before(self, moment: float) -> int:
-        """Return the sequence of the last envelope that was received before a moment. Raises StoreError."""
+        """Return the sequence number of the last envelope received before the time `moment`. Raise StoreError if
+        reading fails.
+        """
         low, high = self._oldest, self.delivered
         while low < high:
             middle = (low + high + 1) // 2
@@ -448,14 +457,14 @@ class Timeline:
         return low
 
     def position_after_gap(self, reference: str) -> int:
-        """Return where a client continues that names a deleted envelope: at the oldest one, if that is certainly
-        later.
+        """Return where a client resumes that names a missing envelope: at the oldest stored envelope if `reference` is
+        a lower number, otherwise at the latest delivered one.
         """
         is_earlier = reference.isascii() and reference.isdigit() and int(reference[:16]) < self._oldest
         return self._oldest if is_earlier else self.delivered
 
     def find_position(self, reference: str) -> int | None:
-        """Return the sequence that a client names by number or by an envelope's id, or None."""
+        """Return the sequence number that a client gives directly or by an envelope's id, or None if it is unknown."""
         if reference.isascii() and reference.isdigit() and len(reference) <= 15:
             number = int(reference)
             return number if self._oldest <= number <= self.delivered else None

@@ -29,7 +29,7 @@ COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "
 
 
 def find_line(heard: Heard, own: str) -> Text | None:
-    """Return the line that shows an envelope, or None for envelopes that only programs need."""
+    """Return the line that displays an envelope, or None for an envelope that only programs need."""
     at = Text(local_time(heard.ts, "%H:%M:%S") if heard.ts else "", style="dim")
     try:
         body = _body(heard, own)
@@ -45,7 +45,7 @@ def find_line(heard: Heard, own: str) -> Text | None:
 
 
 def _body(heard: Heard, own: str) -> Text | None:
-    """Return the text of an envelope by its kind, or None if only programs need it."""
+    """Return the text of an envelope according to its kind, or None if only programs need it."""
     payload = heard.payload
     match heard.kind:
         case "chat":
@@ -72,7 +72,7 @@ def _body(heard: Heard, own: str) -> Text | None:
 
 
 def _mcp(heard: Heard, payload: Any, own: str) -> Text | None:
-    """Return the text of a request, a reply or a refusal, or None for greetings and lists of tools."""
+    """Return the text of a request, reply or refusal, or None for handshakes and tool lists."""
     if heard.sender == "system:gateway":
         return Text.assemble("refused: ", _short(payload.get("error", {}).get("message", "")), style="red")
     if "method" in payload:
@@ -92,7 +92,7 @@ def _mcp(heard: Heard, payload: Any, own: str) -> Text | None:
 
 
 def _event(payload: Any) -> Text | None:
-    """Return the text of an event of the gateway, or None."""
+    """Return the text that displays an event of the gateway, or None if the event is not displayed."""
     match payload.get("event"):
         case "error":
             return Text.assemble("refused: ", one_line(str(payload.get("message", ""))), style="red")
@@ -119,7 +119,7 @@ def _event(payload: Any) -> Text | None:
 
 
 def name(participant: str) -> Text:
-    """Return a participant's name in a colour that is the same for everyone who looks."""
+    """Return a participant's name in a color that depends on the name only, so that all terminals show the same one."""
     colour = COLOURS[sum(participant.encode()) % len(COLOURS)]
     return Text(one_line(participant), style=f"bold {colour}")
 
@@ -154,14 +154,16 @@ def _cut(text: str) -> str:
 
 
 def proposal_title(proposal: Proposal) -> Text:
-    """Return the line of a proposal in the list."""
+    """Return the line that represents a proposal in the list."""
     target = name(proposal.target) if proposal.target is not None else Text("no one named", style="red")
     what = proposal.tool or proposal.method
     return Text.assemble(name(proposal.proposer), " → ", target, " ", Text(one_line(what), style="bold"))
 
 
 def proposal_details(proposal: Proposal, now: datetime) -> Text:
-    """Return everything that approving a proposal would send, uncut, with the reason and the time that is left."""
+    """Return everything that approval of the proposal would send, unabridged, with the reason and the remaining
+    time.
+    """
     why_not = find_reading_problem(proposal)
     lines = [Text(why_not, style="red")] if why_not is not None else []
     if len(proposal.params) <= READABLE_BYTES_MAX:
@@ -175,7 +177,9 @@ def proposal_details(proposal: Proposal, now: datetime) -> Text:
 
 
 def find_reading_problem(proposal: Proposal) -> str | None:
-    """Return why a proposal should not be approved from what a terminal shows, or None."""
+    """Return why a proposal should not be approved on the basis of a terminal's display, or None if there is no
+    problem.
+    """
     if len(proposal.params) > READABLE_BYTES_MAX:
         return f"{len(proposal.params):,} bytes are too many to read here: decide in the console"
     try:
@@ -198,7 +202,7 @@ Keys: ^y approves and ^n denies the highlighted proposal, also a and d in the li
 
 
 class RoomApp(App[int]):
-    """The application. It exits with 0, or with 1 if the room was lost for good."""
+    """The terminal application for one room. Its exit code is 1 if the room was lost permanently, otherwise 0."""
 
     CSS: ClassVar[str] = """
     #head { height: 1; background: $boost; padding: 0 1; }
@@ -220,7 +224,7 @@ class RoomApp(App[int]):
     ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
 
     def __init__(self, participant: Participant, heard: Listener) -> None:
-        """Create the application. `heard` was opened before the participant joined."""
+        """Create the application. Open the listener `heard` before the participant joins, so that nothing is missed."""
         super().__init__()
         self._room = participant
         self._heard = heard
@@ -253,7 +257,7 @@ class RoomApp(App[int]):
 
     @work
     async def _listen(self) -> None:
-        """Show each envelope as it comes. End the application when the room is lost for good."""
+        """Show each envelope when it arrives. End the application if the room is lost permanently."""
         try:
             async for heard in self._heard:
                 line = find_line(heard, self._room.id)
@@ -273,11 +277,11 @@ class RoomApp(App[int]):
 
     @property
     def _is_drawn(self) -> bool:
-        """Return False while the application ends: timers and workers may still run."""
+        """Return whether the screen still exists. Timers and workers may still run while the application ends."""
         return bool(self.query(ProposalList)) and bool(self.query("#names")) and bool(self.query("#what"))
 
     def _show_state(self) -> None:
-        """Draw the head line and the participants."""
+        """Draw the header line and the list of participants."""
         if not self._is_drawn:
             return
         room = self._room
@@ -297,7 +301,9 @@ class RoomApp(App[int]):
     # Proposals
 
     def _show_proposals(self) -> None:
-        """Update the list. New proposals are added at the end, so that the highlight stays on what a person reads."""
+        """Update the list of proposals. New ones are appended, so that the highlight stays on the proposal that the
+        user is reading.
+        """
         if not self._is_drawn:
             return
         listed = self.query_one(ProposalList)
@@ -318,7 +324,7 @@ class RoomApp(App[int]):
 
     @work(exclusive=True, group="proposals")
     async def _read_proposals(self) -> None:
-        """Read when each proposal expires, and the status of the earlier ones."""
+        """Fetch from the gateway when each proposal expires, and the status of older proposals."""
         try:
             await self._room.read_proposals()
         except RoomError as failed:
@@ -352,7 +358,7 @@ class RoomApp(App[int]):
         self._decide(is_approved=False)
 
     def _decide(self, *, is_approved: bool) -> None:
-        """Approve or deny the highlighted proposal, or say why that is not possible."""
+        """Approve or deny the highlighted proposal, or show why that is not possible."""
         proposal = self._find_selected()
         if proposal is None:
             self.bell()
@@ -371,7 +377,7 @@ class RoomApp(App[int]):
 
     @work
     async def _send_decision(self, proposal: Proposal, *, is_approved: bool) -> None:
-        """Send a decision to the gateway. Until it answers, the proposal is left out of the list."""
+        """Send a decision to the gateway. The proposal is hidden from the list until the gateway answers."""
         try:
             if is_approved:
                 await self._room.fulfil(proposal.id)
@@ -394,7 +400,9 @@ class RoomApp(App[int]):
 
     @work
     async def _perform(self, text: str) -> None:
-        """Say what was typed, or carry out a command that begins with a slash. Two slashes say one."""
+        """Publish the typed text, or run the command that it contains after a slash. A text that begins with two
+        slashes is published with one.
+        """
         if not text.startswith("/") or text.startswith("//"):
             await self._try(self._room.say(text.removeprefix("/")))
             return
@@ -439,7 +447,7 @@ class RoomApp(App[int]):
 
 
 class ProposalList(OptionList):
-    """The list of pending proposals, with keys of its own to approve and deny."""
+    """The list of pending proposals. It adds keys to approve and deny the highlighted one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "app.approve", "Approve", show=False),
@@ -448,7 +456,9 @@ class ProposalList(OptionList):
 
 
 async def join(participant: Participant, *, headless: bool = False) -> int:
-    """Join, show the room, leave. Raises RoomError if joining fails or the room is lost for good."""
+    """Join the room, run the terminal application, then leave. Return the exit code. Raise RoomError if joining fails
+    or the room is lost permanently.
+    """
     app = RoomApp(participant, participant.listen())
     async with participant:
         try:

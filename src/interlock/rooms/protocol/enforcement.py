@@ -44,7 +44,7 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class OpenRequest(msgspec.Struct, frozen=True):
-    """A stored `mcp` request that an answer refers to."""
+    """A stored `mcp` request to which another envelope may reply."""
 
     by: str
     to: tuple[str, ...]
@@ -52,12 +52,16 @@ class OpenRequest(msgspec.Struct, frozen=True):
     is_answered: bool  # by the one who answers now
 
     def awaits(self, participant: str) -> bool:
-        """Return whether this participant still has to answer. A request to oneself is never awaited."""
+        """Return whether this participant has yet to answer the request. A request to its own sender is never
+        awaited.
+        """
         return participant in self.to and participant != self.by and not self.is_answered
 
 
 def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> EnvelopeRefusal | None:
-    """Refuse an envelope that names a protocol which this gateway does not speak (X-4-2)."""
+    """Return a refusal if an envelope names a protocol that this gateway does not support (X-4-2). With `is_needed`, a
+    missing name is refused too.
+    """
     protocol = envelope.protocol
     if (protocol is None and is_needed) or (protocol is not None and protocol not in PROTOCOLS):  # X-4-2
         return EnvelopeRefusal(
@@ -77,7 +81,7 @@ def sender_refusal(envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
 
 
 def kind_refusal(envelope: Envelope, settings: RoomSettings) -> EnvelopeRefusal | None:
-    """Refuse a kind that the room does not have.
+    """Return a refusal if the room does not allow the kind of an envelope, otherwise None.
 
     The comparison is exact and case-sensitive, and the list is closed: a kind that the gateway does not know could pass
     for another one at a receiver (X-3.2-4).
@@ -98,8 +102,8 @@ def kind_refusal(envelope: Envelope, settings: RoomSettings) -> EnvelopeRefusal 
 
 
 def is_decision(kind: str, settings: RoomSettings) -> bool:
-    """Return whether an envelope of this kind goes to the tracker alone. A room that lists the kind in `extra_kinds`
-    publishes it.
+    """Return whether envelopes of this kind go only to the proposal tracker. A room publishes them if its `extra_kinds`
+    contains the kind.
     """
     return kind in (REJECT, WITHDRAW) and settings.tracker and kind not in settings.extra_kinds
 
@@ -107,7 +111,9 @@ def is_decision(kind: str, settings: RoomSettings) -> bool:
 def privilege_refusal(
     envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, request: OpenRequest | None
 ) -> EnvelopeRefusal | None:
-    """Block kind `mcp` from a restricted participant (MCPx 5.3). `request` is what `correlation_id` names."""
+    """Return a refusal if a restricted participant sends kind `mcp` (MCPx 5.3). `request` is the request that
+    `correlation_id` names, if any.
+    """
     if privilege is Privilege.FULL:  # X-3.1-2, X-3.2-3: whatever it holds
         return None
     if envelope.kind == CHAT and not settings.restricted_chat:
@@ -126,13 +132,13 @@ def privilege_refusal(
 
 
 def is_request(payload: bytes) -> bool:
-    """Return whether a payload asks for a reply, by its top-level keys alone."""
+    """Return whether a payload is a request that expects a reply. Only its top-level keys are examined."""
     members = _decode_members_or_empty(payload)
     return "method" in members and "id" in members
 
 
 def rpc_id(payload: bytes) -> bytes:
-    """Return the JSON-RPC id of a payload as it is written there, or null if it has none that can be answered
+    """Return the JSON-RPC id of a payload exactly as it is written, or `null` if it has no id that a reply could use
     (X-4.4.2-3).
     """
     raw = bytes(_decode_members_or_empty(payload).get("id", Raw(b"null")))
@@ -152,7 +158,9 @@ def _is_answer(envelope: Envelope, sender: str, request: OpenRequest) -> bool:
 
 
 def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
-    """Check the payloads that MCPx defines. A payload of kind `mcp` is the receiver's business (X-3.2-3)."""
+    """Return a refusal if a payload violates MCPx. Payloads of kind `mcp` are not checked, because only the receiver
+    reads them (X-3.2-3).
+    """
     if envelope.kind not in (PROPOSAL, CHAT):
         return None
     members = _decode_members_or_empty(envelope.payload)
@@ -210,13 +218,15 @@ What = Literal["proposals", "chat", "envelopes"]
 
 
 class RateWindow:
-    """The last minute of one participant in one room; it outlives connections."""
+    """The envelopes of one participant in one room during the last minute. It is kept when connections end."""
 
     def __init__(self) -> None:
         self._sent: dict[What, deque[float]] = {"proposals": deque(), "chat": deque(), "envelopes": deque()}
 
     def refused(self, what: tuple[What, ...], rates: Rates, now: float, id: str) -> EnvelopeRefusal | None:
-        """Return the refusal of one more envelope; if there is none, count the envelope."""
+        """Return a refusal if one more envelope would exceed the rates. Otherwise count the envelope and return
+        None.
+        """
         for kind in what:
             sent, most = self._recent(kind, now), getattr(rates, kind)
             if len(sent) >= most:

@@ -114,7 +114,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """An envelope. `payload` and `extra` are raw JSON; `sender` is the id in `from`."""
+    """An envelope of a room. `payload` and `extra` are raw JSON. `sender` holds the member `from`."""
 
     id: str
     kind: str
@@ -127,12 +127,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     extra: bytes = b""  # members without a meaning here, each with a comma before it
 
     def members(self) -> dict[str, Raw]:
-        """Return the members of the payload. Payloads of kind `mcp` are never read (X-3.2-3)."""
+        """Return the decoded members of the payload. Payloads of kind `mcp` are never decoded (X-3.2-3)."""
         return _decode_members(self.payload)
 
 
 def encode(envelope: Envelope, protocol: str = V01) -> bytes:
-    """Return the bytes that participants receive."""
+    """Return the JSON bytes that participants receive in this protocol version."""
     to = b"" if envelope.to is None else b',"to":%b' % _encode(envelope.to)
     answers = b"" if envelope.correlation_id is None else b',"correlation_id":%b' % _encode(envelope.correlation_id)
     return b'{"protocol":"%b","id":%b,"ts":"%b","from":%b%b,"kind":%b%b,"payload":%b%b}' % (
@@ -149,7 +149,9 @@ def encode(envelope: Envelope, protocol: str = V01) -> bytes:
 
 
 def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelope | EnvelopeRefusal:
-    """Decode an envelope from outside; size, JSON and fields are checked in the order of X-5.3-1."""
+    """Decode an envelope from outside, or return why it is invalid. Size, JSON and fields are checked in the order of
+    X-5.3-1.
+    """
     if len(data) > max_bytes:
         message = (
             f"an envelope has at most {max_bytes} bytes, this one has {len(data)}; larger data is for MCP resources"
@@ -214,7 +216,7 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
 
 
 def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
-    """Decode the top-level members, or refuse bytes that two readers could understand in two ways."""
+    """Decode the top-level members. Return a refusal for bytes that two parsers could read differently."""
     try:
         data.decode()
         members = _members(data)
@@ -254,8 +256,8 @@ def _members(data: bytes) -> dict[str, Raw]:
 
 
 def _find_duplicate_member(members: dict[str, Raw], data: bytes) -> str | None:
-    """Return a top-level member that occurs twice, or None. Compact JSON without duplicates is recognised by its
-    length.
+    """Return the name of a top-level member that occurs twice, or None. Compact JSON without duplicates is recognized
+    by its length.
     """
     if data.isascii() and len(data) == 1 + sum(len(key) + len(value) + 4 for key, value in members.items()):
         return None
@@ -301,7 +303,7 @@ CHAT_METHOD: Final = "notifications/chat/message"
 
 
 class _Notification(msgspec.Struct):
-    """The members that tell a chat message of v0 from other MCP messages."""
+    """The members by which a chat message of v0 is recognized among MCP messages."""
 
     method: str = ""
     params: Raw = Raw(b"")
@@ -309,8 +311,8 @@ class _Notification(msgspec.Struct):
 
 
 def read_v0(envelope: Envelope) -> Envelope:
-    """Convert an envelope of a v0 client before it is checked: its chat gets the kind `chat`, so that restricted
-    clients may chat.
+    """Convert an envelope from a v0 client before it is checked. Its chat messages get the kind `chat`, so that
+    restricted clients may chat.
     """
     if envelope.kind != MCP or envelope.to:
         return envelope
@@ -324,7 +326,7 @@ def read_v0(envelope: Envelope) -> Envelope:
 
 
 def encode_v0(envelope: Envelope) -> bytes:
-    """Return the bytes that a v0 connection receives."""
+    """Return the JSON bytes that a v0 connection receives."""
     payload, kind, sender = envelope.payload, envelope.kind, envelope.sender
     event: dict[str, Any]
     if kind == CHAT:

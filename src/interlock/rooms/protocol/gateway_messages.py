@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """The id and the time of one message of the gateway."""
+    """The id and timestamp of one gateway message."""
 
     id: str
     ts: str
@@ -28,7 +28,9 @@ class Stamp(msgspec.Struct, frozen=True):
 def system_event(
     stamp: Stamp, payload: dict[str, Any], *, to: str | None = None, answers: str | None = None
 ) -> Envelope:
-    """Return an event of the gateway: to everyone, or to one participant. `answers` is the id of its envelope."""
+    """Return a gateway event for everyone, or for the participant `to`. `answers` is the id of the envelope that it
+    replies to.
+    """
     return Envelope(
         id=stamp.id,
         ts=stamp.ts,
@@ -43,7 +45,9 @@ def system_event(
 def welcome(
     stamp: Stamp, topic: str, who: Participant, others: Iterable[Participant], *, keeps_history: bool, last: int
 ) -> Envelope:
-    """Return the first message to a connection, for it alone (X-4.4.1-1). `last`: the last sequence before it."""
+    """Return the first message on a new connection, sent to it alone (X-4.4.1-1). `last` is the sequence number of the
+    newest stored envelope.
+    """
     return system_event(
         stamp,
         {
@@ -60,12 +64,12 @@ def welcome(
 
 
 def sequence(stamp: Stamp, number: int, of: str) -> Envelope:
-    """Return the event that tells the sequence number of an envelope in its topic (X-N-4)."""
+    """Return the event that assigns a sequence number in the topic to the envelope with the id `of` (X-N-4)."""
     return system_event(stamp, {"event": "sequence", "sequence": number}, answers=of)
 
 
 def presence(stamp: Stamp, event: Literal["join", "leave", "heartbeat"], who: Participant) -> Envelope:
-    """Return the event that a participant joined, left, or is still there (X-4.4.1)."""
+    """Return the event that reports that a participant joined, left or is still present (X-4.4.1)."""
     return Envelope(
         id=stamp.id,
         ts=stamp.ts,
@@ -88,7 +92,7 @@ def refusal(stamp: Stamp, to: str, refused: EnvelopeRefusal) -> Envelope:
 
 
 def privilege_changed(stamp: Stamp, who: Participant, old: Privilege, by: str) -> Envelope:
-    """Return the event that a participant has another privilege, and who decided that."""
+    """Return the event that reports a participant's new privilege. `by` is the admin who changed it."""
     return system_event(
         stamp,
         {
@@ -102,7 +106,9 @@ def privilege_changed(stamp: Stamp, who: Participant, old: Privilege, by: str) -
 
 
 def history(stamp: Stamp, to: str, envelopes: Sequence[tuple[int, bytes]], *, more: bool) -> Envelope:
-    """Return old envelopes, wrapped in an event, so that no target takes yesterday's call for a new one (X-4.4.1-6)."""
+    """Return an event that contains old envelopes. They are wrapped so that no target mistakes an old call for a new
+    one (X-4.4.1-6).
+    """
     payload = {
         "event": "history",
         "envelopes": [Raw(data) for _, data in envelopes],

@@ -28,14 +28,16 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}")
 
 
 class Privilege(Enum):
-    """The privilege of a participant: it may send `mcp` envelopes (full), or proposals only (restricted) (MCPx 3.1)."""
+    """The privilege of a participant (MCPx 3.1). Full allows `mcp` envelopes; restricted allows only proposals of
+    them.
+    """
 
     FULL = "full"
     RESTRICTED = "restricted"
 
 
 class Participant(msgspec.Struct, frozen=True, kw_only=True):
-    """A participant as the others in a room see it."""
+    """A participant as the other participants see it."""
 
     id: str
     privilege: Privilege
@@ -55,7 +57,7 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssignedPrivilege(msgspec.Struct, frozen=True):
-    """The privilege of a participant, and the rule that it follows from."""
+    """The privilege of a participant, and the rule that determined it."""
 
     privilege: Privilege
     origin: Origin
@@ -71,17 +73,17 @@ def is_participant_id(text: str) -> bool:
 
 
 def is_display_name(text: str) -> bool:
-    """Return whether a participant may use this text as its name beside its id."""
+    """Return whether a text is allowed as the display name of a participant, shown beside its id."""
     return 1 <= len(text) <= 64 and text.isprintable()
 
 
 def is_reserved(participant: str) -> bool:
-    """Return whether an id belongs to the gateway (X-3.2-5, X-N-2)."""
+    """Return whether an id is reserved for the gateway (X-3.2-5, X-N-2)."""
     return participant == OWN or participant.startswith("system:")  # X-N-2
 
 
 def matches_any(principal: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a pattern covers a principal.
+    """Return whether any of the patterns matches a principal.
 
     A certificate is only covered by a pattern for certificates, because a CA may issue certificates to others than
     participants.
@@ -94,7 +96,7 @@ def matches_any(principal: str, patterns: tuple[str, ...]) -> bool:
 def assign_privilege(
     mode: Mode, *, granted: Privilege | None, of_token: Privilege | None, is_known_full: bool
 ) -> AssignedPrivilege:
-    """Determine a privilege: by an admin's decision, else by the token, else by the identity, else by the room's
+    """Determine a privilege. An admin's decision takes precedence over the token, then the identity, then the room's
     mode (X-5.1-4).
     """
     if granted is not None:
@@ -113,8 +115,8 @@ def assign_privilege(
 
 
 def participant_of(principal: str) -> str:
-    """Return the id of a client in a room: its principal (X-N-3), with a hash if it contains characters that an id
-    cannot have.
+    """Return the id that a client has in a room: its principal (X-N-3), changed and extended by a hash if it contains
+    characters that an id cannot have.
     """
     if is_participant_id(principal) and not is_reserved(principal):
         return principal

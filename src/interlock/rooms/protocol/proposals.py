@@ -29,7 +29,7 @@ REASON_CHARS_MAX: Final = 2000
 
 
 class ProposalStatus(enum.Enum):
-    """The status of a proposal, as a room names it (MCPx 10.2). All but pending and claimed are final."""
+    """The status of a proposal, in the words of MCPx 10.2. Every status except pending and claimed is final."""
 
     PENDING = "pending"
     CLAIMED = "claimed"
@@ -57,7 +57,7 @@ STATUS: Final[Mapping[Status, ProposalStatus]] = {
 
 
 class Proposed(msgspec.Struct, frozen=True, kw_only=True):
-    """The payload of a proposal. `params` are as they were written; None: there are none."""
+    """The payload of a proposal. `params` holds the original bytes, or None if there are none."""
 
     method: str
     params: Raw | None = None
@@ -65,7 +65,7 @@ class Proposed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool(self) -> str | None:
-        """Return the tool that a proposed tools/call names, or None."""
+        """Return the tool name if the proposal is a tools/call, otherwise None."""
         if self.method != TOOLS_CALL or self.params is None:
             return None
         try:
@@ -75,7 +75,7 @@ class Proposed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fulfilment(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON-RPC request that an `mcp` envelope holds."""
+    """The JSON-RPC request in an `mcp` envelope that may fulfil a proposal."""
 
     method: str
     id: Raw
@@ -83,7 +83,7 @@ class Fulfilment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Proposed(msgspec.Struct):
-    """The payload of a proposal, as it is decoded."""
+    """The payload of a proposal, for decoding."""
 
     method: str
     params: Raw = Raw(b"")
@@ -91,14 +91,14 @@ class _Proposed(msgspec.Struct):
 
 
 class _ToolParams(msgspec.Struct):
-    """The params of a tools/call."""
+    """The params of a tools/call, for decoding."""
 
     name: str
     arguments: Raw = Raw(b"{}")
 
 
 class _Request(msgspec.Struct):
-    """A JSON-RPC request."""
+    """A JSON-RPC request, for decoding."""
 
     method: str
     id: Raw
@@ -106,7 +106,7 @@ class _Request(msgspec.Struct):
 
 
 class _Response(msgspec.Struct):
-    """A JSON-RPC response. One of `result` and `error` is present."""
+    """A JSON-RPC response, for decoding. It contains either `result` or `error`."""
 
     id: Raw
     result: Raw = Raw(b"")
@@ -118,8 +118,8 @@ class _ToolResult(msgspec.Struct):
 
 
 def read_proposed(payload: bytes) -> Proposed | None:
-    """Decode a proposal, or return None if its params are ambiguous: others could read them differently than a
-    person sees them.
+    """Decode a proposal. Return None if its params are ambiguous, that is, if another parser could read them
+    differently from what the approving person is shown.
     """
     try:
         decoded = msgspec.json.decode(payload, type=_Proposed)
@@ -134,7 +134,7 @@ def read_proposed(payload: bytes) -> Proposed | None:
 
 
 def arguments_of(params: Raw | None) -> Raw:
-    """Return the arguments in the params of a tools/call."""
+    """Return the tool arguments in the params of a tools/call."""
     try:
         return msgspec.json.decode(params or b"{}", type=_ToolParams).arguments
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -142,7 +142,9 @@ def arguments_of(params: Raw | None) -> Raw:
 
 
 def fulfilment_payload(method: str, params: Raw | None, rpc_id: str) -> bytes:
-    """Return the proposed request with `jsonrpc` and `id`, and nothing else (X-4.2.1-2)."""
+    """Return the JSON-RPC request that fulfils a proposal: the proposed method and params, `jsonrpc` and `id`, and
+    nothing else (X-4.2.1-2).
+    """
     member = b"" if params is None else b',"params":%b' % bytes(params)
     return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (_encode(rpc_id), _encode(method), member)
 
@@ -159,7 +161,7 @@ def read_fulfilment(payload: bytes) -> Fulfilment | None:
 
 
 def is_as_proposed(method: str, params: Raw | None, sent: Fulfilment) -> bool:
-    """Return whether a request asks for exactly what was proposed, however it is written."""
+    """Return whether a request has exactly the proposed content, regardless of how its JSON is formatted."""
     if sent.method != method:
         return False
     if bytes(sent.params or b"{}") == bytes(params or b"{}"):
@@ -172,7 +174,9 @@ def is_as_proposed(method: str, params: Raw | None, sent: Fulfilment) -> bool:
 
 
 def read_outcome(payload: bytes, rpc_id: bytes) -> tuple[Move, str] | None:
-    """Return how a fulfilment ended by its reply, or None if the payload does not reply to the request of this id."""
+    """Decode the reply to a fulfilment as a status change and a text. Return None if the payload does not reply to the
+    request `rpc_id`.
+    """
     try:
         response = msgspec.json.decode(payload, type=_Response)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -189,7 +193,7 @@ def read_outcome(payload: bytes, rpc_id: bytes) -> tuple[Move, str] | None:
 
 
 def read_reason(payload: bytes) -> str | None:
-    """Return the reason in the payload of a rejection or a withdrawal, or None."""
+    """Return the reason that the payload of a rejection or withdrawal gives, or None."""
     try:
         reason = msgspec.json.decode(payload, type=dict[str, Any]).get("reason")
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -208,7 +212,9 @@ _BETWEEN: Final = re.compile(r"[\s\"'`=,;&?()<>\[\]{}]+")
 
 
 def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None = None) -> EnvelopeRefusal | None:
-    """Refuse arguments that seem to hold a secret. Nothing is published before the sender has read this."""
+    """Return a refusal if arguments appear to contain a secret, otherwise None. Nothing has been published at that
+    time.
+    """
     places = secret_places(arguments, patterns)
     if not places:
         return None
@@ -220,7 +226,7 @@ def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None =
 
 
 def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:
-    """Return where the arguments seem to hold a secret, as JSON pointers.
+    """Return the places of possible secrets in the arguments, as JSON pointers.
 
     The search stops after VALUES_MAX values, CHARS_MAX characters or FOUND_MAX places, because the arguments come from
     a participant and may be as large as an envelope.

@@ -14,7 +14,7 @@ _PerMinute = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of what a participant may send in a minute (X-7.3-3)."""
+    """The limits on what a participant may send per minute (X-7.3-3)."""
 
     proposals: _PerMinute = 10
     chat: _PerMinute = 60
