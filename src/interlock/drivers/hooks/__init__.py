@@ -1,4 +1,4 @@
-"""What a driver.py imports: `define_driver`, and the values that its hooks get (AIP-define-1).
+"""The module that a driver.py imports: `define_driver`, and the arguments that its hooks receive (AIP-define-1).
 
     from interlock import define_driver
 
@@ -7,11 +7,11 @@
 
     driver = define_driver(build_arguments=build_arguments)
 
-define_driver takes the fields of a DRIVER.md and the functions that a file cannot hold. What is written in the
-DRIVER.md wins (AIP-define-4), so that a driver.py mostly leaves the fields out.
+define_driver takes the fields of a DRIVER.md and the functions that a file cannot contain. DRIVER.md takes precedence
+(AIP-define-4), so a driver.py usually omits the fields.
 
-This module needs nothing but Python's own library, because it is imported where there is nothing else: in the process
-that runs the hooks of one driver (`worker`).
+This module uses only Python's standard library, because nothing else is available in the process that runs the hooks of
+a driver (`worker`).
 """
 
 import json
@@ -46,7 +46,7 @@ UNIVERSAL: Final = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class BuildArgumentsArgs:
-    """The argument of the hook build_arguments."""
+    """Argument of the hook build_arguments: the contract's input, and the arguments that were mapped from it."""
 
     input: dict[str, Any]  # the caller's input, which satisfies the contract
     mapped: dict[str, Any]  # the server's arguments that the mappings of DRIVER.md make from the input
@@ -57,7 +57,7 @@ class BuildArgumentsArgs:
 
 @dataclass(frozen=True, slots=True)
 class ParseToolResultArgs:
-    """The argument of the hook parse_tool_result."""
+    """Argument of the hook parse_tool_result: the result of the server, and the ids of contract and tool."""
 
     result: dict[str, Any]  # the whole result of tools/call
     tool_id: str
@@ -69,7 +69,7 @@ ParseToolResult = Callable[[ParseToolResultArgs], dict[str, Any]]
 
 
 class DriverRefused(ValueError):
-    """Error that reports arguments of define_driver that do not fit together."""
+    """Error for arguments of define_driver that contradict each other."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class DriverRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DriverHandle:
-    """A driver.py as the worker runs it."""
+    """A driver.py in the form that the worker runs."""
 
     build_arguments: BuildArguments | None = None
     parse_tool_result: ParseToolResult | None = None
@@ -87,7 +87,7 @@ class DriverHandle:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Return a new copy of the frontmatter fields passed to define_driver, under the names of DRIVER.md."""
+        """Return a new copy of the fields that were passed to define_driver, under their names in DRIVER.md."""
         manifest: dict[str, Any] = json.loads(self._manifest)
         return manifest
 
@@ -117,7 +117,7 @@ def define_driver(
 ) -> DriverHandle:
     """Declare the driver of this folder, with its hooks.
 
-    Raises TypeError for an unknown keyword, a field that is not JSON or a hook that is not a function, and
+    Raise TypeError for an unknown keyword, a field that JSON cannot represent or a hook that is not a function. Raise
     DriverRefused (execute_binding_mismatch) if `execute` and `implements` name different contracts.
     """
     fields: dict[str, Any] = {
@@ -173,7 +173,7 @@ def _join_names(names: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON can write, for the collections that it cannot."""
+    """Convert a collection that JSON does not support to one that it does."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple | frozenset | set):

@@ -1,11 +1,11 @@
-"""The process that runs the hooks of one driver. Started by path, with Python's own library and nothing else.
+"""The process that runs the hooks of one driver. It is started by path and uses only Python's standard library.
 
 The node writes one JSON object per line to standard input. The process answers each with one line on standard output,
-{"id", "value"} or {"id", "error", "code"?}. The first line, with id 0, is sent when driver.py is loaded and describes
-it. What driver.py prints goes to standard error.
+{"id", "value"} or {"id", "error", "code"?}. The first line has id 0; the process sends it after loading driver.py, to
+describe its hooks. Everything that driver.py prints goes to standard error.
 
-The sandbox around this process is what confines driver.py. The guard here only reports the same limits earlier and in
-plainer words: a PermissionError where the sandbox would show an empty network and missing files.
+The sandbox around this process confines driver.py. The guard in this module only reports violations earlier and more
+clearly: it raises PermissionError, while in the sandbox the network is unreachable and files are missing.
 """
 
 import errno
@@ -38,7 +38,7 @@ _REFUSED: Final = (
 def main(package: str, folder: str) -> None:
     """Load driver.py from `folder` and answer the node's requests to run its hooks.
 
-    `package` is the folder of this file.
+    `package` is the folder that contains this file.
     """
     lines, answer = _open_exchange()
     for what, limit in (
@@ -90,9 +90,9 @@ def main(package: str, folder: str) -> None:
 
 
 def _open_exchange() -> tuple[Iterator[bytes], Callable[[dict[str, Any]], None]]:
-    """Return the request lines and the function that writes an answer.
+    """Return an iterator of the request lines, and a function that writes an answer.
 
-    Both use new file descriptors, so that a `print` in driver.py cannot disturb the exchange.
+    Both use new file descriptors, so a `print` in driver.py cannot corrupt the answers.
     """
     lines = os.fdopen(os.dup(0), "rb")
     out = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -109,7 +109,7 @@ def _open_exchange() -> tuple[Iterator[bytes], Callable[[dict[str, Any]], None]]
 
 
 def _load(name: str, path: str, folders: list[str] | None = None) -> types.ModuleType:
-    """Import a file under the given name. `folders` is the search path if the file is a package."""
+    """Import a file as a module with the given name. `folders` is its search path if the file is a package."""
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
     assert spec is not None and spec.loader is not None  # noqa: S101  (a path that ends with .py)
     module = importlib.util.module_from_spec(spec)
@@ -119,7 +119,7 @@ def _load(name: str, path: str, folders: list[str] | None = None) -> types.Modul
 
 
 def _import_hooks(package: str) -> types.ModuleType:
-    """Import define_driver so that `from interlock import define_driver` works without the rest of the package."""
+    """Import define_driver so that `from interlock import define_driver` works without the rest of Interlock."""
     interlock = types.ModuleType("interlock")
     interlock.__path__ = []
     sys.modules["interlock"] = interlock
@@ -131,7 +131,7 @@ def _import_hooks(package: str) -> types.ModuleType:
 
 
 def _make_guard(folder: str, package: str) -> Callable[[str, tuple[Any, ...]], None]:
-    """Return the audit hook that refuses what the sandbox would refuse, with a message that says why."""
+    """Return an audit hook that raises PermissionError, with the reason, for what the sandbox would not allow."""
     stdlib = os.path.realpath(os.__file__).rpartition(os.sep)[0]
     library = (stdlib, *(path for path in sys.path if path.endswith("lib-dynload")))
     roots = tuple(os.path.realpath(root) + os.sep for root in (folder, package, *library))
@@ -157,7 +157,10 @@ def _make_guard(folder: str, package: str) -> Callable[[str, tuple[Any, ...]], N
 
 
 def _run_hook(request: dict[str, Any], handle: Any, transforms: dict[str, Any], hooks: types.ModuleType) -> Any:
-    """Return what the requested hook returns. Raise whatever the hook raises, or TypeError for a wrong value."""
+    """Run the requested hook and return its result.
+
+    Every exception of the hook is raised unchanged. Raise TypeError if the hook returns a value of the wrong type.
+    """
     match request["do"]:
         case "transform":
             return {name: transforms[function](value) for name, (function, value) in request["values"].items()}
@@ -175,7 +178,7 @@ def _run_hook(request: dict[str, Any], handle: Any, transforms: dict[str, Any], 
 
 
 def _describe(error: BaseException) -> str:
-    """Print the error with its trace to standard error, and return one line for the node."""
+    """Print the error with its traceback to standard error, and return a one-line description for the node."""
     try:
         traceback.print_exception(error)
         return f"{type(error).__name__}: {error}"[:ERROR_CHARS]

@@ -1,1 +1,1 @@
-"""Installation of a driver's server: programs, packages, containers, locks, version checks."""
+"""Installation of a driver's server: programs, packages, containers, records of installations, version checks."""

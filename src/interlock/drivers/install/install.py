@@ -1,17 +1,18 @@
-"""Installs what a driver's server and install blocks name, and checks its version. Nothing is on the path of a call.
+"""Installation of what a driver's server and install blocks name, and the check of its version. No call waits for it.
 
-In: a driver, the folder it was read from, where packages are kept and, if it was installed before, its lock. Out:
-`Installed`, or `InstallFailed` with every method that was tried.
+The input is a driver, the folder from which it was read, the folder for packages and, if the server was installed
+before, its record (`Locked`). The result is `Installed`, or `InstallFailed` with every method that was tried.
 
-With a lock that still fits, exactly what it names is run, and installed again if it is gone. Without one the methods of
-the driver are tried in order (AIP-30.install-1). A method takes one entry of install[] (or the one that server.kind
-implies) and brings something to run (`MethodResult`), or raises MethodFailed. Everything is written below the driver's
-own folder of packages.
+If there is a record that still matches the driver, exactly the recorded files are run, and installed again if they are
+missing. Otherwise the methods of the driver are tried in order (AIP-30.install-1). A method takes one entry of
+install[] (or the one that server.kind implies) and returns a `MethodResult`, or raises MethodFailed. All files are
+written below the driver's own folder of packages.
 
-The version check asks whether what was installed is in the range that the driver was written for (AIP-30.version-1,
--2). If its command names the very package of an npm or PyPI server, the version is that of the package and nothing is
-started: such servers have no --version, and take it for a directory or begin to serve. The pattern comes from outside,
-and a search with it cannot be interrupted; so a process of its own searches, which is ended at the time limit.
+The version check tests whether the installed version is in the range that the driver supports (AIP-30.version-1, -2).
+If its command runs the package of an npm or PyPI server itself, the version of the package is used and nothing is
+started: most of these servers have no --version, and would read it as a directory or begin to serve. The pattern comes
+from the driver, and a search with `re` cannot be interrupted. A separate process therefore searches, and is killed at
+the time limit.
 """
 
 import asyncio
@@ -94,7 +95,7 @@ class Methods:
         self._root = installation.root
 
     async def attempt(self, entry: Install) -> MethodResult:
-        """Try one method. Raises MethodFailed, and nothing else that is expected."""
+        """Run one installation method. Raise MethodFailed for every expected failure."""
         method, options = entry.method, entry.options
         try:
             match method:
@@ -132,7 +133,10 @@ class Methods:
         raise MethodFailed("this method is not known here, and it was skipped")
 
     async def repeat(self, lock: Locked, options: Mapping[str, Any]) -> MethodResult:
-        """Install what `lock` names, and nothing else. Raises MethodFailed."""
+        """Install exactly what `lock` records. Raise MethodFailed if this is not possible.
+
+        `options` are those of the driver's entry for the same method.
+        """
         try:
             match lock.method:
                 case "npm" | "pip":
@@ -207,9 +211,10 @@ class Methods:
         return MethodResult(lock=self._file_lock("download", digest), programs=(program,))
 
     async def _script(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
-        """Run a shell installer with a home of its own, and of the node's environment only the PATH.
+        """Run a shell installer in a separate home folder. Of the node's environment it receives only the PATH.
 
-        In a sandbox it writes in that home alone, and reaches the host it came from and the hosts of the driver.
+        In a sandbox it can write only to this home folder, and connect only to the host of the script and to the hosts
+        that the driver declares.
         """
         if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
             raise MethodFailed(f"a shell installer {_UNVERIFIED}")
@@ -256,8 +261,9 @@ class Methods:
 
 
 def _find_hash(options: Mapping[str, Any]) -> str | None:
-    """Return the SHA-256 to verify, which the reader has checked to be 64 hexadecimal digits, or None if there is
-    none.
+    """Return the SHA-256 that a download must have, or None if the entry has none.
+
+    The parser has already checked that it consists of 64 hexadecimal digits.
     """
     written = options.get("verify_sha256")
     return None if written is None else str(written)
@@ -272,14 +278,14 @@ _SEARCH: Final = (
 
 
 class VersionFits(msgspec.Struct, frozen=True, kw_only=True):
-    """A version in the range of the driver."""
+    """Result of a version check that succeeded."""
 
     version: str
     note: Note | None = None
 
 
 class VersionMismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A version outside of the range, or none at all."""
+    """Result of a version check that failed: the version is outside the range, or could not be determined."""
 
     reason: str
 
@@ -287,7 +293,10 @@ class VersionMismatch(msgspec.Struct, frozen=True, kw_only=True):
 async def check_version(
     driver: Driver, installed: Installed, running: CommandRunner
 ) -> VersionFits | VersionMismatch | None:
-    """Check the installed version. Return None if the driver has no version_check."""
+    """Check the installed version. Return None if the driver has no version_check.
+
+    `running` runs the command of the check.
+    """
     check = driver.version_check
     if check is None:
         return None
@@ -334,9 +343,10 @@ async def install_checked(
     installer: Callable[[bool], Awaitable[Installed | InstallFailed]],
     running_of: Callable[[Installed], CommandRunner],
 ) -> Installed | InstallFailed:
-    """Install, check, and after a mismatch install once more, without the lock (AIP-30.version-1).
+    """Install the server and check its version (AIP-30.version-1).
 
-    `installer(without_lock)` calls `install`. `running_of`: where the command runs.
+    If the version does not match, install once more without the lock. `installer(without_lock)` calls `install`.
+    `running_of` returns the runner for the command of the version check.
     """
     attempts: list[Attempt] = []
     for without_lock in (False, True):
@@ -354,7 +364,10 @@ async def install_checked(
 
 
 async def install(installation: Installation, lock: Locked | None = None) -> Installed | InstallFailed:
-    """Install what the lock names, or try the methods of the driver in order if there is no lock that still fits."""
+    """Install what the lock records.
+
+    If there is no lock, or the driver's install request has changed since, try the methods of the driver in order.
+    """
     # AIP-30.install-3
     if lock is not None and lock.asked == installation.digest and lock.method not in {"present", "vendored"}:
         return await _install_locked(installation, lock)
@@ -409,7 +422,10 @@ def _methods_of(driver: Driver) -> tuple[Install, ...]:
 
 
 async def _complete(installation: Installation, result: MethodResult) -> Installed:
-    """Return the command of this kind of server from what a method brought. Raises MethodFailed."""
+    """Return the command that the kind of server makes from a method's result.
+
+    Raise MethodFailed if the result does not contain the server.
+    """
     server = installation.driver.server
     try:
         return await kind_of(server).complete(server, installation, result)

@@ -1,13 +1,13 @@
-"""The installation of a driver's server: its parts, its record, and the commands that a driver file names.
+"""The installation of a driver's server: the request, the result, its record, and the commands that a driver runs.
 
-- `Installation` is a request to install, `Installed` or `InstallFailed` its outcome. The outcome is a command with an
-  exact record of what it runs (`Locked`), or every method that was tried with the reason why it failed. The record is
-  stored under id@major (`Locks`), so that a restart runs the same bytes (AIP-30.install-3).
-- `Engine` is the client of docker or podman: it pulls, finds and removes on behalf of the node. How a container is run
-  is in `drivers.kinds.docker`.
-- `run_command` runs version_check.cmd, health_check.cmd and auth.refresh.cmd: one line of words, never through a shell,
-  inside the sandbox of the driver's server if it has one. A command that takes too long is ended with everything it
-  started.
+- `Installation` is a request to install; `Installed` or `InstallFailed` is its result. `Installed` contains a command
+  and an exact record of what it runs (`Locked`). `InstallFailed` lists every method that was tried with the reason why
+  it failed. The record is stored under id@major (`Locks`), so a restart runs the same bytes (AIP-30.install-3).
+- `Engine` is the client of docker or podman: it pulls, finds and removes images and containers for the node.
+  `drivers.kinds.docker` describes how a container is run.
+- `run_command` runs version_check.cmd, health_check.cmd and auth.refresh.cmd. A command is one line of words and is
+  never run through a shell. It runs inside the sandbox of the driver's server if there is one. A command that takes too
+  long is killed with everything it started.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class ContainerRefused(Exception):
-    """Error for a driver that cannot be run as a container; `code` and the message say why and what to do."""
+    """Error for a driver that cannot be run as a container. The message says why, and what to do."""
 
     def __init__(self, code: str, message: str, output: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -60,14 +60,14 @@ class ContainerRefused(Exception):
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """An image on this machine."""
+    """A container image on this machine."""
 
     reference: str  # name@sha256:…, or the id of an image that was built here
     digest: str
 
 
 class Engine:
-    """The client of docker or podman, and the environment it runs with."""
+    """The client of docker or podman, with the environment in which it runs."""
 
     def __init__(self, program: str, environment: Mapping[str, str], reaper: OrphanReaper | None) -> None:
         self.program = program
@@ -77,8 +77,9 @@ class Engine:
         self._reaper = reaper
 
     async def pull(self, image: str, progress: Callable[[str], None]) -> Image:
-        """Pull the newest image of a tag, or exactly the named digest; an image that exists only locally is used as
-        it is.
+        """Pull the newest image of a tag, or exactly the image with the given digest.
+
+        An image that exists only on this machine is used without pulling.
         """
         progress(f"pulling {image}")
         ran = await self._run(PULL_LIMIT_S, "pull", "--quiet", image)
@@ -95,7 +96,7 @@ class Engine:
         return pulled
 
     async def find(self, image: str) -> Image | None:
-        """Return the image on this machine, or None if there is none."""
+        """Return the image if it is on this machine, or None if it is not."""
         ran = await self._run(ANSWER_LIMIT_S, "image", "inspect", image)
         if ran.returncode != 0:
             return None
@@ -116,7 +117,7 @@ class Engine:
         return Image(reference=identifier, digest=identifier)
 
     async def remove(self, label: str) -> int:
-        """Remove every container with this label that a killed client left. Returns how many there were."""
+        """Remove all containers with this label, which a killed client left behind. Return how many there were."""
         listed = await self._run(ANSWER_LIMIT_S, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}")
         containers = [word for word in listed.stdout.decode(errors="replace").split() if _CONTAINER.fullmatch(word)]
         if containers:
@@ -141,7 +142,7 @@ class _Inspected(msgspec.Struct, frozen=True, kw_only=True, rename={"id": "Id", 
 
 
 def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> Engine:
-    """Return the first engine on the PATH. Raises ContainerRefused."""
+    """Return the client for docker or podman, whichever is found first. Raise ContainerRefused if there is none."""
     for name in ENGINES:
         program = shutil.which(name, path=environment.get("PATH", os.defpath))
         if program is not None:
@@ -154,11 +155,17 @@ Caged = Callable[[SandboxPlan], CommandRunner]  # in a sandbox of the caller's c
 
 
 class CommandFailed(Exception):
-    """Error for a command that did not run to its end; the message completes "the command ..."."""
+    """Error for a command that did not run to its end.
+
+    The message completes a sentence that begins with "the command ...".
+    """
 
 
 def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
-    """Return a runner without a sandbox that uses the environment of every child of the node."""
+    """Return a runner without a sandbox.
+
+    Its commands get the environment that the node gives to every child process.
+    """
 
     async def run_plain(words: tuple[str, ...]) -> Ran:
         return await run(words, child_environment({}, os.environ), cwd, reaper=reaper)
@@ -167,7 +174,10 @@ def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> Comman
 
 
 def sandboxed_runner(connector_parts: ConnectorParts, segment: str, plan: SandboxPlan) -> CommandRunner:
-    """Return a runner that uses a sandbox of this plan. `segment`: the name of the sandbox in records and messages."""
+    """Return a runner that runs commands in a sandbox with this plan.
+
+    `segment` is the name of the sandbox in records and messages.
+    """
 
     async def run_sandboxed(words: tuple[str, ...]) -> Ran:
         if connector_parts.sandboxes is None:
@@ -186,14 +196,17 @@ def sandboxed_runner(connector_parts: ConnectorParts, segment: str, plan: Sandbo
 
 
 def runner_for(plan: ServerPlan, connector_parts: ConnectorParts, cwd: Path | None = None) -> CommandRunner:
-    """Return the runner for a driver's commands: in the sandbox of its server, or outside if it has none."""
+    """Return the runner for the commands of a driver.
+
+    It uses the sandbox of the driver's server, or no sandbox if the server has none.
+    """
     if isinstance(plan.reach, Spawn) and plan.reach.sandbox is not None:
         return sandboxed_runner(connector_parts, plan.segment, plan.reach.sandbox)
     return plain_runner(connector_parts.reaper, cwd)
 
 
 def words_of(command: str) -> tuple[str, ...]:
-    """Split a command line into its words. Raises CommandFailed for an unclosed quotation."""
+    """Split a command line into words. Raise CommandFailed if a quotation is not closed."""
     try:
         return tuple(shlex.split(command))
     except ValueError as error:
@@ -201,7 +214,10 @@ def words_of(command: str) -> tuple[str, ...]:
 
 
 async def run_command(words: tuple[str, ...], timeout_ms: int, running: CommandRunner) -> Ran:
-    """Run a command and return its result. Raises CommandFailed if it is empty, does not start or takes too long."""
+    """Run a command and return its result.
+
+    Raise CommandFailed if the command is empty, does not start or takes longer than `timeout_ms`.
+    """
     if not words:
         raise CommandFailed("is empty")
     try:
@@ -224,7 +240,7 @@ Method = Literal["npm", "pip", "docker", "download", "curl", "vendored", "presen
 class Locked(msgspec.Struct, frozen=True, kw_only=True):
     """Exact record of what was installed (AIP-30.install-3).
 
-    It is stored under id@major. A restart runs exactly this, never something newer.
+    It is stored under id@major. A restart runs exactly what it records, and never a newer version.
     """
 
     asked: str  # a digest of server and install: the lock counts only while the file asks for the same
@@ -236,7 +252,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """A method that was tried. `reason` is None if it succeeded."""
+    """An installation method that was tried. `reason` is None if it succeeded."""
 
     method: str
     reason: str | None = None
@@ -244,14 +260,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A remark that is shown with the driver and keeps nothing from working."""
+    """A remark that is shown with the driver and does not prevent its use."""
 
     code: str
     message: str
 
 
 class Installed(msgspec.Struct, frozen=True, kw_only=True):
-    """An installed server. `command` comes before server.args and holds no secret; a remote server has none."""
+    """An installed server. `command` precedes server.args and contains no secret. It is empty for a remote server."""
 
     command: tuple[str, ...]
     version: str | None
@@ -265,19 +281,19 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstallFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """An installation in which every method failed."""
+    """Result of an installation in which every method failed."""
 
     code: str
     attempts: tuple[Attempt, ...] = ()
 
     @property
     def reason(self) -> str:
-        """Return the reason for `interlock drivers show`: every method with the cause of its failure."""
+        """Return a text for `interlock drivers show`: every method with the reason of its failure."""
         return "; ".join(f"{attempt.method}: {attempt.reason}" for attempt in self.attempts if attempt.reason)
 
 
 class MethodFailed(Exception):
-    """Error for a method that installed nothing. `output`: the last lines of an installer."""
+    """Error for an installation method that failed. `output` holds the last lines that an installer printed."""
 
     def __init__(self, reason: str, output: tuple[str, ...] = (), code: str = INSTALL_FAILED) -> None:
         super().__init__(reason)
@@ -286,7 +302,7 @@ class MethodFailed(Exception):
 
 
 class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one method, from which the kind of server makes its command."""
+    """Result of one installation method, from which the kind of server makes its command."""
 
     lock: Locked
     pins: Pins | None = None  # of a package: exactly what to run
@@ -316,9 +332,9 @@ class Installation:
     ) -> None:
         """Prepare to install the server of `driver`.
 
-        `folder` holds DRIVER.md; paths in it may lead anywhere below `workspace` (default: `folder`). `packages` is the
-        folder for the packages of all drivers. `caged` runs the author's installer in a sandbox; it is None if the
-        operator lets this driver run without one.
+        `folder` contains DRIVER.md; paths in it may lead anywhere below `workspace`, which defaults to `folder`.
+        `packages` is the folder for the packages of all drivers. `caged` runs shell installers in a sandbox; it is None
+        if the operator lets this driver run without one.
         """
         self.driver = driver
         self.data = packages.parent
@@ -338,7 +354,7 @@ class Installation:
 
     @cached_property
     def engine(self) -> Engine:
-        """Return the client of docker or podman. Raises ContainerRefused."""
+        """Return the client of docker or podman. Raise ContainerRefused if there is none."""
         return find_engine(self.environment, self.reaper)
 
     @property
@@ -347,7 +363,7 @@ class Installation:
 
 
 def request_digest(driver: Driver) -> str:
-    """Return a digest of everything in the file that decides what is installed."""
+    """Return a digest of everything in DRIVER.md that determines what is installed."""
     server = msgspec.to_builtins(driver.server)
     keys = ("kind", "package", "version", "image", "path", "runner", driver.server.keys[0])
     deciding = {key: server.get(key) for key in keys}
@@ -356,7 +372,7 @@ def request_digest(driver: Driver) -> str:
 
 
 def packages_of(packages: Path, driver: Driver) -> Path:
-    """Return the folder for everything that is installed for this driver only."""
+    """Return the folder for everything that is installed for this driver alone."""
     return packages / "drivers" / driver.key
 
 
@@ -365,7 +381,7 @@ async def remove_packages(packages: Path, driver: Driver) -> None:
 
 
 def differences(before: Locked, after: Locked) -> tuple[str, ...]:
-    """Describe in words what an update would change; an empty result means the same bytes."""
+    """Describe what an update would change. An empty result means that the installed bytes stay the same."""
     changes = []
     if before.version != after.version:  # AIP-30.install-3
         changes.append(f"version {before.version or 'unknown'} -> {after.version or 'unknown'}")
@@ -379,7 +395,7 @@ def differences(before: Locked, after: Locked) -> tuple[str, ...]:
 
 
 class Locks:
-    """The records of installations, by id@major."""
+    """Store of installation records, keyed by id@major."""
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
@@ -388,7 +404,8 @@ class Locks:
     async def get(self, key: str) -> Locked | None:
         """Return the record of an installation, or None if there is none.
 
-        Raises StoreError, also for an unreadable record: treating it as missing would install something newer.
+        Raise StoreError if the store fails or the record is unreadable: ignoring such a record would install a newer
+        version.
         """
         entry = await self._kv.get(LOCKS, key, self._clock.wall())
         if entry is None:

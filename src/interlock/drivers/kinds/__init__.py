@@ -1,13 +1,13 @@
-"""How a node installs, plans and starts the servers of each kind.
+"""The operations of a node on each kind of server: installing it, planning its process and cleaning up after it.
 
 To add a kind of server, for example `kind: snap`, write in `interlock/drivers/protocol/kinds.py` a subclass of
 `LocalServer` (or of `ServerBlock`, if the node does not start it), and add it to the table `SERVERS` there. The class
-says which keys the block has in DRIVER.md, how it is read, what identifies it, and which program runs it. Nothing else
-switches on a kind: reading, schemas, compatibility, export, `interlock add snap:NAME`, installation, version checks,
-sandboxes and trust all follow from that class.
+defines which keys the block has in DRIVER.md, how it is read, what identifies it, and which program runs it. No other
+code distinguishes kinds: reading, schemas, compatibility, export, `interlock add snap:NAME`, installation, version
+checks, sandboxes and trust all follow from that class.
 
-A kind that is more than a program to run, because it has an installer of its own, is confined by something else than
-the sandbox, or is dialled, also has a class here.
+A kind also has a class in this package if it is more than a program to run: if it has its own installer, is confined by
+something other than the sandbox, or runs elsewhere and is connected to.
 """
 
 from collections.abc import Mapping
@@ -29,4 +29,5 @@ _OTHERS: Final[Mapping[str, ServerKind[Any]]] = {
 
 
 def kind_of(server: ServerBlock) -> ServerKind[Any]:
+    """Return the operations for a server's kind. A kind without a class in this package runs as a program."""
     return _OTHERS.get(server.kind, _PROGRAM)

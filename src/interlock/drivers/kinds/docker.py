@@ -1,8 +1,9 @@
-"""Servers of kind docker: a container that docker or podman runs from an image fixed by its digest.
+"""Servers of kind docker: docker or podman runs a container from an image that is fixed by its digest.
 
-Values of environment variables are never words of the command, which every local user can read: `-e NAME` makes the
-engine's client take them from its own environment (AIP-server-6). Names that the client itself obeys are therefore
-refused. The container is the sandbox of the server. A network that cannot be limited to network.egress is refused.
+Values of environment variables are never part of the command, which every local user can read. With `-e NAME`, the
+client of docker or podman takes the value from its own environment (AIP-server-6). Variables that would change the
+behaviour of this client are therefore refused. The container is the sandbox of the server. A network that cannot be
+limited to network.egress is refused.
 """
 
 import logging
@@ -50,7 +51,10 @@ _SOCKETS: Final = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
 
 
 class DockerKind(ServerKind[DockerServer]):
-    """A server in a container, which is its sandbox. The command is complete except for server.args."""
+    """A server in a container, which serves as its sandbox.
+
+    The installed command is complete except for server.args, which follow it.
+    """
 
     def implied_methods(self, server: DockerServer) -> tuple[Install, ...]:
         return (Install(method="docker", options={"image": server.image}),)  # AIP-30.install-1
@@ -89,7 +93,7 @@ class DockerKind(ServerKind[DockerServer]):
         is_sandboxed: bool = True,
         real_paths: Mapping[Path, Path] = MappingProxyType({}),
     ) -> ServerPlan:
-        """Return the plan of a container: its own sandbox and working directory, and a port of its own."""
+        """Return the plan for a container, which has its own sandbox, working directory and port."""
         plan = super().compile_plan(
             driver, with_another_port(installed), folder=folder, data=data, tenant=tenant, is_sandboxed=False
         )
@@ -104,7 +108,7 @@ class DockerKind(ServerKind[DockerServer]):
                 yield DeclaredPath(place=f"/server/volumes/{index}", use="write", path=Path(source))
 
     async def clean_up(self, driver: Driver, installed: Installed, reaper: OrphanReaper | None) -> None:
-        """Remove containers whose client had to be killed (AIP-server-6)."""
+        """Remove containers that keep running because their client was killed (AIP-server-6)."""
         try:
             await remove_leftover_containers(installed.command, reaper)
         except ContainerRefused as refused:
@@ -112,7 +116,10 @@ class DockerKind(ServerKind[DockerServer]):
 
 
 def with_another_port(installed: Installed) -> Installed:
-    """Return the same container on another free loopback port, because every process needs its own."""
+    """Return the same installed container with another free loopback port.
+
+    Every process needs a separate port.
+    """
     if installed.url is None:
         return installed
     before = installed.url.partition("//")[2].partition("/")[0]
@@ -124,13 +131,16 @@ def with_another_port(installed: Installed) -> Installed:
 
 
 async def remove_leftover_containers(command: Sequence[str], reaper: OrphanReaper | None) -> int:
-    """Remove the containers that a composed command started and left behind, and return how many there were."""
+    """Remove the containers that a command from `container_command` started and left behind.
+
+    Return how many there were.
+    """
     label = next((word for word in command if word.startswith(f"{RUN_LABEL}=")), None)
     return 0 if label is None else await Engine(command[0], os.environ, reaper).remove(label)
 
 
 def free_port() -> int:
-    """Return a loopback port that nothing listens on now."""
+    """Return a loopback port on which no program listens at present."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
@@ -146,9 +156,10 @@ def container_command(
     host_port: int | None = None,
     is_open: bool = False,
 ) -> tuple[str, ...]:
-    """Return the words of the command before server.args.
+    """Return the words of the command that starts a container, without server.args.
 
-    `is_open` means that the operator lets this driver run without a sandbox.
+    `node` labels the container, to find it later. `host_port` is the loopback port on which the node reaches an HTTP
+    server. `is_open` means that the operator allows this driver to run without a sandbox.
     """
     server = driver.server
     if not isinstance(server, DockerServer):
@@ -181,9 +192,9 @@ def container_command(
 
 
 def environment_names(driver: Driver) -> tuple[str, ...]:
-    """Return the names of all environment variables of the container, once each.
+    """Return the names of all environment variables of the container, without duplicates.
 
-    Raise ContainerRefused for a name that the engine's client itself would obey.
+    Raise ContainerRefused for a name that changes the behaviour of the docker or podman client itself.
     """
     names = dict.fromkeys(getattr(driver.server, "env", {}))
     if driver.sandbox is not None and driver.sandbox.env is not None:
@@ -199,7 +210,10 @@ def environment_names(driver: Driver) -> tuple[str, ...]:
 
 
 def _volume(text: str, data: Path) -> str:
-    """Return the value of -v for an entry of server.volumes. Raise ContainerRefused if it opens the host itself."""
+    """Return the value of -v for an entry of server.volumes.
+
+    Raise ContainerRefused if the volume would expose the host itself to the container.
+    """
     parts = _VOLUME.fullmatch(text)
     if parts is None or not set((parts["options"] or "").split(",")) <= {"", "ro", "rw", "z", "Z"}:
         raise ContainerRefused("install_failed", "an entry of server.volumes is no volume; write /host/path:/path:ro")

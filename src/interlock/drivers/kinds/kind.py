@@ -1,12 +1,12 @@
 """`ServerKind`: what a node does with servers of one kind, from installation to the plan of a running process.
 
-Reading and comparing server blocks is pure and lives in `interlock.drivers.protocol.kinds`. The methods here are
-called in this order: `find_present`, or `implied_methods`, `pin_package` and `complete` while the server is installed;
+Server blocks are read and compared by pure code in `interlock.drivers.protocol.kinds`. The methods here are called in
+this order: `find_present`, or `implied_methods`, `pin_package` and `complete` while the server is installed;
 `names_package` and `resolve_program` for its version check; `declared_paths` when the driver is surveyed;
 `compile_plan` before each start; `clean_up` after the last process has ended.
 
-A server plan holds placeholders where secrets belong: they are filled in when the server starts, and nothing of a
-caller goes into a plan (AIP-security-8).
+A server plan contains placeholders instead of secrets, which are filled in when the server starts. A plan never
+contains anything that belongs to a caller (AIP-security-8).
 """
 
 import os
@@ -33,7 +33,7 @@ ServerT = TypeVar("ServerT", bound=ServerBlock)
 
 
 class DeclaredPath(msgspec.Struct, frozen=True, kw_only=True):
-    """A path of this machine that a driver file opens to its server."""
+    """A path of this machine that DRIVER.md opens to its server. `place` is where the file names it."""
 
     place: str  # in DRIVER.md, as a JSON pointer
     use: Use
@@ -42,14 +42,15 @@ class DeclaredPath(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def real(self) -> Path:
+        """Return the path with all symbolic links resolved."""
         return Path(os.path.realpath(self.path))
 
 
 class ServerKind(Generic[ServerT]):
-    """The operations of a node on servers of one kind.
+    """Operations of a node on servers of one kind.
 
-    An object has no state: every method takes the server block or the driver. What a kind does not override holds for a
-    program that needs no installation.
+    Objects have no state: every method receives the server block or the driver. The methods that a kind does not
+    override suit a program that needs no installation.
     """
 
     # The code of a server that cannot be reached and gives no code itself.
@@ -58,39 +59,52 @@ class ServerKind(Generic[ServerT]):
     # Install
 
     def implied_methods(self, server: ServerT) -> tuple[Install, ...]:
-        """Return the methods of installation that the kind implies if the driver has no install block."""
+        """Return the installation methods that are used if the driver has no install block."""
         return ()
 
     def pin_package(self, server: ServerT, method: str, package: str) -> str:
-        """Return `package`, which `method` installs, with the version that the server block pins it to.
+        """Return `package`, which `method` installs, with the version to which the server block pins it.
 
-        Raises MethodFailed if the two name different versions.
+        Raise MethodFailed if `package` and the server block name different versions.
         """
         return package
 
     async def complete(self, server: ServerT, installation: Installation, brought: MethodResult) -> Installed:
-        """Return the command that runs the server from what a method of installation brought.
+        """Return the command that runs the server, made from `brought`, the result of an installation method.
 
-        Raises MethodFailed, PackageUnavailable, ContainerRefused, OSError.
+        Raise MethodFailed if the result does not contain the server, ContainerRefused if the container is not allowed,
+        PackageUnavailable if a package cannot be obtained, or OSError if the disk fails.
         """
         raise NotImplementedError
 
     def find_present(self, server: ServerT, installation: Installation) -> Installed | None:
-        """Return the command if the server needs no installation, else None. Raises MethodFailed."""
+        """Return the command of a server that needs no installation, or None if it must be installed.
+
+        Raise MethodFailed if the server should be present and is not.
+        """
         return None
 
     def package_name(self, server: ServerT) -> str | None:
-        """Return the normalised name of the package, by which the shipped driver of a package is found."""
+        """Return the normalised name of the server's package, or None if it has no package.
+
+        The name is used to find the driver that Interlock ships for a package.
+        """
         return None
 
     # Run
 
     def names_package(self, server: ServerT, words: tuple[str, ...]) -> bool:
-        """Tell whether a command runs the package itself: its version is then known without a start."""
+        """Return whether a command runs the server's own package.
+
+        If it does, the version is known without running the command.
+        """
         return False
 
     def resolve_program(self, server: ServerT, words: tuple[str, ...], installed: Installed) -> tuple[str, ...]:
-        """Return the words of a command of the driver file with the server's own program replaced by its path."""
+        """Return the words of a command in DRIVER.md.
+
+        If the first word is the server's own program, it is replaced by the installed program.
+        """
         return words
 
     def compile_plan(
@@ -104,10 +118,11 @@ class ServerKind(Generic[ServerT]):
         is_sandboxed: bool = True,
         real_paths: Mapping[Path, Path] = MappingProxyType({}),
     ) -> ServerPlan:
-        """Return the plan by which a keeper starts or dials the server.
+        """Return the plan by which a keeper starts the server or connects to it.
 
-        `folder` holds DRIVER.md, and relative paths start there. `tenant` is the tenant or user that the process is
-        for. `real_paths` are the targets of the driver's paths when it was accepted.
+        `folder` contains DRIVER.md; relative paths start there. `data` is the node's data folder. `tenant` is the
+        tenant or user whom the process serves, or None if it serves everyone. `real_paths` maps the driver's paths to
+        their targets at the time the driver was accepted.
         """
         server = driver.server
         if not isinstance(server, LocalServer):
@@ -137,7 +152,7 @@ class ServerKind(Generic[ServerT]):
         )
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
-        """Yield the paths of this machine that the driver file opens to its server. Blocks on the disk."""
+        """Yield the paths of this machine that DRIVER.md opens to its server. This reads the disk and blocks."""
         fs = (driver.sandbox.fs if driver.sandbox is not None else None) or FileAccess()
         uses: tuple[tuple[Use, tuple[str, ...]], ...] = (("read", fs.read), ("write", fs.write), ("deny", fs.deny))
         for use, paths in uses:
@@ -152,16 +167,16 @@ class ServerKind(Generic[ServerT]):
                 yield DeclaredPath(place=f"/server/args/{index}", use="write", path=path, is_implied=True)
 
     async def clean_up(self, driver: Driver, installed: Installed, reaper: OrphanReaper | None) -> None:
-        """Remove what processes of the server left behind, once none of them runs."""
+        """Remove what processes of the server left behind. It is called after the last of them has ended."""
 
 
 def segment_of(driver: Driver, tenant: str | None) -> str:
-    """Return the segment of the keeper. No segment of a configured or registered server contains an '@'."""
+    """Return the segment of the server's keeper. Segments of configured or registered servers contain no '@'."""
     return driver.key if tenant is None else f"{driver.key}+{_short_digest(tenant)}"
 
 
 def path_of(folder: Path, text: str) -> Path:
-    """Return a path of the file: relative to the folder of DRIVER.md, without `..`."""
+    """Return a path from DRIVER.md, relative to its folder, with `..` removed."""
     return Path(os.path.normpath(folder / Path(text).expanduser()))
 
 
@@ -174,8 +189,9 @@ def _sandbox_plan(
 ) -> SandboxPlan:
     """Return what the sandbox of a server allows.
 
-    A driver without a sandbox block opens the paths among its arguments (AIP-security-5). `place` completes a path of
-    the file, and `real_paths` are the accepted targets of links, which must not change after the driver was trusted.
+    If the driver has no sandbox block, the paths among its arguments are opened (AIP-security-5). `place` turns a path
+    of the file into an absolute one. `real_paths` are the accepted targets of links, which must not change after the
+    driver was trusted.
     """
     block = driver.sandbox or SandboxBlock()
     fs = block.fs or FileAccess()

@@ -1,14 +1,14 @@
 """Servers that run as programs of this machine: kinds binary, npm and pypi.
 
-Installation hands every kind the same thing, a `MethodResult`: what one method of the install block brought. It is a
-folder, a program, or `Pins`, which name one version of a package and the hashes of its files. `complete` turns it into
-`Installed`: the command, and the files that the sandbox must let the server read.
+Every installation method returns a `MethodResult`: a folder, a program, or `Pins`, which name one version of a package
+and the hashes of its files. `complete` turns it into `Installed`: the command, and the files that the sandbox must let
+the server read.
 
-- binary, and every kind without a class of its own, runs the program that server.path names (AIP-server-1).
-- npm puts the pinned package below the driver's own folder and runs its script with node, or leaves it to npx.
-- pypi gives the pinned package a virtual environment, or leaves it to uvx or pipx.
+- binary, and every kind without a class in this package, runs the program that server.path names (AIP-server-1).
+- npm installs the pinned package below the driver's own folder and runs its script with node, or uses npx.
+- pypi installs the pinned package in a virtual environment, or uses uvx or pipx.
 
-A program is started with its interpreter, never through the first line of its script.
+A script is started with its interpreter, and never through its `#!` line.
 """
 
 import os
@@ -44,7 +44,7 @@ from interlock.process.packages.programs import (
 
 
 class ProgramKind(ServerKind[LocalServer]):
-    """The kind binary, and every kind that has no class of its own: the server runs `LocalServer.program`."""
+    """A server that runs `LocalServer.program`: kind binary, and every kind that has no class in this package."""
 
     async def complete(self, server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
         pins = brought.pins
@@ -69,7 +69,7 @@ class ProgramKind(ServerKind[LocalServer]):
         )
 
     def find_present(self, server: LocalServer, installation: Installation) -> Installed | None:
-        """Find the program that a person installed, perhaps by following the instruction of a method."""
+        """Find the program if a person has already installed it, for example by following a method's instructions."""
         lock = Locked(asked=installation.digest, method="present")
         return _installed_program(server, installation, MethodResult(lock=lock))
 
@@ -81,7 +81,7 @@ class ProgramKind(ServerKind[LocalServer]):
 
 
 def _installed_program(server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
-    """Return the command of a program that needs no interpreter. Raises MethodFailed."""
+    """Return the command of a program that needs no interpreter. Raise MethodFailed if the program is not found."""
     folder = installation.folder
     program = find_program(
         server.program,
@@ -107,8 +107,8 @@ def _installed_program(server: LocalServer, installation: Installation, brought:
 def find_program(path: str, *, folder: Path, workspace: Path, brought: Sequence[Path], search: str) -> Path:
     """Return the file that server.path names: absolute, relative to `folder`, or a bare name (AIP-server-1).
 
-    A bare name is looked for in `brought`, what a method of installation made, and then on the PATH in `search`.
-    Raises MethodFailed.
+    A bare name is searched for in `brought`, the folders and programs of an installation method, and then on `search`,
+    a PATH. Raise MethodFailed if the program is not found or not allowed.
     """
     if os.sep in path:
         program = Path(path) if path.startswith(os.sep) else resolve_inside(path, folder=folder, workspace=workspace)
@@ -128,9 +128,9 @@ def find_program(path: str, *, folder: Path, workspace: Path, brought: Sequence[
 
 
 def resolve_inside(path: str, *, folder: Path, workspace: Path) -> Path:
-    """Return a path of the driver file, which must not lead out of the workspace, not even through a symlink.
+    """Return the absolute path for a path in DRIVER.md.
 
-    Raises MethodFailed.
+    Raise MethodFailed if the path leads outside the workspace, directly or through a symbolic link.
     """
     target = folder / path
     if not target.resolve().is_relative_to(workspace.resolve()):
@@ -141,7 +141,7 @@ def resolve_inside(path: str, *, folder: Path, workspace: Path) -> Path:
 
 
 class NpmKind(ServerKind[NpmServer]):
-    """An npm package. With the setting `npx`, npx fetches the pinned version itself at every start."""
+    """A server in an npm package. With the setting `npx`, npx fetches the pinned version at every start."""
 
     def implied_methods(self, server: NpmServer) -> tuple[Install, ...]:
         return (Install(method="npm", options={"package": server.package}),)  # AIP-30.install-1
@@ -174,14 +174,15 @@ class NpmKind(ServerKind[NpmServer]):
         return server.package
 
     def names_package(self, server: NpmServer, words: tuple[str, ...]) -> bool:
-        """Recognise `npx PACKAGE --version`, with or without a version (AIP-30.version-2)."""
+        """Recognise `npx PACKAGE --version`, with or without a version of the package (AIP-30.version-2)."""
         return any(word[:1] + word[1:].partition("@")[0] == server.package for word in words)
 
 
 def pin_reference(reference: str, mark: str, name: str, package: str, version: str | None) -> str:
-    """Return `reference` with the version of the server block, if it names the server's own package.
+    """Return `reference` with the version that the server block pins, if it refers to the server's own package.
 
-    `mark` separates name and version; `package` is the name with its extras. Raises MethodFailed for two versions.
+    `mark` separates name and version; `name` is the package's name and `package` the name with its extras. Raise
+    MethodFailed if `reference` has a different version.
     """
     scope = reference[:1] if reference.startswith("@") else ""
     own_name, _, pin = reference.removeprefix("@").partition(mark)
@@ -193,7 +194,7 @@ def pin_reference(reference: str, mark: str, name: str, package: str, version: s
 
 
 class PypiKind(ServerKind[PypiServer]):
-    """A Python package. server.runner says what keeps it: a virtual environment of the node, uvx or pipx."""
+    """A server in a Python package. server.runner selects a virtual environment of the node, uvx or pipx."""
 
     def implied_methods(self, server: PypiServer) -> tuple[Install, ...]:
         return (Install(method="pip", options={"package": server.package}),)  # AIP-30.install-1
@@ -233,7 +234,7 @@ class PypiKind(ServerKind[PypiServer]):
         return normalised_name(server.package.partition("[")[0])
 
     def names_package(self, server: PypiServer, words: tuple[str, ...]) -> bool:
-        """Recognise `uvx --from PACKAGE NAME` and the package's own program (AIP-30.version-2)."""
+        """Recognise `uvx --from PACKAGE NAME` and the program of the server's own package (AIP-30.version-2)."""
         if words[:1] == (server.entry,):
             return True
         name = self.package_name(server)

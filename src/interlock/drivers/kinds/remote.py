@@ -1,8 +1,8 @@
-"""Servers of kind remote: nothing is installed, and the node dials the address with the credentials of the file.
+"""Servers of kind remote: nothing is installed; the node connects to the URL with the credentials of DRIVER.md.
 
-A plan holds `${secrets.NAME}` in place of a credential. The keeper fills it in when it connects, so that a plan can be
-compared and shown. A network.egress that the file writes limits every host that the node dials for the server,
-authorization servers included.
+A plan contains `${secrets.NAME}` instead of a credential. The keeper fills it in when it connects, so a plan can be
+compared and shown. A network.egress in DRIVER.md limits every host that the node connects to for the server, including
+authorization servers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from interlock.drivers.protocol.model import Driver
 
 
 class RemoteKind(ServerKind[RemoteServer]):
-    """A server that runs elsewhere. It has no process, no sandbox and no paths of this machine."""
+    """A server that runs elsewhere. It has no process, no sandbox and no paths on this machine."""
 
     failure_code: ClassVar[str] = "upstream_error"
 

@@ -1,5 +1,5 @@
-"""AIP-32 drivers, and the contracts (AIP-14) and inventories of secrets (AIP-19) beside them: servers as files.
+"""Pure code for MCP server drivers (AIP-32), tool contracts (AIP-14) and inventories of secrets (AIP-19).
 
-Bytes and a file name come in, values or problems go out. Nothing here reads a folder, starts a program or knows a
-secret's value.
+The functions take bytes and file names, and return values or problems. Nothing here reads a folder, starts a program or
+sees the value of a secret.
 """

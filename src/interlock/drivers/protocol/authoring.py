@@ -1,12 +1,13 @@
-"""Files that Interlock writes for drivers: DRIVER.md and TOOL.md of a server that has none, and files for other hosts.
+"""Files that Interlock writes for drivers: DRIVER.md and TOOL.md for a server that has none, and files for other hosts.
 
-`propose` lists a server's tools with the contract and the effect class that a person is asked about. `compose` makes
-the texts of a driver's folder from the answers. A contract that exists is reused if the tool satisfies it. If the tool
-would satisfy it with other argument names, these are proposed and marked for review (AIP-author-3 to -5).
-`driver_upstream` and `contract_upstream` rewrite frontmatter for hosts that do not know our extensions (AIP-export-3).
+`propose` returns a contract and an effect class for each tool of a server. A person reviews these proposals. `compose`
+then writes the texts of a driver's folder from the reviewed proposals. An existing contract is reused if the tool
+satisfies it. If the tool would satisfy it with other argument names, `compose` proposes these names and marks them for
+review (AIP-author-3 to -5). `driver_upstream` and `contract_upstream` rewrite frontmatter for hosts that do not know
+the extensions of Interlock (AIP-export-3).
 
-The items of tools/list come from a server that may try to deceive. Every text is read back before it is returned, so
-that a caller gets either a valid file or the problems that prevent it. This module finds and writes no file.
+The items of tools/list come from a server that may try to deceive. Every text is parsed again before it is returned, so
+the result is either a valid file or the problems that prevent it. This module does not access the disk.
 """
 
 import hashlib
@@ -61,10 +62,10 @@ _NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """Frontmatter for hosts without our extensions.
+    """Frontmatter that was rewritten for hosts that do not know the extensions of Interlock.
 
-    A key that has an equivalent is written as the equivalent. Every other one is left out and named. Nothing becomes
-    less strict: an approval that only this node understands becomes one that asks.
+    `changed` lists the keys that were replaced by an equivalent, `lost` the keys that were left out. The result is
+    never less strict: an approval rule that only this node understands becomes a rule that asks a person.
     """
 
     data: dict[str, Any]
@@ -73,10 +74,10 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def driver_upstream(data: Mapping[str, Any]) -> Upstream:
-    """Convert the frontmatter of a DRIVER.md to the form that hosts without our extensions read.
+    """Convert the frontmatter of a DRIVER.md to a form that hosts without the extensions of Interlock can read.
 
-    `data` is the frontmatter as this node reads it, with its server block inline. The result lists what was lost or
-    changed.
+    `data` is the frontmatter as this node reads it, with the server block inline. The result lists the keys that were
+    lost or changed.
     """
     lost: list[str] = []
     changed: list[str] = []
@@ -95,7 +96,7 @@ def driver_upstream(data: Mapping[str, Any]) -> Upstream:
 
 
 def contract_upstream(data: Mapping[str, Any]) -> Upstream:
-    """Convert the frontmatter of a TOOL.md to the form that hosts without our extensions read."""
+    """Convert the frontmatter of a TOOL.md to a form that hosts without the extensions of Interlock can read."""
     lost: list[str] = []
     changed: list[str] = []
     published = _without_own(data, "", lost)
@@ -108,7 +109,7 @@ def contract_upstream(data: Mapping[str, Any]) -> Upstream:
 
 
 def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict[str, Any]:
-    """Return the data without metadata.interlock. `pointer` is put before the keys that are added to `lost`."""
+    """Return the data without metadata.interlock, and add the removed keys to `lost`, each prefixed with `pointer`."""
     metadata = data.get("metadata")
     if not isinstance(metadata, Mapping) or OWN not in metadata:
         return dict(data)
@@ -118,15 +119,16 @@ def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict
 
 
 class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
-    """A new TOOL.md of a tool."""
+    """A new TOOL.md: the contract of one tool, and the text of the file."""
 
     tool_name: str
     contract: Contract
     text: str
 
     def binding(self, reference: str | None = None) -> dict[str, Any]:
-        """Return the entry of implements[] that binds the contract by `reference`, a path, or by the contract's id
-        if it is None.
+        """Return an implements[] entry that binds this contract.
+
+        The entry refers to the contract by `reference`, a path, or by the contract's id if `reference` is None.
         """
         return {
             "tool": reference or self.contract.id,
@@ -136,14 +138,14 @@ class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftedContracts(msgspec.Struct, frozen=True, kw_only=True):
-    """New contracts of a server's tools, and why other tools have none."""
+    """New contracts for the tools of a server, and the problems of the tools that could not get one."""
 
     drafted: tuple[DraftedContract, ...]
     problems: tuple[FileProblem, ...]
 
 
 class DraftedDriver(msgspec.Struct, frozen=True, kw_only=True):
-    """A new DRIVER.md."""
+    """A new DRIVER.md: the parsed driver, the text of the file, and its warnings."""
 
     driver: Driver
     text: str
@@ -159,8 +161,8 @@ def draft_contracts(
 ) -> DraftedContracts:
     """Draft a contract for every tool. `contract_ids` and `classes` are keyed by tool name.
 
-    Tools whose contracts would have the same id are all refused, because numbering them would depend on the server's
-    order.
+    If the contracts of several tools would have the same id, all of these tools are refused: adding numbers to the ids
+    would make them depend on the order in which the server lists its tools.
     """
     contracts: list[DraftedContract] = []
     problems: list[FileProblem] = []
@@ -233,9 +235,9 @@ def draft_contract(
 
 
 def contract_id_of(driver_id: str, tool_name: str) -> str:
-    """Return the id of a tool's contract: filesystem-mcp and read_file give filesystem.read-file.
+    """Return the id of a tool's contract, such as filesystem.read-file for filesystem-mcp and read_file.
 
-    An id that would be too long or invalid ends in a hash of the tool's name.
+    If this id would be too long or invalid, it is shortened and ends in a hash of the tool's name.
     """
     head = driver_id.removesuffix("-mcp") or driver_id
     tail = _OUTSIDE_ID.sub("-", normalise(tool_name)).strip("-.")
@@ -248,7 +250,7 @@ def contract_id_of(driver_id: str, tool_name: str) -> str:
 
 
 def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tuple[FileProblem, ...]:
-    """Draft a DRIVER.md from its frontmatter `data`, or return the problems that prevent it.
+    """Draft a DRIVER.md from the frontmatter `data` and the Markdown `body`, or return the problems that prevent it.
 
     The kind defaults to mcp and the version to 1.0.0.
     """
@@ -268,8 +270,9 @@ def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tup
 def proposed_renames(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
     """Propose an argument_mapping for a person to review.
 
-    Each input of the contract that the server does not know by name is mapped to the only unused argument of the same
-    type, or to the only one of that type that shares a word of its name.
+    An input of the contract that the server has no argument for is mapped to the only unused argument of the same type
+    that shares a word with its name. If no name is similar, it is mapped to the only unused argument of that type. An
+    argument is never proposed for two inputs.
     """
     ours, theirs = _properties(inputs), _properties(arguments)
     free = {name: each for name, each in theirs.items() if name not in ours}
@@ -301,7 +304,7 @@ def _words(name: str) -> set[str]:
 
 
 def _clean(text: Any) -> str:
-    """Remove invisible characters, which could hide words from the person who reads the file."""
+    """Remove invisible characters, which could hide words from the person who reviews the file."""
     return _NOT_SHOWN.sub("", text.replace("\r\n", "\n")).strip() if isinstance(text, str) else ""
 
 
@@ -310,7 +313,11 @@ def _invalid_tool(message: str) -> tuple[FileProblem, ...]:
 
 
 class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
-    """A contract that exists already: the driver's own, with its path in the folder and its text, or another's."""
+    """A contract that already exists.
+
+    For a contract in the driver's folder, `path` is its path in the folder and `text` its text. Both are None for a
+    contract from elsewhere.
+    """
 
     contract: Contract
     path: str | None = None
@@ -318,7 +325,10 @@ class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolProposal(msgspec.Struct, frozen=True, kw_only=True):
-    """The contract and the class that a tool would get, about which a person is asked."""
+    """Proposal for one tool: its contract and its effect class, which a person confirms or changes.
+
+    `by` tells where the class comes from. `question` is the question for the person, or None if nothing is in doubt.
+    """
 
     tool_name: str
     contract_id: str
@@ -329,7 +339,7 @@ class ToolProposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComposedDriver(msgspec.Struct, frozen=True, kw_only=True):
-    """The texts of all files of a driver's folder."""
+    """The texts of all files of a driver's folder, keyed by path. `reviews` lists what a person should review."""
 
     driver: DraftedDriver
     files: Mapping[str, str]  # by their path in the folder
@@ -346,7 +356,7 @@ def propose(
 ) -> tuple[ToolProposal, ...] | tuple[FileProblem, ...]:
     """Propose a contract for each tool, or return the problems that prevent it.
 
-    `wanted` maps the tools to wrap to the ids of their contracts; None means all tools.
+    `wanted` maps the names of the tools to include to the ids of their contracts; None includes all tools.
     """
     listed = {str(tool.get("name")): tool for tool in tools}
     unknown = [name for name in (*(wanted or ()), *(classes or ())) if name not in listed]
@@ -398,11 +408,11 @@ def compose(
     body: str = "",
     asks: bool | frozenset[str] = False,
 ) -> ComposedDriver | tuple[FileProblem, ...]:
-    """Compose the files of a driver from its proposals, or return the problems that prevent it.
+    """Compose the files of a driver from the proposals, or return the problems that prevent it.
 
-    `data` is the frontmatter without implements. A class that only a tool's name suggests is not written, so that the
-    contract stays open (AIP-author-5). `asks` names the tools that need a confirmation before each call; True means
-    all.
+    `data` is the frontmatter without implements. A class that is only inferred from a tool's name is not written, so
+    the contract leaves its effect open (AIP-author-5). `asks` names the tools that require a confirmation before each
+    call; True means all tools.
     """
     contracts = contracts or {}
     listed = {str(tool.get("name")): tool for tool in tools}
@@ -455,9 +465,10 @@ def compose(
 def _bind_existing(
     data: Mapping[str, Any], tool: Tool, proposal: ToolProposal, existing: ExistingContract
 ) -> tuple[dict[str, Any], list[str]] | FileProblem:
-    """Return the binding of a contract that exists, and what a person should review of it, or why it does not fit.
+    """Bind an existing contract to a tool.
 
-    If the tool only has other names for its arguments, the binding renames them (AIP-author-3).
+    Return the entry of implements[] and the points that a person should review, or a problem if the tool does not
+    satisfy the contract. If the tool only uses other names for its arguments, the entry renames them (AIP-author-3).
     """
     contract = existing.contract
     plain = {
@@ -485,7 +496,10 @@ def _bind_existing(
 def _find_fault(
     data: Mapping[str, Any], binding: Mapping[str, Any], contract: Contract, tool: Tool
 ) -> FileProblem | None:
-    """Return why a driver with only this binding is invalid or its tool does not keep the contract, or None."""
+    """Check the binding in a driver that has no other binding.
+
+    Return the first reason why the driver would be invalid or the tool would not satisfy the contract, or None.
+    """
     driver = draft_driver({**data, "implements": [binding]})
     if not isinstance(driver, DraftedDriver):
         return driver[0]

@@ -1,11 +1,11 @@
-"""The identity of a driver across versions, and what a driver needs of the machine it runs on.
+"""The identity of a driver across versions, and the requirements of a driver on its machine.
 
-A changed driver is the same driver as long as its server, transport, MCP version and narrowed inputs stay; otherwise it
-needs a new major version (AIP-identity-1 to -4). Only what the two files declare is compared. The compared properties
-are a `Manifest`, which is small enough to be stored; the registry decides where it is stored and for how long.
+A changed driver is still the same driver if its server, transport, MCP version and narrowed inputs are unchanged.
+Otherwise it needs a new major version (AIP-identity-1 to -4). Only the declarations in the files are compared. The
+compared properties form a `Manifest`, which is small enough to be stored; the registry decides where and for how long.
 
-`unmet_requirements` compares `requires` with a `HostMachine` that the caller describes, and `unverified_tags` finds a
-tag that the server's address contradicts. Nothing here asks the operating system.
+`unmet_requirements` compares the `requires` block with a `HostMachine`, which describes this machine. `unverified_tags`
+finds tags that contradict the server's address. Nothing here queries the operating system.
 """
 
 import re
@@ -26,7 +26,7 @@ _MAJOR = re.compile(r"[^0-9]*([0-9]{1,9})(?![0-9])")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties that define a driver's identity."""
+    """Properties of a driver that are compared when a new version of the driver is registered."""
 
     key: str  # id@major
     version: str
@@ -39,6 +39,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_of(driver: Driver) -> Manifest:
+    """Return the properties of a driver that are compared with later versions."""
     server = driver.server
     return Manifest(
         key=driver.key,
@@ -53,7 +54,10 @@ def manifest_of(driver: Driver) -> Manifest:
 
 
 def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple[FileProblem, ...]:
-    """Return the changes that need a new major version. Drivers of another id or major are distinct and have none."""
+    """Return the changes that require a new major version.
+
+    The result is empty if the id or the major version differs, because the two are then different drivers.
+    """
     before = manifest_of(registered) if isinstance(registered, Driver) else registered
     now = manifest_of(changed)
     if before.key != now.key:  # AIP-identity-1
@@ -98,11 +102,12 @@ _DECODER = msgspec.json.Decoder(Manifest)
 
 
 def keep(driver: Driver) -> bytes:
+    """Encode the manifest of a driver as bytes for the store."""
     return msgspec.json.encode(manifest_of(driver))
 
 
 def recall(data_untrusted: bytes) -> Manifest | None:
-    """Decode a manifest that `keep` wrote, or return None for any other bytes."""
+    """Decode a manifest that `keep` encoded. Return None for any other bytes."""
     try:
         return _DECODER.decode(data_untrusted)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -110,9 +115,10 @@ def recall(data_untrusted: bytes) -> Manifest | None:
 
 
 def successor_problems(registered: Manifest | None, changed: Driver, *, dev: bool = False) -> tuple[FileProblem, ...]:
-    """Return the reasons against registering `changed` after `registered`.
+    """Return why `changed` must not be registered after `registered`.
 
-    With `dev` (drivers.dev) each of them is only a warning.
+    `registered` is None for a driver that was not registered before. With `dev` (drivers.dev) each problem is only a
+    warning.
     """
     problems = () if registered is None else changes_of_identity(registered, changed)
     # AIP-identity-4
@@ -127,7 +133,10 @@ _NEAR: Final = (".local", ".localhost", ".lan", ".internal", ".home.arpa")  # na
 
 
 class HostMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of this machine in the words of AIP-30. None means unknown, and then no requirement on it is met."""
+    """Properties of this machine, in the terms of AIP-30.
+
+    None means that a property is unknown; no requirement on it is then met.
+    """
 
     os: str | None
     arch: str | None
@@ -136,7 +145,7 @@ class HostMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unmet_requirements(driver: Driver, machine: HostMachine) -> Iterator[FileProblem]:
-    """Yield the requirements that the machine does not meet (AIP-30.front-5)."""
+    """Yield a problem for each requirement that the machine does not meet (AIP-30.front-5)."""
     requires = driver.requires
     for key, wanted, have in (("os", requires.os, machine.os), ("arch", requires.arch, machine.arch)):
         if wanted and have not in wanted:  # AIP-30.front-5
@@ -155,7 +164,7 @@ def _problem(driver: Driver, key: str, message: str) -> FileProblem:
 
 
 def unverified_tags(driver: Driver) -> tuple[FileProblem, ...]:
-    """Report a self-hosted tag of a server on a foreign host, which is not self-hosted (AIP-security-12)."""
+    """Report the tag self-hosted on a driver whose server runs on a foreign host (AIP-security-12)."""
     address = driver.server.address
     if address is None or SELF_HOSTED not in driver.policy_tags:  # AIP-security-12
         return ()
@@ -168,9 +177,9 @@ def unverified_tags(driver: Driver) -> tuple[FileProblem, ...]:
 
 
 def is_near(host: str) -> bool:
-    """Return whether a host is this machine, has a private address, or a name that only a local network knows.
+    """Return whether a host is this machine, has a private address, or has a name that only a local network resolves.
 
-    The name alone decides. It is not resolved.
+    Only the name or address itself is examined; it is not resolved.
     """
     host = host.lower().rstrip(".")
     scope = find_scope(host)

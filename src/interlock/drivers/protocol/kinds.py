@@ -1,12 +1,12 @@
-"""The table of server kinds, to which a new kind of server is added. `interlock.drivers.kinds` tells how.
+"""The table of server kinds, to which a new kind of server is added. `interlock.drivers.kinds` explains how.
 
-To add a kind of server, write a subclass of `ServerBlock` here and add it to `SERVERS`. The class attributes say how
-the kind is written in DRIVER.md, the fields hold what one server block says, and the methods answer everything that
-depends on the kind and needs no I/O: reading, identity, export. Installing and starting is in
-`interlock.drivers.kinds`.
+To add a kind of server, write a subclass of `ServerBlock` here and add it to `SERVERS`. The class attributes define how
+the kind is written in DRIVER.md, the fields hold the values of one server block, and the methods do everything that
+depends on the kind and needs no I/O: reading, identity, export. `interlock.drivers.kinds` installs and starts servers.
 
-A block is read after it passed the schema that `files.schemas` makes of these classes. `read` checks what the schema
-cannot say and adds what is wrong to the findings. Messages name the field and never its value, which may be a secret.
+A block is read after it has passed the schema that `files.schemas` builds from these classes. `read` checks what the
+schema cannot express and adds problems to the findings. Messages name the field and never its value, which may be a
+secret.
 """
 
 import re
@@ -32,7 +32,7 @@ STRING_MAP: Final[dict[str, Any]] = {"type": "object", "additionalProperties": {
 
 
 class BlockContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The surroundings of a server block that is read."""
+    """Context in which a server block is read: the driver's transport, the findings, and hosts allowed without TLS."""
 
     transport: str
     findings: FileFindings
@@ -40,7 +40,7 @@ class BlockContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def closed_object(required: list[str], /, **properties: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an object without further keys."""
+    """Return the JSON Schema of an object that allows only these properties."""
     return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
 
 
@@ -48,7 +48,7 @@ _VERSION = re.compile(r"[A-Za-z0-9^~][A-Za-z0-9.!+_-]*", re.ASCII)
 
 
 class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """A server block. `interlock.drivers.protocol.kinds.SERVERS` lists the subclass of each kind."""
+    """The server block of a DRIVER.md. `interlock.drivers.protocol.kinds.SERVERS` lists the subclass of each kind."""
 
     kind: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]  # in the block; the first is required
@@ -63,41 +63,45 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @classmethod
     def read(cls, block: JsonObject, context: BlockContext) -> Self | None:
-        """Read a block that fits its schema. Add what is wrong to the findings; return None if nothing can be read.
+        """Convert a block that passed its schema. Add problems to the findings; return None if the block is unusable.
 
-        Raises msgspec.ValidationError.
+        Raise msgspec.ValidationError if a field has the wrong type.
         """
         return msgspec.convert(block, cls)
 
     @property
     def address(self) -> str | None:
-        """Return the URL that the node dials, or None if it starts the server itself."""
+        """Return the URL that the node connects to, or None if the node starts the server itself."""
         return None
 
     @property
     def source(self) -> str | None:
-        """Return what identifies the server besides its kind: a package, an image, a host (AIP-identity-2)."""
+        """Return what identifies the server within its kind: a package, an image or a host (AIP-identity-2).
+
+        Return None if nothing in the block does.
+        """
         return None
 
     @property
     def pinned_version(self) -> str | None:
+        """Return the version to which the file pins the server's package, or None."""
         return None
 
     @property
     def relative_program(self) -> str | None:
-        """Return the program's path if the file names it relative to its own folder, or None."""
+        """Return the program's path if it is relative to the folder of DRIVER.md, or None."""
         return None
 
     @property
     def accepts_oauth(self) -> bool:
-        """Tell whether the node may ask for an OAuth token for this server."""
+        """Return whether the node may request an OAuth token for this server."""
         return False
 
     @classmethod
     def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
         """Return the block in the terms of AIP-32's published schema (AIP-export-3).
 
-        Keys that have no equivalent are added to `lost`, keys that are said in other words to `changed`.
+        Add the keys that have no equivalent to `lost`, and those that were replaced by an equivalent to `changed`.
         """
         published = {key: value for key, value in block.items() if key in cls.published_keys}
         lost += [f"server.{key}" for key in block if key not in published and key != "version"]
@@ -107,17 +111,17 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @classmethod
     def advise_on_start(cls, output: str, *, has_extra_packages: bool) -> str | None:
-        """Return what to do about a start that failed with this output, if the kind has advice of its own."""
+        """Return a hint for a start that failed with this output, or None if the kind has none."""
         return None
 
     @classmethod
     def name_parts(cls, reference: str) -> tuple[str, str]:
-        """Return the scope and the name in a reference such as @scope/name@1.2.3."""
+        """Return the scope and the name in a package reference such as @scope/name@1.2.3."""
         return "", reference
 
 
 class LocalServer(ServerBlock, frozen=True, kw_only=True):
-    """A server that the node starts as a process."""
+    """A server that the node starts as a local process."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -131,30 +135,37 @@ class LocalServer(ServerBlock, frozen=True, kw_only=True):
     def program(self) -> str:
         """Return the program to run: an absolute path, a path relative to DRIVER.md, or a name on the PATH.
 
-        Only kinds that run a program of this machine have one. The others say in `interlock.drivers.kinds` how they
-        are run.
+        Only kinds that run a program of this machine have one. For the other kinds, the classes in
+        `interlock.drivers.kinds` define the command.
         """
         raise NotImplementedError
 
     @property
     def program_args(self) -> tuple[str, ...]:
-        """Return the arguments that the kind itself puts between `program` and server.args."""
+        """Return the arguments that the kind inserts between `program` and server.args."""
         return ()
 
     def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
-        """Return the command with which another MCP client starts this server itself (AIP-export-2).
+        """Return the command with which another MCP client can start this server (AIP-export-2).
 
         `variables` are the names of the environment variables that the client sets.
         """
         return [self.program, *self.program_args, *args]
 
     def registry_package(self) -> dict[str, Any] | None:
-        """Return the package entry for an MCP registry without arguments, or None if no registry can hold it."""
+        """Return the entry for this package in an MCP registry, without server.args.
+
+        Return None if registries do not support this kind.
+        """
         return None
 
 
 def read_pin(suffix: str | None, version: str | None, findings: FileFindings) -> str | None:
-    """Return the version of a package that is pinned in its name, in server.version, or in both."""
+    """Return the version to which a package is pinned, or None if it is not pinned.
+
+    `suffix` is the version in the package's name and `version` is server.version. If both are present and differ, a
+    problem is added to the findings.
+    """
     if version is not None and not _VERSION.fullmatch(version):
         findings.add_invalid("/server/version", "this is not a version", "write one like 1.2.3")
     elif suffix is not None and version is not None and suffix != version:  # AIP-server-3
@@ -164,7 +175,7 @@ def read_pin(suffix: str | None, version: str | None, findings: FileFindings) ->
 
 
 def refuse_plaintext(findings: FileFindings, pointer: str, name: str) -> None:
-    """Refuse a credential in clear text. The key is named, the value is not (AIP-19.plain-2)."""
+    """Refuse a credential in clear text. The message names the key and not the value (AIP-19.plain-2)."""
     message = f"{quoted(name)} holds a credential in clear text"
     hint = "store it with `interlock secrets set NAME` and write ${secrets.NAME}; if it is no secret: not_secret"
     findings.add(pointer, "plaintext_secret", message, hint)  # AIP-19.plain-2
@@ -193,7 +204,7 @@ _NPM_PIN = re.compile(r"(?<=.)@[^/@]*$")
 
 
 class PackageServer(LocalServer, frozen=True, kw_only=True):
-    """A server that is the program of a package, of one version if it is pinned."""
+    """A server that is a program in a package, optionally pinned to a version."""
 
     package: str  # without the pin, which is `version`
     version: str | None = None
@@ -304,7 +315,7 @@ class PypiServer(PackageServer, frozen=True, kw_only=True, tag="pypi"):
 
     @classmethod
     def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
-        """Write the server as the program uvx with the package as an argument: AIP-32 has no Python kind."""
+        """Return the block with the program uvx and the package as an argument. AIP-32 has no kind for Python."""
         package = str(block["package"])
         pin = _PYPI_PIN.fullmatch(package)
         name, version = (pin["name"], pin["version"]) if pin is not None else (package, block.get("version"))
@@ -381,7 +392,7 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
 
     @property
     def source(self) -> str | None:
-        """Return the name of the image without its tag and digest."""
+        """Return the image's name without tag and digest."""
         folder, slash, name = self.image.partition("@")[0].rpartition("/")
         return folder + slash + name.partition(":")[0]
 
@@ -427,7 +438,7 @@ _AUTH = {
 
 
 class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
-    """The block server.auth: how the node proves to a remote server that it may use it."""
+    """The block server.auth: how the node authenticates itself to a remote server."""
 
     type: Literal["none", "bearer", "header", "oauth", "mtls"]
     secret: str | None = None

@@ -1,11 +1,11 @@
-"""What a DRIVER.md, a TOOL.md and a SECRETS.md say, as values. The modules of `files` read them.
+"""The contents of a DRIVER.md, a TOOL.md and a SECRETS.md as values. The modules of `files` create them.
 
-The fields have the names of the files, except: `Driver.connection` is connection_options, `Driver.cost`, `retry` and
-`timeout_ms` are the *_override fields, and the content of metadata.interlock has fields of its own (`Driver.interlock`,
-`ToolBinding.result_parse`, `Contract.listed_as`). Defaults are those of the specification, or of our decision where it
-is silent. A field that was not written and has no default is None.
+The fields have the names that they have in the files, except: `Driver.connection` is connection_options, `Driver.cost`,
+`retry` and `timeout_ms` are the *_override fields, and the content of metadata.interlock has separate fields
+(`Driver.interlock`, `ToolBinding.result_parse`, `Contract.listed_as`). Defaults are those of the specification, or
+Interlock's choice if it defines none. A field that is missing in the file and has no default is None.
 
-A value is valid in itself. Whether the contracts, secrets and programs that it names exist is not known here.
+Each value is valid by itself. Whether the contracts, secrets and programs that it names exist is not checked here.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ PROCESSES_MAX: Final = 16  # AIP-tenant-2
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of a call, which decides between drivers of the same contract (AIP-30.resolve-5)."""
+    """The cost of a call, which is compared to choose between drivers of the same contract (AIP-30.resolve-5)."""
 
     cost_class: CostClass | None = None
     cost_units_per_call: float | None = None  # millicents
@@ -34,7 +34,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy of repeating failed calls."""
+    """Policy for repeating failed calls."""
 
     max_attempts: int
     backoff: Literal["fixed", "exponential"] | None = None
@@ -42,21 +42,24 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of the contract that a driver does not serve (AIP-30.implements-4)."""
+    """Fields of the contract that a driver does not support (AIP-30.implements-4)."""
 
     drop_inputs: tuple[str, ...] = ()
     drop_outputs: tuple[str, ...] = ()
 
 
 class Mapped(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
-    """The object form of `mapping`: the key is the new name, `source` (written `from`) the contract's input."""
+    """The object form of an entry in `mapping`. Its key is the new name of an input.
+
+    `source`, which is written `from` in the file, is the contract's name of the input.
+    """
 
     source: str
     transform: str | None = None
 
 
 class ResultParse(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "form": "as"}):
-    """The block result_parse: which part of a result is text to read, and how (AIP-extract-8)."""
+    """The block result_parse: which part of a result is parsed as text, and how (AIP-extract-8)."""
 
     source: Literal["auto", "structured", "text", "content", "result"] = "auto"
     form: Literal["text", "json", "python_literal", "lines", "records"] | None = None
@@ -65,7 +68,7 @@ class ResultParse(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "
 
 
 class ToolBinding(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of implements[]: a contract, and the server's tool that serves it."""
+    """An entry of implements[]: a contract, and the tool of the server that implements it."""
 
     index: int  # its place in implements[]
     tool: str  # as written: a path, or a contract's id
@@ -87,11 +90,12 @@ class ToolBinding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pointer(self) -> str:
+        """Return the JSON Pointer of this entry in the file."""
         return f"/implements/{self.index}"
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt of the server that the node offers (AIP-front-5)."""
+    """A prompt of the server that the node publishes to clients (AIP-front-5)."""
 
     name: str
     integrate_as: Literal["skill_block", "raw"]
@@ -100,7 +104,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource of the server that the node offers (AIP-front-6)."""
+    """A resource of the server that the node publishes to clients (AIP-front-6)."""
 
     uri_template: str
     integrate_as: Literal["ref_kind", "raw"]
@@ -117,14 +121,14 @@ class ServerConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """Hosts that a server may reach, and that may reach it."""
+    """Hosts that a server may connect to (`egress`), and hosts that may connect to it (`ingress`)."""
 
     egress: tuple[str, ...] = ()
     ingress: tuple[str, ...] = ()
 
 
 class FileAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of this machine that a server may use. `deny` closes paths below the others."""
+    """Paths of this machine that a server may use. `deny` excludes paths below the permitted ones."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -139,20 +143,20 @@ class Programs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentAccess(msgspec.Struct, frozen=True, kw_only=True, rename={"passed": "pass"}):
-    """Environment variables that a server gets: those of the host, and fixed ones."""
+    """Environment variables for a server: variables passed on from the host, and variables with fixed values."""
 
     passed: tuple[str, ...] = ()  # written `pass`
     set: Mapping[str, str] = {}
 
 
 class Terminal(msgspec.Struct, frozen=True, kw_only=True):
-    """Need for a terminal."""
+    """Requirement of a terminal."""
 
     required: bool = False
 
 
 class SandboxBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """The block sandbox of AIP-29. A part that is None is not written: the host's default applies."""
+    """The block sandbox of AIP-29. A section that is None is missing in the file: the host's default applies."""
 
     network: NetworkAccess | None = None
     fs: FileAccess | None = None
@@ -162,7 +166,7 @@ class SandboxBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """An HTTP request whose status shows that a server or a login is in order."""
+    """An HTTP request whose status shows whether a server or a login works."""
 
     method: Literal["GET", "POST", "HEAD"]
     url: str
@@ -170,14 +174,14 @@ class HttpProbe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthState(msgspec.Struct, frozen=True, kw_only=True):
-    """Places in which a login keeps its state."""
+    """The places where a login stores its state: paths, and the names of secrets."""
 
     paths: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
 
 
 class CompletesWhen(msgspec.Struct, frozen=True, kw_only=True):
-    """The sign that a login is complete."""
+    """Condition under which a login is complete: the result of a command or of an HTTP request."""
 
     cmd: str | None = None
     exit_code: int | None = None
@@ -185,7 +189,7 @@ class CompletesWhen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The way to log in: a command or a page."""
+    """Description of how a person logs in: by a command or on a web page."""
 
     cmd: str | None = None
     url: str | None = None
@@ -195,7 +199,7 @@ class LoginStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refresh(msgspec.Struct, frozen=True, kw_only=True):
-    """The way to renew a login, and how often."""
+    """Description of how a login is renewed, and how often."""
 
     cmd: str | None = None
     url: str | None = None
@@ -203,13 +207,13 @@ class Refresh(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretExpiry(msgspec.Struct, frozen=True, kw_only=True):
-    """The sign of an expired login. `secret_use.Detector` reads it."""
+    """Description of how an expired login is recognised, which `secret_use.Detector` interprets."""
 
     detect: str
 
 
 class Auth(msgspec.Struct, frozen=True, kw_only=True):
-    """The block auth of AIP-30: the driver's inventory of secrets, and logins."""
+    """The block auth of AIP-30: a reference to the driver's inventory of secrets, and the description of its login."""
 
     ref: str | None = None
     state: AuthState = AuthState()
@@ -219,14 +223,21 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Install(msgspec.Struct, frozen=True, kw_only=True):
-    """A method of installation. Methods are tried in the order written. `options` are the method's own keys."""
+    """A method of installing the server. Methods are tried in the order written.
+
+    `options` are the keys that are specific to the method.
+    """
 
     method: str
     options: JsonObject = {}
 
 
 class VersionCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The check that the installed version is one that the driver supports (AIP-30.version-1)."""
+    """Check that the driver supports the installed version (AIP-30.version-1).
+
+    `cmd` prints the version, `parse` is a regular expression that finds it in the output, and `range` is the npm range
+    that it must be in.
+    """
 
     cmd: str
     parse: str
@@ -235,7 +246,7 @@ class VersionCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The check that the server works (AIP-30.health-1)."""
+    """Check that the server works, which is repeated every `every_s` seconds (AIP-30.health-1)."""
 
     method: Literal["ping", "exec", "http", "noop"]
     cmd: str | None = None
@@ -246,7 +257,7 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineRequirements(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties that a machine must have to run the server (AIP-30.front-5)."""
+    """Requirements on the machine that runs the server (AIP-30.front-5)."""
 
     os: tuple[Literal["darwin", "linux", "windows"], ...] = ()
     arch: tuple[Literal["x64", "arm64", "x86", "arm"], ...] = ()
@@ -255,7 +266,7 @@ class MachineRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverExample(msgspec.Struct, frozen=True, kw_only=True):
-    """An example in the words of a user."""
+    """An example of use, in a user's words."""
 
     goal: str
     note: str | None = None
@@ -263,7 +274,7 @@ class DriverExample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extensions(msgspec.Struct, frozen=True, kw_only=True):
-    """The block metadata.interlock of a driver."""
+    """The block metadata.interlock of a driver: Interlock's extensions to AIP-32."""
 
     idle_timeout_ms: int | None = None  # None: the node's own
     isolation: Isolation = "driver"
@@ -276,7 +287,7 @@ class Extensions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
-    """A DRIVER.md of kind mcp."""
+    """The contents of a DRIVER.md of kind mcp."""
 
     name: str
     id: str
@@ -313,17 +324,17 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Return the key of the driver in caches, audit and registration: id@major (AIP-30)."""
+        """Return the key that identifies the driver in caches, audit records and the registry: id@major (AIP-30)."""
         return f"{self.id}@{self.version.partition('.')[0]}"
 
     @property
     def segment(self) -> str:
-        """Return the name of the driver's server that people see."""
+        """Return the name under which people see the driver's server."""
         return exposed_segment(self.id)
 
 
 class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):
-    """Needs of a contract. They are read and not enforced."""
+    """Requirements of a contract. They are parsed but not enforced."""
 
     network: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
@@ -331,14 +342,14 @@ class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverConstraints(msgspec.Struct, frozen=True, kw_only=True):
-    """Kinds of drivers that may, or may not, serve a contract."""
+    """Drivers that may not serve a contract (`forbid`), and kinds of drivers that may (`require_kind`)."""
 
     forbid: tuple[str, ...] = ()
     require_kind: tuple[str, ...] = ()
 
 
 class ContractExample(msgspec.Struct, frozen=True, kw_only=True):
-    """An example call, which can be run as a test of a driver."""
+    """An example call, which can also be run to test a driver."""
 
     name: str
     input: Any
@@ -347,7 +358,7 @@ class ContractExample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    """A TOOL.md (AIP-14): a tool as clients see it, whichever driver serves it."""
+    """The contents of a TOOL.md (AIP-14): a tool as clients see it, whichever driver serves it."""
 
     name: str
     id: str
@@ -374,14 +385,14 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A right to use a secret, for the holders that kind and value name."""
+    """Permission to use a secret. `kind` and `value` identify the holders, such as a driver or a user."""
 
     kind: str  # role, userId, cap, tool, workflow; others grant nothing
     value: str
 
 
 class SecretAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """The grants of a secret, by use."""
+    """Permissions for a secret: to reveal its value, to bind it to a process, and to rotate it."""
 
     reveal: tuple[SecretGrant, ...] = ()
     bind: tuple[SecretGrant, ...] = ()
@@ -389,7 +400,7 @@ class SecretAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of an inventory. It describes a secret and never holds its value."""
+    """An entry of an inventory. It describes a secret and never contains its value."""
 
     slug: str
     name: str
@@ -405,7 +416,7 @@ class SecretEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretInventory(msgspec.Struct, frozen=True, kw_only=True):
-    """A SECRETS.md (AIP-19)."""
+    """The contents of a SECRETS.md (AIP-19)."""
 
     entries: tuple[SecretEntry, ...]
     places: Places

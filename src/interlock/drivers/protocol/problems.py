@@ -1,16 +1,16 @@
 """Problems in the files of a driver, and failures of calls through drivers, as values.
 
-`FileProblem` says what is wrong in a file, where it is written and what to do about it. The checks of one file add
-their problems to a `FileFindings`, and the reader returns them with the value in a `ParsedFile`.
+`FileProblem` describes what is wrong in a file, on which line, and how to correct it. The checks of a file add their
+problems to a `FileFindings`, and the function that reads the file returns them with the value in a `ParsedFile`.
 
 `DriverRefusal` is the failure of a call (AIP-30 errors, SURFACE 4). Its code shows whose fault it is:
 
 - input_*, ref_invalid and resource_uri_denied: the caller's
 - contract_mismatch, output_parse_failed and upstream_error: the server's
 - auth_*, access_denied, policy_violation, region_mismatch, egress_denied, no_route, pinned_provider_unavailable and
-  tool_unavailable: the operator has to settle them
-- rate_limited: none, the call may be tried again
-- internal: ours
+  tool_unavailable: the operator must correct the cause
+- rate_limited: not a fault, the call may be repeated
+- internal: Interlock's
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from interlock.wire.refusal import Refusal
 class DriverRefusal(Refusal, frozen=True, kw_only=True):
     """The failure of a call through a driver.
 
-    The client gets `message` and `retryable`; `cause` is for the operator alone and holds no secret.
+    The client receives `message` and `retryable`. `cause` is for the operator only and contains no secret.
     """
 
     retryable: bool = False
@@ -38,10 +38,10 @@ Severity = Literal["error", "warning", "note"]
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """Fault in a file: where it is, what is wrong, and what to do about it.
+    """A problem in a file: where it is, what is wrong, and how to correct it.
 
-    An error prevents the file from being used; a warning becomes an error with --strict; a note never does. Values from
-    the file are not repeated, because any of them may be a secret.
+    An error prevents the use of the file. A warning becomes an error with --strict; a note never does. Values from the
+    file are not repeated, because any of them may be a secret.
     """
 
     file: str
@@ -60,7 +60,10 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
-    """A file as it was read: its value unless there is an error, and all problems, errors first."""
+    """Result of reading a file: its value and all its problems, errors first.
+
+    The value is None if there is an error.
+    """
 
     value: Value | None = None
     problems: tuple[FileProblem, ...] = ()
@@ -74,7 +77,7 @@ class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
         return tuple(each for each in self.problems if each.severity == "warning")
 
     def strict(self) -> "ParsedFile[Value]":
-        """Return the reading with every warning turned into an error."""
+        """Return a copy in which every warning is an error."""
         if not self.warnings:
             return self
         raised = [
@@ -89,13 +92,16 @@ class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Line numbers of the fields of a file, for faults that are noticed after reading."""
+    """Line numbers of the fields of a file, for problems that are found after the file was read."""
 
     file: str
     lines: Mapping[str, int] = {}  # JSON pointer -> line, counted from 1
 
     def line(self, pointer: str) -> int | None:
-        """Return the line of the field, or of the nearest enclosing field that is written, or None if there is none."""
+        """Return the line of a field, or None if it is unknown.
+
+        If the file does not contain the field, return the line of the nearest enclosing field that it contains.
+        """
         while pointer not in self.lines:
             if not pointer:
                 return None
@@ -125,7 +131,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileFindings:
-    """A list of the problems of one file, to which the checks of the file add."""
+    """Problems of one file, to which each check of the file adds."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -135,9 +141,10 @@ class FileFindings:
         self.problems.append(self.places.problem(pointer, code, message, hint, severity=severity))
 
     def add_invalid(self, pointer: str, message: str, hint: str) -> None:
-        """Add an error with the code of the schemas, for a rule about one value that no schema can express."""
+        """Add an error with the code of schema errors, for a rule about a single value that a schema cannot express."""
         self.add(pointer, SCHEMA_INVALID, message, hint)
 
     @property
     def refused(self) -> bool:
+        """Return whether there is an error among the problems."""
         return any(each.severity == "error" for each in self.problems)

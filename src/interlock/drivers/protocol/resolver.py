@@ -1,13 +1,13 @@
 """The choice of the driver that serves a call of a contract, in the six phases of AIP-30.
 
 The input is the contract, the names of the inputs that the call uses, the state of each driver that binds the contract,
-and the operator's policy. Phase 1 removes drivers that do not fit the contract, phase 2 those that cannot serve now,
-phase 3 those that the policy forbids. A pinned call has no other candidate than its pin (phase 4); otherwise the
-remaining drivers are ranked (phase 5). The result holds the ranking, the reason for each rejected driver, and an error
-if no driver remains (phase 6).
+and the operator's policy. Phase 1 removes drivers that do not fit the contract, phase 2 drivers that cannot serve at
+present, and phase 3 drivers that the policy forbids. If the call is pinned to a driver, only this driver can be chosen
+(phase 4). Otherwise the remaining drivers are ranked (phase 5). The result contains the ranking, the reason for each
+rejected driver, and an error if no driver remains (phase 6).
 
-The order in which drivers are passed does not matter. The message of an error reaches the client and names no driver;
-its cause is for the operator.
+The order in which drivers are passed does not matter. The error's message reaches the client and names no driver; its
+cause is for the operator.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -40,7 +40,7 @@ _MESSAGES: Final = {
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver that binds the contract, and its present state."""
+    """A driver that binds the contract, with its present state."""
 
     driver: Driver
     binding: ToolBinding
@@ -63,11 +63,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_failing(self) -> bool:
+        """Return whether the latest health check failed."""
         return self.failed_at is not None and (self.passed_at is None or self.failed_at > self.passed_at)
 
 
 class SelectionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that needs a driver."""
+    """A call for which a driver is to be chosen."""
 
     contract: Contract
     inputs: Collection[str]  # the names of the inputs this call uses
@@ -78,7 +79,7 @@ class SelectionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelectionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's policy. Tags compare exactly."""
+    """The operator's policy for the choice of drivers. `allow` and `deny` contain tags, which are compared exactly."""
 
     allow: tuple[str, ...] = ()  # empty: any
     deny: tuple[str, ...] = ()
@@ -86,7 +87,7 @@ class SelectionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejection(NamedTuple):
-    """The reason why a driver does not serve the call."""
+    """Rejection of a driver for a call, with the phase and the reason."""
 
     driver: str  # id@major
     phase: int
@@ -95,7 +96,7 @@ class Rejection(NamedTuple):
 
 
 class SelectionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver that may serve the call."""
+    """A driver that may serve the call, with its cost. `check_first` requires a health check before the call."""
 
     candidate: Candidate
     cost_units: float
@@ -103,7 +104,7 @@ class SelectionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a selection: drivers to try, best first, or an error."""
+    """Result of a selection: the drivers to try, best first, or an error if there is none."""
 
     ranked: tuple[SelectionChoice, ...] = ()  # a pinned call has at most one, because it never falls back
     rejected: tuple[Rejection, ...] = ()
@@ -119,7 +120,7 @@ class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: SelectionPolicy) -> DriverResolution:
-    """Choose the drivers that may serve a call, best first."""
+    """Choose the drivers that may serve a call, and rank them from best to worst."""
     rejected: list[Rejection] = []
     fitting = _keep(candidates, rejected, 1, lambda each: _find_misfit(request, each))
     able = _keep(fitting, rejected, 2, lambda each: _find_inability(request, each))
@@ -146,7 +147,10 @@ def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: 
 
 
 def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dict[str, Any]:
-    """Return the audit row driver.resolved without user, workspace and time: names and reasons, never a value."""
+    """Return the fields of the audit record driver.resolved, without user, workspace and time.
+
+    They contain names and reasons, but no values of inputs.
+    """
     selected: dict[str, Any] | None = None
     if resolution.ranked:
         best = resolution.ranked[0]
@@ -165,7 +169,10 @@ def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dic
 
 
 def cost_units(contract: Contract, candidate: Candidate) -> float:
-    """Return the millicents of one call, from the binding, else from the driver, else from the contract's class."""
+    """Return the cost of one call in millicents.
+
+    It is the cost in the binding, or else in the driver, or else the cost of the contract's class.
+    """
     for cost in (candidate.binding.cost, candidate.driver.cost):
         if cost is not None and cost.cost_units_per_call is not None:
             return cost.cost_units_per_call
@@ -191,7 +198,7 @@ def _keep(
 
 
 def _find_misfit(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
-    """Return why a driver does not fit the contract or the call, or None (phase 1)."""
+    """Return why a driver does not fit the contract or the call, or None if it fits (phase 1)."""
     contract, binding = request.contract, candidate.binding
     if not satisfies(contract.version, binding.version):  # AIP-30.resolve-1
         return Refusal(
@@ -209,7 +216,7 @@ def _find_misfit(request: SelectionRequest, candidate: Candidate) -> Refusal | N
 
 
 def _find_inability(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
-    """Return why a driver cannot serve a call now, or None (phase 2)."""
+    """Return why a driver cannot serve a call at present, or None if it can (phase 2)."""
     if candidate.refusal is not None:  # AIP-30.resolve-2
         return candidate.refusal
     if candidate.auth == "unauthed" and not request.login_only:  # AIP-30.resolve-2
@@ -220,7 +227,7 @@ def _find_inability(request: SelectionRequest, candidate: Candidate) -> Refusal 
 
 
 def _is_check_outdated(request: SelectionRequest, candidate: Candidate) -> bool:
-    """Return whether the failed health check of a driver is so old that the driver gets another chance."""
+    """Return whether a driver's failed health check is so old that the driver may be tried again."""
     failed_at = candidate.failed_at
     if failed_at is None or not candidate.is_failing:
         return False
@@ -228,7 +235,7 @@ def _is_check_outdated(request: SelectionRequest, candidate: Candidate) -> bool:
 
 
 def _find_violation(request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy) -> Refusal | None:
-    """Return why the operator's policy or the region of the call forbids a driver, or None (phase 3)."""
+    """Return why the operator's policy or the call's region forbids a driver, or None if it is allowed (phase 3)."""
     tags, regions, region = candidate.driver.policy_tags, candidate.driver.region, request.region
     denied = [each for each in tags if each in policy.deny]
     if denied:  # AIP-30.resolve-3
@@ -244,7 +251,10 @@ def _find_violation(request: SelectionRequest, candidate: Candidate, policy: Sel
 
 
 def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate]) -> tuple[list[SelectionChoice], str]:
-    """Return the drivers, best first, and the rule in which the best and the second differ (phase 5)."""
+    """Rank the drivers from best to worst (phase 5).
+
+    Also return the name of the criterion that placed the best driver before the second.
+    """
     keyed = sorted(((_rank(request.contract, each), each) for each in candidates), key=lambda pair: pair[0])
     ranked = [
         SelectionChoice(candidate=each, cost_units=rank.cost, check_first=_is_check_outdated(request, each))
@@ -258,7 +268,7 @@ def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate])
 
 
 class _Rank(NamedTuple):
-    """The place of a driver in the ranking. Fields are compared in this order, and smaller is better."""
+    """Sort key of a driver in the ranking. Fields are compared in this order; smaller values are better."""
 
     not_default: bool
     cost: float
@@ -285,7 +295,10 @@ def _is_named(candidate: Candidate, name: str) -> bool:
 
 
 def _pin_error(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[Rejection]) -> DriverRefusal:
-    """Return the error of a call whose pinned driver was removed. Its cause says in which phase and why (phase 4)."""
+    """Return the error for a call whose pinned driver was rejected.
+
+    The error's cause names the phase of the rejection and the reason (phase 4).
+    """
     keys = {each.key for each in candidates if _is_named(each, pinned)}
     removed = [each for each in rejected if each.driver in keys]
     if not removed:
@@ -298,7 +311,7 @@ def _pin_error(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[
 def _no_candidate_error(
     request: SelectionRequest, candidates: Sequence[Candidate], rejected: Sequence[Rejection]
 ) -> DriverRefusal:
-    """Return the error of phase 6 for a request that no candidate can serve."""
+    """Return the error for a call that no driver can serve (phase 6)."""
     cause = {"candidates": _rows(rejected)}  # AIP-30.resolve-6
     codes = {each.code for each in rejected}
     code = codes.pop() if len(codes) == 1 else "no_route"

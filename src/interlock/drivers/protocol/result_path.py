@@ -1,12 +1,13 @@
-"""Paths of result_extract and patterns of result_parse, read and applied (AIP-extract-1 to -3, -6, -8).
+"""Paths of result_extract and patterns of result_parse: parsing and application (AIP-extract-1 to -3, -6, -8).
 
-A path is `$` and any number of `.name`, `['any key']`, `["any key"]`, `[N]`, `[*]` and `[?(@.name=='text')]`.
-`read_path` returns a `ResultPath`, or where the text is wrong; `ResultPath.find` returns the value that the path leads
-to, or a `Miss`. Every step goes one level down, so no path looks at any part of the value twice.
+A path is `$` followed by any number of `.name`, `['any key']`, `["any key"]`, `[N]`, `[*]` and `[?(@.name=='text')]`.
+`read_path` returns a `ResultPath`, or the position of an error. `ResultPath.find` returns the value at the end of the
+path, or a `Miss`. Every step goes one level down, so no part of the value is visited twice.
 
-A pattern comes from a driver, and the lines that it is applied to from a server. With `re`, the second could choose how
-long the first takes. `read_pattern` therefore compiles with RE2, whose time is linear in the text whatever the pattern,
-and which has no lookaround and no references to groups, because these cannot be linear.
+A pattern comes from a driver, and the lines that it is applied to come from a server. With the module `re`, a server
+could send lines that make a pattern extremely slow. `read_pattern` therefore compiles patterns with RE2, whose time is
+linear in the length of the text. RE2 has no lookaround and no backreferences, because these cannot be matched in linear
+time.
 """
 
 import re
@@ -22,13 +23,13 @@ PROGRAM_BYTES_MAX: Final = 1024 * 1024
 
 
 class RecordPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled pattern that turns a line into a record of its named groups."""
+    """A compiled pattern that converts a line of text to a record of its named groups."""
 
     compiled: Any
     groups: tuple[str, ...]
 
     def record(self, line: str) -> dict[str, str] | None:
-        """Return the named groups of a line that took part in the match, or None if the line does not match."""
+        """Return the named groups that matched in a line, or None if the line does not match."""
         groups = self.compiled.fullmatch(line)
         if groups is None:
             return None
@@ -36,7 +37,7 @@ class RecordPattern(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_pattern(text: str) -> RecordPattern | str:
-    """Compile a pattern, or return what is wrong with it."""
+    """Compile a pattern, or return a message that describes its error."""
     if len(text) > PATTERN_CHARS_MAX:
         return f"a pattern has at most {PATTERN_CHARS_MAX} characters"
     try:
@@ -74,7 +75,7 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 class NameStep(msgspec.Struct, frozen=True):
-    """A member of an object: .name."""
+    """A path step that selects an object member by name, as in `.name`."""
 
     key: str
 
@@ -83,7 +84,7 @@ class NameStep(msgspec.Struct, frozen=True):
 
 
 class IndexStep(msgspec.Struct, frozen=True):
-    """An element of an array: [N]."""
+    """A path step that selects an array element by index, as in `[N]`."""
 
     number: int
 
@@ -92,14 +93,14 @@ class IndexStep(msgspec.Struct, frozen=True):
 
 
 class EachStep(msgspec.Struct, frozen=True):
-    """Every element of an array: [*]."""
+    """A path step that selects every element of an array: `[*]`."""
 
     def __str__(self) -> str:
         return "[*]"
 
 
 class WhereStep(msgspec.Struct, frozen=True):
-    """The elements of an array that have a text as a member: [?(@.name=='text')]."""
+    """A path step that selects the array elements with a given text member, as in `[?(@.name=='text')]`."""
 
     member: str
     text: str
@@ -115,14 +116,17 @@ Step = NameStep | IndexStep | EachStep | WhereStep
 
 
 class PathFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A place where a text is no path: the character, counted from 1, and the reason."""
+    """Syntax error in a path: the position of the character, counted from 1, and the reason."""
 
     position: int
     reason: str
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True):
-    """The first step that leads nowhere, and what is there instead. Names of members are shown, values never."""
+    """Result of following a path that leads nowhere: the step that failed, and what was found instead.
+
+    `there` may contain names of members but never values.
+    """
 
     step: Step
     there: str
@@ -132,17 +136,18 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultPath(msgspec.Struct, frozen=True, kw_only=True):
-    """A path into the result of a server."""
+    """A parsed path into the result of a server."""
 
     steps: tuple[Step, ...] = ()
 
     @property
     def is_whole(self) -> bool:
+        """Return whether the path is `$`, which selects the complete result."""
         return not self.steps
 
     @property
     def only_name(self) -> str | None:
-        """Return the name if the path consists of a single name, else None."""
+        """Return the name if the path consists of a single name, otherwise None."""
         if len(self.steps) == 1 and isinstance(self.steps[0], NameStep):
             return self.steps[0].key
         return None
@@ -151,12 +156,12 @@ class ResultPath(msgspec.Struct, frozen=True, kw_only=True):
         return "$" + "".join(map(str, self.steps))
 
     def find(self, value: Any) -> Any:
-        """Return the value that the path leads to, or a Miss."""
+        """Return the value that the path leads to, or a Miss if it leads nowhere."""
         return _select(value, self.steps, 0)
 
 
 def read_path(text: str) -> ResultPath | PathFault:
-    """Read a path, or return where the text is wrong."""
+    """Parse a path, or return the position and the reason of its first error."""
     if len(text) > PATH_CHARS_MAX:
         return PathFault(position=PATH_CHARS_MAX + 1, reason=f"a path has at most {PATH_CHARS_MAX} characters")
     if not text.startswith("$"):  # AIP-extract-3

@@ -1,15 +1,15 @@
-"""The use of secrets by drivers: who may bind one, what to write to get one, expired logins, redaction of values.
+"""The use of secrets by drivers: grants, hints for missing grants, detection of expired logins, redaction of values.
 
-A stored value alone gives a driver nothing. A driver gets a secret if an inventory describes the secret and grants it
-to the driver (AIP-19.access-1). `find_grant` decides this by the inventory alone, before any value is fetched.
-`lines_to_describe` and `lines_to_grant` say what a person has to write for it; the check of a folder, the node and the
-store of secrets all print them.
+A driver receives a secret only if an inventory describes the secret and grants it to the driver (AIP-19.access-1). That
+the value is stored is not enough. `find_grant` decides from the inventory alone, before any value is fetched.
+`lines_to_describe` and `lines_to_grant` return what a person must write to describe or grant a secret. The check of a
+folder, the node and the secret store print these lines.
 
-`Detector` is `expiry.detect` of a driver's auth: the sign of an expired login (AIP-30.auth-2).
+`Detector` implements `expiry.detect` of a driver's auth block: it recognises an expired login (AIP-30.auth-2).
 
-`Redactor` replaces the values of secrets in a server's output by `[secret:<slug>]` (AIP-19.plain-1). It looks for exact
-values of at least eight characters, as they are and as JSON writes them, and for each line of a value with several
-lines, because output is often read by lines. A value that the server has changed is not recognised.
+`Redactor` replaces the values of secrets in a server's output with `[secret:<slug>]` (AIP-19.plain-1). It searches for
+exact values of at least eight characters, both plain and as JSON escapes them. It also searches for each line of a
+value with several lines, because output is often read by lines. A value that the server has changed is not recognised.
 """
 
 import json
@@ -30,9 +30,9 @@ def find_grant(
 ) -> str | None:
     """Return the access entry that grants the secret to the driver, or None if no entry does.
 
-    `contracts` are the ids of the contracts that it implements. `is_own` means that the entry is in the SECRETS.md that
-    the driver's auth.ref names. `user` is the user of a process that only one user has. Roles, capabilities and
-    workflows belong to a caller, and a process has no caller.
+    `contracts` are the ids of the contracts that the driver implements. `is_own` tells whether the secret is described
+    in the SECRETS.md that the driver's auth.ref names. `user` is set if the driver's process serves a single user.
+    Entries for roles, capabilities and workflows are ignored: they apply to callers, and a process has no caller.
     """
     if secret.access is None:  # AIP-19.access-1
         return OWN_INVENTORY if is_own else None
@@ -45,9 +45,9 @@ def find_grant(
 
 
 def is_for_users_alone(secret: SecretEntry) -> bool:
-    """Return whether every entry that could grant the secret names a user.
+    """Return whether every access entry that could grant the secret names a user.
 
-    On a shared process such a secret would be available to all users (AIP-security-8).
+    On a shared process, a secret that is granted only to users would be available to all users (AIP-security-8).
     """
     kinds = {grant.kind for grant in secret.access.bind} & _KNOWN if secret.access is not None else set()
     return kinds == {USER}  # AIP-security-8
@@ -58,16 +58,17 @@ UNGRANTED: Final = "access_denied"
 
 
 def lines_to_describe(driver: Driver, name: str, slug: str) -> str:
-    """Return what to write so that an inventory describes a secret of the driver."""
+    """Return the lines that a person must add to an inventory so that it describes a secret of the driver."""
     entry = f"- {{slug: {slug}, name: {name}, description: What it is for}}"
     advice = f"add `{entry}` below `secrets:` of SECRETS.md beside DRIVER.md"
     return f"{advice}, and {line}" if (line := _missing_ref_line(driver)) else advice
 
 
 def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) -> str:
-    """Return what to write in which file so that the driver receives the secret.
+    """Return which lines a person must add to which file so that the driver receives the secret.
 
-    `is_beside` says whether the entry is in the SECRETS.md beside DRIVER.md; None means unknown.
+    `is_beside` tells whether the secret is described in the SECRETS.md in the driver's folder; None means unknown.
+    `has_access` tells whether its entry already has an access block.
     """
     by_access = f"`access: {{bind: [{{tool: {driver.id}}}]}}` to its entry in SECRETS.md"
     ref_line = _missing_ref_line(driver)
@@ -78,7 +79,10 @@ def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) 
 
 
 def _missing_ref_line(driver: Driver) -> str | None:
-    """Return how to add auth.ref to DRIVER.md, which grants all entries of the driver's inventory, or None."""
+    """Return how to add auth.ref to DRIVER.md, or None if it is already there.
+
+    With auth.ref, the driver is granted all entries of its inventory.
+    """
     if driver.auth is None:
         return "add `auth: {ref: ./SECRETS.md}` to DRIVER.md"
     return "add `ref: ./SECRETS.md` below `auth:` of DRIVER.md" if driver.auth.ref is None else None
@@ -88,7 +92,7 @@ _STATUS, _EXIT, _EXCEPTION, _HEADER = "http_status", "exit_code", "exception", "
 
 
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed exchange with the server. `exception` is the code of our own error."""
+    """A failed request to the server. `exception` is the code of the error that Interlock raised."""
 
     status: int = 0
     exit_code: int | None = None
@@ -97,7 +101,7 @@ class Detected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detector(msgspec.Struct, frozen=True, kw_only=True):
-    """The sign by which an expired login is recognised."""
+    """Rule that recognises an expired login by a status, an exit code, an error code or a header."""
 
     written: str
     kind: str
@@ -120,7 +124,7 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_detector(driver: Driver) -> Detector | None:
-    """Return the driver's detector of expired logins, or None if it has none or an unknown one."""
+    """Return the rule by which the driver recognises an expired login, or None if it has no rule or an unknown one."""
     expiry = driver.auth.expiry if driver.auth is not None else None
     if expiry is None:
         return None
@@ -138,12 +142,12 @@ CHARS_MIN: Final = 8  # AIP-19.plain-1: shorter ones would be found everywhere
 
 
 class Redactor:
-    """A replacement of secret values in output. The values are looked for as bytes."""
+    """Replacement of secret values in output by `[secret:<slug>]`. The values are searched for as bytes."""
 
     __slots__ = ("_needles",)
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        """Prepare to redact `values`, which are keyed by slug."""
+        """Prepare to redact `values`, which maps slugs to the values of secrets."""
         needles: dict[bytes, bytes] = {}
         for slug, value in values.items():
             mark = f"[secret:{slug}]".encode()
@@ -154,6 +158,7 @@ class Redactor:
         self._needles = sorted(needles.items(), key=lambda each: -len(each[0]))
 
     def __bool__(self) -> bool:
+        """Return whether there is any value to redact."""
         return bool(self._needles)
 
     def is_in(self, data: bytes) -> bool:
@@ -165,7 +170,7 @@ class Redactor:
         return data
 
     def cut(self, data: bytes) -> bytes:
-        """Redact a text that may end in the middle of a value, including the beginning of that value."""
+        """Redact a text that may end in the middle of a secret value. The part of that value is replaced too."""
         data = self.redacted(data)
         for needle, mark in self._needles:
             for length in range(min(len(needle) - 1, len(data)), CHARS_MIN - 1, -1):
@@ -181,7 +186,7 @@ NOTHING: Final = Redactor({})
 
 
 def _spellings(text: str) -> tuple[bytes, ...]:
-    """Return the text as it is and in every way in which JSON writers escape it."""
+    """Return the text unchanged and in every form in which JSON encoders escape it."""
     plain = json.dumps(text, ensure_ascii=False)[1:-1]
     ascii_alone = json.dumps(text)[1:-1]
     forms = (text, plain, ascii_alone, plain.replace("/", "\\/"), ascii_alone.replace("/", "\\/"))

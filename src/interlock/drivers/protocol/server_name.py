@@ -1,7 +1,7 @@
-"""The name of a driver's server: the segment below which its tools stand.
+"""The name of a driver's server: the segment that precedes the names of its tools.
 
-People see a server under this name wherever they look, whether a driver declares it or the configuration. What also
-names the driver and its version (`filesystem-mcp@1`) is for caches, records and the registration of drivers (AIP-30).
+People see a server under this name everywhere, whether a driver or the configuration declares it. The longer key with
+driver and version (`filesystem-mcp@1`) is only used in caches, records and the driver registry (AIP-30).
 """
 
 from typing import Final
@@ -12,15 +12,15 @@ _DRIVER_SUFFIX: Final = "-mcp"
 
 
 def exposed_segment(driver_id: str) -> str:
-    """Return the server name of a driver id: filesystem for filesystem-mcp."""
+    """Return the server name for a driver id: filesystem for filesystem-mcp."""
     return normalise(driver_id.removesuffix(_DRIVER_SUFFIX) or driver_id)
 
 
 def server_name(segment: str) -> str:
-    """Return the server name of a link's segment: filesystem for filesystem-mcp@1.
+    """Return the server name for a link's segment: filesystem for filesystem-mcp@1.
 
-    A segment without '@' belongs to no driver and is the name already. The suffix of a caller's own server stays:
-    filesystem-mcp@1+5f2a gives filesystem+5f2a.
+    A segment without '@' does not belong to a driver and is returned unchanged. The suffix of a server that runs for
+    one caller is kept: filesystem-mcp@1+5f2a gives filesystem+5f2a.
     """
     driver_id, at, rest = segment.partition("@")
     if not at:
@@ -30,5 +30,5 @@ def server_name(segment: str) -> str:
 
 
 def settings_place(segment: str) -> str:
-    """Return where a person writes the settings of this server."""
+    """Return the place where a person writes the settings of this server: a file, or a section of the configuration."""
     return "its DRIVER.md" if "@" in segment else f"[servers.{segment}]"

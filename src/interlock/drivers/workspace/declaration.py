@@ -1,12 +1,12 @@
-"""Drivers of a workspace as the survey declares them, and what the node remembers of them.
+"""Drivers of a workspace as the survey declares them, and the node's stored decisions about them.
 
-`ParsedFolder` is one folder as it was read, `Declared` one driver with everything that it binds, and `Declaration` all
-drivers of the workspace. `survey` makes these values.
+`ParsedFolder` is one folder after parsing, `Declared` one driver with everything that it binds, and `Declaration` all
+drivers of the workspace. `survey` creates these values.
 
-The trust store says which folders were accepted and in what state, what was last registered under an id and major
-version, and which hosts an operator allowed. It is kept outside the workspace (AIP-security-13), so that nothing in the
-workspace can grant itself anything. `Memory` reads and writes it. `Remembered` is its content as a value, for the
-survey. The decisions and their audit records are made elsewhere, before anything is written here.
+The trust store records which folders were accepted and with which content, what was last registered under an id and
+major version, and which hosts an operator allowed. It is kept outside the workspace (AIP-security-13), so no file in
+the workspace can grant itself anything. `Memory` reads and writes the store. `Remembered` is a copy of its content for
+the survey. Decisions and their audit records are made by other modules before anything is written here.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Trusted(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder as a person accepted it. `texts` are kept to show the differences to a later state."""
+    """A folder with the content that a person accepted. `texts` are kept to show how a later content differs."""
 
     folder: str
     key: str
@@ -52,7 +52,7 @@ class Trusted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
-    """The hosts that an operator allowed to a driver."""
+    """The hosts that an operator allowed for a driver."""
 
     id: str
     hosts: tuple[str, ...]
@@ -66,17 +66,24 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     allowed: Mapping[str, tuple[str, ...]] = {}  # hosts, by id
 
     def trusts(self, folder: Path, digest: str) -> bool:
+        """Return whether a person accepted this folder with the content that has this digest."""
         record = self.trusted.get(str(folder))
         return record is not None and record.digest == digest
 
     def trusts_files(self, folder: Path, files: Mapping[str, str]) -> bool:
-        """Check whether the files were accepted, whatever the names in them resolve to now."""
+        """Return whether a person accepted these files.
+
+        Contracts and other names that the files refer to are not compared.
+        """
         record = self.trusted.get(str(folder))
         return record is not None and {name: each for name, each in record.files.items() if "://" not in name} == files
 
 
 class Memory:
-    """The trust store of a node."""
+    """The trust store of a node: the accepted folders, the registered drivers and the allowed hosts.
+
+    It keeps all records in memory and increases `revision` with every change. Methods that write raise StoreError.
+    """
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
@@ -87,7 +94,7 @@ class Memory:
         self.revision = 0  # changes with every write, so that the survey is repeated
 
     async def open(self) -> None:
-        """Read all records from the store. Raises StoreError."""
+        """Read all records from the store. Raise StoreError if the store cannot be read."""
         now = self._clock.wall()
         trusted = [_read(entry, Trusted) for entry in await self._kv.entries(TRUST, now)]
         manifests = [recall(entry.value) for entry in await self._kv.entries(MANIFESTS, now)]
@@ -98,22 +105,26 @@ class Memory:
 
     @property
     def all(self) -> Remembered:
+        """Return a copy of all records, which later changes do not affect."""
         return Remembered(trusted=dict(self._trusted), manifests=dict(self._manifests), allowed=dict(self._allowed))
 
     def find_trusted(self, folder: Path) -> Trusted | None:
         return self._trusted.get(str(folder))
 
     async def trust(self, trusted: Trusted) -> None:
+        """Record that a person accepted a folder. This replaces an earlier record for the same folder."""
         await self._kv.put(TRUST, _hash_key(trusted.folder), msgspec.json.encode(trusted), self._clock.wall())
         self._trusted[trusted.folder] = trusted
         self.revision += 1
 
     async def distrust(self, folder: str) -> bool:
+        """Delete the record of an accepted folder. Return whether there was one."""
         self._trusted.pop(folder, None)
         self.revision += 1
         return await self._kv.delete(TRUST, _hash_key(folder))
 
     async def register(self, driver: Driver) -> None:
+        """Record the manifest of a driver, with which its next version is compared."""
         manifest = manifest_of(driver)
         if self._manifests.get(manifest.key) == manifest:
             return
@@ -122,14 +133,17 @@ class Memory:
         self.revision += 1
 
     async def forget(self, key: str) -> bool:
-        """Delete what was registered, and the record of what was installed."""
+        """Delete the manifest that is registered under this key and the record of the installation.
+
+        Return whether there was a manifest.
+        """
         self._manifests.pop(key, None)
         self.revision += 1
         await self._kv.delete(LOCKS, key)
         return await self._kv.delete(MANIFESTS, _hash_key(key))
 
     async def allow(self, id: str, hosts: tuple[str, ...]) -> None:
-        """Allow these hosts, in place of those before."""
+        """Replace the hosts that are allowed for the driver with this id. An empty tuple allows none."""
         self.revision += 1
         if not hosts:
             self._allowed.pop(id, None)
@@ -140,7 +154,7 @@ class Memory:
 
 
 def _hash_key(name: str) -> str:
-    """Return a key that every store accepts; some stores reject certain characters."""
+    """Return a hash of the name as a key that every store accepts. Some stores reject certain characters."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -154,7 +168,7 @@ def _read(entry: Entry, shape: type[T]) -> T | None:
 
 
 class ParsedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver's folder as it was read, before its driver is compared with anything outside the folder."""
+    """A driver's folder after parsing, before its driver is compared with anything outside the folder."""
 
     root: Root
     path: Path
@@ -170,7 +184,7 @@ class ParsedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver with everything that it binds. `state` is None if it can be started as soon as it is trusted."""
+    """A driver with everything that it binds. `state` is None if it can be started as soon as a person trusts it."""
 
     key: str  # id@major; the path of the folder if the file cannot be read
     root: Root
@@ -190,15 +204,18 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def covered(self) -> dict[str, str]:
-        """Return the digests and resolved names that trust covers.
+        """Return the digests of the files and the resolved names that a person's trust covers.
 
-        They cannot collide: names in `resolved` contain two slashes, and no path does.
+        The two cannot collide: every name in `resolved` contains two slashes in a row, and no path does.
         """
         return {**self.files, **self.resolved}
 
     @property
     def bound_secrets(self) -> frozenset[str]:
-        """Return the slugs that auth.ref grants the driver unless their entries say otherwise (AIP-19.access-1)."""
+        """Return the slugs of the secrets that auth.ref grants to the driver (AIP-19.access-1).
+
+        An entry with an explicit access list can still exclude the driver.
+        """
         auth = self.driver.auth if self.driver is not None else None
         if auth is None or auth.ref is None or self.own_secrets is None:
             return frozenset()
@@ -206,26 +223,28 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
+        """Return the id of the driver, or the name of the folder if its DRIVER.md cannot be read."""
         return self.driver.id if self.driver is not None else self.folder.name
 
     @property
     def segment(self) -> str:
-        """Return the name of the driver's server for people."""
+        """Return the name under which people see the driver's server."""
         return exposed_segment(self.id)
 
     @property
     def is_fit(self) -> bool:
+        """Return whether the driver was read and nothing but missing trust prevents its start."""
         return self.state is None and self.driver is not None
 
     @property
     def reason(self) -> str | None:
-        """Return the first error that makes the driver unusable, or None."""
+        """Return the first error that makes the driver unusable, or None if it is usable."""
         first = next((each for each in self.problems if each.severity == "error"), None)
         return None if first is None else f"{first.code}: {first.message}"
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """The drivers of a workspace."""
+    """The drivers of a workspace, its secrets, and the problems that belong to no driver."""
 
     drivers: tuple[Declared, ...] = ()
     secrets: tuple[SecretEntry, ...] = ()  # all inventories merged (AIP-19.file-3)
@@ -234,9 +253,10 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opened(self) -> tuple[Path, ...]:
+        """Return the paths that all drivers open to their servers."""
         return tuple(path for driver in self.drivers for path in driver.real_paths)
 
 
 def changed_keys(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
-    """Return the names that differ between two states of what trust covers."""
+    """Return the names whose values differ between two mappings of what a person's trust covers."""
     return {name for name in {**before, **now} if before.get(name) != now.get(name)}

@@ -1,17 +1,17 @@
-"""One driver's folder on disk: read, compared with what was trusted, and written. Blocking.
+"""The folder of a driver on disk: reading, comparing with the trusted content, and writing. These functions block.
 
-`read_folder` returns the bytes of the declaration files and a digest of every file. Trust covers the whole folder, so a
-folder that is too large, or from which a link leads out, is refused and not cut. Reading never waits for a pipe or a
-device, and does not follow a link that replaces a file in the meantime.
+`read_folder` returns the bytes of the declaration files and a digest of every file. Trust covers all files of the
+folder. Therefore a folder that is too large, or that has a link to a place outside it, is refused instead of being read
+in part. Reading never waits for a pipe or a device, and does not follow a link that replaces a file in the meantime.
 
-`TamperCheck` compares the folder of a running driver with the files that were trusted, before and after each start
-(AIP-security-13). Between two scans files may be changed and put back; a program started in between would not be the
-accepted one. Every change shows in the marks of the files, which cannot be put back.
+`TamperCheck` compares the folder of a running driver with the trusted files, before and after each start
+(AIP-security-13). Between two scans, somebody could change a file and restore it, and a server started in between would
+not be the accepted one. Every change is visible in the status of the files (`mark_of`), which cannot be restored.
 
-`read_imported_folder` and `write_files` are for imports. .drivers/ID/ holds DRIVER.md, or DRIVER.draft.md while the
-server's tools are not known; SECRETS.md if it has secrets; and import.json, which records what the source said, so that
-a later import can tell the person's edits from the source's changes. Each file is written whole or not at all, and
-nothing is written through a link that leads out of the workspace.
+`read_imported_folder` and `write_files` are used by imports. .drivers/ID/ contains DRIVER.md, or DRIVER.draft.md while
+the server's tools are not known. It contains SECRETS.md if the driver has secrets. Its import.json records the values
+in the source, so a later import can distinguish a person's edits from changes in the source. Each file is written
+completely or not at all, and nothing is written through a link that leads outside the workspace.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _CHUNK: Final = 1024 * 1024
 
 
 class DriverFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with the files that declare a driver."""
+    """The content of a driver's folder: declaration files as bytes, and a digest of every file."""
 
     path: Path
     texts: Mapping[str, bytes] = {}  # declaration files and further short texts, by their path in the folder
@@ -62,10 +62,11 @@ class DriverFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderUnreadable(Exception):
-    """Error for a folder or file that cannot be read. The text is the reason, without the path."""
+    """Error for a folder or file that cannot be read. The message is the reason, without the path."""
 
 
 def read_folder(location: FoundFolder) -> DriverFolder:
+    """Read the folder of a driver. A file or link that is not acceptable becomes a problem in the result."""
     path = location.path
     if location.mark is None:
         return DriverFolder(
@@ -114,26 +115,29 @@ def read_folder(location: FoundFolder) -> DriverFolder:
 
 
 def is_declaration(name: str) -> bool:
-    """Check whether a file is read for what it declares."""
+    """Return whether a file declares something about a driver, so that its text is read and not only its digest."""
     base = name.rpartition("/")[2]
     return (base == TOOL_FILE and _NOT_OURS not in name) or name in (DRIVER_FILE, SECRETS_FILE, "server.json")
 
 
 def read_file(path: Path) -> tuple[bytes, str]:
-    """Return the content and the digest of a declaration file outside the folder. Raises FolderUnreadable."""
+    """Return the content and the digest of a declaration file outside the driver's folder.
+
+    Raise FolderUnreadable if the file cannot be read or is too large.
+    """
     data, digest = _read(path, FILE_BYTES_MAX, FILE_BYTES_MAX)
     return data or b"", digest
 
 
 def digest_of(path: Path) -> str:
-    """Return the digest of a file, as in `Folder.digests`. Raises FolderUnreadable."""
+    """Return the digest of a file, as in `DriverFolder.digests`. Raise FolderUnreadable if the file cannot be read."""
     return _read(path, 0, FOLDER_BYTES_MAX)[1]
 
 
 def _read(path: Path, limit: int, bytes_max: int) -> tuple[bytes | None, str]:
-    """Return the bytes of a file, or None if there are more than `limit`, and the digest of all of them.
+    """Return the bytes and the digest of a file. The bytes are None if the file has more than `limit`.
 
-    Raises FolderUnreadable, also for a file of more than `bytes_max` bytes.
+    Raise FolderUnreadable if the file cannot be read or has more than `bytes_max` bytes.
     """
     try:
         # Without waiting for a writer of a pipe, and not through a link that replaced the file after it was listed.
@@ -174,21 +178,24 @@ WORDS: Final = "the files of the driver are not those that were trusted"
 
 
 class TamperCheck:
-    """A check whether the folder of a driver is still the one that was trusted."""
+    """Check that a driver's folder still has the content that a person trusted."""
 
     def __init__(self, root: Root, folder: Path, files: Mapping[str, str]) -> None:
-        """Prepare to check a folder. `files`: what trust covers; only files in the folder are checked."""
+        """Prepare to check a folder.
+
+        `files` maps names to the digests that trust covers. Only files in the folder itself are checked.
+        """
         self._root = root
         self._folder = folder
         self._files = {name: digest for name, digest in files.items() if not Path(name).is_absolute()}
         self._good: bytes | None = None  # marks under which the files were found to be these
 
     async def mark(self) -> bytes | None:
-        """Return the mark of the files if they are the trusted ones, or None if they differ."""
+        """Return the current mark of the folder if its files are the trusted ones, or None if they differ."""
         return await asyncio.to_thread(self._mark)
 
     async def is_same(self, mark: bytes) -> bool:
-        """Check whether no file has been touched since `mark` was taken."""
+        """Return whether no file in the folder has changed since `mark` was taken."""
         return await asyncio.to_thread(mark_of, self._folder) == mark
 
     def _mark(self) -> bytes | None:
@@ -206,11 +213,11 @@ RECORD_FILE: Final = "import.json"
 
 
 class WorkspaceUnusable(Exception):
-    """Error for a workspace that cannot be read or written. The text says why."""
+    """Error for a workspace that cannot be read or written. The message is the reason."""
 
 
 class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of an import in import.json: its sources, and what it wrote."""
+    """Content of import.json: the sources of an import, and the values that it wrote."""
 
     sources: tuple[str, ...]
     base: Mapping[str, Any]
@@ -218,7 +225,7 @@ class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of .drivers as an import finds it."""
+    """The present content of a folder below .drivers, which an import compares with its source."""
 
     path: Path
     file: str | None = None  # DRIVER.md or DRIVER.draft.md
@@ -235,6 +242,7 @@ class ImportedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_imported_folders(workspace: Path) -> dict[str, ImportedFolder]:
+    """Return all folders below .drivers, keyed by name. Raise WorkspaceUnusable if .drivers cannot be read."""
     try:
         paths = sorted(each for each in (workspace / DRIVERS).iterdir() if each.is_dir())
     except (FileNotFoundError, NotADirectoryError):
@@ -245,7 +253,7 @@ def read_imported_folders(workspace: Path) -> dict[str, ImportedFolder]:
 
 
 def read_imported_folder(path: Path) -> ImportedFolder:
-    """Read the files of an import. What is missing or cannot be read is left empty."""
+    """Read the files of one imported driver. A file that is missing or cannot be read results in an empty field."""
     folder = ImportedFolder(path=path)
     for name in (DRIVER_FILE, DRAFT_FILE):
         if isinstance(data := read_bounded(path / name, FILE_BYTES_MAX), bytes):
@@ -277,7 +285,10 @@ def record_text(record: ImportRecord) -> str:
 
 
 def write_files(workspace: Path, files: Sequence[tuple[Path, str]]) -> None:
-    """Write files below the workspace; each replaces its predecessor atomically. Raises WorkspaceUnusable."""
+    """Write files below the workspace. Each file replaces an existing one atomically.
+
+    Raise WorkspaceUnusable if a file cannot be written or a link leads outside the workspace.
+    """
     root = workspace.resolve()
     for path, text in files:
         if not path.parent.resolve().is_relative_to(root):
@@ -290,7 +301,10 @@ def write_files(workspace: Path, files: Sequence[tuple[Path, str]]) -> None:
 
 
 def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a file that replaces its predecessor atomically, with its mode if none is given."""
+    """Write a file that atomically replaces an existing one.
+
+    If `mode` is None, the mode of the existing file is kept.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,10 +1,10 @@
-"""The scan for driver files: which folders hold one, and whether anything in them changed. Blocking; opens no file.
+"""The scan for driver files: finds folders with a driver and detects changes in them. It blocks and opens no file.
 
-The scan is repeated every second, so it only lists folders and asks for the status of files. A folder's mark is a
-digest of the status of everything in it: a folder with the same mark need not be read again. Links are listed and not
-followed, and what a person can make large is scanned within limits.
+The scan runs every second, so it only lists folders and reads the status of files. A folder's mark is a digest of the
+status of everything in it: a folder with the same mark need not be read again. Links are listed and not followed. There
+are limits for everything that a person can make large.
 
-This is the only module about drivers that a node without any driver needs.
+This is the only module about drivers that a node without drivers needs.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ Stat = tuple[int, int, int, int, int]
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder that holds drivers. In all roots of one rank together, an id may occur only once (AIP-file-1)."""
+    """A folder that contains driver folders. An id may occur only once in all roots of the same rank (AIP-file-1)."""
 
     kind: RootKind
     rank: int
@@ -45,7 +45,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with a DRIVER.md. `mark` changes with anything in the folder; it is None for a link."""
+    """A folder with a DRIVER.md. `mark` changes with every change in the folder; it is None if the folder is a link."""
 
     root: Root
     path: Path
@@ -53,7 +53,7 @@ class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a workspace that matter to its drivers, with their status."""
+    """The files of a workspace that concern its drivers, with their status."""
 
     folders: tuple[FoundFolder, ...] = ()
     contracts: tuple[tuple[Path, Stat | None], ...] = ()  # every TOOL.md below .tools
@@ -65,7 +65,7 @@ class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roots_of(plan: Plan) -> tuple[Root, ...]:
-    """Return the roots of a plan; a folder that is named twice is one root."""
+    """Return the roots of a plan. A folder that the plan names twice is returned once."""
     own = (Root(kind="own", rank=1, path=plan.drivers.own),) if plan.drivers.own is not None else ()
     roots = (
         Root(kind="workspace", rank=0, path=plan.workspace / DRIVERS),
@@ -77,7 +77,7 @@ def roots_of(plan: Plan) -> tuple[Root, ...]:
 
 
 def has_roots(roots: Iterable[Root]) -> bool:
-    """Check whether any root exists; without one there is no driver and no need to scan."""
+    """Return whether any root exists. Without a root there are no drivers, and no scan is needed."""
     return any(root.path.is_dir() for root in roots)
 
 
@@ -86,8 +86,8 @@ def scan_workspace(
 ) -> ScanResult:
     """Scan every root.
 
-    `others`: files elsewhere in the workspace that matter. `staged`: a folder outside the roots that would replace the
-    folder of the same name. `opened`: paths that drivers open to their servers.
+    `others` are further files in the workspace whose changes matter. `staged` is a folder outside the roots that is
+    treated as a replacement for the folder of the same name. `opened` are paths that drivers open to their servers.
     """
     folders: list[FoundFolder] = []
     drafts: list[Path] = []
@@ -121,19 +121,19 @@ def scan_workspace(
 
 
 def inside(path: Path, folder: Path) -> bool:
-    """Check whether a path is inside a folder after all links are followed."""
+    """Return whether a path is inside a folder after all links are resolved."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def is_text(name: str) -> bool:
-    """Check whether a file name is printable; file systems also accept line breaks and bytes that are not text."""
+    """Return whether a file name is printable text. File systems also allow line breaks and bytes that are not text."""
     return name.isprintable()
 
 
 def find_driver_folder(workspace: Path, called: str | None, *files: str) -> Path | None:
     """Return the folder of a driver in the workspace, or None if there is none or the name is ambiguous.
 
-    `called`: the driver's id or the name of its server. `files`: the folder must contain at least one of these.
+    `called` is the driver's id or the name of its server. The folder must contain at least one of `files`.
     """
     there = [folder for folder in (workspace / DRIVERS).glob("*") if any((folder / name).is_file() for name in files)]
     named = [folder for folder in there if exposed_segment(folder.name) == called]
@@ -142,6 +142,7 @@ def find_driver_folder(workspace: Path, called: str | None, *files: str) -> Path
 
 
 def find_status(path: Path) -> Stat | None:
+    """Return the status of a file or folder, or None if it does not exist or cannot be examined."""
     try:
         status = os.stat(path)  # noqa: PTH116  (the same, without more Paths every second)
     except (OSError, ValueError):
@@ -150,7 +151,7 @@ def find_status(path: Path) -> Stat | None:
 
 
 def walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield everything below `top` that is not a folder, by its path with slashes, in a fixed order.
+    """Yield everything below `top` that is not a folder, with its relative path, in a fixed order.
 
     Links are not followed. The walk may stop after FILES_MAX + 1 entries.
     """
@@ -179,6 +180,7 @@ def walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def mark_of(folder: Path) -> bytes:
+    """Return a digest of the names and the status of all files in a folder, which every change to a file alters."""
     digest = hashlib.blake2b(digest_size=16)
     for name, status in walk(folder):
         digest.update(f"{name}\0{_stat(status)}\n".encode("utf-8", "surrogateescape"))
@@ -226,8 +228,9 @@ def _folders(path: Path, problems: list[FileProblem]) -> list[tuple[str, bool]]:
 def _beside_tools(
     root: Root, contracts: list[tuple[Path, Stat | None]], problems: list[FileProblem]
 ) -> Iterator[FoundFolder]:
-    """Yield the folders below .tools with a DRIVER.md beside a TOOL.md, which AIP-14 allows, and collect the
-    contracts.
+    """Yield the folders below .tools that contain a DRIVER.md beside a TOOL.md, which AIP-14 allows.
+
+    All TOOL.md files that are found are added to `contracts`.
     """
     drivers: list[Path] = []
     for count, (name, status) in enumerate(walk(root.path)):
@@ -249,7 +252,7 @@ def _beside_tools(
 
 
 def _inventories(secrets: Path) -> Iterator[Path]:
-    """Yield .secrets/SECRETS.md and .secrets/<service>/SECRETS.md, those that exist (AIP-19.file-3)."""
+    """Yield .secrets/SECRETS.md and each .secrets/<service>/SECRETS.md that exists (AIP-19.file-3)."""
     if not secrets.is_dir():
         return
     for folder in (secrets, *(secrets / name for name, is_link in _folders(secrets, []) if not is_link)):

@@ -1,17 +1,17 @@
-"""The survey: turns folders and what the store holds of them into drivers, each with what prevents its use. Blocking.
+"""The survey: turns driver folders and the records about them into drivers, each with what prevents its use. It blocks.
 
-`Surveyor.survey` gets what a scan has seen and works in this order (AIP-30.load-1):
+`Surveyor.survey` receives the result of a scan and works in this order (AIP-30.load-1):
 
-1. Every folder that changed is read: DRIVER.md, and the contracts and the inventory beside it (`ParsedFolder`).
-2. Contracts below .tools and inventories of the workspace are read, if they changed.
-3. Of drivers with the same id and major version one is left, or none (AIP-file-1).
-4. Each driver is bound to its contracts, and the files and the machine that it needs are checked (`Declared`).
-5. Drivers are compared: one text for each contract, one inventory of all secrets (AIP-19.file-3).
-6. The digest of everything that trust covers is made, and compared with what was accepted.
+1. Read every folder that changed: DRIVER.md, and the contracts and the inventory in the folder (`ParsedFolder`).
+2. Read the contracts below .tools and the inventories of the workspace, if they changed.
+3. Keep at most one of the drivers with the same id and major version (AIP-file-1).
+4. Bind each driver to its contracts, and check the files and the machine that it needs (`Declared`).
+5. Compare the drivers: each contract has one text, and all secrets are in one inventory (AIP-19.file-3).
+6. Calculate the digest of everything that a person's trust covers, and compare it with the accepted one.
 
-A driver that cannot be used has the reasons among its problems and disturbs no other. What has not been accepted yet
-cannot keep what was accepted from working: in steps 5 and 6 trusted drivers come first. What did not change since the
-last survey is not read again.
+A driver that cannot be used has the reasons among its problems and does not affect other drivers. A folder that is not
+accepted yet cannot make an accepted driver unusable: in steps 5 and 6 trusted drivers come first. Files that did not
+change since the last survey are not read again.
 """
 
 import os
@@ -88,7 +88,7 @@ _MB: Final = 1024 * 1024
 
 
 def this_machine(packages: Path) -> HostMachine:
-    """Return the properties of this machine. `packages` is the folder where servers are installed."""
+    """Return the properties of this machine. `packages` is the folder in which servers are installed."""
     while not packages.exists() and packages != packages.parent:
         packages = packages.parent
     disk_mb = memory_mb = None
@@ -105,17 +105,17 @@ def this_machine(packages: Path) -> HostMachine:
 
 
 class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that a driver names and would not get, whatever the store holds."""
+    """A secret that a driver names and would not receive, even if its value is stored."""
 
     slug: str
     problem: FileProblem
 
 
 def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
-    """Yield the secrets that no inventory describes for the driver or grants it.
+    """Yield the secrets that no inventory describes for the driver or grants to it.
 
-    The secrets of the driver must have been looked up. The server is not started while there is such a secret. The
-    problem is a warning, because the driver itself is in order: it is listed, and waits for a credential.
+    The secrets of `declared` must have been looked up before. The server is not started while there is an ungranted
+    secret. The problem is only a warning, because the driver itself is valid: it is listed and waits for a credential.
     """
     driver = declared.driver
     if driver is None:
@@ -144,7 +144,7 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
 
 
 class Surveyor:
-    """The survey of one workspace, with what it read the last time."""
+    """Survey of one workspace. It keeps what it read, to read only changed files the next time."""
 
     def __init__(self, plan: Plan, machine: HostMachine) -> None:
         self._plan = plan
@@ -155,6 +155,7 @@ class Surveyor:
         self._inventories: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
 
     def survey(self, scan: ScanResult, remembered: Remembered) -> Declaration:
+        """Return all drivers of the workspace. `remembered` is the content of the trust store."""
         parsed = [self._read_folder(folder) for folder in scan.folders]
         self._parsed = {each.path: self._parsed[each.path] for each in parsed}
         self._lookup.refresh(scan.contracts)
@@ -179,7 +180,7 @@ class Surveyor:
         return self._plan.drivers.trust_workspace and declared.root.kind == "workspace"
 
     def _read_folder(self, location: FoundFolder) -> ParsedFolder:
-        """Read the declaration files of a folder, or return the last reading if nothing in the folder changed."""
+        """Read the declaration files of a folder, or return the previous result if nothing in the folder changed."""
         before = self._parsed.get(location.path)
         if before is not None and before[0] == location.mark and location.mark is not None:
             return before[1]
@@ -214,7 +215,7 @@ class Surveyor:
         return parsed
 
     def _read_inventories(self, scan: ScanResult) -> list[ParsedFile[SecretInventory]]:
-        """Read the inventories of the workspace itself, those that changed."""
+        """Return the inventories of the workspace itself. Only changed files are read again."""
         readings: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
         for path, status in scan.inventories:
             before = self._inventories.get(path)
@@ -231,7 +232,8 @@ class Surveyor:
     def _declare(self, parsed: ParsedFolder, folders: Sequence[ParsedFolder], remembered: Remembered) -> Declared:
         """Bind a driver to its contracts and check what it needs.
 
-        At this point `trusted` is about the files alone. This decides whether the driver's inventory counts for others.
+        The `trusted` of the result only means that the files were accepted. It decides whether the inventory of the
+        driver may be used for other drivers.
         """
         driver = parsed.reading.value
         problems = [*parsed.problems, *parsed.reading.problems]
@@ -287,7 +289,7 @@ class Surveyor:
         return _with_problems(msgspec.structs.replace(declared, trusted=is_trusted), problems)
 
     def _check_surroundings(self, driver: Driver, parsed: ParsedFolder) -> Iterator[FileProblem]:
-        """Yield problems with the files that the driver names besides contracts and the runner."""
+        """Yield problems with the runner and with the files that the driver names, except contracts."""
         auth = driver.auth
         if auth is not None and auth.ref is not None and not escapes(auth.ref):
             path = Path(os.path.normpath(parsed.path / auth.ref))
@@ -313,7 +315,7 @@ class Surveyor:
             yield driver.places.problem(pointer, code, message, "write it, or correct the path")
 
     def _find_file(self, name: str, parsed: ParsedFolder) -> Path | None:
-        """Return the file of this name in the driver's folder or in the workspace, or None."""
+        """Return the file of this name in the driver's folder or else in the workspace, or None if there is none."""
         paths = (parsed.path / name, self._plan.workspace / name)
         return next((path for path in paths if self._is_near(path, parsed) and path.is_file()), None)
 
@@ -321,7 +323,10 @@ class Surveyor:
         return inside(path, self._plan.workspace) or inside(path, parsed.root.path)
 
     def _read_runner(self, name: str, parsed: ParsedFolder) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the block of a RUNNER.md (AIP-17), and its path and digest if it is outside the driver's folder."""
+        """Return the block of a RUNNER.md (AIP-17).
+
+        Also return its path and digest if the file is outside the driver's folder, or an empty mapping if it is inside.
+        """
         path = self._find_file(name, parsed)
         if path is None:
             return {}, {}
@@ -338,7 +343,7 @@ class Surveyor:
 
 
 class ContractFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A TOOL.md as it was read. `digest` is set if it is outside the folder of the driver that binds it."""
+    """A TOOL.md after parsing. `digest` is set if the file is outside the folder of the driver that binds it."""
 
     path: Path
     reading: ParsedFile[Contract]
@@ -346,11 +351,12 @@ class ContractFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContractLookup:
-    """The lookup of the TOOL.md that implements[].tool means.
+    """Lookup of the TOOL.md that an implements[].tool refers to.
 
-    A path is looked for in the driver's folder, then in the workspace, then in .tools/<folder name>/. An id is looked
-    for in the driver's folder, then below .tools, then in the folders of other drivers (AIP-30.implements-2). Nothing
-    outside the workspace and the driver's own root is read, wherever links lead. A file is read once per change.
+    A path is searched for in the driver's folder, then in the workspace, then in .tools/<folder name>/. An id is
+    searched for in the driver's folder, then below .tools, then in the folders of other drivers (AIP-30.implements-2).
+    No file outside the workspace and the driver's root is read, even through a link. A file is read again only if it
+    changed.
     """
 
     def __init__(self, workspace: Path) -> None:
@@ -361,7 +367,7 @@ class ContractLookup:
         self.searched: set[Path] = set()
 
     def refresh(self, contracts: Sequence[tuple[Path, Stat | None]]) -> None:
-        """Read the contracts below .tools, and forget files that are gone or no longer needed."""
+        """Read the contracts below .tools, and discard files that are gone or no longer needed."""
         paths = {path for path, _ in contracts} | self.searched
         self._readings = {path: reading for path, reading in self._readings.items() if path in paths}
         self.searched = set()
@@ -373,7 +379,8 @@ class ContractLookup:
     ) -> tuple[dict[int, Contract], dict[str, str], list[FileProblem]]:
         """Find and check the contract of every binding.
 
-        Return the contracts by the index of the binding, the digests of bound files outside the folder, and problems.
+        Return the contracts by the index of the binding, the digests of bound files outside the driver's folder, and
+        the problems.
         """
         contracts: dict[int, Contract] = {}
         outside: dict[str, str] = {}
@@ -406,7 +413,7 @@ class ContractLookup:
         return contracts, outside, problems
 
     def _find_file(self, path: Path) -> ContractFile | None:
-        """Return the contract in a file, or None if there is no such file."""
+        """Return the contract in a file, or None if the file does not exist."""
         status = find_status(path)
         if status is None:
             return None
@@ -492,14 +499,15 @@ def _unreadable(path: Path, fault: FolderUnreadable) -> FileProblem:
 
 
 def _is_same(contract: Contract, other: Contract) -> bool:
-    """Return whether two contracts are equal, wherever their files are."""
+    """Return whether two contracts are equal apart from the location of their files."""
     return msgspec.structs.replace(contract, places=_NOWHERE) == msgspec.structs.replace(other, places=_NOWHERE)
 
 
 def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFolder]:
     """Yield each driver once (AIP-file-1).
 
-    If two roots have the same driver, the earlier root is used. If one root has it twice, both are refused.
+    If roots of different ranks contain the same driver, the one in the earlier root is used. If roots of the same rank
+    contain it twice, both are refused.
     """
     by_key: dict[str, list[tuple[ParsedFolder, Driver]]] = {}
     for candidate in folders:
@@ -529,7 +537,7 @@ def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFo
 
 
 def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
-    """Return the driver with these problems, errors first, and the state that follows from them."""
+    """Return the driver with these problems added, errors first, and with the resulting state."""
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
     codes = {each.code for each in ordered if each.severity == "error"}
     if not codes:
@@ -544,9 +552,9 @@ def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Decla
 
 
 def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:
-    """Choose one text per contract, and refuse drivers that bring a different text.
+    """Choose one text for each contract, and refuse drivers that contain a different text of it.
 
-    The text below .tools wins, then the text of a trusted driver.
+    A text below .tools takes precedence, then the text of a trusted driver.
     """
     texts: dict[str, list[tuple[int, Contract]]] = {}
     for declared in drivers:
@@ -576,9 +584,9 @@ def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[De
 def _merge_inventories(
     drivers: Sequence[Declared], shared: Sequence[SecretInventory]
 ) -> tuple[list[Declared], tuple[SecretEntry, ...], tuple[FileProblem, ...]]:
-    """Merge all inventories into one and look up the secrets of every driver in it (AIP-19.file-3).
+    """Merge all inventories and look up the secrets of every driver in the result (AIP-19.file-3).
 
-    The inventory of a driver that is not trusted cannot take a slug from an accepted one. Return the drivers, the
+    The inventory of an untrusted driver cannot replace an entry of an accepted inventory. Return the drivers, the
     merged inventory, and the problems that belong to no driver.
     """
     counted = [
@@ -603,7 +611,10 @@ def _merge_inventories(
 
 
 def _with_secrets(declared: Declared, inventory: tuple[SecretEntry, ...]) -> Declared:
-    """Return the driver with the entries that describe its secrets, and problems for those it would not get."""
+    """Return the driver with the entries that describe its secrets.
+
+    Problems are added for the secrets that it would not receive.
+    """
     driver = declared.driver
     if driver is None:
         return declared

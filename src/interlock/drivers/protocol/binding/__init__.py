@@ -1,1 +1,1 @@
-"""How a contract binds to a server's tool: match, argument mapping, result extraction, effects."""
+"""The binding of a contract to a server's tool: matching, argument mapping, result extraction and effects."""

@@ -1,10 +1,11 @@
-"""The arguments that a server gets for the inputs of a contract (AIP-map-1 to -5). Values are passed unchanged.
+"""The arguments that a server receives for the inputs of a contract (AIP-map-1 to -5). Values are passed unchanged.
 
-The rules are made once per binding (`ArgumentRules`) and applied at every call, in this order: mapping,
-argument_mapping, argument_defaults, context_arguments. A default fills an argument that the input leaves empty. A
-context argument overrides the input. An input that the contract does not declare reaches the server only if the
-contract allows further inputs, and never an argument that a rule fills: otherwise a caller could set what the contract
-withholds.
+The rules are compiled once per binding (`ArgumentRules`) and applied at every call, in this order: mapping,
+argument_mapping, argument_defaults, context_arguments. A default fills an argument that the inputs leave empty. A
+context argument overrides the inputs.
+
+An input that the contract does not declare reaches the server only if the contract allows additional inputs. It never
+sets an argument that a rule fills; otherwise a caller could set an argument that the contract hides.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,7 +27,7 @@ INVALID: Final = "mapping_invalid"  # AIP-map-3
 
 
 class ArgumentSource(msgspec.Struct, frozen=True, kw_only=True):
-    """An input of the contract and the argument that gets its value."""
+    """Mapping of one input of the contract to the argument of the server that receives its value."""
 
     input: str
     argument: str
@@ -35,7 +36,7 @@ class ArgumentSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArgumentRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules that turn the contract's inputs into the arguments of one binding."""
+    """Rules that turn the inputs of a contract into the arguments of a server's tool, for one binding."""
 
     inputs: Mapping[str, ArgumentSource]  # by the contract's name, without those that narrowing drops
     defaults: Mapping[str, Any] = {}
@@ -46,15 +47,16 @@ class ArgumentRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def filled(self) -> frozenset[str]:
+        """Return the names of all arguments that these rules may set."""
         return frozenset(each.argument for each in self.inputs.values()) | set(self.defaults) | set(self.context)
 
     def arguments(
         self, inputs: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any]
     ) -> dict[str, Any] | DriverRefusal:
-        """Return the arguments for the server, or why the driver cannot take these inputs.
+        """Return the arguments for the server, or a refusal if the driver cannot handle these inputs.
 
-        `transformed` holds the values that driver.py returned for inputs with a transform, by the input name of
-        argument_mapping.
+        `transformed` holds the values that driver.py returned for inputs with a transform, keyed by the name that the
+        input has in argument_mapping.
         """
         used = [name for name in inputs if name in self.dropped]
         if used:  # AIP-30.implements-4
@@ -99,7 +101,10 @@ def _join_names(names: Collection[str]) -> str:
 
 
 def argument_feeds(binding: ToolBinding, contract: Contract, required: Collection[str] = ()) -> ArgumentRules:
-    """Return the argument rules of a binding that passed `check_mapping`."""
+    """Return the argument rules of a binding that passed `check_mapping`.
+
+    `required` names the arguments that the server requires.
+    """
     side = Side(contract.inputs)
     shape = side.shape(contract.inputs)
     dropped = frozenset(binding.schema_narrowing.drop_inputs)
@@ -128,9 +133,9 @@ def argument_feeds(binding: ToolBinding, contract: Contract, required: Collectio
 
 
 def _renames(binding: ToolBinding) -> dict[str, tuple[str, str | None]]:
-    """Return `mapping` by the contract's input, as the new name and the transform.
+    """Return the renamed inputs of `mapping`: for each input of the contract its new name and its transform.
 
-    In the string form of `mapping` the key is the input, in the object form it is the new name.
+    In the string form of `mapping` the key is the input of the contract. In the object form the key is the new name.
     """
     return dict(
         (value.source, (key, value.transform)) if isinstance(value, Mapped) else (key, (value, None))
@@ -139,7 +144,7 @@ def _renames(binding: ToolBinding) -> dict[str, tuple[str, str | None]]:
 
 
 def declared_names(side: Side, shape: Shape, depth: int = 0) -> tuple[str, ...]:
-    """Return the names of all properties that an object schema declares, in any of its alternatives."""
+    """Return the names of all properties that an object schema declares, including those of its alternatives."""
     names = dict.fromkeys([*shape.names(), *shape.required()])
     if depth < BRANCHES_DEPTH_MAX:
         for part in shape.parts:
@@ -158,7 +163,7 @@ def check_mapping(
 ) -> tuple[FileProblem, ...]:
     """Check the mappings of a binding (AIP-map-3 and -4).
 
-    `transforms` are those of driver.py, or None if there is no driver.py.
+    `transforms` are the names of the transforms in driver.py, or None if there is no driver.py.
     """
     side = Side(contract.inputs)
     declared = declared_names(side, side.shape(contract.inputs))

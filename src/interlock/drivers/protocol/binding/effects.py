@@ -1,12 +1,12 @@
-"""Tools as clients see them: names, MCP definitions and effects, for contracts and for a server's own tools.
+"""Tools as clients see them: names, MCP definitions and effects, for contracts and for tools without a contract.
 
-The definition of a contract's tool is made from TOOL.md alone; nothing that a server lists reaches it (AIP-tools-15).
-The contract's effect fields become the MCP-AX capability, which gives the class that gate.mode uses (AIP-14.rules-1).
-Whether a person confirms every call is `OfferedContract.asks`. This is kept beside the definition and not in its _meta,
-so that no server can claim or deny it.
+The definition of a contract's tool is made from TOOL.md alone; nothing that a server lists can change it
+(AIP-tools-15). The contract's effect fields become the MCP-AX capability, from which gate.mode derives the class of the
+tool (AIP-14.rules-1). `OfferedContract.asks` tells whether a person confirms every call. It is not part of the
+definition's _meta, so no server can set or clear it.
 
-A server's MCP annotations are read in the cautious direction, and only if they are real booleans (AIP-author-5). A
-tool's name alone never sets an effect: it only gives a proposal to the person who classifies the tool.
+MCP annotations of a server are interpreted cautiously, and only if they are real booleans (AIP-author-5). The name of a
+tool never sets an effect; it only leads to a proposal for the person who classifies the tool.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ def effects_of(annotations: object, driver_id: str, tool_class: ToolClass | None
     """Return the effects of a tool with these annotations.
 
     `annotations` come from tools/list; a value that is not an object is ignored. `tool_class` is the class that a
-    person chose, and takes precedence over the annotations.
+    person chose; it takes precedence over the annotations.
     """
     hints = _read_hints(annotations)
     annotated = _class_of_hints(hints)
@@ -66,7 +66,10 @@ def effects_of(annotations: object, driver_id: str, tool_class: ToolClass | None
 
 
 class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
-    """The class that a tool probably has, for a person to accept or correct."""
+    """Proposal for the effect class of a tool, which a person accepts or corrects.
+
+    `by` tells where the class comes from. `question` is the question for the person, or None if nothing is in doubt.
+    """
 
     tool_class: ToolClass
     by: SuggestedBy  # what suggests the class; "nothing" means that it is the strictest because nothing suggests one
@@ -74,9 +77,9 @@ class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
-    """Propose a class for a tool of tools/list.
+    """Propose an effect class for a tool of tools/list.
 
-    The annotations decide, unless the tool's name suggests a stronger effect. Without annotations the verbs of the name
+    The annotations decide, unless the tool's name suggests a stronger effect. Without annotations the verbs in the name
     decide, unless the arguments contradict them.
     """
     listed_name = tool.get("name")
@@ -104,15 +107,15 @@ def propose_stricter_class(name: str, question: str) -> ProposedClass:
 
 
 def find_contradiction(name: str, tool_class: ToolClass) -> str | None:
-    """Return the question to ask if a tool is to be read-only and its name suggests a change, or None."""
+    """Return a question for the person if the class is read-only but the tool's name suggests a change, or None."""
     verb = maybe_changing_verb(name) if tool_class == "read_only" else None
     return None if verb is None else f"it is said to only read, and its name says {verb!r}"
 
 
 def _class_of_hints(hints: Mapping[str, bool]) -> ToolClass | None:
-    """Return the class that annotations declare, or None if they do not say what the tool changes.
+    """Return the class that the annotations declare, or None if they do not declare whether the tool changes anything.
 
-    MCP's default for a tool that is not read-only is destructive.
+    In MCP, a tool that is not read-only is destructive by default.
     """
     read_only, destructive = hints.get("readOnlyHint"), hints.get("destructiveHint")
     if destructive is True or (read_only is False and destructive is None):  # AIP-author-5
@@ -123,7 +126,7 @@ def _class_of_hints(hints: Mapping[str, bool]) -> ToolClass | None:
 
 
 def _read_hints(annotations: object) -> dict[str, bool]:
-    """Return the hints that are real booleans. Any other value is ignored."""
+    """Return the annotations whose values are real booleans. Ignore all others."""
     hints = annotations if isinstance(annotations, Mapping) else {}
     return {name: hints[name] for name in ANNOTATION_HINTS if isinstance(hints.get(name), bool)}
 
@@ -138,7 +141,11 @@ _COSTS: Final = {"trivial": "free", "metered": "metered", "expensive": "expensiv
 
 
 class OfferedContract(msgspec.Struct, frozen=True, kw_only=True):
-    """A contract as a tool of tools/list."""
+    """A contract as it is listed in tools/list.
+
+    `segment` and `local` are the two parts of its name, `item` is its definition under the local name, and `asks` tells
+    whether a person confirms every call.
+    """
 
     contract: Contract
     segment: str
@@ -148,11 +155,12 @@ class OfferedContract(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def qualified(self) -> str:
+        """Return the full name of the tool: segment.local."""
         return f"{self.segment}.{self.local}"
 
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
-    """The contracts that can be listed, and why the others cannot."""
+    """The contracts that can be listed, and the problems of those that cannot."""
 
     offered: tuple[OfferedContract, ...]  # sorted by qualified name
     problems: tuple[FileProblem, ...]
@@ -161,7 +169,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
 def offer(contracts: Iterable[Contract]) -> Offering:
     """Return every contract under its qualified name.
 
-    If two contracts have the same name, neither is offered: the choice must not depend on the order of files.
+    If two contracts have the same name, neither is listed: otherwise the order of the files would decide.
     """
     problems: list[FileProblem] = []
     claims: dict[tuple[str, str], list[Contract]] = {}
@@ -192,9 +200,10 @@ def offer(contracts: Iterable[Contract]) -> Offering:
 
 
 def qualified_name(contract: Contract) -> tuple[str, str] | FileProblem:
-    """Return the segment and the local name of a contract's tool, or why it has none.
+    """Return the segment and the local name of a contract's tool, or a problem if the contract allows no valid name.
 
-    Both follow from the file alone, because policies match names: what else is installed must not change them.
+    Both names are derived from the file alone. Policies match these names, so other installed contracts must not change
+    them.
     """
     if contract.listed_as is not None:  # AIP-tools-15
         segment, _, local = contract.listed_as.partition(".")
@@ -215,7 +224,8 @@ def qualified_name(contract: Contract) -> tuple[str, str] | FileProblem:
 def tool_item(contract: Contract) -> dict[str, Any]:
     """Return the contract as an item of tools/list, under its local name.
 
-    Outputs whose root is not an object are included: the list omits them for clients whose version forbids them.
+    An output schema whose root is not an object is included. `tools/list` omits it for clients whose MCP version
+    forbids it.
     """
     name = qualified_name(contract)
     return {
@@ -231,8 +241,8 @@ def tool_item(contract: Contract) -> dict[str, Any]:
 def capability_of(contract: Contract) -> dict[str, Any]:
     """Return the capability keys that a contract defines (AIP-14.rules-1).
 
-    A contract that leaves its effect open has neither `mutable` nor `reversible`: it counts as irreversible until a
-    person classifies it.
+    A contract that does not declare its effect has neither `mutable` nor `reversible`: it counts as irreversible until
+    a person classifies it.
     """
     capability: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
     if contract.approval != UNANNOTATED:
@@ -247,7 +257,7 @@ def capability_of(contract: Contract) -> dict[str, Any]:
 
 
 def latency_class(timeout_ms: int) -> LatencyClass:
-    """Return the fastest class whose time limit covers `timeout_ms`."""
+    """Return the fastest latency class whose time limit is at least `timeout_ms`."""
     for each, limit_s in TIMEOUT_S.items():
         if limit_s is None or timeout_ms <= limit_s * 1000:
             return each
@@ -255,17 +265,17 @@ def latency_class(timeout_ms: int) -> LatencyClass:
 
 
 def needs_confirmation(contract: Contract) -> bool:
-    """Return whether a person confirms each call, regardless of the chosen driver and of gate.mode."""
+    """Return whether a person must confirm each call, whichever driver serves it and whatever gate.mode is."""
     if contract.approval == "on-mutate":  # AIP-14.rules-1
         return bool(contract.mutates)
     return contract.approval not in _DECIDED_BY_CLASS  # AIP-14.rules-1
 
 
 def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
-    """Return the item of a server's tool that no contract binds (AIP-tools-16).
+    """Return the tools/list item for a server's tool that has no contract (AIP-tools-16).
 
-    It is the definition as listed, marked as unbound, with the class that a cautious reading of its annotations gives.
-    Metadata under our own keys is dropped.
+    It is the definition as the server lists it, marked as unbound, with the class that its annotations give if they are
+    interpreted cautiously. Metadata that the server sent under Interlock's keys is removed.
     """
     effects = effects_of(tool.get("annotations"), driver_id)
     listed_meta = tool.get("_meta")

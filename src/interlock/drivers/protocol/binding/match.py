@@ -1,14 +1,14 @@
 """The match of a binding with its contract and the tool that its server lists (AIP-tools-2, -4 to -8, -11).
 
-There are three stages. `check_binding` and `contract_misfits` compare the two files, before any server is asked.
-`match` compares the contract with the definition that the server lists, and returns a `Bound`, which makes arguments
-and reads results, or every difference as a problem. What two JSON Schemas cannot decide in advance is a warning,
-contract_unverified, and is checked at each call: arguments against the server's inputSchema before anything is sent,
-values against the contract's outputs before they are returned.
+There are three stages. `check_binding` and `contract_misfits` compare DRIVER.md with TOOL.md before any server is
+started. `match` compares the contract with the tool definition that the server lists. It returns a `Bound`, which
+creates arguments and reads results, or every difference as a problem. At each call, everything is checked that two JSON
+Schemas do not decide in advance (the warning contract_unverified): arguments are checked against the server's
+inputSchema before they are sent, and values against the contract's outputs before they are returned.
 
-A driver.py takes part in each stage. `HookEntry` describes what it has. `check_entry` compares it with the DRIVER.md
-beside it, which wins wherever both say something (AIP-define-4). What its hooks return is not compared in advance but
-at each call: `read_driver_result` checks its form, and the binding its content.
+A driver.py takes part in each stage. `HookEntry` describes its contents. `check_entry` compares it with the DRIVER.md
+in the same folder, which wins if the two differ (AIP-define-4). The values that its hooks return cannot be compared in
+advance: at each call `read_driver_result` checks their form, and the binding checks their content.
 """
 
 import hashlib
@@ -69,7 +69,7 @@ _HINTS: Final = {
 
 
 class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver.py as it was loaded."""
+    """Description of a loaded driver.py: its fields, and the hooks that it defines."""
 
     manifest: dict[str, Any] = {}  # the fields of DRIVER.md that it passes to define_driver
     builds: bool = False  # it has build_arguments
@@ -79,11 +79,14 @@ class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookInvalid(Exception):
-    """Error for a hook that returned a value of the wrong form. The message completes "parse_tool_result ..."."""
+    """Error for a hook that returned a value of the wrong form.
+
+    The message completes a sentence that begins with the name of the hook, such as "parse_tool_result ...".
+    """
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked binding. A call uses `arguments` and `value` of it."""
+    """A binding that was checked against its contract and the server's tool. A call uses `arguments` and `value`."""
 
     contract: Contract
     binding: ToolBinding
@@ -98,9 +101,10 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     def arguments(
         self, inputs: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | DriverRefusal:
-        """Return the arguments for the server, for an input that satisfies the contract, or a refusal.
+        """Return the arguments for the server, or a refusal. `inputs` must already satisfy the contract.
 
-        `transformed` holds the values that driver.py returned for inputs with a transform, by the contract's input.
+        `transformed` holds the values that driver.py returned for inputs with a transform, keyed by the contract's
+        input.
         """
         arguments = self.feeding.arguments(inputs, context, transformed or {})
         return arguments if isinstance(arguments, DriverRefusal) else self.check_arguments(arguments)
@@ -114,7 +118,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
         return DriverRefusal(code=MISMATCH, message=message, cause={"pointer": fault.pointer})
 
     def value(self, result: Mapping[str, Any]) -> Any:
-        """Return the contract's value from a decoded CallToolResult, or a DriverRefusal."""
+        """Return the contract's value from a decoded CallToolResult, or a DriverRefusal if it cannot be read."""
         return self.reader.value(result)
 
     def satisfying(self, value: Any) -> Any:
@@ -125,18 +129,18 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 def check_binding(
     driver: Driver, binding: ToolBinding, contract: Contract, *, transforms: Collection[str] | None = None
 ) -> tuple[FileProblem, ...]:
-    """Return the faults in the metadata of a binding (AIP-map-3 and -4, AIP-extract-3 and -8).
+    """Check the metadata of a binding and return its faults (AIP-map-3 and -4, AIP-extract-3 and -8).
 
-    `transforms` are those of driver.py, or None if there is no driver.py.
+    `transforms` are the names of the transforms in driver.py, or None if there is no driver.py.
     """
     return (*check_reading(driver.places, binding), *check_mapping(driver, binding, contract, transforms))
 
 
 def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -> tuple[FileProblem, ...]:
-    """Return why the two files do not fit each other, before any server is asked (AIP-30.implements-3 to -5).
+    """Return the conflicts between DRIVER.md and TOOL.md that show without asking a server (AIP-30.implements-3 to -5).
 
-    The contract's version must be in the range of the binding, narrowing may drop only optional fields, and a timeout
-    may not be longer than the contract's.
+    The contract's version must be in the range of the binding, narrowing may drop only optional fields, and the timeout
+    of the binding may not be longer than the contract's.
     """
     places = driver.places
     problems = []
@@ -181,8 +185,9 @@ def match(
 ) -> Bound | tuple[FileProblem, ...]:
     """Match a binding with its contract and the server's tool, or return the problems that prevent it.
 
-    `tool` is the decoded item of tools/list. `entry` is the driver's driver.py; values that a hook returns are not
-    compared in advance. `strict` refuses results that would be read as text because the named member is missing.
+    `tool` is the decoded item of tools/list. `entry` describes the driver's driver.py; values that a hook returns are
+    not compared in advance. `strict` refuses a result whose text would be used because the member that result_extract
+    names is missing.
     """
     transforms = None if entry is None else entry.transforms
     problems = [
@@ -196,12 +201,13 @@ def match(
 
 
 def digest_of(tool: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a tool definition, which is the same whatever the order of its keys."""
     return hashlib.sha256(msgspec.json.encode(tool, order="deterministic")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _ToolComparison:
-    """The comparison of a contract with a listed tool. It adds what it finds to `problems`."""
+    """Comparison of a contract with a listed tool. The methods add the differences to `problems`."""
 
     driver: Driver
     binding: ToolBinding
@@ -211,7 +217,7 @@ class _ToolComparison:
     problems: list[FileProblem] = field(default_factory=list)
 
     def bind(self, *, strict: bool) -> Bound | None:
-        """Return the binding, or None if there is an error among the problems."""
+        """Return the checked binding, or None if `problems` contains an error."""
         schema = self.tool.get("inputSchema", ANY_ARGUMENTS)
         accepted = self._compile(schema, "input")
         listed_outputs = self.tool.get("outputSchema")
@@ -257,7 +263,10 @@ class _ToolComparison:
         return compiled
 
     def _compare_inputs(self, schema: Any) -> ArgumentRules:
-        """Compare the contract's inputs with the server's inputSchema (AIP-tools-4 and -5)."""
+        """Compare the contract's inputs with the server's inputSchema (AIP-tools-4 and -5).
+
+        Return the rules that create the arguments.
+        """
         ours, theirs = Side(self.contract.inputs), Side(schema)
         inputs, accepted = ours.shape(self.contract.inputs), theirs.shape(schema)
         rules = argument_feeds(self.binding, self.contract, accepted.required())
@@ -290,7 +299,10 @@ class _ToolComparison:
         return rules
 
     def _compare_outputs(self, listed: Any, outputs: Compiled, *, strict: bool) -> ResultReader | None:
-        """Compare the server's outputSchema with the contract's outputs (AIP-tools-6)."""
+        """Compare the server's outputSchema with the contract's outputs (AIP-tools-6).
+
+        Return the rules for reading results, or None if they cannot be determined.
+        """
         binding = self.binding
         path = read_path(binding.result_extract)
         if not isinstance(path, ResultPath):
@@ -349,7 +361,10 @@ class _ToolComparison:
 
 
 def _check_supply(argument: str, rules: ArgumentRules, always: set[str]) -> InclusionOutcome:
-    """Check that a required argument always receives a value. `always` holds the inputs that every call has."""
+    """Check that a required argument always receives a value.
+
+    `always` holds the inputs that are present in every call.
+    """
     if argument in rules.defaults or argument in rules.context:  # AIP-tools-4: filled by argument_defaults
         return InclusionOutcome()
     pointer = f"/{pointer_step(argument)}"
@@ -365,7 +380,7 @@ def _check_supply(argument: str, rules: ArgumentRules, always: set[str]) -> Incl
 def _compare_input(
     source: ArgumentSource, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape
 ) -> InclusionOutcome:
-    """Check that the server has an argument for an input and accepts the input's values there."""
+    """Check that the server has the argument that an input is mapped to, and that it accepts the input's values."""
     outcome = _find_argument(source.argument, f"the input {quoted(source.input)}", accepted)
     if outcome.verdict is not InclusionVerdict.ACCEPTS:
         return outcome
@@ -383,8 +398,8 @@ def _compare_input(
 def _find_argument(name: str, source: str, accepted: Shape) -> InclusionOutcome:
     """Check that the server has an argument called `name`. `source` describes what would fill it.
 
-    A missing additionalProperties counts as closed: most servers omit it and ignore unknown arguments, so that an input
-    would be lost without notice (AIP-tools-4).
+    A schema without additionalProperties counts as closed. Most servers omit this keyword and ignore unknown arguments,
+    so an input would be lost without notice (AIP-tools-4).
     """
     if name in accepted.names():
         return InclusionOutcome()
@@ -400,9 +415,10 @@ def _find_argument(name: str, source: str, accepted: Shape) -> InclusionOutcome:
 def check_entry(
     driver: Driver, entry: HookEntry, written: Mapping[str, Any], contracts: Collection[str]
 ) -> tuple[FileProblem, ...]:
-    """Check driver.py against the driver file.
+    """Check driver.py against DRIVER.md.
 
-    `written` is the frontmatter as written in the file, and `contracts` are the ids of the contracts that it binds.
+    `written` is the frontmatter exactly as it is in the file. `contracts` are the ids of the contracts that the driver
+    binds.
     """
     problems = []
     for name, value in entry.manifest.items():
@@ -425,9 +441,9 @@ def check_entry(
 
 
 def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
-    """Return the value of {ok: true, value}, or the DriverRefusal of {ok: false, error} (AIP-define-3).
+    """Return the value of {ok: true, value}, or a DriverRefusal for {ok: false, error} (AIP-define-3).
 
-    Raise HookInvalid for anything else.
+    Raise HookInvalid if `returned` has any other form.
     """
     if returned.get("ok") is True:  # AIP-define-3
         if "value" not in returned:

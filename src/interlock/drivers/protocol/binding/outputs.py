@@ -1,11 +1,13 @@
 """How the results of a tool are read, and whether they can satisfy a contract (AIP-tools-6, AIP-extract-5 and -7).
 
-`settle` is asked once per binding, before any call. It follows result_extract through the server's outputSchema instead
-of through a value (`path_type`), and compares the schema at the end of the path with the contract's outputs. A value
-that no schema allows is a refusal, a value that the schemas do not decide is a doubt: it is checked at every call.
+`settle` runs once per binding, before any call. It follows result_extract through the server's outputSchema
+(`path_type`) and compares the schema at the end of the path with the contract's outputs. If no value can satisfy the
+contract, the difference is a refusal. If the schemas do not decide, the difference is a doubt, and the value is checked
+at every call.
 
-A tool without outputSchema returns text. Its text is read as JSON only if plain text could not satisfy the contract,
-and it stands for the single name of result_extract only if the binding allows the fallback to text (AIP-extract-7).
+A tool without outputSchema returns text. The text is parsed as JSON only if plain text could not satisfy the contract.
+If result_extract is a single name, the text replaces the member of that name only if the binding allows the fallback to
+text (AIP-extract-7).
 """
 
 from collections.abc import Mapping
@@ -41,13 +43,13 @@ UNLISTED: Final = "no outputSchema"
 
 
 class Nowhere(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a path at a step that no value of the schema has."""
+    """Result of following a path to a step that no value of the schema can have."""
 
     step: Step
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a path at a step about which the schema says nothing."""
+    """Result of following a path to a step that the schema does not describe."""
 
     step: Step
 
@@ -56,7 +58,11 @@ Schemas = tuple[Any, ...]  # all of them hold for the value
 
 
 def path_type(side: Side, schema: Any, path: ResultPath) -> Schemas | Nowhere | Unknown:
-    """Return the schemas of what a path leads to in every value of `schema`, or where it ends."""
+    """Follow a path through a schema instead of a value.
+
+    Return the schemas that every value at the end of the path satisfies, or the step at which the path cannot be
+    followed.
+    """
     try:
         return _follow(side, (schema,), path.steps, 0, Effort())
     except EffortSpent:
@@ -103,7 +109,7 @@ def _follow(
 
 
 def _element(shape: Shape, step: Step) -> Schemas | None:
-    """Return the schemas of an array's element, or None if they cannot be determined."""
+    """Return the schemas of the array element that a step selects, or None if they cannot be determined."""
     items = shape.all_of("items")
     listed = [*shape.all_of("prefixItems"), *(each for each in items if isinstance(each, list))]
     if not listed:
@@ -113,7 +119,11 @@ def _element(shape: Shape, step: Step) -> Schemas | None:
 
 
 class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The way results are read. `narrow` of a difference is the server's side, `wide` the contract's."""
+    """Decision how the results of a binding are read, and how they compare with the contract's outputs.
+
+    `refusals` prevent the binding; `doubts` are checked at every call. In each difference, `narrow` is the server's
+    side and `wide` the contract's.
+    """
 
     mode: Mode
     falls_back: bool = False
@@ -133,7 +143,7 @@ def settle(
 ) -> SettledOutput:
     """Decide how results are read, and compare them with the contract's outputs.
 
-    `offered` is the tool's outputSchema, or None.
+    `offered` is the tool's outputSchema, or None if it has none. `pattern` is the compiled pattern of result_parse.
     """
     outputs = Side(contract.outputs)
     parse = binding.result_parse
@@ -170,7 +180,7 @@ def settle(
 def _settle_fallback(
     mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side, strict: bool
 ) -> SettledOutput:
-    """Read the text if a text-shaped result has no member of this single name (AIP-extract-7)."""
+    """Decide whether the text of a result is used if the result has no member called `name` (AIP-extract-7)."""
     if strict or not binding.text_fallback:  # AIP-extract-7
         missing = SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
         return SettledOutput(mode=mode, refusals=(missing,))
@@ -205,7 +215,10 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
 
 
 def _base_of_parse(parse: ResultParse, offered: Any, pattern: RecordPattern | None) -> tuple[Side, Any]:
-    """Return the schema of what result_extract starts from in a binding with result_parse (AIP-extract-8)."""
+    """Return the schema of the value to which result_extract is applied.
+
+    The binding has a result_parse block (AIP-extract-8).
+    """
     side = Side({})
     base: Any = True
     match parse.form:
@@ -232,7 +245,7 @@ def _wrap(schema: Any, binding: ToolBinding) -> Any:
 
 
 def _without_properties(side: Side, schema: Any, dropped: tuple[str, ...]) -> Any:
-    """Return the schema of the value without the dropped outputs."""
+    """Return the schema of a value from which the outputs in `dropped` were removed."""
     parts = []
     for part in side.shape(schema).parts:
         remaining = {key: value for key, value in part.items() if key not in {"$ref", "allOf"}}

@@ -1,16 +1,16 @@
-"""Results of a tools/call: the contract's value in the result of a server, and the result that the client gets.
+"""Results of a tools/call: the contract's value in a server's result, and the result for the client.
 
-`ResultReader` takes the content of a server's result (AIP-extract-4), reads its text (-5, -8), extracts the value
-(-6, -7) and checks it against the contract's outputs (AIP-tools-13 and -14). How text is read is decided when the
-binding is matched; nothing in a result can change it.
+`ResultReader` takes the content of a server's result (AIP-extract-4), parses its text (-5, -8), extracts the value (-6,
+-7) and checks it against the contract's outputs (AIP-tools-13 and -14). The way in which text is parsed is decided when
+the binding is matched; a result cannot change it.
 
-`value_result`, `with_structured` and `error_result` write what the client gets, as tools/call results of MCP
-2026-07-28. The front converts them to the era of the client, as it does with every result. If the server asks the
-client something, `seal_state` marks its request state with the driver that asked, and the retry goes to no other
-(AIP-proto-7). The mark is no secret and gives no right: every call is resolved to a driver in the same way, and the
-mark can only limit the choice to the driver that it names.
+`value_result`, `with_structured` and `error_result` write the client's result as a tools/call result of MCP 2026-07-28.
+The front converts it to the MCP version of the client, as it does with every result. If a server asks the client for
+input, `seal_state` adds the name of the driver to the request state, and the retry goes to this driver and no other
+(AIP-proto-7). The name is neither secret nor a permission: the driver of a call is always resolved in the same way, and
+the name can only exclude other drivers.
 
-`read_literal` reads a Python literal of plain data, as `repr` writes it. Nothing is evaluated, and the time is linear
+`read_literal` parses a Python literal of plain data, as `repr` writes it. Nothing is evaluated, and the time is linear
 in the length of the text (AIP-extract-8).
 """
 
@@ -49,11 +49,11 @@ _CLOSING: Final = {"[": "]", "(": ")", "{": "}"}
 
 
 class NotPlain(ValueError):
-    """Error for a text that is not a literal of plain data."""
+    """Error for a text that is not a Python literal of plain data."""
 
 
 def read_literal(text: str) -> Any:
-    """Return the value of a literal text. Raise NotPlain if the text is anything else."""
+    """Return the value of a Python literal. Raise NotPlain if the text is anything else."""
     value, at = _value(text, _after_space(text, 0), 0)
     if _after_space(text, at) != len(text):
         raise NotPlain
@@ -66,7 +66,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
-    """Return the value that begins at `at`, and the position after it."""
+    """Return the value that begins at position `at`, and the position after it."""
     if depth > DEPTH_MAX or at >= len(text):
         raise NotPlain
     if text[at] in _CLOSING:
@@ -90,7 +90,10 @@ def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _container(text: str, at: int, depth: int) -> tuple[Any, int]:
-    """Return a list, tuple or dict of text keys as JSON has it, and the position after it. A set is refused."""
+    """Return the list, tuple or dict that begins at `at`, and the position after it.
+
+    Keys must be strings, as in JSON. A set is refused.
+    """
     opening = text[at]
     closing = _CLOSING[opening]
     items: list[Any] = []
@@ -121,7 +124,7 @@ def _container(text: str, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _unescape(escape: re.Match[str]) -> str:
-    """Return the character that an escape stands for. Raise NotPlain for half a character or an unknown escape."""
+    """Return the character that an escape sequence denotes. Raise NotPlain for a surrogate or an unknown escape."""
     number = escape[1] or escape[2] or escape[3]
     if number is not None:
         code = int(number, 16)
@@ -153,7 +156,7 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Compiled
 
     def value(self, result: Mapping[str, Any]) -> Any:
-        """Return the contract's value from a result, or a DriverRefusal."""
+        """Return the contract's value from a result, or a DriverRefusal if it cannot be read."""
         if result.get("isError") is True:  # AIP-tools-13
             return upstream_error(result)
         base = self._base(result) if self.parse is None else self._parse(result, self.parse)
@@ -185,7 +188,7 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         return _failure(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)  # AIP-tools-14
 
     def _base(self, result: Mapping[str, Any]) -> Any:
-        """Return what result_extract starts from in a binding without result_parse."""
+        """Return the value to which result_extract is applied, for a binding without result_parse."""
         if "structuredContent" in result:  # AIP-extract-4
             return result["structuredContent"]
         blocks = _blocks(result)
@@ -198,7 +201,7 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         return {"content": blocks}
 
     def _parse(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
-        """Return what result_extract starts from in a binding with result_parse (AIP-extract-8)."""
+        """Return the value to which result_extract is applied, for a binding with result_parse (AIP-extract-8)."""
         value = _source(result, parse)
         if parse.form is not None and not isinstance(value, DriverRefusal):
             text = value if isinstance(value, str) else _member_text(value)
@@ -274,7 +277,10 @@ def _source(result: Mapping[str, Any], parse: ResultParse) -> Any:
 
 
 def _member_text(value: Any) -> str | None:
-    """Return the text of an object whose only member is a text, such as {"content": "..."}, or None."""
+    """Return the text of an object whose only member is a text, such as {"content": "..."}.
+
+    Return None for any other value.
+    """
     if isinstance(value, Mapping) and len(value) == 1:
         only = next(iter(value.values()))
         return only if isinstance(only, str) else None
@@ -298,7 +304,7 @@ _HEAD: Final = b'{"resultType":"complete",'
 
 
 def value_result(value: Any) -> bytes:
-    """Return a result with the value as structured content, and as text for clients that read only text."""
+    """Return a result that holds the value as structured content, and as text for clients that read only text."""
     structured = encode_value(value)
     text = value if isinstance(value, str) else structured.decode()
     content = encode_value([{"type": "text", "text": text}])
@@ -306,7 +312,10 @@ def value_result(value: Any) -> bytes:
 
 
 def with_structured(result: Raw, value: Any) -> bytes:
-    """Return the server's result with the value as its structured content; all other members keep their bytes."""
+    """Return the server's result with `value` as its structured content.
+
+    The bytes of all other members stay unchanged.
+    """
     written = bytes(result)
     # Only the opening brace is replaced, so that the other members need not be decoded.
     if written.startswith(b'{"'):
@@ -315,10 +324,10 @@ def with_structured(result: Raw, value: Any) -> bytes:
 
 
 def error_result(error: DriverRefusal, ref: str, content: Sequence[Raw] = ()) -> bytes:
-    """Return the result of a failed call; its text begins with the error's code (AIP-tools-13).
+    """Return the result of a failed call. Its text begins with the error's code (AIP-tools-13).
 
-    `content` are the blocks of a server that reports the error itself. They are passed on, but the first text block
-    moves to the front and receives the code, so that nothing is repeated. The error's cause is not sent.
+    `content` holds the content blocks of a server that reported the error. They are forwarded, but the first text block
+    is moved to the front and receives the code, so the text is not repeated. The error's cause is not sent.
     """
     first = next((block for block in content if _raw_text(block) is not None), None)
     members = decode_object(first) if first is not None else None
@@ -339,8 +348,9 @@ _END: Final = " "  # in no driver's key
 
 
 def seal_state(result: Raw, driver: str) -> Raw:
-    """Return an input_required result whose requestState names the driver that asked, in front of the driver's own
-    state.
+    """Return an input_required result with a sealed requestState.
+
+    The sealed state begins with the name of `driver`, followed by the server's state.
     """
     members: dict[str, Any] = decode_object(result) or {}
     state = find_string(members.get("requestState"))
@@ -349,12 +359,18 @@ def seal_state(result: Raw, driver: str) -> Raw:
 
 
 def pin(driver: str) -> str:
-    """Return a request state that sends a call to this driver or to none, without a question before it."""
+    """Return a request state that allows only this driver to serve a call.
+
+    It is used for a call for which no server has asked for input yet.
+    """
     return f"{PREFIX}{driver}{_END}"
 
 
 def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
-    """Return the driver that asked and its state, or None if `raw` is not a state that this node sealed."""
+    """Return the driver that a request state names, and the state of its server.
+
+    Return None if `raw` is not a state that this node sealed.
+    """
     text = find_string(raw)
     if text is None or not text.startswith(PREFIX):
         return None

@@ -1,17 +1,18 @@
-"""Resources of servers: which reference names which URI, and which URIs a server may be given.
+"""Resources of servers: references that name URIs, and the URIs that a server may be given.
 
-A reference is `mcp_<kind>:<uri>` (AIP-27, AIP-resources-2 to -4). A kind belongs to one driver. The body is the URI as
-it stands; a body in which AIP-27's reserved characters are encoded (its scheme ends in %3A) is decoded once. A trailing
-#sha256= checks the content and is no part of the URI.
+A reference is `mcp_<kind>:<uri>` (AIP-27, AIP-resources-2 to -4). Each kind belongs to one driver. The part after the
+colon is the URI itself. If AIP-27's reserved characters are encoded in it (its scheme ends in %3A), it is decoded once.
+A trailing #sha256= is a checksum of the content and not part of the URI.
 
-`denial` decides whether a server may be given a URI (AIP-security-6). A file URI is decoded once. Its path, as written
-and with its dots removed first, is resolved by the function that is passed in and compared with the file roots of the
-server's sandbox. The host of an http URI is compared with the server's egress. Any other scheme must be one that the
-driver's resources declare. Whatever two readers could read differently (a backslash, a control character, an escape
-inside an escape, a query after a file) is refused. Text without a scheme is a path, and paths are left to the sandbox.
+`denial` decides whether a server may be given a URI (AIP-security-6). A file URI is decoded once. Its path is resolved
+by the function that is passed in, both as written and with its dots removed first, and compared with the file roots of
+the server's sandbox. The host of an http URI is compared with the server's egress list. Any other scheme must be one
+that the driver's resources declare. A URI that two programs could interpret differently (a backslash, a control
+character, an escape inside an escape, a query after a file) is refused. Text without a scheme is a path, and the
+sandbox decides about paths.
 
-`UriWatch` finds the URIs among the arguments of a call: strings whose schema has the format uri, and whatever begins
-with file:.
+`UriWatch` finds the URIs in the arguments of a call: strings whose schema has the format uri, and every string that
+begins with file:.
 """
 
 import re
@@ -51,7 +52,7 @@ class ResourceRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered kind of reference: its driver, and the URIs that it names."""
+    """A registered kind of reference: the driver that it belongs to, and the templates of the URIs that it may name."""
 
     name: str
     driver: str  # id@major
@@ -59,18 +60,19 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
-    """The registered kinds by name, and why others are not registered."""
+    """The registered kinds of references, keyed by name, and the problems of kinds that could not be registered."""
 
     kinds: Mapping[str, ResourceKind] = {}
     problems: tuple[FileProblem, ...] = ()
 
 
 def kind_name(ref_kind_id: str) -> str:
+    """Return the name of a reference kind, which always has the prefix mcp_."""
     return REFERENCE_PREFIX + ref_kind_id.removeprefix(REFERENCE_PREFIX)  # AIP-resources-2
 
 
 def register_kinds(drivers: Iterable[Driver]) -> Kinds:
-    """Register the reference kinds of these drivers. If two drivers want the same kind, the first one gets it."""
+    """Register the reference kinds of these drivers. If two drivers declare the same kind, the first driver gets it."""
     kinds: dict[str, ResourceKind] = {}
     problems: list[FileProblem] = []
     for driver in drivers:
@@ -93,7 +95,7 @@ def register_kinds(drivers: Iterable[Driver]) -> Kinds:
 
 
 def parse_reference(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> ResourceRef | DriverRefusal:
-    """Read a reference to a URI that its kind names, or return why it is none."""
+    """Parse a reference to a URI, or return a refusal if it is invalid or its kind does not include the URI."""
     if len(text_untrusted) > REF_CHARS_MAX:
         return _invalid(f"the reference has more than {REF_CHARS_MAX} characters")
     parts = _REF.fullmatch(text_untrusted)
@@ -116,7 +118,7 @@ def parse_reference(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> R
 def matches_template(uri_template: str, uri: str) -> bool:
     """Return whether the template matches the URI (AIP-resources-4).
 
-    A {path} at the end of a template matches slashes too; elsewhere it matches one segment.
+    A {path} at the end of a template also matches slashes; elsewhere it matches one segment.
     """
     return templates.matches(_LAST_SIMPLE.sub(r"{+\1}", uri_template), uri)
 
@@ -141,7 +143,7 @@ _BRANCHES: Final = ("if", "then", "else")
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """Access that a server's sandbox allows. Paths are absolute and without symlinks."""
+    """Resources that a server's sandbox allows it to access. Paths are absolute, with all symbolic links resolved."""
 
     roots: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()  # folders below the roots that are closed
@@ -150,14 +152,15 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def schemes_of(templates: Iterable[str]) -> frozenset[str]:
+    """Return the URI schemes of the templates, in lower case."""
     matches = (_SCHEME.match(each) for each in templates)
     return frozenset(each[1].lower() for each in matches if each is not None)
 
 
 def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverRefusal | None:
-    """Return why the URI must not be forwarded, or None if it may be forwarded unchanged.
+    """Return a refusal if the URI must not be forwarded to the server, or None if it may be forwarded unchanged.
 
-    The reason is for the operator and does not contain the URI itself.
+    `resolve` follows symbolic links. The message is for the operator and does not contain the URI.
     """
     reason = _find_reason(uri_untrusted, reach, resolve)
     if reason is None:
@@ -171,7 +174,7 @@ def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverRefusal 
 
 
 class UriWatch:
-    """A search for URIs in values of one schema. Constructed once per schema, and used in every call."""
+    """Finder of URIs in the values of one schema. It is constructed once per schema and used for every call."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -190,8 +193,8 @@ class UriWatch:
     def uris(self, value: Any) -> Iterator[str]:
         """Yield the strings that have to be checked.
 
-        Every branch that a schema could take counts, because checking one string more does no harm. There is no
-        recursion, because a caller can nest a value deeply.
+        All alternatives of the schema are considered, because checking too many strings does no harm. The search is not
+        recursive, because a caller can send deeply nested values.
         """
         todo: list[tuple[Any, tuple[Any, ...]]] = [(value, self._start)]
         while todo:
@@ -262,12 +265,12 @@ def _find_host_reason(uri: str, reach: Reach) -> str | None:
 
 
 def _generous_reading(text: str) -> str:
-    """Return the text as the most lenient reader sees it, without white space and with a slash for each backslash."""
+    """Return the text as the most lenient parser reads it: without white space, and with backslashes as slashes."""
     return _DROPPED.sub("", text).replace("\\", "/")
 
 
 def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the schemas with all branches of their combinators and local references, up to SCHEMA_STEPS_MAX."""
+    """Yield the schemas with all alternatives and local references expanded, up to SCHEMA_STEPS_MAX."""
     todo = list(schemas)
     for _ in range(SCHEMA_STEPS_MAX):
         if not todo:

@@ -1,1 +1,1 @@
-"""Reading and writing DRIVER.md, TOOL.md, SECRETS.md and server.json, with every problem at its line."""
+"""Parsers and writers of DRIVER.md, TOOL.md, SECRETS.md and server.json, which report every problem with its line."""

@@ -1,9 +1,9 @@
-"""TOOL.md: bytes in, a Contract or the problems of the file out (AIP-14).
+"""TOOL.md: turns the bytes of the file into a Contract, or into the problems of the file (AIP-14).
 
-The frontmatter is checked against the schema of AIP-14 first, then `inputs` and `outputs` are checked to be JSON
-Schemas, and what is left is converted to a `Contract`. Published contracts refer to the reference type of AIP-27 by its
-address. Nothing is fetched: a definition of our own takes its place in the schema (`REFERENCE`). A reference is a text,
-KIND:BODY, or an object with `kind`; unknown kinds are refused, and paths that leave the workspace.
+The frontmatter is first checked against the schema of AIP-14. Then `inputs` and `outputs` are checked to be JSON
+Schemas, and the remaining fields are converted to a `Contract`. Published contracts refer to the reference type of
+AIP-27 by its address. Nothing is fetched: the definition in `REFERENCE` is added to the schema instead. A reference is
+a string KIND:BODY or an object with `kind`. Unknown kinds, and paths that leave the workspace, are refused.
 """
 
 from collections.abc import Mapping
@@ -129,7 +129,7 @@ def read_contract(data_untrusted: bytes, file: str) -> ParsedFile[Contract]:
 
 
 def _with_reference(schema: Any) -> Any:
-    """Add the definition of AIP-27's reference to a schema that refers to it, so that nothing has to be fetched."""
+    """Add the definition of AIP-27's reference type to a schema that refers to it, so nothing has to be fetched."""
     is_used = False
 
     def point_inside(each: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -164,7 +164,7 @@ def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProb
 
 
 def _check_contract(front: Frontmatter, findings: FileFindings) -> None:
-    """Check what the schema of AIP-14 cannot say."""
+    """Check the rules that the schema of AIP-14 cannot express."""
     data = front.data
     if data.get("mutates") and data.get("approval", "auto") == "auto":  # AIP-14.front-2
         message = "a tool that changes something cannot have approval auto"

@@ -1,14 +1,14 @@
-"""DRIVER.md of kind mcp: bytes in, a Driver or the problems of the file out.
+"""DRIVER.md of kind mcp: turns the bytes of the file into a Driver, or into the problems of the file.
 
-`read_driver` works in stages, and a stage with errors is the last one:
+`read_driver` works in stages and stops after the first stage that finds an error:
 
-1. the frontmatter is read, and server.json takes the place of a server block that is not written inline (AIP-file-5),
-2. the schemas of AIP-30 and AIP-32 are applied to the same data, in this order (AIP-compat-1),
-3. the server block and every other field are converted to the values of `model`,
-4. `_check_driver` checks what no schema can say: fields that do not fit each other, ranges, patterns, commands, paths.
+1. Read the frontmatter. If it has no inline server block, use server.json instead (AIP-file-5).
+2. Apply the schemas of AIP-30 and AIP-32 to the same data, in this order (AIP-compat-1).
+3. Convert the server block and every other field to the values of `model`.
+4. Check in `_check_driver` what no schema can express: conflicting fields, ranges, patterns, commands, paths.
 
-A driver of another kind that is valid in itself is refused as kind_unsupported, which disturbs nothing. Whether the
-files and contracts that a driver names exist is the question of `interlock.drivers.workspace`, which can look.
+A valid driver of another kind is refused as kind_unsupported, without affecting other drivers. This module does not
+check whether the files and contracts that a driver names exist; `interlock.drivers.workspace` does.
 """
 
 import re
@@ -57,7 +57,7 @@ _SECONDS = {"weeks": 604800.0, "days": 86400.0, "hours": 3600.0, "minutes": 60.0
 
 
 class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of all processes of a server together; None means no limit."""
+    """Limits for all processes of a server together. None means unlimited."""
 
     memory_mb: int | None = None
     cpu_ms: int | None = None
@@ -72,10 +72,10 @@ def read_driver(
     server_json: bytes | None = None,
     insecure_hosts: Collection[str] = (),
 ) -> ParsedFile[Driver]:
-    """Read a DRIVER.md.
+    """Parse a DRIVER.md.
 
-    `folder` is the name of the driver's folder, `beside` the names of the files in it, and `server_json` the content of
-    its server.json.
+    `file` is the name used in problems. `folder` is the name of the driver's folder, or None if it has none yet,
+    `beside` the names of the other files in the folder, and `server_json` the content of its server.json.
     """
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
@@ -109,7 +109,10 @@ def read_driver(
 
 
 def check_published(data_untrusted: bytes, file: str) -> tuple[FileProblem, ...]:
-    """Return what a host without our extensions would refuse, by the two published schemas alone (AIP-compat-1)."""
+    """Check a DRIVER.md by the two published schemas alone (AIP-compat-1).
+
+    Return the problems that a host without Interlock's extensions would report.
+    """
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return reading.problems
@@ -118,7 +121,7 @@ def check_published(data_untrusted: bytes, file: str) -> tuple[FileProblem, ...]
 
 
 def _without_repeats(problems: tuple[FileProblem, ...]) -> tuple[FileProblem, ...]:
-    """Keep only the first problem of each field, because both schemas may refuse the same field."""
+    """Keep only the first problem of each field, because both schemas may report the same field."""
     first: dict[str, FileProblem] = {}
     for each in problems:
         first.setdefault(each.field, each)  # AIP-compat-1
@@ -126,7 +129,10 @@ def _without_repeats(problems: tuple[FileProblem, ...]) -> tuple[FileProblem, ..
 
 
 def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProblem:
-    """Replace the hint for common mistakes: AIP-front-3, -9 and -10, AIP-server-9, AIP-compat-1."""
+    """Replace the hint of a problem that comes from a common mistake.
+
+    The mistakes are those of AIP-front-3, -9 and -10, AIP-server-9 and AIP-compat-1.
+    """
     field = problem.field
     hint = message = None
     if field == "/version" and isinstance(data.get("version"), int | float):  # AIP-front-10: three parts
@@ -158,7 +164,7 @@ def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProb
 def _check_surroundings(
     front: Frontmatter, folder: str | None, beside: Collection[str], findings: FileFindings
 ) -> None:
-    """Check the file's surroundings (AIP-file-2 to -4) and report keys that are not read."""
+    """Check the file against its folder (AIP-file-2 to -4), and report keys that Interlock does not read."""
     identifier = front.data["id"]
     if folder is not None and folder != identifier:  # AIP-file-2
         message = f"the folder is {quoted(folder)} and the id {quoted(identifier)}"
@@ -175,7 +181,7 @@ def _check_surroundings(
 
 
 def _convert(front: Frontmatter, findings: FileFindings, insecure_hosts: Collection[str]) -> Driver | None:
-    """Convert data that passed the schemas to a Driver, or return None if the server block cannot be read."""
+    """Convert data that passed the schemas to a Driver, or return None if the server block is invalid."""
     data = front.data
     try:
         extensions = msgspec.convert(data.get("metadata", {}).get("interlock", {}), Extensions)
@@ -188,9 +194,10 @@ def _convert(front: Frontmatter, findings: FileFindings, insecure_hosts: Collect
 
 
 def _make_driver(front: Frontmatter, server: ServerBlock, extensions: Extensions, findings: FileFindings) -> Driver:
-    """Convert every field to the type that `Driver` declares for it, after renaming those that are written otherwise.
+    """Convert every field to the type that `Driver` declares for it.
 
-    Keys of the file that are none of these fields are left out. A field that is not written takes its default.
+    Fields with another name in the file are renamed first. Keys of the file that are not fields of `Driver` are
+    ignored. A field that the file does not contain takes its default.
     """
     data = front.data
     if data["transport"] == "sse":  # AIP-transport-9
@@ -265,9 +272,10 @@ def _with_seconds(
 
 
 def duration_s(text: str) -> float | None:
-    """Return a duration in seconds, or None if the text is no duration of more than zero and at most a year.
+    """Return a duration in seconds, or None if the text is not a duration between zero and one year.
 
-    These are the ISO 8601 durations of weeks and less: P2W, P1D, PT5M, PT30S. Months and years have no fixed length.
+    The text is an ISO 8601 duration of weeks or smaller units: P2W, P1D, PT5M, PT30S. Months and years are not
+    accepted, because their length varies.
     """
     parts = _DURATION.fullmatch(text)
     if parts is None:
@@ -277,7 +285,7 @@ def duration_s(text: str) -> float | None:
 
 
 def _extension_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of the file that AIP-32 does not have, dotted, in the order of the documentation."""
+    """Return the keys of the file that AIP-32 does not define, as dotted names, in the order of the documentation."""
     written = {f"server.{key}" for key in data["server"]} | {key for key in ("sandbox",) if key in data}
     written |= {f"metadata.interlock.{key}" for key in data.get("metadata", {}).get("interlock", {})}
     for entry in data["implements"]:
@@ -286,7 +294,7 @@ def _extension_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _check_driver(driver: Driver, findings: FileFindings) -> None:
-    """Check what no schema says about a driver, block by block."""
+    """Check the rules for a driver that no schema can express, block by block."""
     contracts: dict[str, int] = {}
     for binding in driver.implements:
         _check_binding(driver, binding, contracts, findings)
@@ -335,7 +343,10 @@ def _check_driver(driver: Driver, findings: FileFindings) -> None:
 
 
 def _check_binding(driver: Driver, binding: ToolBinding, contracts: dict[str, int], findings: FileFindings) -> None:
-    """Check one binding (AIP-30.implements-2 and -3). `contracts` holds what earlier entries bind, and their index."""
+    """Check one binding (AIP-30.implements-2 and -3).
+
+    `contracts` maps the contracts that earlier entries bind to the indexes of these entries.
+    """
     findings.problems += check_reading(driver.places, binding)
     pointer = f"{binding.pointer}/tool"
     if escapes(binding.tool):  # AIP-30.implements-2
@@ -356,7 +367,7 @@ def _check_binding(driver: Driver, binding: ToolBinding, contracts: dict[str, in
 
 
 def check_reading(places: Places, binding: ToolBinding) -> tuple[FileProblem, ...]:
-    """Check result_extract and result_parse as far as this is possible without a contract (AIP-extract-3 and -8)."""
+    """Check result_extract and result_parse, as far as this is possible without the contract (AIP-extract-3 and -8)."""
     problems = []
     path = read_path(binding.result_extract)
     if isinstance(path, PathFault):  # AIP-extract-3
@@ -381,15 +392,15 @@ def check_reading(places: Places, binding: ToolBinding) -> tuple[FileProblem, ..
 
 
 def escapes(path: str) -> bool:
-    """Return whether a path starts outside the workspace.
+    """Return whether a path is absolute or otherwise starts outside the workspace.
 
-    How far `..` leads is checked by the registry, which knows the folders and their symlinks.
+    The registry checks where `..` leads, because it knows the folders and their symbolic links.
     """
     return path.startswith(("/", "~")) or "\\" in path or re.match(r"[A-Za-z]:", path) is not None
 
 
 def _check_install(driver: Driver, findings: FileFindings) -> None:
-    """Check that each entry of install has a known method and what the method needs."""
+    """Check that each entry of install has a known method and the options that the method needs."""
     if driver.install and driver.server.address is not None:  # AIP-server-7
         findings.add("/install", "install_ignored", "a remote server is not installed", "remove install", "warning")
         return
@@ -409,7 +420,7 @@ def _check_install(driver: Driver, findings: FileFindings) -> None:
 
 
 def has_group(pattern: str) -> bool:
-    """Return whether a text is a regular expression of limited length with at least one group."""
+    """Return whether a text is a valid regular expression of limited length with at least one group."""
     if len(pattern) > PATTERN_CHARS_MAX:
         return False
     try:
@@ -425,7 +436,10 @@ def _check_command(pointer: str, command: str, findings: FileFindings) -> None:
 
 
 def _check_auth(driver: Driver, findings: FileFindings) -> None:
-    """Check the auth block. Its state.env names the secrets that a login needs and does not pass them to the server."""
+    """Check the auth block.
+
+    Its state.env names secrets that a login needs. These secrets are not passed to the server.
+    """
     auth = driver.auth
     if auth is None:
         return
@@ -449,7 +463,7 @@ def _check_auth(driver: Driver, findings: FileFindings) -> None:
 
 
 def _check_egress(driver: Driver, findings: FileFindings) -> None:
-    """Check the egress list (AIP-security-3 and -4), as far as the file shows it."""
+    """Check the egress list, as far as this is possible from the file alone (AIP-security-3 and -4)."""
     listed = driver.network.egress if driver.network is not None else ()
     for index, entry in enumerate(listed):
         pointer = f"/network/egress/{index}"
@@ -473,15 +487,18 @@ def _check_egress(driver: Driver, findings: FileFindings) -> None:
 
 
 def is_egress(entry: str) -> bool:
-    """Return whether the entry is a host, *.suffix or *, with or without a port, but no path or network mask."""
+    """Return whether the entry is a host, *.suffix or *, with an optional port.
+
+    Paths and network masks are not allowed.
+    """
     return EGRESS_ENTRY.fullmatch(entry) is not None
 
 
 def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the faults of a runner block: the pointer below it, what is wrong, and what to write (AIP-30.front-6).
+    """Yield the faults of a runner block (AIP-30.front-6).
 
-    A runner (AIP-17) says how the process of a driver is run and how much it may use. Of its engines, an MCP server can
-    only have the one that runs a process.
+    Each fault is a pointer relative to the block, a message and a hint. A runner (AIP-17) describes how the process of
+    a driver is run and which resources it may use. An MCP server can only use the engine that runs a process.
     """
     if block.get("engine") == "in-process":  # AIP-30.front-6
         yield "/engine", "an MCP server is a process of its own", "write subprocess"
@@ -495,7 +512,10 @@ def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def runner_limits(block: object) -> RunnerLimits:
-    """Return the limits of a runner block that this node can enforce. The name of a file has no limits here."""
+    """Return the limits of a runner block that this node can enforce.
+
+    If `block` is the name of a RUNNER.md instead of an object, there are no limits.
+    """
     limits = block.get("limits") if isinstance(block, dict) else None
     if not isinstance(limits, dict):
         return RunnerLimits()

@@ -1,16 +1,17 @@
-"""Frontmatter, the YAML between the two `---` lines of a DRIVER.md, TOOL.md or SECRETS.md: read and written.
+"""Frontmatter: the YAML between the two `---` lines of a DRIVER.md, TOOL.md or SECRETS.md, read and written.
 
-`read_frontmatter` takes bytes and returns plain data with the line of every field. The YAML is the core schema of 1.2:
-2025-03-26 and `no` stay text (AIP-front-10). Keys are text and unique, tags other than the core ones are refused, an
-alias counts as much as the value that it repeats, and everything a file can make large has a limit. The body after the
-frontmatter is not read. Nothing is raised: for any bytes, the result is data or a problem.
+`read_frontmatter` takes bytes and returns plain data with the line of every field. It reads the core schema of YAML
+1.2: 2025-03-26 and `no` stay text (AIP-front-10). Keys must be unique strings, and tags other than the core ones are
+refused. An alias counts as much as the value that it repeats, and everything that a file can make large has a limit.
+The body after the frontmatter is not read. No exception is raised: for any bytes, the result is data or a problem.
 
-The library parses the text to events, and `_Builder` makes the data from them. This is where the limits, the duplicate
-keys, the lines and the types of values are decided, none of which the library would decide as AIP-30 does.
+The YAML library parses the text into events, and `_Builder` turns these into data. `_Builder` enforces the limits,
+finds duplicate keys, records the lines and determines the types of values, because the library does none of this as
+AIP-30 requires.
 
-`frontmatter_text` writes data. The text reads the same in YAML 1.1 and 1.2: everything that one of them takes for a
-date, a number or a boolean is quoted. The same data give the same text. Data that no frontmatter can hold (a NUL, half
-a character, too deep, too long) are not refused here: the caller reads back what it wrote.
+`frontmatter_text` writes data. YAML 1.1 and 1.2 read its text in the same way: everything that either would read as a
+date, a number or a boolean is quoted. Equal data result in equal text. Data that no frontmatter can hold (a NUL, a lone
+surrogate, too deep, too long) are not refused here: callers must parse the text again to find out.
 """
 
 import json
@@ -51,14 +52,14 @@ _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class Frontmatter(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a file, and where they are written."""
+    """The fields of a file, and the lines on which they are written."""
 
     data: dict[str, Any]
     places: Places
 
 
 class _Fault(Exception):
-    """Error for a text that is no frontmatter."""
+    """Error for a text that is not valid frontmatter."""
 
     def __init__(self, line: int, message: str, hint: str) -> None:
         super().__init__(message)
@@ -72,7 +73,7 @@ class _Fault(Exception):
 
 
 def read_frontmatter(data_untrusted: bytes, file: str) -> ParsedFile[Frontmatter]:
-    """Read the fields of a file. `file` is its name in messages."""
+    """Parse the frontmatter of a file. `file` is the name used in problems."""
     try:
         text = _between_fences(data_untrusted)
         lines: dict[str, int] = {"": 1}
@@ -86,7 +87,7 @@ def read_frontmatter(data_untrusted: bytes, file: str) -> ParsedFile[Frontmatter
 
 
 def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> ParsedFile[Any]:
-    """Read a whole file of the same YAML subset, without fences. The caller limits the number of bytes."""
+    """Parse a complete file in the same YAML subset, without `---` lines. The caller must limit the number of bytes."""
     try:
         return ParsedFile(value=_Builder(_decode(data_untrusted), {}, values_max).document())
     except _Fault as fault:
@@ -94,7 +95,7 @@ def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> ParsedFil
 
 
 def _between_fences(data: bytes) -> str:
-    """Return the text between the fences. An empty line replaces the first fence, so that lines keep their numbers."""
+    """Return the text between the `---` lines. An empty line replaces the first one, so line numbers stay the same."""
     if len(data) > FILE_BYTES_MAX:
         message = f"the file is larger than {FILE_BYTES_MAX // 1024} KiB"
         raise _Fault(1, message, "keep the body short, link to the rest")
@@ -120,7 +121,7 @@ def _between_fences(data: bytes) -> str:
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    """Yield the lines one by one, so that a long body is not split before the closing fence is found."""
+    """Yield the lines one at a time, so a long body is not split into lines before the closing `---` is found."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start)
@@ -142,7 +143,7 @@ def _decode(data: bytes) -> str:
 
 
 class _Open(msgspec.Struct):
-    """A list or mapping whose end was not read yet."""
+    """A list or mapping that the builder has not read to the end yet."""
 
     value: list[Any] | dict[str, Any]
     pointer: str
@@ -152,7 +153,7 @@ class _Open(msgspec.Struct):
 
 
 class _Builder:
-    """The data of one document, built from the events of the YAML parser.
+    """Builder of one document's data from the events of the YAML parser.
 
     `_stack` holds the open lists and mappings, the innermost last. `lines` is filled with the line of every field.
     """
@@ -291,7 +292,11 @@ class _Builder:
             raise self._fault(message, "shorten it")
 
     def _resolve(self, event: Any) -> Any:
-        """Return the value of a scalar by its tag, by its quotes, or else by the core schema of YAML 1.2."""
+        """Return the value of a scalar.
+
+        Its type follows from its tag if it has one, is text if it is quoted, and otherwise follows from the core schema
+        of YAML 1.2.
+        """
         text: str = event.value
         tag = str(event.tag)
         if _UNUSABLE.search(text):
@@ -311,7 +316,7 @@ class _Builder:
         return value
 
     def _core(self, text: str) -> Any:
-        """Return the value of a plain scalar in the core schema of YAML 1.2."""
+        """Return the value of an unquoted scalar by the core schema of YAML 1.2."""
         if _NULL.fullmatch(text):
             return None
         if _BOOL.fullmatch(text):
@@ -349,8 +354,9 @@ _ADVICE: Final = (
 
 
 def _advice(message: str) -> str:
-    """Return our advice for a message of the YAML parser. The message itself is not shown, because it may repeat a
-    value.
+    """Return a hint for an error message of the YAML parser.
+
+    The message itself is not shown, because it may contain a value from the file.
     """
     return next((advice for sign, advice in _ADVICE if sign in message), "check indentation, quotes and brackets")
 
@@ -364,6 +370,7 @@ _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\
 
 
 def frontmatter_text(data: Mapping[str, Any], body: str = "") -> str:
+    """Return the text of a file with this frontmatter, followed by `body` if it is not empty."""
     lines = [FENCE, *_mapping(data, ""), FENCE, ""]
     return "\n".join(lines) + (f"\n{body.strip()}\n" if body.strip() else "")
 
@@ -376,7 +383,7 @@ def _mapping(data: Mapping[str, Any], indent: str) -> list[str]:
 
 
 def _entry(head: str, value: Any, indent: str) -> list[str]:
-    """Return the lines of a value. `head` is what comes before it: a key with a colon, or a dash."""
+    """Return the lines of a value. `head` is the text in front of it: a key with a colon, or a dash."""
     if len(indent) > DEPTH_MAX * len(INDENT):
         # No reader goes this deep, and neither does the writer.
         return [f"{head} {_scalar(value)}"]

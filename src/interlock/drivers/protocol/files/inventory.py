@@ -1,8 +1,8 @@
-"""SECRETS.md: bytes in, an inventory of secrets or the problems of the file out (AIP-19).
+"""SECRETS.md: turns the bytes of the file into an inventory of secrets, or into the problems of the file (AIP-19).
 
-An inventory describes secrets and never holds a value: what looks like a value is refused, before the schema is
-applied, and no message repeats it. `merge_inventories` makes one inventory of those of all drivers and of the
-workspace, and `secret_for` finds the entry that a driver means by ${secrets.NAME}.
+An inventory describes secrets and never contains a value. Everything that looks like a value is refused before the
+schema is applied, and no message repeats it. `merge_inventories` combines the inventories of all drivers and of the
+workspace. `secret_for` finds the entry that ${secrets.NAME} in a driver refers to.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,6 +24,7 @@ NOT_ENFORCED: Final = "not_enforced"
 
 
 def read_secrets(data_untrusted: bytes, file: str) -> ParsedFile[SecretInventory]:
+    """Parse a SECRETS.md. An entry that seems to contain the value of a secret is refused."""
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return ParsedFile(problems=reading.problems)
@@ -66,7 +67,7 @@ def merge_inventories(
 ) -> tuple[tuple[SecretEntry, ...], tuple[FileProblem, ...]]:
     """Merge the inventories of all files (AIP-19.file-3).
 
-    Equal entries count once. Different entries with the same slug are refused, and none of them counts.
+    Equal entries count once. If entries with the same slug differ, all of them are dropped and reported as a problem.
     """
     entries: dict[str, tuple[SecretEntry, Places]] = {}
     problems: list[FileProblem] = []
@@ -86,25 +87,25 @@ def merge_inventories(
 
 
 def entry_text(secret: SecretEntry) -> str:
-    """Return, in one line, the parts of an entry that decide who receives which value.
+    """Return, on one line, the fields of an entry that decide which value it means and who may receive it.
 
-    An operator trusts this text for an entry outside a driver's folder.
+    An operator who trusts a driver also accepts this text for each entry outside the driver's folder.
     """
     return msgspec.json.encode({"slug": secret.slug, "backend": secret.backend, "access": secret.access}).decode()
 
 
 def default_slug(name: str) -> str:
-    """Return the slug of a name: stripe-api-key for STRIPE_API_KEY (AIP-19.bind-1)."""
+    """Return the slug for a name, such as stripe-api-key for STRIPE_API_KEY (AIP-19.bind-1)."""
     return name.lower().replace("_", "-")
 
 
 def secret_for(
     name: str, driver_id: str, own: SecretInventory | None, workspace: tuple[SecretEntry, ...]
 ) -> SecretEntry | None:
-    """Return the secret that a driver means by ${secrets.NAME}, or None if there is none.
+    """Return the entry that ${secrets.NAME} in a driver refers to, or None if there is none.
 
-    The driver's own SECRETS.md comes first, by binding and then by slug without namespace. In the workspace, <driver
-    id>/slug takes precedence over slug.
+    `own` is the driver's SECRETS.md. It is searched first, by bound variable name and then by slug without namespace.
+    Then the workspace's entries are searched, for <driver id>/slug before slug.
     """
     slug = default_slug(name)
     for entries in ((own.entries if own is not None else ()), workspace):
@@ -129,7 +130,7 @@ def _has_token(value: Any) -> bool:
 
 
 def _convert(entry: Mapping[str, Any]) -> SecretEntry:
-    """Convert an entry that passed the schema. metadata.bindings.env is one name or a list of names."""
+    """Convert an entry that passed the schema. Its metadata.bindings.env is a name or a list of names."""
     bound = entry.get("metadata", {}).get("bindings", {}).get("env", ())
     fields: dict[str, Any] = {**entry, "env": (bound,) if isinstance(bound, str) else tuple(bound)}
     if "access" in entry:

@@ -1,12 +1,12 @@
-"""Secrets in the texts of a file: placeholders that stand for one, and credentials written in clear text.
+"""Secrets in the texts of a file: placeholders for secrets, and credentials in clear text.
 
-A placeholder is `${secrets.NAME}`. There is no other one: `${context.X}` and `${user.X}` have an error of their own,
-because they would bind one caller to a process that all callers share (AIP-security-8).
+The only placeholder is `${secrets.NAME}`. `${context.X}` and `${user.X}` have a specific error: they would bind one
+caller to a process that all callers share (AIP-security-8).
 
-A credential in clear text is recognised by the shape of the text and by the name under which it is written. This serves
-files that must hold none (AIP-19.file-2, AIP-19.plain-2) and the import of files that do. It can miss a credential, and
-it can take a plain text for one; a person answers the latter with metadata.interlock.not_secret. No function here
-repeats a text in a message.
+A credential in clear text is recognised by the form of the text and by the name under which it is written. This check
+is used for files that must not contain credentials (AIP-19.file-2, AIP-19.plain-2), and for the import of files that
+do. It can miss a credential or take another text for one; a person can correct the latter with
+metadata.interlock.not_secret. No function here repeats a checked text in a message.
 """
 
 import itertools
@@ -22,11 +22,12 @@ _CALLERS = ("${context.", "${user.")
 
 
 def secret_names(text: str) -> tuple[str, ...]:
+    """Return the NAME of each ${secrets.NAME} in a text, in order."""
     return tuple(SECRET.findall(text))
 
 
 def find_placeholder_fault(text: str) -> str | None:
-    """Return the code of the fault in a text's placeholders, or None if there is none."""
+    """Return the problem code of an invalid placeholder in a text, or None if all are valid."""
     rest = SECRET.sub("", text)
     if any(each in rest for each in _CALLERS):  # AIP-security-8
         return USER_CONTEXT
@@ -34,7 +35,7 @@ def find_placeholder_fault(text: str) -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text without its placeholders."""
+    """Return the text with its placeholders removed."""
     return SECRET.sub("", text)
 
 
@@ -102,7 +103,7 @@ _PATH: Final = re.compile(r"(?:~|\.{1,2})?/(?:[\w.@-]{1,40}/){0,20}[\w.@-]{1,40}
 
 
 def holds_token(text: str) -> bool:
-    """Return whether the text contains a recognisable credential, whatever its name."""
+    """Return whether the text contains a credential of a recognisable form, whatever its name."""
     rest = without_secrets(text)
     if _TOKENS.search(rest) or _PASSWORD_FIELD.search(rest):
         return True
@@ -111,9 +112,9 @@ def holds_token(text: str) -> bool:
 
 
 def names_secret(name: str) -> bool:
-    """Return whether the last word of a name means a secret.
+    """Return whether the name denotes a secret, which its last word decides.
 
-    This holds for GITHUB_TOKEN, X-API-Key, --api-key, PGPASSWORD and KEY_2, and not for MAX_TOKENS, TOKEN_URL,
+    This is true of GITHUB_TOKEN, X-API-Key, --api-key, PGPASSWORD and KEY_2, and false of MAX_TOKENS, TOKEN_URL,
     PUBLIC_KEY and COMPASS.
     """
     words = _name_words(name)
@@ -123,13 +124,13 @@ def names_secret(name: str) -> bool:
 
 
 def names_password(name: str) -> bool:
-    """Return whether even a short number under this name is a secret, as for DB_PASS or PIN."""
+    """Return whether the name denotes a password, such as DB_PASS or PIN, so that even a short number is a secret."""
     words = _name_words(name)
     return names_secret(name) and (words[-1] in _PASSWORDS or _ends(words[-1], _PASSWORD_ENDS))
 
 
 def _name_words(name: str) -> list[str]:
-    """Return the words of a name in lower case, without the number at the end."""
+    """Return the words of a name in lower case, without a number at the end."""
     words = [each.lower() for each in _WORDS.findall(name[:200])]
     while len(words) > 1 and words[-1].isdigit():
         words.pop()
@@ -141,7 +142,7 @@ def _ends(word: str, ends: tuple[str, ...]) -> bool:
 
 
 def is_plaintext(name: str, text: str) -> bool:
-    """Return whether the text under this name is a credential in clear text."""
+    """Return whether `text`, written under `name`, is a credential in clear text."""
     if holds_token(text):
         return True
     if not names_secret(name) or SECRET.search(text):
@@ -151,10 +152,10 @@ def is_plaintext(name: str, text: str) -> bool:
 
 
 def may_be_secret(name: str, text: str) -> bool:
-    """Return whether a text of a foreign file may be a secret; in doubt it is (AIP-import-6).
+    """Return whether a text in an imported file may be a secret. In doubt, return True (AIP-import-6).
 
-    This includes any name that contains a word for a secret, and long random text. Plain settings, paths and addresses
-    are not secrets.
+    This includes every text whose name contains a word for a secret, and long random text. Plain settings, paths and
+    addresses are not secrets.
     """
     if is_plaintext(name, text):
         return True
@@ -164,9 +165,9 @@ def may_be_secret(name: str, text: str) -> bool:
 
 
 def short_flag_may_be_secret(flag: str, text: str) -> bool:
-    """Return whether the value of `-p X`, `-P X` or `-k X` may be a secret.
+    """Return whether the value X of `-p X`, `-P X` or `-k X` may be a secret.
 
-    The letter alone does not decide: a port, path, address, version, package or file name is not a secret.
+    The flag alone does not decide: a port, path, address, version, package name or file name is not a secret.
     """
     if flag not in _SHORT_FLAGS or SECRET.search(text) or _HARMLESS.fullmatch(text):
         return False
@@ -174,13 +175,13 @@ def short_flag_may_be_secret(flag: str, text: str) -> bool:
 
 
 def attached_value(argument: str) -> str | None:
-    """Return X of `-pX` if it may be a password, else None."""
+    """Return X of an argument `-pX` if X may be a password, otherwise None."""
     parts = _ATTACHED.fullmatch(argument)
     return parts["value"] if parts is not None and short_flag_may_be_secret("p", parts["value"]) else None
 
 
 def looks_random(text: str) -> bool:
-    """Return whether the text holds 20 or more characters in one piece, letters mixed with digits, spread as in a key.
+    """Return whether the text contains 20 or more consecutive characters that are mixed as in a random key.
 
     Words joined by dashes, as in the names of models and packages, do not count.
     """
@@ -194,7 +195,7 @@ def looks_random(text: str) -> bool:
 
 
 def _is_mixed(part: str) -> bool:
-    """Return whether a part has letters and digits, or changes between capital and small letters as no word does."""
+    """Return whether a part of a text has both letters and digits, or mixes upper and lower case unlike any word."""
     if any(each.isdigit() for each in part):
         return any(each.isalpha() for each in part)
     changes = sum(character.isupper() != following.isupper() for character, following in itertools.pairwise(part))
@@ -202,7 +203,7 @@ def _is_mixed(part: str) -> bool:
 
 
 def _speaks_of_secrets(name: str) -> bool:
-    """Return whether any word of a name is about secrets, unless its last word makes it a plain setting."""
+    """Return whether a word of the name is about secrets and its last word does not make it a plain setting."""
     words = _name_words(name)
     if not _SPEAKING.isdisjoint(words) or any(pair in _SPEAKING_PAIRS for pair in itertools.pairwise(words)):
         return True
@@ -210,7 +211,7 @@ def _speaks_of_secrets(name: str) -> bool:
 
 
 def plaintext_arguments(args: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    """Return index and name of every argument that holds a credential in clear text.
+    """Return the index and the name of every argument that contains a credential in clear text.
 
     Examples are `--api-key X`, `--api-key=X`, `-H "Authorization: X"` and a DSN.
     """

@@ -1,11 +1,11 @@
 """JSON Schemas (2020-12) of DRIVER.md, TOOL.md and SECRETS.md, and the check of a file against them.
 
-Four specifications describe the files: AIP-30 what every driver has, AIP-32 what a driver of kind mcp adds, AIP-14 a
-tool's contract, AIP-19 an inventory of secrets. The schemas here give the verdicts of the published ones. For AIP-32
-there are two: `MCP_SCHEMA_PUBLISHED` is the published one, `MCP_SCHEMA` is what this node runs, with kind pypi, the
-extensions of Interlock and the rule that every binding names its tool.
+Four specifications describe the files: AIP-30 describes every driver, AIP-32 adds the fields of a driver of kind mcp,
+AIP-14 describes the contract of a tool, and AIP-19 an inventory of secrets. The schemas here accept the same files as
+the published ones. There are two for AIP-32: `MCP_SCHEMA_PUBLISHED` is the published one. `MCP_SCHEMA` is the one that
+this node uses; it adds kind pypi, Interlock's extensions and the rule that every binding names its tool.
 
-The validator's own messages repeat the value that failed, which may be a secret. `check_schema` therefore writes its
+The validator's own messages contain the value that failed, which may be a secret. `check_schema` therefore writes its
 messages from the schema alone. Nothing is ever fetched: a reference to another document is an error.
 """
 
@@ -189,8 +189,10 @@ _SHARED: dict[str, Any] = {
 def _server_schema(
     servers: Iterable[type[ServerBlock]], optional: Callable[[type[ServerBlock]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the schema of the server block: one shape, chosen by kind, so that errors are about that shape alone
-    (AIP-server-9)."""
+    """Return the schema of the server block.
+
+    It selects the schema of the block's kind, so errors concern this kind alone (AIP-server-9).
+    """
     servers = tuple(servers)
     return {
         "type": "object",
@@ -207,7 +209,10 @@ def _server_schema(
 
 
 def _own_keys(server: type[ServerBlock]) -> dict[str, Any]:
-    """Return the schemas of the optional keys. A key of another local kind, which is ignored, must have its type."""
+    """Return the schemas of the optional keys of a kind.
+
+    They include the keys of other local kinds: such a key is ignored but must have the right type.
+    """
     if not issubclass(server, LocalServer):
         return server.schema
     return {
@@ -476,9 +481,10 @@ _NOT_FETCHED: Final = "fix it; nothing is fetched from elsewhere"
 
 
 def check_schema(front: Frontmatter, schema: str, *, published: bool = False) -> tuple[FileProblem, ...]:
-    """Return what a schema (AIP-30, AIP-32, AIP-14, AIP-19) refuses, once per field, in the order of the lines.
+    """Check frontmatter against a schema (AIP-30, AIP-32, AIP-14 or AIP-19).
 
-    `published` selects AIP-32 without our extensions, as other hosts read it.
+    Return one problem per invalid field, in the order of the lines. `published` selects AIP-32 without Interlock's
+    extensions, which other hosts use.
     """
     problems: dict[str, FileProblem] = {}
     for error in _validator(schema, published).iter_errors(front.data):
@@ -491,7 +497,7 @@ def check_schema(front: Frontmatter, schema: str, *, published: bool = False) ->
 
 
 class JsonSchemaFault(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why something is no JSON Schema."""
+    """Fault that makes a value an invalid JSON Schema."""
 
     pointer: str  # in the schema; empty: all of it
     message: str
@@ -499,7 +505,7 @@ class JsonSchemaFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fault_in_json_schema(schema: Any) -> JsonSchemaFault | None:
-    """Return why this is not a self-contained JSON Schema of 2020-12, or None if it is."""
+    """Return why a value is not a valid, self-contained JSON Schema of 2020-12, or None if it is."""
     import jsonschema_rs
 
     if not is_bounded(schema):
@@ -531,7 +537,7 @@ def _validator(name: str, published: bool) -> Any:
 
 
 def _describe_error(base: str, kind: Any) -> list[tuple[str, str, str]]:
-    """Return the pointer, what is wrong and what to do, for each field that one error of the validator is about."""
+    """Return a pointer, a message and a hint for each field that one error of the validator concerns."""
     value = kind.value
     match kind.name:
         case "required":

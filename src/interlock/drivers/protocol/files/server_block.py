@@ -1,11 +1,11 @@
-"""The `server` block of a driver: the checks that hold for every kind, and server.json in its place (AIP-file-5).
+"""The `server` block of a driver: the checks for every kind, and server.json as its replacement (AIP-file-5).
 
-A block has passed its schema before it is read here. What is specific to a kind is read by its class in
-`interlock.drivers.protocol.kinds`. Findings name a field and never its value, which may be a secret.
+A block is converted only after it has passed its schema. The class of each kind in `interlock.drivers.protocol.kinds`
+reads the keys that are specific to the kind. Findings name a field and never its value, which may be a secret.
 
-A server.json beside DRIVER.md has one of two forms: the keys of the server block, or the description of an MCP
-registry, of which the first package or remote is taken that this host can run and that fits the driver's transport. The
-block that results still has to pass the schema.
+A server.json in the folder of DRIVER.md contains either the keys of a server block or the description of an MCP
+registry. From a description, the first package or remote is used that this host can run and that fits the driver's
+transport. The resulting block must still pass the schema.
 """
 
 import re
@@ -52,7 +52,7 @@ def read_server(
     findings: FileFindings,
     insecure_hosts: Collection[str] = (),
 ) -> ServerBlock | None:
-    """Check a server block that passed its schema and convert it, or return None if it cannot be read."""
+    """Check and convert a server block that passed its schema, or return None if it cannot be converted."""
     server = SERVERS[block["kind"]]
     for key in block:
         if key != "kind" and key not in server.keys:
@@ -82,7 +82,7 @@ def read_server(
 
 
 def secrets_taken(block: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the NAME of every secret that the block uses, once each, in the order written."""
+    """Return the names of all secrets that the block uses, without duplicates, in the order written."""
     names = [name for _, text in _texts(block) for name in secret_names(text)]
     auth = block.get("auth")
     if isinstance(auth, Mapping) and isinstance(auth.get("secret"), str):
@@ -91,7 +91,7 @@ def secrets_taken(block: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return pointer and text of everything in the block that may hold a placeholder."""
+    """Return the pointer and the text of every string in the block that may contain a placeholder."""
     texts = [(f"/server/{key}", block[key]) for key in _FIXED if isinstance(block.get(key), str)]
     for key in ("args", "volumes"):
         texts += [(f"/server/{key}/{index}", text) for index, text in enumerate(block.get(key, ()))]
@@ -101,7 +101,7 @@ def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _check_placeholders(block: Mapping[str, Any], extensions: Extensions, findings: FileFindings) -> None:
-    """Refuse placeholders that cannot be filled, and warn of secrets that other programs could read."""
+    """Refuse placeholders that cannot be filled, and warn about secrets that other programs could read."""
     for pointer, text in _texts(block):
         code = find_placeholder_fault(text)
         fixed = pointer.removeprefix("/server/").partition("/")[0] in {*_FIXED, "volumes"}
@@ -124,7 +124,7 @@ def _check_placeholders(block: Mapping[str, Any], extensions: Extensions, findin
 
 
 def _check_plaintext(block: Mapping[str, Any], not_secret: Collection[str], findings: FileFindings) -> None:
-    """Refuse credentials in clear text. The message names the key, never the value (AIP-19.plain-2)."""
+    """Refuse credentials in clear text. The message names the key and never the value (AIP-19.plain-2)."""
     for key in ("env", "headers", "query"):
         for name, text in block.get(key, {}).items():
             if name not in not_secret and is_plaintext(name, text):  # AIP-19.plain-2
@@ -138,7 +138,10 @@ def _check_plaintext(block: Mapping[str, Any], not_secret: Collection[str], find
 
 
 def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindings) -> dict[str, Any] | None:
-    """Return the server block that a server.json describes, or None if it is refused; `findings` then says why."""
+    """Return the server block that a server.json describes, or None if it is refused; `findings` then has the reasons.
+
+    `transport` is the transport that the driver declares.
+    """
     try:
         data = msgspec.json.decode(data_untrusted) if len(data_untrusted) <= BYTES_MAX else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -162,7 +165,7 @@ def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindin
 
 
 def _runnable_servers(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a server block for each package and remote of a registry's description that this host can run."""
+    """Yield a server block for each package and remote in a registry description that this host can run."""
     for package in _objects(data.get("packages")):
         kind = _KINDS.get(str(package.get("registryType")))
         identifier = package.get("identifier")
@@ -192,7 +195,10 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _settings(value: Any) -> dict[str, str] | None:
-    """Return names and values, with a placeholder for each secret, or None if a required setting has no value."""
+    """Return the values of named settings, with a placeholder for each secret.
+
+    Return None if a required setting has no value.
+    """
     settings: dict[str, str] = {}
     for each in _objects(value):
         name = each.get("name")
@@ -210,7 +216,7 @@ def _settings(value: Any) -> dict[str, str] | None:
 
 
 def _arguments(value: Any) -> list[str] | None:
-    """Return the arguments that have a value, or None if a required one has none."""
+    """Return the arguments that have a value, or None if a required argument has none."""
     args: list[str] = []
     for each in _objects(value):
         text = _text(each)
@@ -224,7 +230,10 @@ def _arguments(value: Any) -> list[str] | None:
 
 
 def _text(setting: Mapping[str, Any]) -> str | None:
-    """Return the fixed or default value, or None if there is none or it has {curly} parts to fill in."""
+    """Return the fixed or default value of a setting.
+
+    Return None if it has no value, or if the value has {curly} parts that would have to be filled in.
+    """
     for key in ("value", "default"):
         text = setting.get(key)
         if isinstance(text, str) and not ("{" in text and setting.get("variables")):

@@ -1,8 +1,8 @@
-"""Versions: whether one is in an npm range, and which MCP version a driver means.
+"""Versions: tests of versions against npm ranges, and the MCP version that a driver means.
 
-Ranges are read as node-semver reads them (AIP-30.implements-3). A range is alternatives separated by ||. Each is
-converted to bounds (`_RangeBound`), all of which must hold: ^1.2.3 is >=1.2.3 and <2.0.0-0. A pre-release is in a range
-only if a bound names a pre-release of the same three numbers.
+Ranges are interpreted as in node-semver (AIP-30.implements-3). A range is a list of alternatives separated by ||. Each
+alternative is converted to bounds (`_RangeBound`), all of which must hold: ^1.2.3 means >=1.2.3 and <2.0.0-0. A
+pre-release is in a range only if one of the bounds is a pre-release with the same three numbers.
 """
 
 import functools
@@ -35,7 +35,7 @@ _LOWEST: PreRelease = ((0, 0, ""),)  # -0
 
 
 class SemanticVersion(NamedTuple):
-    """A version as semver orders it."""
+    """A semantic version. `order` is its sort key."""
 
     numbers: Numbers
     pre: PreRelease = ()
@@ -46,7 +46,7 @@ class SemanticVersion(NamedTuple):
 
 
 class _RangeBound(NamedTuple):
-    """A limit of a range."""
+    """A bound of a range: a comparator and the version to compare with."""
 
     comparator: Literal["<", "<=", ">", ">=", "="]
     version: SemanticVersion
@@ -68,7 +68,10 @@ def parse_version(text: str) -> SemanticVersion | None:
 
 
 def semantic(version: str) -> str:
-    """Return a version of PyPI as npm would write it: 6.1 -> 6.1.0, 2.0rc1 -> 2.0.0-rc1. Other texts stay unchanged."""
+    """Convert a PyPI version to npm's notation: 6.1 becomes 6.1.0, and 2.0rc1 becomes 2.0.0-rc1.
+
+    Other texts are returned unchanged.
+    """
     parts = _PYPI.fullmatch(version) if len(version) <= TEXT_CHARS_MAX and parse_version(version) is None else None
     if parts is None:
         return version
@@ -83,7 +86,7 @@ def is_range(text: str) -> bool:
 def satisfies(version: str, range_text: str) -> bool | None:
     """Return whether a version is in a range, or None if the range is invalid.
 
-    A text that is no version is in no range.
+    If `version` itself is invalid, return False.
     """
     alternatives = _alternatives(range_text)
     if alternatives is None:
@@ -98,9 +101,9 @@ def satisfies(version: str, range_text: str) -> bool | None:
 
 
 def protocol_version(written: str) -> str | None:
-    """Return the supported MCP version that `written` names, or None (AIP-proto-2).
+    """Return the supported MCP version that `written` denotes, or None if there is none (AIP-proto-2).
 
-    A month, YYYY-MM, names the version of that month if there is only one.
+    A month (YYYY-MM) denotes the version of that month if there is only one.
     """
     if written in PROTOCOL_VERSIONS:
         return written
@@ -115,6 +118,7 @@ def _allows_pre_release(bound: _RangeBound, version: SemanticVersion) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _alternatives(text: str) -> tuple[tuple[_RangeBound, ...], ...] | None:
+    """Parse a range. Return the bounds of each alternative, or None if the range is invalid."""
     if len(text) > TEXT_CHARS_MAX:
         return None
     alternatives = []
@@ -155,7 +159,7 @@ def _between(low: str, high: str) -> tuple[_RangeBound, ...] | None:
 
 
 def _range_bounds(comparator: str, partial: re.Match[str]) -> list[_RangeBound]:
-    """Return the bounds of one comparator, such as ^1.2 or >=1.x. `partial` is the version behind it."""
+    """Return the bounds of one comparator, such as ^1.2 or >=1.x. `partial` is the version after the operator."""
     written = _numbers(partial)
     if not written:
         return [_NOTHING] if comparator in {"<", ">"} else []
@@ -183,7 +187,7 @@ def _range_bounds(comparator: str, partial: re.Match[str]) -> list[_RangeBound]:
 
 
 def _numbers(partial: re.Match[str]) -> list[int]:
-    """Return the numbers before the first x, or before the end."""
+    """Return the numbers of a version up to the first x."""
     numbers: list[int] = []
     for name in ("major", "minor", "patch"):
         text = partial[name]
