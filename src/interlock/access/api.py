@@ -1,4 +1,4 @@
-"""The operator API about access: tokens of clients, subservers, rooms and operators, and logins of browsers."""
+"""The operator API for access: tokens of clients, subservers, rooms and operators, and browser logins."""
 
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -12,7 +12,7 @@ TokenScope = Literal["read", "write", "admin"]
 
 
 class RoomOfToken(Struct, frozen=True, kw_only=True):
-    """Room, participant and privilege of a token for a room."""
+    """The room, the participant and the privilege that a room token grants."""
 
     topic: Annotated[str, Meta(description="The room.")]
     participant: Annotated[str, Meta(description="Who its holder is there.")]
@@ -20,7 +20,7 @@ class RoomOfToken(Struct, frozen=True, kw_only=True):
 
 
 class Token(Struct, frozen=True, kw_only=True):
-    """A token without what makes it one."""
+    """Metadata of a token, without its secret value."""
 
     id: Annotated[str, Meta(description="Its id.")]
     name: Annotated[str, Meta(description="The name it was given.")]
@@ -35,13 +35,13 @@ class Token(Struct, frozen=True, kw_only=True):
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
-    """Every token that is not revoked."""
+    """The list of all tokens that are not revoked."""
 
     tokens: Annotated[tuple[Token, ...], Meta(description="Oldest first.")]
 
 
 class IssuedToken(Struct, frozen=True, kw_only=True):
-    """A new token; this is the only time it is shown."""
+    """A new token with its secret value, which is shown only this once."""
 
     token: Annotated[str, Meta(description="The token itself.")]
     id: Annotated[str, Meta(description="Its id.")]
@@ -51,20 +51,20 @@ class IssuedToken(Struct, frozen=True, kw_only=True):
 
 
 class RevokedTokens(Struct, frozen=True, kw_only=True):
-    """Tokens that are not taken any more."""
+    """Ids of the tokens that were revoked."""
 
     revoked: Annotated[tuple[str, ...], Meta(description="Their ids.")]
 
 
 class Login(Struct, frozen=True, kw_only=True):
-    """A link that opens the operator endpoint in a browser, once."""
+    """A link that opens the operator endpoint in a browser. It works once."""
 
     url: Annotated[str, Meta(description="The link. Anyone who has it can log in with it.")]
     expires_at: Annotated[str, Meta(description="Until when.")]
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """Principal of a request and its roles."""
+    """The principal of a request, and its roles."""
 
     principal: Annotated[str, Meta(description="Who asks.")]
     roles: Annotated[tuple[str, ...], Meta(description="viewer, admin, operator.")]
@@ -79,7 +79,7 @@ DAYS_MAX: Final = 3650
 
 
 class TokenRoom(RequestBody, frozen=True, kw_only=True):
-    """Room, participant and privilege of a token that is to be created."""
+    """The room, the participant and the privilege of a room token to create."""
 
     topic: Annotated[str, Meta(description="The room.", min_length=1, max_length=128)]
     participant: Annotated[str, Meta(description="Who its holder is there.", min_length=1, max_length=64)]
@@ -88,7 +88,7 @@ class TokenRoom(RequestBody, frozen=True, kw_only=True):
 
 
 class IssueToken(RequestBody, frozen=True, kw_only=True):
-    """A token to be made."""
+    """Request to create a token."""
 
     name: Annotated[str, Meta(description="What to call it. A name may be used again.")]
     audience: Annotated[TokenAudience, Meta(description="Who is to use it.")] = field(name="for")
@@ -100,7 +100,7 @@ class IssueToken(RequestBody, frozen=True, kw_only=True):
 
 
 class UseLogin(RequestBody, frozen=True, kw_only=True):
-    """The ticket of a login link."""
+    """Request to log in with the ticket of a login link."""
 
     ticket: Annotated[str, Meta(description="What stands behind the # of the link.", min_length=1, max_length=200)]
 

@@ -1,4 +1,4 @@
-"""Who may call: tokens, OAuth access tokens, logins."""
+"""The capability that decides who may call: tokens, OAuth access tokens, logins."""
 
 from interlock.core.capability import Capability, Command
 

@@ -142,8 +142,9 @@ def _use_in_room(invocation: Invocation, topic: str) -> str:
 
 
 def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
-    """Warn if there is no room of this topic. The token is valid all the same, because the room may be created
-    later.
+    """Warn if there is no room of this topic.
+
+    The token is valid anyway, because the room may be created later.
     """
     from interlock.rooms.api import LIST_ROOMS, Rooms
 
@@ -248,7 +249,10 @@ def revoke(
 
 
 def _offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":
-    """Open the token table itself if no node runs on this data folder. The table of another node cannot be reached."""
+    """Open the token table directly if no node runs on this data folder. Otherwise raise `away`.
+
+    The table of a node on another machine cannot be opened.
+    """
     if invocation.remote_url is not None or away.code != "not_running":
         raise away
     from interlock.cli.client.offline import OfflineNode
@@ -377,7 +381,10 @@ def certificate(
 
 
 def _names_to_keep(authority: "DevelopmentAuthority", name: str) -> tuple[list[str], list[str]] | None:
-    """Return the names of an existing certificate, which a renewal without names keeps."""
+    """Return the names of an existing certificate, which a renewal without names keeps.
+
+    Return None if there is none.
+    """
     from interlock.crypto.signing import KeyFileError
 
     try:
@@ -535,8 +542,9 @@ def _print_key(
 
 
 def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:
-    """Revoke a key at the node, then remove it here. The order matters: a key that is removed here but trusted there
-    would be worse.
+    """Revoke a key at the node, then remove it here.
+
+    In the opposite order, a failure would leave a removed key that the node still trusts.
     """
     from interlock.approvals.api import REVOKE_KEY
 

@@ -1,4 +1,4 @@
-"""The key set of one authorization server or anchor: fetched when first needed, and again when it is old.
+"""The key set of one authorization server or anchor, which is fetched when first needed and again when it is old.
 
 There is at most one fetch at a time, however many tokens wait for it. After a failure, the next try waits longer each
 time (`BACKOFF_S`); until then the last keys are used, if they are not older than `KEPT_S`.
@@ -33,11 +33,14 @@ Get = Callable[[str], Awaitable[bytes]]
 
 
 class IssuerUnavailable(Exception):
-    """The authorization server cannot be asked now, and what it said before is too old. No token is judged."""
+    """Exception for a token that cannot be judged now.
+
+    Its authorization server cannot be asked, and the earlier answers of the server are too old.
+    """
 
 
 class KeyRing:
-    """Key set of one server, fetched as needed."""
+    """The key set of one authorization server, fetched when needed."""
 
     def __init__(self, name: str, issuer: str, jwks_url: str | None, get: Get, clock: Clock) -> None:
         """Use `name` in log messages. If `jwks_url` is None, ask `issuer` for the address of its keys."""
@@ -57,13 +60,14 @@ class KeyRing:
         self._fetching: asyncio.Task[bool] | None = None
 
     def find_key(self, token: Jwt) -> Jwk | InvalidToken | None:
-        """Return the result of `key_for` if it is available without waiting, or None."""
+        """Return the result of `key_for` if it is available without waiting, otherwise None."""
         key = None if self._keys is None or self._age() >= FRESH_S else select(self._keys, token.alg, token.kid)
         return None if key == _UNKNOWN else key
 
     async def key_for(self, token: Jwt) -> Jwk | InvalidToken:
-        """Return the key that verifies the token, and fetch the key set again if it is not in it. Raise Unavailable
-        if the set cannot be fetched.
+        """Return the key that verifies the token. If it is unknown, fetch the key set again.
+
+        Raise IssuerUnavailable if the key set cannot be fetched.
         """
         key = select(await self.fresh(), token.alg, token.kid)
         if key != _UNKNOWN:
@@ -72,11 +76,14 @@ class KeyRing:
 
     @property
     def known(self) -> tuple[Jwk, ...]:
-        """Return the keys that may be used without fetching them again, or none if they are too old."""
+        """Return the keys that can be used without fetching them again. The result is empty if they are too old."""
         return () if self._keys is None or self._age() >= KEPT_S else self._keys
 
     async def fresh(self) -> tuple[Jwk, ...]:
-        """Return the key set, and fetch it first if it is old. Raise Unavailable if there is no usable set."""
+        """Return the key set, and fetch it first if it is old.
+
+        Raise IssuerUnavailable if no usable key set is available.
+        """
         if self._age() >= FRESH_S:
             await self._renew()
         if self._keys is None or self._age() >= KEPT_S:
@@ -84,8 +91,9 @@ class KeyRing:
         return self._keys
 
     async def search(self) -> tuple[Jwk, ...]:
-        """Return a key set that was fetched after this call, to find a key that was missing from it. Raise
-        Unavailable.
+        """Return a key set that was fetched after this call began, because a key was missing from the previous set.
+
+        Raise IssuerUnavailable if it cannot be fetched.
         """
         begun = self._begun
         while self._newest <= begun:

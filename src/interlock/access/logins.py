@@ -1,4 +1,4 @@
-"""Login links, with which a person at this machine gets a browser session at the operator endpoint.
+"""Login links, which give a person at this machine a browser session at the operator endpoint.
 
 `interlock open` asks the node for a link. The link contains a ticket that is valid once, for a minute. The browser
 exchanges the ticket for a session, which has at most the roles of the caller that asked for the link. The role
@@ -48,7 +48,7 @@ class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A new session of a browser, with the cookie and the key that the browser stores."""
+    """A new browser session, with the cookie and the key that the browser stores."""
 
     cookie: str
     key: str
@@ -56,10 +56,10 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginService:
-    """The login links of a node."""
+    """The service that creates login links and exchanges them for browser sessions."""
 
     def __init__(self, tokens: TokenRegistry, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
-        """Create the service. `url` returns the URL of the operator endpoint as browsers write it."""
+        """Create the service. `url` returns the URL of the operator endpoint as a browser must enter it."""
         self._tokens = tokens
         self._recorder = recorder
         self._clock = clock
@@ -67,8 +67,9 @@ class LoginService:
         self._logins: dict[str, LoginLink] = {}
 
     def mint(self, roles: frozenset[str]) -> LoginLink:
-        """Create a login link. Its ticket follows a #, so that it is in no log of requests, and fetching the link
-        does not use it.
+        """Create a login link.
+
+        Its ticket follows a #, so it appears in no request log, and fetching the link does not use it up.
         """
         now = self._clock.wall()
         live = [open_login for open_login in self._logins.values() if now < open_login.expires_at]
@@ -79,7 +80,10 @@ class LoginService:
         return login
 
     async def use(self, ticket: str) -> BrowserSession | None:
-        """Exchange a ticket for a session. Return None if the ticket is unknown, used or expired. Raise StoreError."""
+        """Exchange a ticket for a session. Return None if the ticket is unknown, used or expired.
+
+        Raise StoreError if the session cannot be stored.
+        """
         login = self._logins.pop(ticket, None)
         now = self._clock.wall()
         if login is None or now >= login.expires_at:
@@ -91,7 +95,7 @@ class LoginService:
         return BrowserSession(cookie=cookie, key=key, record=record)
 
     async def end(self, host: str, cookies: Mapping[str, str]) -> None:
-        """Revoke the session of these cookies. Raise StoreError."""
+        """Revoke the session to which these cookies belong. Raise StoreError if this cannot be stored."""
         cookie = find_cookie(host, cookies)
         if cookie is not None:
             for ended in await self._tokens.revoke(token_hash(cookie)[:ID_LENGTH]):
@@ -105,13 +109,15 @@ class LoginService:
 
 
 def find_cookie(host: str, cookies: Mapping[str, str]) -> str | None:
-    """Return the session cookie for the endpoint that is reached as `host`, or None."""
+    """Return the session cookie for the endpoint at `host`, or None if there is none."""
     return cookies.get(cookie_name(host, is_secure=True)) or cookies.get(cookie_name(host, is_secure=False))
 
 
 def cookie_name(host: str, *, is_secure: bool) -> str:
-    """Return the name of the session cookie. It contains the port, because cookies do not, and two nodes of one
-    machine must not share one.
+    """Return the name of the session cookie.
+
+    The name contains the port: browsers send cookies to all ports of a host, and two nodes of one machine must not
+    share a cookie.
     """
     port = host.rpartition(":")[2]
     own = f"{COOKIE}-{port}" if port.isascii() and port.isdecimal() else COOKIE
@@ -119,20 +125,20 @@ def cookie_name(host: str, *, is_secure: bool) -> str:
 
 
 def is_session_key(key_untrusted: str, host: str, cookies: Mapping[str, str]) -> bool:
-    """Return whether this is the key of the session in these cookies."""
+    """Return whether this is the key of the session to which the cookies belong."""
     cookie = find_cookie(host, cookies) or ""
     expected = session_cookie(key_untrusted[:KEY_CHARS_MAX])
     return secrets.compare_digest(expected.encode(), cookie.encode("utf-8", "surrogatepass"))
 
 
 def is_browser(principal: str) -> bool:
-    """Return whether a person is known by the cookie of a browser, which browsers attach to requests of other pages
-    too.
+    """Return whether a principal is identified by a browser cookie, which browsers also attach to requests of other
+    pages.
     """
     return principal.startswith("browser:")
 
 
 def find_browser(tokens: TokenRegistry, host: str, cookies: Mapping[str, str]) -> Operator | None:
-    """Return the person behind the cookies of a request, or None."""
+    """Return the operator to whom the cookies of a request belong, or None if they contain no valid session."""
     cookie = find_cookie(host, cookies)
     return None if cookie is None else tokens.browser(cookie)

@@ -85,7 +85,7 @@ class _Source:
 
 
 class Verifications:
-    """The verifications that wait for authorization servers, counted by the source of the request."""
+    """Limits on verifications that wait for authorization servers, counted for each source of requests."""
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -94,7 +94,10 @@ class Verifications:
 
     @contextmanager
     def waiting(self, source: str) -> Iterator[_Source]:
-        """Count one waiting verification of a source. Raise Unavailable if too many wait."""
+        """Count a waiting verification of a source while the context is open.
+
+        Raise IssuerUnavailable if too many are waiting.
+        """
         held = self._sources.get(source)
         if self._waiting >= WAITING_MAX or (held is not None and held.waiting >= WAITING_PER_SOURCE_MAX):
             raise IssuerUnavailable
@@ -112,7 +115,11 @@ class Verifications:
 
     @asynccontextmanager
     async def asking(self, source: str) -> AsyncIterator[None]:
-        """Wait for the turn of a source to ask its authorization server. Raise Unavailable."""
+        """Wait until it is the source's turn to ask its authorization server, and keep the turn while the context is
+        open.
+
+        Raise IssuerUnavailable if that takes too long, or if too many verifications are waiting.
+        """
         try:
             with self.waiting(source) as held:
                 async with asyncio.timeout(ASKING_S), held.turns, self._turns:
@@ -146,7 +153,7 @@ class _Confirmed(msgspec.Struct, frozen=True):
 
 
 class Introspector:
-    """The introspection endpoint of one authorization server (RFC 7662), with a short memory of its answers."""
+    """Client of the introspection endpoint of one authorization server (RFC 7662). It caches answers briefly."""
 
     def __init__(self, plan: IssuerPlan, post: Post, verifications: Verifications, clock: Clock) -> None:
         """Create the client of `plan.introspection_url`, which must be set."""
@@ -162,7 +169,10 @@ class Introspector:
         self._next_complaint = 0.0
 
     async def claims(self, token: str, source: str) -> tuple[TokenClaims, float] | InvalidToken:
-        """Return the claims of a token and for how many seconds they are valid. Raise Unavailable."""
+        """Return the claims of a token and for how many seconds they are valid, or InvalidToken.
+
+        Raise IssuerUnavailable if the server cannot be asked.
+        """
         digest = hashlib.sha256(token.encode()).digest()
         now = self._clock.now()
         refused = self._refused.get(digest)
@@ -222,7 +232,7 @@ _OURS: Final = tuple(PREFIXES.values())
 
 
 class _Issuer:
-    """Authorization server of the configuration, with its keys or its introspection endpoint."""
+    """A configured authorization server, with its key set or its introspection endpoint."""
 
     def __init__(
         self, plan: IssuerPlan, resource: str, fetcher: Fetcher, asking: Fetcher, limits: Verifications, clock: Clock
@@ -240,7 +250,7 @@ class _Issuer:
 
 
 class AccessTokenParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a node that its OAuth resource server works with."""
+    """The components of a node that its OAuth resource server uses."""
 
     node_name: str
     resource: Callable[[], str]  # the URL that tokens are for, which is known once the sockets are bound
@@ -252,7 +262,7 @@ class AccessTokenParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessTokens:
-    """The OAuth resource server of a node: verifies access tokens of the configured authorization servers."""
+    """The OAuth resource server of a node, which verifies access tokens of the configured authorization servers."""
 
     def __init__(self, issuers: tuple[IssuerPlan, ...], rules: tuple[AccessRule, ...], parts: AccessTokenParts) -> None:
         self._fetcher = Fetcher()
@@ -308,11 +318,13 @@ class AccessTokens:
         self._rules = rules
 
     def documents(self) -> dict[str, bytes]:
-        """Return the protected resource metadata by its paths."""
+        """Return the protected resource metadata documents, by path."""
         return dict.fromkeys(metadata_paths(self._resource()), self.metadata)
 
     async def admit(self, authorization: bytes, source: str) -> Principal | HttpRefusal:
-        """Return the principal of a token, or a refusal. Concurrent requests with one token share one verification."""
+        """Return the principal of a token, or a refusal. Concurrent requests with the same token share one
+        verification.
+        """
         under_way = self._under_way.get(authorization)
         if under_way is None:
             under_way = self._under_way[authorization] = asyncio.get_running_loop().create_task(
@@ -322,9 +334,11 @@ class AccessTokens:
         return await asyncio.shield(under_way)
 
     def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> HttpRefusal | None:
-        """Refuse a tool that a token with a wider scope would open for this caller (MCP, Scope Challenge).
+        """Return a refusal if the requested tool needs a wider scope that another token could give this caller (MCP,
+        Scope Challenge).
 
-        A tool that no token of the caller could open does not exist for the caller.
+        Return None otherwise. If no token could give the caller access to a tool, the tool does not exist for the
+        caller.
         """
         principal = caller.principal
         if method != TOOLS_CALL or principal.ceiling in (None, principal.scope):
@@ -347,7 +361,7 @@ class AccessTokens:
     # One token
 
     async def _verify(self, authorization: bytes, source: str) -> Principal | HttpRefusal:
-        """Verify a header: its form, its issuer, its claims, and then what its principal may do."""
+        """Verify an Authorization header: its form, its issuer, its claims, and finally the rights of its principal."""
         if not is_bearer(authorization):
             return self.without
         token = find_bearer(authorization)
@@ -373,10 +387,10 @@ class AccessTokens:
         return principal
 
     async def _read(self, token: str, source: str) -> tuple[_Issuer, TokenClaims, float] | InvalidToken:
-        """Return the issuer of a token, its claims, and how long they may be trusted.
+        """Return the issuer of a token, its claims, and how many seconds they may be trusted, or InvalidToken.
 
-        A token that cannot be read is shown to the introspecting issuer only if it does not look like a JWT: otherwise
-        it may belong to anybody.
+        A token that cannot be read is sent to the introspecting issuer only if it does not look like a JWT. A JWT of an
+        unknown issuer may belong to anybody.
         """
         jwt = read_jwt_untrusted(token)
         if isinstance(jwt, Jwt):

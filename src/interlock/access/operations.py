@@ -1,4 +1,4 @@
-"""Operations on tokens and on logins of browsers. Each change to a token is recorded."""
+"""Operations on tokens and on browser logins. Each change to a token is recorded."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,7 +52,10 @@ class TokenOperations:
 
     @handles(ISSUE_TOKEN)
     async def issue(self, body: IssueToken, by: str) -> IssuedToken:
-        """Make a token and return it, once. A name may be used again. Raises Refused, StoreError."""
+        """Create a token and return it; this is the only time it is shown. Several tokens may have the same name.
+
+        Raise Refused or StoreError.
+        """
         room = check_token(body)
         try:
             token, record = await self.tokens.issue(body.name, body.audience, body.scope, body.days, room)
@@ -64,7 +67,7 @@ class TokenOperations:
 
     @handles(REVOKE_TOKEN)
     async def revoke(self, ref: str, by: str) -> RevokedTokens:
-        """Revoke the token with this id, or all tokens with this name. Raises NotFound, StoreError."""
+        """Revoke the token with this id, or all tokens with this name. Raise NotFound or StoreError."""
         revoked = await self.tokens.revoke(ref)
         if not revoked:
             live = [record for record in await self.tokens.list() if record.revoked_at is None]
@@ -76,21 +79,21 @@ class TokenOperations:
 
 
 class OpenedSession(msgspec.Struct, frozen=True):
-    """A session of a browser that logged in, and whether its cookie is for https alone."""
+    """A session of a browser that logged in, and whether its cookie is sent only over https."""
 
     session: BrowserSession
     is_secure: bool
 
 
 class LoginOperations:
-    """Operations on login links and on the sessions that browsers get with them."""
+    """Operations on login links and on the browser sessions that they open."""
 
     def __init__(self, logins: LoginService) -> None:
         self._logins = logins
 
     @handles(MAKE_LOGIN)
     def make(self, by: str, roles: frozenset[str]) -> Login:
-        """Make a login link with the roles of the caller. Raises Refused."""
+        """Create a login link. Its session will have the roles of the operator who requests the link. Raise Refused."""
         # The time of a browser's session is limited, and the session must not extend it.
         if is_browser(by):
             raise refused_as(LOGIN_FROM_BROWSER, "run interlock open where the node is")
@@ -99,7 +102,7 @@ class LoginOperations:
 
     @handles(USE_LOGIN)
     async def use(self, body: UseLogin) -> OpenedSession:
-        """Open the session of a login link. Raises Refused."""
+        """Open the browser session of a login link. Raise Refused if its ticket is not valid."""
         session = await self._logins.use(body.ticket)
         if session is None:
             message = "this link was used, or is older than a minute; interlock open makes another"
@@ -113,7 +116,10 @@ class LoginOperations:
 
 
 def check_token(wanted: IssueToken) -> GrantedRoom | None:
-    """Return the room of a token for a room, None for any other token. Raises Refused."""
+    """Check a request for a token. Return the room of a room token, or None for any other token.
+
+    Raise Refused if the request is invalid.
+    """
     if (problem := token_name_fault(wanted.name)) is not None:
         raise refused_as(INVALID_BODY, problem, {"member": "name"})
     if (wanted.audience == "room") != (wanted.room is not None):

@@ -1,4 +1,4 @@
-"""The registry of tokens, which finds the principal of a bearer token, for one audience.
+"""The registry of tokens, which finds the principal of a bearer token for one audience.
 
 The table of tokens is read once, when the node starts. After that the registry follows every change: of this node, and
 of replicas (`take_change`). A token is valid for one audience only: the public endpoint (`client`), the operator
@@ -29,7 +29,7 @@ from interlock.store.tokens import GrantedRoom, Scope, TokenAudience, TokenRecor
 
 
 def token_line(event: Literal["issue", "revoke"], token: TokenRecord, by: str, now: float) -> bytes:
-    """Return the audit record of a token that was issued or revoked. It never contains the token."""
+    """Return the audit record for issuing or revoking a token. It never contains the token itself."""
     outcome = "made" if event == "issue" else "revoked"
     details: dict[str, Any] = {
         "token_id": token.id,
@@ -70,18 +70,17 @@ V = TypeVar("V")
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """A person at the operator endpoint."""
+    """A person who is authenticated at the operator endpoint."""
 
     principal: str
     roles: frozenset[str]
 
 
 def credential_of(authorization: str, *, basic: bool) -> str:
-    """Return the credential in an Authorization header at the operator endpoint: a bearer token or, with `basic`, a
-    password.
+    """Return the credential in an Authorization header at the operator endpoint.
 
-    A browser attaches a password to any request that a page makes it send, so that a password counts only where that
-    does no harm.
+    This is a bearer token or, with `basic`, a password. A browser attaches a password to any request that a page makes,
+    so `basic` is set only for requests where this is harmless.
     """
     scheme, _, credential = authorization.partition(" ")
     credential = credential.strip()
@@ -112,7 +111,7 @@ class TokenRegistry:
         self._vouched: dict[str, float] = {}
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None:
-        """Apply other [[access]] entries. The next request of each caller is looked up again."""
+        """Apply changed [[access]] entries. The next request of each caller is looked up again."""
         self._rules = rules
         self._known.clear()
 
@@ -120,7 +119,10 @@ class TokenRegistry:
         self._records = await self._table.by_hash(self._clock.wall())
 
     def take_change(self, change: Change) -> bool:
-        """Take over what another replica issued, revoked or removed. Return whether a token is no longer valid."""
+        """Apply a token change of another replica: a token was issued, revoked or removed.
+
+        Return whether a token is no longer valid.
+        """
         before = self._records.get(change.key)
         if change.entry is None:
             self._records.pop(change.key, None)
@@ -139,7 +141,7 @@ class TokenRegistry:
             log.warning("when tokens were last used could not be kept: %s", away)
 
     def principal(self, authorization: bytes) -> Principal | None:
-        """Return the client behind an Authorization header at the public endpoint, or None."""
+        """Return the client that sent an Authorization header to the public endpoint, or None if it is not known."""
         cached = self._known.get(authorization)
         now = self._clock.wall()
         if cached is None or now >= cached[1]:
@@ -155,13 +157,14 @@ class TokenRegistry:
         return cached[0]
 
     def remember(self, authorization: bytes, principal: Principal, *, until: float, ends: float) -> None:
-        """Cache a verified access token until `until`. `ends` is when the token itself expires."""
+        """Cache the principal of a verified access token until `until`. `ends` is when the token itself expires."""
         _keep(self._known, authorization, (principal, until))
         _keep(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
 
     def stands(self, principal: str) -> bool:
-        """Return whether a principal that used one of our tokens still has a valid one. Principals without such a
-        token always pass.
+        """Return whether a principal that used a token of this node still has a valid one.
+
+        The result is true for principals that use no such token.
         """
         audience, colon, name = principal.partition(":")
         if not colon or audience not in ("client", "subserver", "room") or "/" in name:
@@ -170,46 +173,54 @@ class TokenRegistry:
         return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
 
     def has_lapsed(self, principal: str) -> bool:
-        """Return whether the last access token that an authorization server gave this principal has expired."""
+        """Return whether the most recent access token of this principal has expired. Such tokens come from
+        authorization servers.
+        """
         from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
         return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
 
     def as_it_would_be(self, principal: str) -> Principal:
-        """Return what a principal may do if it connects, by its token here, if it has one, and by [[access]]."""
+        """Return the principal with the rights that it would have on a new connection.
+
+        These follow from its token of this node, if it has one, and from [[access]].
+        """
         audience, _, name = principal.partition(":")
         now = self._clock.wall()
         own = [r for r in self._records.values() if (r.audience, r.name) == (audience, name) and r.opens(now)]
         return principal_for(principal, own[0].scope if own else None, self._rules)
 
     def as_it_is(self, principal: Principal) -> Principal:
-        """Return what a connected principal may do now. A principal without one of our tokens is checked with its
-        next request.
+        """Return a connected principal with its current rights.
+
+        A principal that uses no token of this node is returned unchanged; its next request is checked.
         """
         if principal.issuer is not None or principal.stranger or not is_ours(principal.name):
             return principal
         return self.as_it_would_be(principal.name)
 
     def operator(self, credential: str) -> "Operator | None":
-        """Return the person behind a credential at the operator endpoint, or None."""
+        """Return the operator with this credential at the operator endpoint, or None if it is not valid."""
         record = self._record(credential.encode("latin-1", "replace"), "operator")
         return None if record is None else Operator(principal=f"operator:{record.name}", roles=_roles(record))
 
     def browser(self, cookie: str) -> "Operator | None":
-        """Return the person behind a browser's session. The cookie is valid nowhere else, and no token is valid as a
-        cookie.
+        """Return the operator with this browser session, or None if the cookie is not valid.
+
+        The cookie is valid for nothing else, and no token is valid as a cookie.
         """
         record = self._record(cookie.encode("latin-1", "replace"), "browser")
         return None if record is None else Operator(principal=f"browser:{record.id[:8]}", roles=_roles(record))
 
     def subserver(self, authorization: bytes) -> TokenRecord | None:
-        """Return the registrant behind an Authorization header at /ax. The token is valid for nothing else (MCP-AX
-        10.1).
+        """Return the token record of the registrant that sent an Authorization header to /ax, or None.
+
+        The token is valid for nothing else (MCP-AX 10.1).
         """
         scheme, _, bearer = authorization.partition(b" ")
         return self._record(bearer.strip(), "subserver") if scheme.lower() == b"bearer" else None
 
     def room(self, authorization: bytes) -> TokenRecord | None:
-        """Return the participant behind an Authorization header at /v0, or None."""
+        """Return the token record of the participant that sent an Authorization header to /v0, or None."""
         scheme, _, bearer = authorization.partition(b" ")
         return self._record(bearer.strip(), "room") if scheme.lower() == b"bearer" else None
 
@@ -289,13 +300,16 @@ class TokenRegistry:
             await self._table.note_used(hash, at, self._clock.wall())
 
     async def list_live(self) -> Tokens:
-        """Return every token that is not revoked. Sessions of browsers are left out once they have expired."""
+        """Return all tokens that are not revoked, without expired browser sessions."""
         records, now = await self.list(), self._clock.wall()
         live = (r for r in records if r.revoked_at is None and (r.audience != "browser" or r.opens(now)))
         return Tokens(tokens=tuple(map(self.token_view, live)))
 
     def token_view(self, record: TokenRecord) -> Token:
-        """Return a token for people: its effective scope here, without the token itself."""
+        """Return the metadata of a token with its effective scope at this node.
+
+        It does not contain the token itself.
+        """
         scope: str = record.scope
         if record.audience == "subserver":
             scope = registrant_scope(f"subserver:{record.name}", self._rules, record.scope).value
@@ -320,8 +334,9 @@ def _roles(record: TokenRecord) -> frozenset[str]:
 
 
 def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
-    """Return the scope of a registrant: that of the first [[access]] entry that names it, otherwise read. A token
-    can only narrow it.
+    """Return the scope of a registrant: the scope of the first [[access]] entry that names it, otherwise read.
+
+    The scope of its token can only narrow this.
     """
     rule = find_access_rule(principal, rules)
     scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
@@ -334,18 +349,18 @@ def find_access_rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRul
 
 
 def is_ours(principal: str) -> bool:
-    """Return whether a principal came with one of our tokens, or from this machine without one."""
+    """Return whether a principal used a token of this node, or called from this machine without a token."""
     return principal == "local" or (principal.startswith("client:") and "/" not in principal)
 
 
 def issued_token(token: str, record: TokenRecord) -> IssuedToken:
-    """Return a new token as its creator sees it once."""
+    """Return a new token in the form that is shown to its creator, only once."""
     ends = rfc3339(record.expires_at) if record.expires_at is not None else None
     return IssuedToken(token=token, id=record.id, name=record.name, audience=record.audience, expires_at=ends)
 
 
 def _keep(table: dict[K, V], key: K, value: V) -> None:
-    """Add an entry, and drop the oldest beyond KNOWN_MAX."""
+    """Add an entry to a table, and remove the oldest entries if there are more than KNOWN_MAX."""
     table.pop(key, None)
     if len(table) >= KNOWN_MAX:
         del table[next(iter(table))]

@@ -31,7 +31,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of the library, and import the library only now: a node does not need it."""
+    """Import the adapter library on first access to one of its names, so that running a node does not load it.
+
+    Return the object with this name. Raise AttributeError if the library does not export it.
+    """
     if name in __all__:
         return getattr(import_module("interlock.sdk.aql"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,12 @@
-"""The confirmation of a dangerous operation, as a hold that its call brings to the guard.
+"""Holds that make the guard ask for a confirmation before it sends a dangerous operation.
 
-Outside an execution of the safety loop the caller itself confirms: without a token the call is refused and the answer
-contains a token; with a valid token the call is sent and the token is used up. Inside an execution a person confirms.
-The guard asks last, after budget and gate, so that no token is used up for a call that is refused anyway. A call that
-the gate holds has no hold of this kind: a person decides about it there.
+Outside an execution of the safety loop the caller itself confirms. A call without a token is refused, and the answer
+contains a token. If the caller repeats the call with this token, the call is sent and the token is used up. Inside an
+execution, a person confirms.
+
+The guard asks for the confirmation last, after it has checked budget and gate, so that no token is used up for a call
+that is refused anyway. A call that the gate holds has no hold of this kind, because a person already decides about it
+there.
 """
 
 from collections.abc import Callable
@@ -23,7 +26,7 @@ _REFUSED: Final = Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", 
 
 
 class DangerHold:
-    """A hold of a call that waits for nobody: the call is refused until it is confirmed.
+    """A hold that refuses a call until the call is confirmed, instead of letting it wait.
 
     `failure` is the answer to the refused call.
     """
@@ -48,10 +51,12 @@ class DangerHold:
 
 
 class PersonHold(DangerHold):
-    """The confirmation by a person, inside an execution of the safety loop. The agent gets no token (8.7.3)."""
+    """A hold for an operation inside an execution of the safety loop, which a person must confirm. The agent gets no
+    token (8.7.3).
+    """
 
     def __init__(self, loop: SafetyLoop, execution: Execution, names: frozenset[str], held: HeldOperation) -> None:
-        """Create a hold. `names` are those by which a report may have named the operation."""
+        """Create a hold. `names` are the names under which a report of the agent may have announced the operation."""
         self._loop = loop
         self._execution = execution
         self._held = held
@@ -63,7 +68,10 @@ class PersonHold(DangerHold):
         return not self._is_agreed
 
     def acknowledge(self, call: Call | None = None) -> Refused | None:
-        """Use the agreement of a person, once: a call that waits for its server asks again."""
+        """Use up the approval that a person gave, and return None, or refuse the call if there is no approval.
+
+        A call that waits for its server asks again; its approval is used only once.
+        """
         if self._is_agreed:
             if not self._is_used:
                 self._execution.held.use(self._held)
@@ -76,7 +84,7 @@ class PersonHold(DangerHold):
 
 @dataclass(eq=False)
 class Acknowledgement(DangerHold):
-    """The confirmation by the caller, who sends the same call again with the token of the first answer."""
+    """A hold for an operation that the caller confirms, by repeating the call with the token from the first answer."""
 
     tokens: ConfirmationTokens
     entry: OperationEntry
@@ -95,7 +103,10 @@ class Acknowledgement(DangerHold):
         return self.token is None and not self._is_given
 
     def acknowledge(self, call: Call | None = None) -> Refused | None:
-        """Redeem the token, or issue one. It happens once: a call that waits for its server asks again."""
+        """Redeem the token and return None, or refuse the call and issue a token.
+
+        A call that waits for its server asks again; its token is redeemed only once.
+        """
         if self._is_given:
             return None
         name, danger = self.entry.name, self.entry.danger

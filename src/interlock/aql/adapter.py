@@ -1,4 +1,6 @@
-"""The automatic adapter: shows the namespace as MCP-AQL operations, to every caller by its own view. One per node."""
+"""The automatic adapter, which presents the namespace as MCP-AQL operations. Each caller gets the operations of the
+tools in its view. There is one adapter per node.
+"""
 
 import logging
 import secrets
@@ -38,7 +40,7 @@ from interlock.wire.jsonrpc.codec import find_string
 
 
 def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -> ConfirmationTokens:
-    """Return the confirmation tokens of a node, which record every event of a token in the audit log."""
+    """Create the confirmation tokens of a node. Every event of a token is recorded in the audit log."""
 
     def note(event: TokenNote) -> None:
         is_refused = event.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
@@ -70,11 +72,11 @@ LABEL_CHARS_MAX: Final = 100
 
 
 class AqlAdapter:
-    """The common part of all AQL surfaces of a node: operations and their names, sessions, and confirmation tokens.
+    """The state that all AQL surfaces of a node share: operations and their names, sessions, and confirmation tokens.
 
-    The operations of a caller depend on its view of the namespace. They are kept in an index for each view until the
-    namespace, the native operations or the configuration change. The entries in an index are shared between views, so
-    that a second kind of caller costs little.
+    The operations of a caller depend on its view of the namespace. There is one index for each view, which is kept
+    until the namespace, the native operations or the configuration change. Views share the entries of their indexes, so
+    a second kind of caller costs little.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class AqlAdapter:
         loop: LoopOperations,
         dispatch: Dispatch | None = None,
     ) -> None:
-        """Create the adapter. `dispatch` asks AQL servers below for their operations; with None they are not asked."""
+        """Create the adapter. `dispatch` asks AQL servers below this node for their operations; if it is None, they are
+        not asked.
+        """
         self._current = current = names.current
         self._native = names.native
         self._names = names
@@ -113,7 +117,9 @@ class AqlAdapter:
     # Operations
 
     def index(self, caller: Caller) -> OperationIndex:
-        """Return the operations that a caller may call. It is called for every operation and nearly always cached."""
+        """Return the operations that a caller may call. This runs for every operation; the result is almost always
+        cached.
+        """
         plan = self._current.plan
         if plan is not self._plan:
             self._plan = plan
@@ -129,7 +135,9 @@ class AqlAdapter:
         return cached[2]
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
-        """Build the index of a caller: introspection, the native operations and those of the tools in its view."""
+        """Build the index of a caller: introspection, native operations, and the operations of the tools in
+        its view.
+        """
         names = self._names.names()
         routes = namespace.view(caller.key).tool_routes
         entries = [OperationEntry("introspect", native=INTROSPECTION, plan=self._plan)]
@@ -167,8 +175,9 @@ class AqlAdapter:
         return entry
 
     def classified(self, route: Route) -> tuple[str, CategoryVerdict] | None:
-        """Return the operation of a tool and how its category was found. Return None if an AQL server's own
-        operations replace it.
+        """Return the operation name of a tool and how its category was determined.
+
+        Return None for an endpoint tool of an AQL server, which is replaced by the server's operations.
         """
         names = self._names.names()
         name = names.by_tool.get(route.qualified)
@@ -177,9 +186,10 @@ class AqlAdapter:
         return name, self._entry(names, route, name).classification.classified
 
     def look_below(self, link: Link) -> None:
-        """Ask a connected server for its operations if calls of its tools are held.
+        """Ask a connected server for its AQL operations if calls of its tools are held.
 
-        What the server itself would refuse is then refused before a person is asked to approve it.
+        The node then knows which calls the server would refuse, and refuses them before a person is asked to approve
+        them.
         """
         routes = self._catalog.tool_routes(link)
         if any(route.is_held for route in routes):
@@ -201,7 +211,7 @@ class AqlAdapter:
         return protocol_types(has_danger=aql.danger.enforce, has_fields=aql.field_selection, more=self.loop.types())
 
     def protocol(self, endpoints: AqlEndpoints, caller: Caller) -> dict[str, Any]:
-        """Return `_protocol`, which tells a client what this node implements of MCP-AQL (10.2)."""
+        """Return the `_protocol` object, which tells a client what this node implements of MCP-AQL (10.2)."""
         aql = self.plan.aql
         is_full = aql.batch and aql.field_selection and aql.mode != "single"  # AQL-10.2-1: both modes (10.1), and these
         members: dict[str, Any] = {
@@ -235,10 +245,10 @@ class AqlAdapter:
     # Sessions
 
     def session_of(self, caller: Caller, meta: Mapping[str, Raw] | None = None) -> str | None:
-        """Return the session id of a client that has a session, and create it on first use (2.3.5). Return None over
-        stateless HTTP.
+        """Return the session id of a client, and create the session on first use (2.3.5). Return None for stateless
+        HTTP.
 
-        `meta` is that of its request, which may contain a label for the audit log.
+        `meta` is the `_meta` of the client's request, which may contain a label for the audit log.
         """
         if caller.aql is None and (caller.calls is not None or caller.via == STDIO):
             caller.begin_aql_session(f"aqls_{uuid.uuid4()}")
@@ -247,11 +257,11 @@ class AqlAdapter:
         return caller.aql
 
     def owner(self, caller: Caller) -> str:
-        """Return what tokens are bound to: the session, or the principal if there is none."""
+        """Return the id to which the caller's tokens are bound: its session or, without a session, its principal."""
         return self.session_of(caller) or f"principal:{caller.principal.name}"
 
     def end_session(self, caller: Caller, reason: str, *, is_graceful: bool) -> None:
-        """End a session and remove everything that belongs to it (2.3.3)."""
+        """End the AQL session of a caller and remove its state (2.3.3)."""
         if caller.aql is not None:
             self.tokens.end(caller.aql)
             self._note_session(caller, f"{'graceful' if is_graceful else 'abrupt'}: {reason}")
@@ -262,7 +272,7 @@ class AqlAdapter:
         self.recorder.add(AuditRecord(at, who, via, "aql/session", id, None, "admitted", "ok", reason=text))
 
     def unsaid(self, caller: Caller, warnings: tuple[AnswerWarning, ...]) -> tuple[AnswerWarning, ...]:
-        """Return the warnings that the session has not received yet; without a session all of them (2.3.3)."""
+        """Return the warnings that were not yet sent in this session. Without a session, return all of them (2.3.3)."""
         if caller.aql is None:
             return warnings
         sent = caller.warned
@@ -273,13 +283,13 @@ class AqlAdapter:
 
 
 class LoopAdapter(AqlAdapter):
-    """An adapter that shows the operations of the safety loop and nothing of the namespace.
+    """An adapter that presents only the operations of the safety loop, and no tools of the namespace.
 
-    A client that uses other servers directly connects to it beside them, to have its agent monitored all the same.
+    A client that uses other servers directly can connect to this adapter in addition, so that its agent is monitored.
     """
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
-        """Build the index of a caller: introspection, and the operations of the safety loop."""
+        """Build the index of a caller: introspection and the operations of the safety loop."""
         entries = [OperationEntry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
             OperationEntry(operation.declaration.name, native=operation, plan=self._plan)
@@ -293,7 +303,9 @@ class LoopAdapter(AqlAdapter):
 
 
 def profile_of(plan: Plan) -> Profile:
-    """Return the configured endpoint profile. Raise ValueError for one that the check of the configuration rejects."""
+    """Return the configured endpoint profile. Raise ValueError if the profile is invalid; checking the configuration
+    reports this earlier.
+    """
     aql = plan.aql
     if not aql.families:
         return PROFILES.get(aql.profile, PROFILES["crude"])

@@ -1,8 +1,8 @@
-"""From the answer of a tool call to the envelope that an AQL client gets.
+"""Conversion of the answer of a tool call to the envelope that an AQL client gets.
 
-An operation became a tool call. Its answer passes three stages: `OperationSink` reads what the tool answered as data or
-a failure, `Guidance` adds what the client can do about it, and `AnswerDelivery` writes the envelope to the client. An
-item of a batch has another last stage, which collects the answers (`own_calls.BatchCall`).
+An operation is executed as a tool call, whose answer passes three stages: `OperationSink` reads it as data or as a
+failure, `Guidance` adds what the client can do about a failure, and `AnswerDelivery` writes the envelope to the client.
+For an item of a batch the last stage is a different one, which collects the answers (`own_calls.BatchCall`).
 """
 
 import logging
@@ -40,7 +40,7 @@ STRUCTURED_SINCE: Final = "2025-06-18"  # the first revision of MCP with structu
 
 
 class _Message(msgspec.Struct):
-    """The members of a JSON-RPC answer that are read."""
+    """The members of a JSON-RPC answer that this module uses."""
 
     result: Raw | msgspec.UnsetType = msgspec.UNSET
     error: Raw | msgspec.UnsetType = msgspec.UNSET
@@ -50,7 +50,11 @@ _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
 class OperationAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcome of one operation. `message` is the whole answer if the call has not ended with it."""
+    """Outcome of one operation.
+
+    `message` is the complete JSON-RPC answer, set only if it is passed on unchanged because the tool has not ended the
+    call.
+    """
 
     data: Any = None
     failure: AqlFailure | None = None
@@ -66,7 +70,9 @@ Deliver = Callable[[OperationAnswer], None]
 
 
 def unexpected(what: str) -> AqlFailure:
-    """Turn a fault of the node into a failure. The log has the trace, under the reference that the client gets."""
+    """Log an unexpected exception and return the failure to answer with. The failure and the log entry have the same
+    id.
+    """
     ref = secrets.token_hex(6)
     log.exception("%s cannot be served, reference %s", what, ref)
     return internal_error("something went wrong here", ref=ref)
@@ -84,10 +90,10 @@ _LOOP_CATEGORIES: Final = {declaration.name: declaration.category for declaratio
 
 @dataclass(eq=False)
 class Guidance:
-    """Additions of a surface to answers: what a client can do about a refusal, and warnings about its budgets.
+    """Advice that is added to answers: what a client can do about a refusal, and warnings about its quotas.
 
-    Budgets of the node appear in MCP-AQL as quotas (C.err-7): a warning when one is nearly used up, and the time at
-    which an exceeded rate opens again.
+    MCP-AQL calls the node's budgets quotas (C.err-7). A client is warned when a quota is nearly used up. If it exceeds
+    a rate limit, the answer says when it may call again.
     """
 
     adapter: AqlAdapter
@@ -121,7 +127,7 @@ class Guidance:
         )
 
     def complete(self, failure: AqlFailure) -> AqlFailure:
-        """Add to a failure what the client can do about it: the operation and tool that help, or the time to wait."""
+        """Return the failure with advice: the operation and the tool that help, or how long to wait."""
         details = failure.details or {}
         if failure.code == Code.RATE_LIMIT_EXCEEDED.value and isinstance(details.get("retry_after_seconds"), int):
             resets_at = rfc3339(self.adapter.clock.wall() + details["retry_after_seconds"])
@@ -141,7 +147,7 @@ class Guidance:
 
 @dataclass(slots=True, eq=False)
 class OperationSink:
-    """The sink of the tool call that an operation became: reads the answer of the tool and delivers an envelope."""
+    """The sink of the tool call for an operation. It reads the answer of the tool and delivers an envelope."""
 
     request: ClientRequest
     deliver: Deliver
@@ -166,7 +172,7 @@ class OperationSink:
         self.deliver(answered)
 
     def _read(self, message: bytes, status: int) -> OperationAnswer:
-        """Read the answer of the tool. The failure of a refused confirmation takes precedence over it."""
+        """Read the answer of the tool. If a confirmation was refused, its failure is returned instead."""
         if self.ack is not None and self.ack.failure is not None:
             return OperationAnswer(failure=self.ack.failure)
         entry = self.entry
@@ -209,7 +215,7 @@ class OperationSink:
 
 @dataclass(slots=True, eq=False)
 class AnswerDelivery:
-    """The delivery of a single operation's answer: wraps it in an envelope and writes it to the client."""
+    """The delivery of a single operation's answer, which wraps it in an envelope and writes it to the client."""
 
     request: ClientRequest
     limit: int
@@ -227,7 +233,7 @@ class AnswerDelivery:
         self.request.sink.answer(encode_result(self.request.client_id, self.result(answered)))
 
     def result(self, answered: OperationAnswer) -> bytes:
-        """Encode the MCP result. Data that exceeds the limit becomes a failure, although the operation was executed."""
+        """Encode the MCP result. If the data is too large, encode a failure, although the operation was executed."""
         failure, blocks, meta, caller = answered.failure, answered.blocks, answered.meta, self.request.caller
         if failure is None:
             if self.is_bare:

@@ -1,8 +1,9 @@
-"""AQL servers below this node, whose operations are shown in place of their endpoint tools (C.map-16).
+"""AQL servers below this node, whose operations are listed instead of their endpoint tools (C.map-16).
 
-A server is lifted if its tools are named like MCP-AQL endpoints and it answers `introspect` as MCP-AQL demands: its
-operations appear in its namespace with their own categories. A server that only looks like one is served as ordinary
-tools. It is asked through the dispatcher, as any caller would ask, once for each list of its tools.
+A server is lifted if its tools are named like MCP-AQL endpoints and it answers `introspect` as MCP-AQL requires. Its
+operations then appear in its namespace with their own categories. A server that has such names but does not answer this
+way is served as ordinary tools. The node asks the server through the dispatcher, as any caller does, once for each list
+of its tools.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ _META: Final = {META_VERSION: Raw(encode_value(LATEST_MODERN)), META_CAPABILITIE
 
 
 class _AnswerSink:
-    """A sink that keeps the answer to one question of the node."""
+    """A sink that stores the answer to a request that the node itself made."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -52,10 +53,13 @@ class _AnswerSink:
 
 
 class LiftedServers:
-    """The reader of AQL servers: asks those that look like one, and writes their operations into `operations`."""
+    """A reader of the operations of AQL servers below this node.
+
+    It asks each server that looks like an AQL server, and stores the operations in `operations`.
+    """
 
     def __init__(self, dispatch: Dispatch | None, operations: LiftedOperations) -> None:
-        """Create the reader of AQL servers. Without `dispatch`, nothing is asked and nothing is lifted."""
+        """Create the reader of AQL servers. If `dispatch` is None, no server is asked or lifted."""
         self._dispatch = dispatch
         self._operations = operations
         self._asked: dict[str, frozenset[Route]] = {}  # by segment: the tools it had when it was asked
@@ -66,11 +70,11 @@ class LiftedServers:
         return len(self._tasks) > 0
 
     async def settle(self) -> None:
-        """Wait until the servers that were asked have answered, but no longer than a client waits for a list."""
+        """Wait until all asked servers have answered, but no longer than a client waits for a list."""
         await self._tasks.finish(SETTLE_S)
 
     def look(self, routes: Sequence[Route]) -> None:
-        """Ask the servers among these that look like AQL servers and were not asked yet."""
+        """Ask the servers of these tools for their operations, if they look like AQL servers and were not asked yet."""
         candidates: dict[str, set[Route]] = {}
         for route in routes:
             # A server in a room is not asked: every participant would see a question of an unknown sender.
@@ -84,7 +88,7 @@ class LiftedServers:
                 self._tasks.begin(self._ask(segment, sorted(tools, key=_rank)))
 
     async def _ask(self, segment: str, tools: list[Route]) -> None:
-        """Ask a server for its operations through the first endpoint that answers, and store what it declares."""
+        """Ask a server for its operations and store what it declares. The first endpoint that answers is used."""
         by_name = {route.original: route for route in tools}
         for route in tools:
             if route.is_held:  # no person is asked to approve what only the node wants to know
@@ -111,7 +115,7 @@ class LiftedServers:
             return
 
     async def _listed(self, route: Route) -> list[Any] | None:
-        """Return the operations that a server lists, page by page, or None if it is not an AQL server."""
+        """Return the operations that a server lists on all pages, or None if it is not an AQL server."""
         listed: list[Any] = []
         after: dict[str, str] = {}
         while len(listed) < OPERATIONS_MAX:
@@ -129,7 +133,7 @@ class LiftedServers:
         return listed[:OPERATIONS_MAX]
 
     async def _introspect(self, route: Route, **params: str) -> Mapping[str, Any]:
-        """Ask a server with `introspect`. Return the data of its answer, or nothing if it is not one of MCP-AQL."""
+        """Call `introspect` of a server. Return the data of the answer, or nothing if it is not an MCP-AQL answer."""
         dispatch = self._dispatch
         if dispatch is None:
             return {}
@@ -155,16 +159,16 @@ class LiftedServers:
 
 
 def _rank(route: Route) -> tuple[int, str]:
-    """Return the place of an endpoint in the order of asking: first those that usually take `introspect`."""
+    """Return a sort key for endpoints. Endpoints that usually accept `introspect` come first."""
     family = route.original.rpartition("mcp_aql")[2].lstrip("_")
     return (_FIRST.index(family) if family in _FIRST else len(_FIRST), route.original)
 
 
 def _declaration(name: str, details: Mapping[str, Any], route: Route, kinds: Mapping[str, str]) -> AqlOperation | None:
-    """Read what a server declares about its operation, or return None if it cannot be read.
+    """Read the declaration of a server's operation. Return None if it cannot be read.
 
-    READ is not believed behind a tool that changes things, because clients run READ operations without asking. `kinds`
-    are the kinds of the types that the server names.
+    READ is not believed if the endpoint tool may change things, because clients run READ operations without asking.
+    `kinds` maps the names of the server's types to their kinds.
     """
     category_name = details.get("semantic_category")
     parameters = details.get("parameters")
@@ -211,7 +215,7 @@ def _parameter(declared: Mapping[str, Any], kinds: Mapping[str, str]) -> AqlPara
 
 
 def _word(word: str, kinds: Mapping[str, str]) -> str:
-    """Return the JSON type of a type. A type that the server names is mapped by its kind."""
+    """Return the JSON type for a type name. A type that the server declares is mapped by its kind."""
     if word in JSON_TYPES:
         return word
     return {"object": "object", "enum": "string"}.get(kinds.get(word, ""), "any")

@@ -1,7 +1,7 @@
-"""The operations of the safety loop (8.5.4) as native operations, with what introspection says about the loop.
+"""The operations of the safety loop (8.5.4) as native operations, and what introspection shows about the loop.
 
-They are shown unless the loop is disabled. Each runs to its end once begun: if a client disconnects while its agent is
-being blocked, the block is written to disk all the same.
+They are listed unless the loop is disabled. An operation that has begun always completes: if a client disconnects while
+its agent is being blocked, the block is still written to disk.
 """
 
 import asyncio
@@ -187,7 +187,7 @@ DECLARATIONS: Final = (
 
 
 class LoopOperations:
-    """The operations of the safety loop: adds them to the registry of native operations, and answers them."""
+    """Registers the operations of the safety loop as native operations, and answers them."""
 
     def __init__(self, loop: SafetyLoop, verification: Verification, native: NativeOperations) -> None:
         self._loop = loop
@@ -209,14 +209,15 @@ class LoopOperations:
             )
 
     async def open(self) -> None:
-        """Do nothing: there is nothing to open."""
+        """Do nothing, because there is nothing to open."""
 
     async def close(self) -> None:
         await self._work.finish()
 
     def find_person_hold(self, caller: Caller, route: Route | None, held: HeldOperation) -> PersonHold | None:
-        """Return the hold of a person who must confirm an operation, or None if the caller confirms it outside an
-        execution.
+        """Return the hold for an operation that a person must confirm.
+
+        Return None outside an execution, where the caller itself confirms.
         """
         execution = self._loop.find_acting(caller)
         if execution is None:
@@ -227,18 +228,18 @@ class LoopOperations:
         )
 
     def mode(self) -> str:
-        """Return the capability `execution_safety_loop` (8.6.1)."""
+        """Return the value of the capability `execution_safety_loop` (8.6.1)."""
         return self._loop.plan.mode
 
     def instructions(self) -> str:
-        """Return the rules that an agent must follow (8.6.5). They are empty while the loop is disabled."""
+        """Return the rules that an agent must follow (8.6.5), or an empty text while the loop is disabled."""
         return "" if self.mode() == "disabled" else INSTRUCTIONS  # AQL-8.6.5-1
 
     def types(self) -> tuple[TypeDeclaration, ...]:
         return () if self.mode() == "disabled" else TYPES
 
     def protocol(self) -> dict[str, Any] | None:
-        """Return `_protocol.safety`: the rules in force, and only the number of patterns (8.7.4)."""
+        """Return `_protocol.safety`: the rules in effect, and only the number of patterns (8.7.4)."""
         plan = self._loop.plan
         if plan.mode == "disabled":
             return None
@@ -255,7 +256,7 @@ class LoopOperations:
         }
 
     def _handler(self, work: LoopHandler) -> Handler:
-        """Return a handler that lets the work of the loop finish, even if the call is cancelled."""
+        """Return a handler that lets `work` finish even if the call is cancelled."""
 
         async def handle(context: OperationContext, params: dict[str, Any]) -> dict[str, Any]:
             return await asyncio.shield(self._work.begin_awaited(work(context.caller, params)))

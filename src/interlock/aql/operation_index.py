@@ -1,4 +1,5 @@
-"""The operations of a node: native operations, the names of all operations, and the index of those a caller sees.
+"""The operations of a node: native operations, the names of all operations, and an index of the operations that a
+caller sees.
 
 Native operations belong to the node. A capability adds each as a declaration and an async handler (`NativeOperations`).
 The AQL surfaces route to them, validate their parameters by the declaration, and show them in introspection. A handler
@@ -84,7 +85,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeAnswer(msgspec.Struct, frozen=True):
-    """Data with warnings, for a handler that has some."""
+    """Answer of a handler that returns warnings along with its data."""
 
     data: Any
     warnings: Sequence[AnswerWarning] = ()
@@ -94,7 +95,7 @@ Handler = Callable[[OperationContext, dict[str, Any]], Awaitable[Any]]
 
 
 class NativeOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered operation. To a caller for which `is_shown` is false, its name is unknown."""
+    """A registered native operation. A caller for which `is_shown` returns False cannot see or call it."""
 
     declaration: AqlOperation
     handler: Handler
@@ -102,7 +103,7 @@ class NativeOperation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeOperations:
-    """The registry of native operations. `version` grows with each change, so that caches notice it."""
+    """The registry of native operations. `version` increases with each change, so that caches can detect it."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, NativeOperation] = {}
@@ -115,7 +116,7 @@ class NativeOperations:
         *,
         is_shown: Callable[[Caller], bool] = lambda caller: True,
     ) -> None:
-        """Add an operation. Raise ValueError for an invalid declaration, or for a name that is taken (6.2)."""
+        """Register an operation. Raise ValueError if its declaration is invalid or its name is already used (6.2)."""
         problem = check_operation(declaration, may_be_reserved=True)
         if declaration.name in self._by_name:  # AQL-6.2-1
             problem = f"operation '{declaration.name}': there is one of this name already (6.2)"
@@ -136,10 +137,11 @@ class NativeOperations:
 
 
 class LiftedOperations:
-    """The operations that AQL servers below this node declared, by the endpoint tool that takes them (C.map-16).
+    """The operations that AQL servers below this node declared, grouped by the endpoint tool that accepts them
+    (C.map-16).
 
-    These operations are shown in place of the endpoint tools. An endpoint tool with no operation of its own is not
-    shown at all: what it takes is shown under another endpoint tool of the same server.
+    These operations are listed instead of the endpoint tools. An endpoint tool without operations is not listed at all,
+    because another endpoint tool of the same server lists what it accepts.
     """
 
     def __init__(self) -> None:
@@ -148,17 +150,23 @@ class LiftedOperations:
         self._name_counts: Mapping[str, int] = {}  # how many operations would have a name
 
     def operations(self, route: Route) -> Mapping[str, AqlOperation] | None:
-        """Return the operations behind a tool by the server's names, or None for an ordinary tool."""
+        """Return the operations that an endpoint tool accepts, by the server's names.
+
+        Return None for an ordinary tool.
+        """
         return self._by_route.get(route)
 
     def name(self, route: Route, upstream: str, taken: Container[str]) -> str:
-        """Return the name here of an operation. A name that something else has too names neither (C.map-3)."""
+        """Return the name that an operation has at this node. `upstream` is its name at the server.
+
+        If another operation has the same name, or the name is in `taken`, a suffix is added (C.map-3).
+        """
         name = self._by_route[route][upstream].name
         is_doubled = name in taken or self._name_counts[name] > 1
         return suffixed(name, f"{route.qualified}.{upstream}") if is_doubled else name
 
     def replace(self, segment: str, operations: Mapping[Route, Mapping[str, AqlOperation]]) -> None:
-        """Replace what the server of this segment declared."""
+        """Replace the operations that the server of this segment declared."""
         for route in [route for route in self._by_route if route.link.segment == segment]:
             del self._by_route[route]
         self._by_route.update(operations)
@@ -169,11 +177,11 @@ class LiftedOperations:
 
 
 class OperationNames:
-    """The operation names of all tools at one moment (C.map-1 to -3).
+    """The operation names of all tools in one snapshot (C.map-1 to -3).
 
-    Names are given over the whole namespace, not over a caller's view, so that an operation has the same name for
-    every caller. If two tools would have the same name, or a tool that of a native operation, each gets a suffix and
-    the plain name leads to none: a client must never reach another tool than it meant.
+    Names are assigned over the complete namespace, not over a caller's view, so that an operation has the same name for
+    every caller. If two tools would get the same name, or a tool the name of a native operation, each gets a suffix and
+    the plain name is not used: a client must never reach a different tool than it meant.
     """
 
     def __init__(self, namespace: Namespace, native: NativeOperations, plan: Plan, cache: dict[str, str]) -> None:
@@ -212,14 +220,16 @@ class OperationNames:
 
     @property
     def unmatched(self) -> list[str]:
-        """Return the rules about operations that are not the first match of any tool."""
+        """Return the configured rules about operations that apply to no tool, because other rules match first or
+        nothing matches.
+        """
         used = set(map(id, self.rules.values()))
         about = [rule for rule in self._ruled if rule.aql is not None or rule.trust is not None]
         return [rule.match for rule in about if id(rule) not in used]
 
 
 class LiveOperationNames:
-    """The names of all operations as they are now, and the operations of AQL servers below."""
+    """The current names of all operations, and the operations of AQL servers below this node."""
 
     def __init__(self, current: CurrentPlan, live: LiveNamespace, native: NativeOperations) -> None:
         self.current = current
@@ -231,7 +241,7 @@ class LiveOperationNames:
         self._checked: Plan | None = None  # the plan whose rules were compared with the tools
 
     def names(self) -> OperationNames:
-        """Return the names at this moment. They are computed again when tools, operations or the plan changed."""
+        """Return the current names. They are computed again after tools, operations or the plan changed."""
         namespace, version, plan = self._live.current, self.native.version, self.current.plan
         cached = self._names
         if cached is not None and cached[0] is namespace and cached[1] == version and cached[2] is plan:
@@ -248,16 +258,22 @@ class LiveOperationNames:
         return names
 
     def find_name(self, route: Route) -> str | None:
-        """Return the name of a tool's operation."""
+        """Return the operation name of a tool, or None if it has none."""
         return self.names().by_tool.get(route.qualified)
 
     def lifted_names(self, route: Route) -> Mapping[str, str]:
-        """Return the names here of the operations behind a tool, by the server's names. Empty for an ordinary tool."""
+        """Return the names that the operations of an endpoint tool have at this node, keyed by the server's names.
+
+        The result is empty for an ordinary tool.
+        """
         taken = self.names().taken
         return {each: self.lifted.name(route, each, taken) for each in self.lifted.operations(route) or ()}
 
     def find_refusal(self, call: Call, route: Route) -> Refused | None:
-        """Return what the AQL server behind a tool would refuse, so that no person is asked about such a call."""
+        """Return the refusal that the AQL server behind a tool would give, or None.
+
+        With it, no person is asked to approve a call that the server would refuse.
+        """
         operations = self.lifted.operations(route)
         if operations is None:
             return None
@@ -292,8 +308,8 @@ class OperationEntry:
         lifted: AqlOperation | None = None,
         upstream: str | None = None,
     ) -> None:
-        """Create an entry. `lifted` is the declaration of an AQL server's own operation, and `upstream` the name that
-        the server has for it.
+        """Create an entry. `lifted` is the declaration of an AQL server's operation, and `upstream` its name at the
+        server.
         """
         self.name = name
         self.native = native
@@ -306,7 +322,7 @@ class OperationEntry:
 
     @cached_property
     def facts(self) -> ToolFacts:
-        """The facts about the tool, from its definition, its capabilities and the configuration."""
+        """The facts about the tool, taken from its definition, its capabilities and the configuration."""
         route = self.route
         if route is None:
             raise TypeError("a native operation has a declaration")
@@ -341,7 +357,9 @@ class OperationEntry:
 
     @property
     def _declared(self) -> AqlOperation | None:
-        """The declaration of an operation that has one of its own; that of an ordinary tool is computed."""
+        """The declaration of a native or lifted operation. It is None for an ordinary tool, whose declaration is
+        computed.
+        """
         return self.native.declaration if self.native is not None else self._lifted
 
     @cached_property
@@ -384,7 +402,7 @@ class OperationEntry:
 
     @cached_property
     def weights(self) -> Mapping[str, float]:
-        """The weight of each word for a search. Only the names of parameters are decoded, not their schemas."""
+        """The weight of each word in a search. Only the names of parameters are decoded, not their schemas."""
         declared = self._declared
         if declared is not None:
             return term_weights(self.name, declared.description, (parameter.name for parameter in declared.parameters))
@@ -397,7 +415,9 @@ class OperationEntry:
 
     @cached_property
     def trust(self) -> Trust:
-        """The trust in the server of an operation: by configuration, or by how it came to the node."""
+        """The trust level of the operation's server. It is configured, or follows from how the server was added to the
+        node.
+        """
         if self.native is not None:
             return "certified"
         if self._rule is not None and self._rule.trust is not None:
@@ -407,7 +427,9 @@ class OperationEntry:
 
     @cached_property
     def treatment(self) -> Treatment:
-        """The treatment of a call that the danger of the operation and the trust in its server demand (C.danger-3)."""
+        """The treatment of a call, which follows from the danger of the operation and the trust in its server
+        (C.danger-3).
+        """
         if not self._plan.aql.danger.enforce:
             return "allow"
         required = treatment(self.danger.level, self.trust, is_declared=self.danger.is_declared)
@@ -420,10 +442,15 @@ INTROSPECTION: Final = NativeOperation(declaration=DECLARATION, handler=None, is
 
 
 class OperationIndex:
-    """The operations of one view, sorted by name. It is immutable; search structures are built on first use."""
+    """The operations of one view, sorted by name.
+
+    An index is immutable; its search structures are built on first use.
+    """
 
     def __init__(self, entries: Iterable[OperationEntry], doubled: Mapping[str, Sequence[str]]) -> None:
-        """Create the index. `doubled` are names that several tools would have, and that therefore name none of them."""
+        """Create the index. `doubled` maps ambiguous names, which lead to no operation, to the operations they may
+        mean.
+        """
         self.entries = sorted(entries, key=lambda entry: entry.name)
         self.by_name = {entry.name: entry for entry in self.entries}
         self._doubled = doubled
@@ -434,7 +461,7 @@ class OperationIndex:
 
     @cached_property
     def _by_form(self) -> Mapping[str, list[str]]:
-        """Operations by their folded name, which is the same for all spellings of a name."""
+        """Operation names by their folded form, which is the same for all spellings of a name."""
         names: dict[str, list[str]] = {}
         for entry in self.entries:
             names.setdefault(folded(entry.name), []).append(entry.name)
@@ -442,7 +469,9 @@ class OperationIndex:
 
     @cached_property
     def _by_original(self) -> Mapping[str, list[str]]:
-        """Operations by the name of their tool, if that is not ASCII: nothing of it may be left in their own name."""
+        """Operation names by the original name of their tool, if that is not ASCII. The operation name does not contain
+        such letters.
+        """
         operations: dict[str, list[str]] = {}
         for entry in self.entries:
             route = entry.route
@@ -455,7 +484,7 @@ class OperationIndex:
         return [self.entries[place] for place in self._search_index.search(text, most)]
 
     def near(self, name: str) -> list[str]:
-        """Return what an unknown name may mean, the best match first."""
+        """Return the operation names that an unknown name may mean, best match first."""
         doubled = [candidate for candidate in self._doubled.get(name, ()) if candidate in self.by_name]
         if doubled:
             return doubled[:NEAR_MAX]

@@ -35,7 +35,7 @@ _ASKS: Final = internal_error("the tool asks for input; call it alone", reason="
 
 
 class OwnCall(Call):
-    """A call that this node answers itself. `on_cancel` is a function that stops what runs for the call."""
+    """A call that this node answers itself. `on_cancel` is a function that stops the work for the call."""
 
     on_cancel: Any = None
 
@@ -45,7 +45,7 @@ class OwnCall(Call):
         super().cancel(reason)
 
     def end(self, failure: AqlFailure | None) -> None:
-        """Free an answered call, and record how it ended."""
+        """Release an answered call and record its outcome. `failure` is None if the call succeeded."""
         if self.done:
             return
         self.done = True
@@ -56,13 +56,13 @@ class OwnCall(Call):
 
 
 class NativeCalls:
-    """Calls of native operations: one task each, which is cancelled with the call."""
+    """The running calls of native operations. Each has a task, which is cancelled with the call."""
 
     def __init__(self) -> None:
         self._tasks = BackgroundTasks()
 
     def answer_later(self, call: OwnCall, work: Awaitable[OperationAnswer], deliver: Deliver) -> None:
-        """Answer a call with the result of `work`."""
+        """Run `work` in a task, and answer the call with its result."""
 
         async def run() -> None:
             answered = await work
@@ -75,7 +75,7 @@ class NativeCalls:
     def begin(
         self, call: OwnCall, native: NativeOperation, arguments: Raw, session_id: str | None, deliver: Deliver
     ) -> None:
-        """Begin a native operation. Its answer is passed to `deliver`."""
+        """Start a native operation. Its answer is passed to `deliver`."""
         context = OperationContext(
             operation=native.declaration,
             caller=call.caller,
@@ -89,7 +89,7 @@ class NativeCalls:
 
 
 async def _outcome(native: NativeOperation, context: OperationContext, params: dict[str, Any]) -> OperationAnswer:
-    """Run the handler of a native operation. Whatever it raises becomes a failure."""
+    """Run the handler of a native operation and return its answer. Any exception becomes a failure."""
     try:
         data = await native.handler(context, params)
         answer = data if isinstance(data, NativeAnswer) else NativeAnswer(data)
@@ -116,7 +116,7 @@ def _tell_progress(call: OwnCall, progress: float, total: float | None, message:
 
 
 class _ItemSink:
-    """The sink of one item of a batch: passes its progress to the client. Its answer goes to the batch."""
+    """The sink of one item of a batch. It passes progress to the client and the answer to the batch."""
 
     __slots__ = ("_batch",)
 
@@ -134,12 +134,12 @@ class _ItemSink:
 
 
 class BatchCall(OwnCall):
-    """A batch: runs its operations one after the other, each as a call of its own (C.batch-*).
+    """A batch, which runs its operations one after another, each as a separate call (C.batch-*).
 
-    An item that fails leaves the others alone; one that needs a confirmation halts the batch. Nobody can be asked
-    anything inside a batch. If a tool asks for input and then fails, the client is told to call that tool alone. If it
-    ends well without the input, that result counts, because calling the tool again would do its work twice. Cancelling
-    the batch cancels the call under way, and the rest does not run.
+    An item that fails does not affect other items. An item that needs a confirmation stops the batch. Nobody can be
+    asked for input inside a batch: if a tool asks for input and then fails, the client is advised to call that tool
+    alone. If the tool succeeds without the input, that result counts, because calling it again would repeat its work.
+    Cancelling the batch cancels the running call, and the remaining items do not run.
     """
 
     surface: Any = None
@@ -157,7 +157,7 @@ class BatchCall(OwnCall):
     def start(
         cls, surface: "AqlSurface", request: ClientRequest, batch: BatchRequest, tool: EndpointTool
     ) -> "BatchCall":
-        """Create the call of a batch and begin its first items."""
+        """Create the call of a batch and start its first items."""
         caller = request.caller
         whole = cls(
             caller,
@@ -181,7 +181,10 @@ class BatchCall(OwnCall):
         return whole
 
     def advance(self) -> None:
-        """Run items as long as they are answered at once. An item that is answered later calls this again."""
+        """Run items as long as each is answered at once.
+
+        When an item is answered later, this method is called again.
+        """
         if self.is_advancing:
             return
         self.is_advancing = True
@@ -203,7 +206,7 @@ class BatchCall(OwnCall):
             sink.answer(encode_result(client_id, result))
 
     def _begin(self, raw: Raw) -> None:
-        """Begin one item. Its answer may arrive before this returns, or later."""
+        """Start one item. Its answer may arrive before this method returns, or later."""
         request = read_item(raw)
         if isinstance(request, AqlFailure):
             self._take("", OperationAnswer(failure=request))
@@ -227,7 +230,7 @@ class BatchCall(OwnCall):
             self.current = call
 
     def _take(self, operation: str, answered: OperationAnswer) -> None:
-        """Take the answer of an item, or halt the batch if the item needs a confirmation."""
+        """Store the answer of an item, or stop the batch if the item needs a confirmation."""
         failure = _ASKS if answered.message is not None else answered.failure
         if failure is not None and failure.code == Code.CONFIRMATION_REQUIRED.value:
             pending = tuple(_pending(index, self.items[index]) for index in range(self.place + 1, len(self.items)))
@@ -254,7 +257,7 @@ class BatchCall(OwnCall):
             current.cancel("the batch was cancelled")
 
     def on_item_cancelled(self) -> None:
-        """Handle a cancellation by the id that the item shares with the batch."""
+        """Handle a cancellation request. The running item has the same request id as the batch."""
         if not self.done:
             self.current = None
             self.reason = f"cancelled after {self.place} of {len(self.items)}"
@@ -262,7 +265,7 @@ class BatchCall(OwnCall):
 
 
 def _pending(index: int, raw: Raw) -> dict[str, Any]:
-    """Return an item that did not run, as a halted batch shows it."""
+    """Return the description of an item that did not run, as the answer of a stopped batch shows it."""
     members = decode_object(raw) or {}
     item: dict[str, Any] = {"index": index, "operation": find_string(members.get("operation")) or ""}
     if "params" in members:

@@ -1,4 +1,4 @@
-"""The parts of MCP-AQL that are opened and closed with the node, and the end of a client's AQL session."""
+"""The components of MCP-AQL that are opened and closed with the node, and the end of a client's AQL session."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from interlock.node.common_parts import EndedSession
 
 
 class AqlParts(CapabilityParts):
-    """The parts of MCP-AQL that follow the life cycle of the node."""
+    """The components of MCP-AQL that follow the life cycle of the node."""
 
     def __init__(self, node: NodeParts) -> None:
         self._aql = node.calls.aql

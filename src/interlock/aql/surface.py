@@ -82,11 +82,12 @@ HOW: Final = 'more by {"query":"operations","search":"WORDS"}, "prefix":"SERVER_
 
 
 class Introspection:
-    """The answers to `introspect` (7): what a caller may call. Nothing that the caller may not see is mentioned.
+    """Answers `introspect` (7) with the operations that a caller may call. Operations that the caller may not see are
+    never mentioned.
 
-    The list of a large catalogue would fill the context of a model before it has called anything. Without parameters a
-    client therefore gets everything only up to `WHOLE_MAX` operations, and otherwise a first page that says how to get
-    the rest.
+    The list of a large catalogue would fill the context of a model before its first call. Therefore a request without
+    parameters gets the complete list only up to `WHOLE_MAX` operations. Beyond that, it gets a first page that explains
+    how to get the rest.
     """
 
     def __init__(self, adapter: AqlAdapter) -> None:
@@ -95,7 +96,9 @@ class Introspection:
     def answer(
         self, caller: Caller, request: OperationRequest, endpoints: AqlEndpoints, missing: Sequence[MissingServer]
     ) -> OperationAnswer:
-        """Answer `introspect`. `missing` are servers that are still connecting, whose operations cannot be listed."""
+        """Answer `introspect`. `missing` are servers that are still connecting, so their operations cannot be
+        listed.
+        """
         query = read_query(request, strict=self._adapter.plan.aql.strict_mode)
         if isinstance(query, AqlFailure):
             return OperationAnswer(failure=query)
@@ -121,7 +124,7 @@ class Introspection:
     def _operations(
         self, caller: Caller, index: OperationIndex, query: IntrospectQuery, endpoints: AqlEndpoints
     ) -> dict[str, Any]:
-        """List operations: filtered, searched and cut to a page, with `_protocol` beside them."""
+        """Return one page of the operations that match the query, together with `_protocol`."""
         protocol = self._adapter.protocol(endpoints, caller)
         entries = index.entries
         if query.prefix:
@@ -164,9 +167,10 @@ class Introspection:
         return {"_protocol": protocol, "operations": page}
 
     def _types(self, index: OperationIndex, name: str | None) -> dict[str, Any]:
-        """Return the list of types, or the details of one.
+        """Return the list of types or, if `name` is set, the details of this type.
 
-        A large catalogue lists only the types of the protocol; a type of an operation is still found by its name.
+        For a large catalogue only the types of the protocol are listed; types of operations can still be requested by
+        name.
         """
         types: dict[str, TypeDeclaration] = {declared.name: declared for declared in self._adapter.types()}
         for entry in index.entries if name not in types else ():
@@ -183,7 +187,9 @@ class Introspection:
 
 
 def _start(entries: list[OperationEntry], after: str | None) -> int:
-    """Return where a page starts: after the operation that ended the previous page, wherever it is now."""
+    """Return the index at which a page starts: after the last operation of the previous page, even if that
+    has moved.
+    """
     if after is None:
         return 0
     for place, entry in enumerate(entries):
@@ -197,7 +203,7 @@ _LOOP_OFF: Final = "The safety loop is disabled here"
 
 
 class AqlSurface:
-    """The dispatcher that the fronts of AQL clients use, in place of the flat one. There is one per mode.
+    """The dispatcher of AQL clients, used instead of the flat dispatcher. There is one for each mode.
 
     Prompts, resources, completion and confirmation have no counterpart in MCP-AQL and are passed on unchanged.
     """
@@ -229,7 +235,9 @@ class AqlSurface:
         return self._listed[1]
 
     def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
-        """Return the answer to a tools/call of an endpoint whose text is not UTF-8 (AQL 4.7.1), or None."""
+        """Return the answer to a tools/call of an endpoint tool that is not UTF-8 (AQL 4.7.1). Return None for other
+        messages.
+        """
         try:
             data.decode()
             return None
@@ -249,7 +257,10 @@ class AqlSurface:
     # Calls
 
     def call_tool(self, client_request: ClientRequest) -> Call:
-        """Answer a tools/call: an operation or a batch of an endpoint tool, or the refusal of an unknown tool."""
+        """Start answering a tools/call and return its call.
+
+        The call runs an operation or a batch of an endpoint tool, or refuses an unknown tool.
+        """
         caller, meta = client_request.caller, client_request.meta
         name = find_string(client_request.params.get("name"))
         endpoints = self.adapter.endpoints(self._mode)
@@ -284,10 +295,10 @@ class AqlSurface:
     def begin(
         self, client_request: ClientRequest, request: OperationRequest, tool: EndpointTool, deliver: Deliver
     ) -> Call:
-        """Begin an operation. Its answer is passed to `deliver`, now or later.
+        """Start an operation. Its answer is passed to `deliver`, before this method returns or later.
 
-        An unexpected exception is answered here: the front that called has already taken the request, and a client
-        that gets no answer would wait for ever.
+        An unexpected exception is answered here, because the front has already accepted the request, and a client
+        without an answer would wait forever.
         """
         try:
             return self._begin(client_request, request, tool, deliver)
@@ -298,7 +309,7 @@ class AqlSurface:
     def _begin(
         self, client_request: ClientRequest, request: OperationRequest, tool: EndpointTool, deliver: Deliver
     ) -> Call:
-        """Carry out the steps of 3.2 in order: find the operation, compare its endpoint, validate, confirm, call."""
+        """Perform the steps of 3.2 in order: find the operation, compare its endpoint, validate, confirm, call."""
         caller, meta = client_request.caller, client_request.meta
         index = self.adapter.index(caller)
         entry = index.by_name.get(request.operation)
@@ -356,7 +367,7 @@ class AqlSurface:
         return self.dispatch.call_tool(inner_request, ack=ack)
 
     async def _introspect_settled(self, caller: Caller, request: OperationRequest) -> OperationAnswer:
-        """Answer once the upstream AQL servers have listed their operations, so that these are shown and not their
+        """Answer `introspect` after the AQL servers below this node have listed their operations, which replace their
         tools.
         """
         await self.adapter.lifted_servers.settle()
@@ -367,7 +378,9 @@ class AqlSurface:
         return self._introspection.answer(caller, request, self.adapter.endpoints(self._mode), missing)
 
     def _misplaced(self, entry: OperationEntry, tool: EndpointTool) -> AqlFailure | None:
-        """Return the failure of an operation that was sent to the endpoint of another family, or None."""
+        """Return the failure for an operation that was sent to the endpoint of another family. Return None if the
+        endpoint is right.
+        """
         endpoints = self.adapter.endpoints(self._mode)
         family = endpoints.profile.family(entry.name, entry.category, entry.family)
         if family == tool.family:  # AQL-6.2-2 and -3
@@ -378,7 +391,7 @@ class AqlSurface:
     def _check(
         self, caller: Caller, entry: OperationEntry, request: OperationRequest
     ) -> tuple[Arguments, Selection | None] | AqlFailure:
-        """Return the validated arguments and the selected fields, or why the operation cannot be called so."""
+        """Return the validated arguments and the selected fields, or the failure if the request is invalid."""
         aql = self.adapter.plan.aql
         if entry.treatment == "deny":
             danger = entry.danger
@@ -395,7 +408,7 @@ class AqlSurface:
     def _acknowledgement(
         self, caller: Caller, entry: OperationEntry, arguments: Arguments, request: OperationRequest
     ) -> Acknowledgement | PersonHold | AqlFailure | None:
-        """Return what must confirm a call, a failure, or None if nothing must.
+        """Return the hold that must confirm a call, or None if no confirmation is needed, or a failure.
 
         A call that the gate holds is confirmed there and needs no token (C.danger-3).
         """
@@ -429,7 +442,7 @@ class AqlSurface:
         )
 
     def _note_danger(self, caller: Caller, entry: OperationEntry, outcome: str) -> None:
-        """Record an attempt on an operation of danger level 2 or more in the audit log (C.danger-5)."""
+        """Record an attempt to run an operation of danger level 2 or more in the audit log (C.danger-5)."""
         adapter, who = self.adapter, caller.principal.name
         detail = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
         verdict, ended = ("refused", "refused") if outcome.startswith("denied") else ("admitted", "ok")
@@ -447,7 +460,7 @@ class AqlSurface:
         ack: Acknowledgement | PersonHold | None,
         deliver: Deliver,
     ) -> Call:
-        """Begin an operation of the node itself. Arguments with a secret do not reach the audit log."""
+        """Start a native operation. Secret arguments do not reach the audit log."""
         if ack is not None and ack.acknowledge() is not None:
             answered = OperationAnswer(failure=ack.failure)
             return self._own(client_request, answered, deliver, target=entry.name)
@@ -467,7 +480,7 @@ class AqlSurface:
     def _own(
         self, client_request: ClientRequest, answered: OperationAnswer, deliver: Deliver, *, target: str = "mcp_aql"
     ) -> Call:
-        """Deliver an answer that is available at once, and record it like any call."""
+        """Deliver an answer that is available at once, and record it like any other call."""
         call = self._new(client_request, target)
         call.end(answered.failure)
         deliver(answered)
@@ -475,9 +488,9 @@ class AqlSurface:
 
 
 def _token(arguments: Arguments, request: OperationRequest) -> str | AqlFailure | None:
-    """Return the confirmation token of a request, a failure if there are two that differ, or None.
+    """Return the confirmation token of a request, None if it has none, or a failure if it has two different ones.
 
-    A client may send it as the parameter `confirmation_token` or as `_confirmation` beside the parameters.
+    A client may send the token as the parameter `confirmation_token` or as `_confirmation` beside the parameters.
     """
     tokens = []
     if request.confirmation is not None:
@@ -516,7 +529,8 @@ INTRODUCTION: Final = (
 class AqlLists:
     """The lists, the introduction and the answers to unreadable messages of one AQL surface.
 
-    Its tools are the endpoints; its prompts and resources are those of the flat namespace (`fronts.lists.ListCache`).
+    Its tools are the endpoint tools. Its prompts and resources are those of the flat namespace
+    (`fronts.lists.ListCache`).
     """
 
     unchanging = frozenset({"tools"})

@@ -1,1 +1,1 @@
-"""Credentials towards servers: OAuth tokens and their renewal, consents, secret references."""
+"""Credentials for MCP servers: OAuth tokens and their renewal, consents, and secret references."""

@@ -1,4 +1,4 @@
-"""The operator API about what servers are given: secrets, and consents of people to OAuth tokens."""
+"""The operator API for the credentials of servers: secrets, and consents of people to OAuth tokens."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -10,20 +10,20 @@ SecretKind = Literal["secret", "token", "client"]
 
 
 class Secret(Struct, frozen=True, kw_only=True):
-    """The name of something that is stored."""
+    """Kind and name of a stored secret, token or client registration, without its value."""
 
     kind: Annotated[SecretKind, Meta(description="Set by a person, a token for a server, or a client registration.")]
     name: Annotated[str, Meta(description="Its name.")]
 
 
 class Secrets(Struct, frozen=True, kw_only=True):
-    """The names of everything that is stored."""
+    """Kinds and names of all stored secrets, tokens and client registrations."""
 
     secrets: Annotated[tuple[Secret, ...], Meta(description="By kind and name.")]
 
 
 class StoredSecret(Struct, frozen=True, kw_only=True):
-    """A secret that was set."""
+    """Result of storing a secret."""
 
     name: Annotated[str, Meta(description="Its name.")]
     state: Annotated[
@@ -34,13 +34,13 @@ class StoredSecret(Struct, frozen=True, kw_only=True):
 
 
 class RemovedSecret(Struct, frozen=True, kw_only=True):
-    """A secret that is forgotten."""
+    """Result of removing a secret, a token or a client registration."""
 
     removed: Annotated[Secret, Meta(description="Which one.")]
 
 
 class Consent(Struct, frozen=True, kw_only=True):
-    """The page on which a person agrees to a token for a server."""
+    """A web page on which a person can agree that the node gets a token for a server."""
 
     segment: Annotated[str, Meta(description="For which link.")]
     url: Annotated[str, Meta(description="The page.")]
@@ -53,7 +53,7 @@ SECRET_NAME_CHARS_MAX: Final = 80
 
 
 class SetSecret(RequestBody, frozen=True, kw_only=True):
-    """A secret to be kept."""
+    """Request to store a secret."""
 
     name: Annotated[str, Meta(description="Its name.", min_length=1, max_length=SECRET_NAME_CHARS_MAX)]
     value: Annotated[str, Meta(description="Its value, which is never shown again.", min_length=1)]

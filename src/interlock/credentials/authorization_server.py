@@ -53,7 +53,7 @@ _JSON: Final = b"content-type: application/json\r\naccept: application/json\r\n"
 
 
 class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Resource and authorization server from which tokens for a server come."""
+    """The resource and the authorization server to request tokens from, for one MCP server."""
 
     resource: str
     server: AuthorizationServer
@@ -64,7 +64,7 @@ class AuthorizationServers:
     """Client of the authorization servers of one MCP server."""
 
     def __init__(self, url: str, issuer: str | None, clock: Clock, egress: tuple[str, ...] | None = None) -> None:
-        """Create the client. `egress` are the hosts that may be asked; None allows any host."""
+        """Create the client. `egress` lists the hosts that it may connect to; None allows any host."""
         self._url = url
         self._egress = egress
         self._pinned = issuer
@@ -80,8 +80,9 @@ class AuthorizationServers:
     # Discovery
 
     async def find(self, challenge: Challenge, *, prefer: str | None = None) -> TokenSource:
-        """Find the authorization server of a server. `prefer` is the issuer that we use already, if the server lists
-        several.
+        """Find the authorization server of the MCP server.
+
+        If the MCP server lists several issuers, `prefer` is chosen: the issuer that the node already uses.
         """
         if not is_protected(self._url):
             raise Unobtainable("it wants a token, and its url is plain http beyond this machine: use https")
@@ -124,7 +125,10 @@ class AuthorizationServers:
         raise Unobtainable(f"its authorization server {printable(issuer)} cannot be used: {trouble}", passing=passing)
 
     async def _resource(self, challenge: Challenge) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """Return the resource identifier, its issuers and its scopes. Without issuers, nothing was found."""
+        """Return the resource identifier, its issuers and its scopes.
+
+        The issuers are empty if no metadata was found.
+        """
         named = challenge.resource_metadata
         for url in (named,) if named is not None else resource_metadata_urls(self._url):
             try:
@@ -141,7 +145,9 @@ class AuthorizationServers:
     # Registration and tokens
 
     async def register(self, server: AuthorizationServer, redirect_uri: str, name: str) -> Client:
-        """Register the node (RFC 7591). Raise Unobtainable if the authorization server does not offer that."""
+        """Register the node as a client (RFC 7591). Raise Unobtainable if the authorization server offers no
+        registration.
+        """
         method = find_method_to_register(server.token_endpoint_auth_methods_supported)
         if server.registration_endpoint is None or method is None:
             raise Unobtainable(
@@ -165,7 +171,9 @@ class AuthorizationServers:
     async def request(
         self, server: AuthorizationServer, client: Client, form: Mapping[str, str], assertion: str | None
     ) -> IssuedTokens:
-        """Request a token. Raise TokenRefused if the server says no, and Unobtainable if it gives no usable answer."""
+        """Request a token. Raise TokenRefused if the server refuses it, and Unobtainable if the answer is not
+        usable.
+        """
         headers, body = token_request(form, client, assertion)
         try:
             response = await (await self._fetcher_for(server.token_endpoint)).exchange(
@@ -186,7 +194,7 @@ class AuthorizationServers:
         return await (await self._fetcher_for(url)).get(url)
 
     async def _fetcher_for(self, url: str) -> Fetcher:
-        """Return the fetcher for this URL. Raise Unobtainable if egress rules forbid it."""
+        """Return the fetcher for a URL. Raise Unobtainable if the egress rules forbid its host."""
         if self._egress is not None:
             try:
                 parts = urlsplit(url)
@@ -201,10 +209,10 @@ class AuthorizationServers:
 
 
 def printable(text: str) -> str:
-    """Make the words of a peer fit for one line of a log or a terminal."""
+    """Return a peer's text in a form that fits on one line of a log or a terminal."""
     return "".join(character if character.isprintable() else "?" for character in text[:PEER_TEXT_CHARS_MAX])
 
 
 def union(*parts: Sequence[str]) -> tuple[str, ...]:
-    """Return all items once, in the order in which they first occur."""
+    """Return the distinct items of all sequences, in the order in which they first occur."""
     return tuple(dict.fromkeys(item for part in parts for item in part))

@@ -1,4 +1,4 @@
-"""What servers are given: OAuth tokens and secrets."""
+"""The capability that manages credentials for servers: OAuth tokens and secrets."""
 
 from interlock.core.capability import Capability, Command
 

@@ -196,7 +196,10 @@ def adopt(
 
 
 def offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":
-    """Open the store itself if no node runs on this data folder. The store of another node cannot be reached."""
+    """Open the store of the node directly if no node runs on this data folder. Otherwise raise `away`.
+
+    The store of a node on another machine cannot be opened.
+    """
     if invocation.remote_url is not None or away.code != "not_running":
         raise away
     from interlock.cli.client.offline import OfflineNode

@@ -28,7 +28,10 @@ Key = EllipticCurvePrivateKey | Ed25519PrivateKey | RSAPrivateKey
 
 
 def client_assertion(path: Path, client: Client, accepted: tuple[str, ...] | None, now: float) -> str:
-    """Sign a client assertion. The key is read each time, because it may have been replaced. Raise Unobtainable."""
+    """Return a signed client assertion. Raise Unobtainable if the key cannot be used.
+
+    The key file is read each time, because it may have been replaced.
+    """
     key = _load_key(path)
     supported: tuple[AssertionAlgorithm, ...]
     match key:

@@ -36,7 +36,9 @@ T = TypeVar("T")
 
 
 class TokenGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored token for one server, of one user or of the node itself. Only its origin and its scopes are shown."""
+    """A stored token for one server, issued to the node or to one user. Operators see only where it came from and its
+    scopes.
+    """
 
     # The only server to which the token is ever sent.
     server: str
@@ -53,22 +55,23 @@ class TokenGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ClientBinding(msgspec.Struct, frozen=True):
-    """A client of the configuration, and the issuer it was first used with (MCP, Authorization Server Binding)."""
+    """Binding of a configured client to the issuer with which it was first used (MCP, Authorization Server Binding)."""
 
     client_id: str
     issuer: str
 
 
 class TokenStore:
-    """Store of tokens and registrations. An entry that cannot be read counts as absent."""
+    """Store of tokens and client registrations. An entry that cannot be read counts as absent."""
 
     def __init__(self, secrets: SealedSecrets, clock: Clock) -> None:
         self._secrets = secrets
         self._clock = clock
 
     async def find_grant(self, segment: str, principal: str, server: str) -> TokenGrant | None:
-        """Return the stored token of a server. Return None if it was issued for another server, because the URL of a
-        segment may have changed.
+        """Return the stored token for a server, or None if there is none.
+
+        A token that was issued for another server is not returned, because the URL of a segment may have changed.
         """
         name = grant_name(segment, principal)
         data = await self._secrets.get("token", name, self._clock.wall())
@@ -86,7 +89,7 @@ class TokenStore:
         await self._secrets.remove("token", grant_name(segment, principal))
 
     async def find_client(self, issuer: str) -> Client | None:
-        """Return our registration at an issuer as long as it is valid, or None."""
+        """Return the node's registration at an issuer, or None if there is none or it has expired."""
         client = _read(await self._secrets.get("client", issuer, self._clock.wall()), Client)
         if client is None or client.issuer != issuer:
             return None
@@ -99,9 +102,7 @@ class TokenStore:
         await self._secrets.remove("client", issuer)
 
     async def bound_issuer(self, segment: str, client_id: str, issuer: str) -> str:
-        """Return the issuer that a client of the configuration belongs to. The first use binds it to the given
-        issuer.
-        """
+        """Return the issuer to which a configured client is bound. On first use, bind it to `issuer`."""
         name = f"{segment} in the configuration"  # no issuer has blanks
         bound = _read(await self._secrets.get("client", name, self._clock.wall()), _ClientBinding)
         if bound is None or bound.client_id != client_id:
@@ -123,7 +124,10 @@ def _read(data: bytes | None, shape: type[T]) -> T | None:
 
 
 class ClientIdentity:
-    """Name and URLs under which authorization servers know the node. The URLs are known once its sockets are bound."""
+    """The name and the URLs under which authorization servers know the node.
+
+    The URLs are available once the node's sockets are bound.
+    """
 
     def __init__(self, name: str, addresses: Addresses) -> None:
         self.name = name
@@ -131,7 +135,7 @@ class ClientIdentity:
 
     @property
     def callback(self) -> str | None:
-        """Return the URL to which a browser returns, or None."""
+        """Return the URL to which the browser returns after a consent, or None if there is none."""
         return self._addresses.operator.rstrip("/") + CALLBACK_PATH if self._addresses.is_bound else None
 
     @property
@@ -140,7 +144,9 @@ class ClientIdentity:
 
     @property
     def document(self) -> str | None:
-        """Return the URL of the document about this node, if it is public (Client ID Metadata Document 3)."""
+        """Return the URL of the document that describes this node as a client, or None if it is not public (Client ID
+        Metadata Document 3).
+        """
         url = self.document_url
         is_public = self._addresses.is_bound and url.startswith("https:") and not is_loopback_url(url)
         return url if is_public else None
@@ -148,14 +154,14 @@ class ClientIdentity:
 
 @dataclass(eq=False)
 class Clients:
-    """Chooser of the client that the node is to an authorization server."""
+    """Chooses the client identity that the node uses at an authorization server."""
 
     records: TokenStore
     identity: ClientIdentity
     reveal: SecretResolver
 
     def redirect_uri(self) -> str:
-        """Return the URL to which a person comes back. Raise Unobtainable if there is none that is safe."""
+        """Return the URL to which a person's browser returns. Raise Unobtainable if the node has no safe URL."""
         callback = self.identity.callback
         if callback is None:
             raise Unobtainable(
@@ -168,8 +174,9 @@ class Clients:
     async def find(
         self, segment: str, plan: OAuthPlan, server: AuthorizationServer, authority: AuthorizationServers
     ) -> Client:
-        """Return the client that this node is to a server, and register it if necessary. Raise Unobtainable or
-        StoreError.
+        """Return the client that the node is at an authorization server, and register it if necessary.
+
+        Raise Unobtainable if there is no way to become a client, or StoreError.
         """
         if plan.client_id is not None:
             # Unless the configuration names the issuer, the first one that was used stays the only one: a server that
@@ -193,7 +200,10 @@ class Clients:
         return client
 
     async def of_grant(self, plan: OAuthPlan, grant: TokenGrant, server: AuthorizationServer) -> Client:
-        """Return the client that a token was issued to, which alone may renew it. Raise TokenRefused if it is gone."""
+        """Return the client to which a token was issued. Only this client may renew the token.
+
+        Raise TokenRefused if it no longer exists.
+        """
         if plan.client_id is not None:
             if plan.client_id != grant.client_id:
                 raise TokenRefused("the client_id in 'auth' is another one now")
@@ -206,7 +216,7 @@ class Clients:
         return client
 
     async def _authenticate_configured(self, plan: OAuthPlan, client_id: str, server: AuthorizationServer) -> Client:
-        """Return the client of the configuration with the authentication method that the server supports."""
+        """Return the configured client with an authentication method that the server supports."""
         supported = server.token_endpoint_auth_methods_supported
         method: Method | None = find_auth_method(
             supported, secret=plan.client_secret is not None, key=plan.private_key is not None

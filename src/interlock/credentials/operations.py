@@ -1,4 +1,4 @@
-"""Operations on secrets, which are never shown, and on consents to OAuth tokens. Each change is recorded."""
+"""Operations on secrets, whose values are never shown, and on consents to OAuth tokens. Each change is recorded."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class SecretOperations:
     async def set(self, body: SetSecret, by: str) -> StoredSecret:
         """Store a secret and restart the servers that refer to it. Raise Refused or StoreError.
 
-        With `unless_kept` a secret that exists already stays; `state` then says whether it is new, same or differs.
+        With `unless_kept`, an existing secret is not replaced; `state` in the result is then new, same or differs.
         """
         state: Literal["new", "same", "differs"] | UnsetType = UNSET
         try:
@@ -74,7 +74,7 @@ class SecretOperations:
 
     @handles(REMOVE_SECRET)
     async def remove(self, kind: str, name: str, by: str) -> RemovedSecret:
-        """Remove a secret, a token for a server or a client registration. Raises NotFound, Refused, StoreError."""
+        """Remove a secret, a token for a server, or a client registration. Raise NotFound, Refused or StoreError."""
         checked: Kind | None = next((candidate for candidate in KINDS if candidate == kind), None)
         if checked is None:
             raise Refused("unknown_path", "the operator endpoint has no such path", status=404)
@@ -90,7 +90,7 @@ class SecretOperations:
         await self.recorder.append_now(secret_line(event, kind, name, by, self.clock.wall()))
 
     async def _forget_token(self, name: str) -> None:
-        """Stop using a token that was removed from the store."""
+        """Make the token's holder stop using a token that was removed from the store."""
         segment, _, principal = name.partition(" ")
         keeper = self.keepers.get(segment)
         if keeper is None or keeper.holder is None:
@@ -103,7 +103,10 @@ class SecretOperations:
         await keeper.restart()
 
     async def _restart_users_of(self, slug: str) -> tuple[str, ...]:
-        """Restart the servers whose configuration or driver refers to a secret. Return their names."""
+        """Restart the servers whose configuration or driver refers to a secret.
+
+        Return the segments of these servers.
+        """
         users = [
             keeper
             for keeper in self.keepers.values()
@@ -120,7 +123,7 @@ class SecretOperations:
 
 @dataclass(eq=False)
 class ConsentOperations:
-    """Operations on the consent of a person to a token for a server: the page, and the return from it."""
+    """Operations on the consents of people to tokens for servers: the page of the consent, and the return from it."""
 
     keepers: Keepers
     credentials: CredentialService
@@ -130,7 +133,7 @@ class ConsentOperations:
 
     @handles(AUTHORIZE_LINK)
     async def authorize(self, segment: str) -> Consent:
-        """Return the page on which a person agrees to a token for this server. Raises NotFound, Refused."""
+        """Return the page on which a person can agree to a token for this server. Raise NotFound or Refused."""
         holder = find_keeper(self.keepers, segment).holder
         if holder is None:
             raise Refused("no_oauth", f"{segment} is reached without OAuth", {"segment": segment})
@@ -149,9 +152,9 @@ class ConsentOperations:
 
     @handles(TAKE_OAUTH_RETURN)
     async def take_return(self, parameters: list[tuple[str, str]]) -> ConsentPage:
-        """Finish a consent with the parameters that a browser brought back. Return the page to show.
+        """Finish a consent with the parameters of the browser that returns. Return the page to show.
 
-        The state in the parameters is the only credential.
+        The request needs no other credential than the `state` in the parameters.
         """
         page, pending = await self.credentials.consents.finish(parameters)
         if pending is not None:

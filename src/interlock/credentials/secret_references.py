@@ -1,7 +1,7 @@
-"""The resolver of `${secrets.NAME}` in configuration, and the errors of credentials that cannot be obtained.
+"""The resolver of `${secrets.NAME}` in configuration, and the exceptions for credentials that cannot be obtained.
 
-Text of the configuration refers to secrets by name. The resolver replaces the references right before the text is used,
-to start a process or to connect, so that a changed secret needs no restart and no plain text is kept in memory.
+Configuration values refer to secrets by name. The resolver replaces the references immediately before a value is used
+to start a process or to connect. Therefore a changed secret needs no restart, and no plain text is kept in memory.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ class Unobtainable(Exception):
 
 
 class NoOAuth(Unobtainable):
-    """The server refuses the credential and names no authorization server that could give a token."""
+    """Exception for a server that refuses the credential and names no authorization server that could issue a token."""
 
 
 class TokenRefused(Unobtainable):
-    """The authorization server refused to give a token."""
+    """Exception for an authorization server that refuses to issue a token. `code` is its error code."""
 
     def __init__(self, code: str) -> None:
         super().__init__(f"its authorization server refuses us a token: {code}")
@@ -55,21 +55,22 @@ def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str,
 
 
 class SecretResolver:
-    """Resolver of references to the secrets that operators set."""
+    """Replaces references to secrets by the values that operators stored."""
 
     def __init__(self, secrets: SealedSecrets, clock: Clock) -> None:
         self._secrets = secrets
         self._clock = clock
 
     async def begin(self) -> None:
-        """Prepare for a start or a connection that needs secrets. Raise Unobtainable or StoreError.
+        """Prepare for a process start or a connection that needs secrets. Raise Unobtainable or StoreError.
 
-        Here this does nothing; the resolver of a driver checks that the driver may use its secrets.
+        This class does nothing here; the resolver of a driver checks that the driver may use its secrets.
         """
 
     async def text(self, text: str) -> str:
-        """Replace the references in a text by their secrets. Raise Unobtainable if a secret is not set, or
-        StoreError.
+        """Return a text with its references replaced by secrets.
+
+        Raise Unobtainable if a secret does not exist, or StoreError if the store cannot be read.
         """
         pieces: list[str] = []
         end = 0
@@ -79,12 +80,13 @@ class SecretResolver:
         return "".join((*pieces, text[end:]))
 
     async def table(self, table: Mapping[str, str]) -> dict[str, str]:
-        """Replace the references in the values of a table. Raise Unobtainable or StoreError."""
+        """Return a table with the references in its values replaced by secrets. Raise Unobtainable or StoreError."""
         return {name: await self.text(text) for name, text in table.items()}
 
     async def headers(self, table: Mapping[str, str]) -> dict[str, str]:
-        """Replace the references in header values by their secrets. Raise Unobtainable if a value cannot be in a
-        header.
+        """Return headers with the references in their values replaced by secrets.
+
+        Raise Unobtainable if a value is not allowed in a header.
         """
         resolved = await self.table(table)
         for name, value in resolved.items():
@@ -102,5 +104,5 @@ class SecretResolver:
 
 
 def secrets_named(*texts: str) -> frozenset[str]:
-    """Return the slugs of the secrets that these texts refer to."""
+    """Return the slugs of the secrets to which these texts refer."""
     return frozenset(secret_slug(reference[1]) for text in texts for reference in SECRET_REFERENCE.finditer(text))

@@ -1,7 +1,7 @@
-"""Credentials towards servers: secrets, tokens, consents, and the node as an OAuth client.
+"""The credential service of a node: secrets, tokens, consents, and the node as an OAuth client.
 
-The node makes one service, and links get their token holders from it. secrets.db is not created, and `cryptography` not
-imported, before the first secret is stored.
+A node has one service, from which links get their token holders. Until the first secret is stored, secrets.db is not
+created and `cryptography` is not imported.
 """
 
 import hmac
@@ -21,7 +21,7 @@ from interlock.store.sqlite.secrets import KINDS, Kind, SealedSecrets
 
 
 def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
-    """Return the secrets that a server's configuration refers to."""
+    """Return the slugs of the secrets to which a server's configuration refers."""
     match plan.reach:
         case Spawn():
             return secrets_named(*plan.reach.command, *plan.reach.env.values())
@@ -32,11 +32,13 @@ def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
 
 
 class BadSecretName(ValueError):
-    """The name of a secret is not a slug. References write slugs like environment variables (`${secrets.MY_TOKEN}`)."""
+    """Exception for the name of a secret that is not a slug. References write the slug in capitals
+    (`${secrets.MY_TOKEN}`).
+    """
 
 
 class CredentialService:
-    """Secrets, tokens and consents of the node."""
+    """The secrets, tokens and consents of a node."""
 
     def __init__(self, data: Path, clock: Clock, node_name: str, addresses: Addresses) -> None:
         self._clock = clock
@@ -55,15 +57,18 @@ class CredentialService:
         await self.secrets.close()
 
     def documents(self) -> dict[str, bytes]:
-        """Return the public document about this node, by path. The listeners must be bound, so that URLs are known."""
+        """Return the public documents about this node, by path. The listeners must be bound before, so that URLs are
+        known.
+        """
         identity = self._identity
         callback = identity.callback or ""
         metadata = client_metadata(callback, identity.name, "none", native=is_loopback_url(callback))
         return {DOCUMENT_PATH: client_document(identity.document_url, metadata)}
 
     def holder(self, segment: str, dial: Dial, revealer: SecretResolver | None = None) -> TokenHolder | None:
-        """Return the token holder of a server, or None if its credential is in the configuration. `revealer`
-        resolves the server's own secrets.
+        """Return the token holder of a server, or None if the configuration contains the server's credential.
+
+        `revealer` resolves the secrets of this server.
         """
         if any(name.lower() == "authorization" for name in dial.headers):
             return None
@@ -76,13 +81,16 @@ class CredentialService:
         return TokenHolder(services, segment, dial)
 
     def holder_for(self, node_own: TokenHolder, dial: Dial, principal: str) -> TokenHolder:
-        """Return the holder of a user's own token, beside the token of the node."""
+        """Return the holder of a user's token for a server.
+
+        `node_own` holds the token of the node for the same server.
+        """
         return TokenHolder(self._services, node_own.segment, dial, principal=principal, node_own=node_own)
 
     # Secrets by name
 
     async def secret_names(self) -> list[tuple[Kind, str]]:
-        """Return the kind and name of everything that is stored: secrets, tokens and registrations."""
+        """Return kind and name of all stored secrets, tokens and client registrations."""
         now = self._clock.wall()
         return [(kind, name) for kind in KINDS for name in await self.secrets.names(kind, now)]
 
@@ -92,8 +100,9 @@ class CredentialService:
         await self.secrets.put("secret", name, value.encode(), self._clock.wall())
 
     async def keep_secret(self, name: str, value: str) -> Literal["new", "same", "differs"]:
-        """Store a secret unless one of that name exists. Return whether it is new, the same, or differs from the
-        stored one.
+        """Store a secret unless one with this name exists.
+
+        Return "new" if it was stored, "same" if the stored value is equal, or "differs" if it is not.
         """
         before = await self.secrets.get("secret", name, self._clock.wall())
         if before is not None:

@@ -1,8 +1,8 @@
 """Construction of the node's store from the configuration.
 
-With the backend sqlite the store is a file in the data folder, and there is one node. With other backends, replicas of
-the node share servers. The secret for these servers is read for every connection, so that a changed one needs no
-restart.
+With the backend sqlite, the store is a file in the data folder, for a single node. With other backends, the store is on
+servers that the replicas of the node share. The secret for these servers is read for every connection, so that a
+changed secret needs no restart.
 """
 
 from pathlib import Path
@@ -26,20 +26,21 @@ ALL_NODES: Final = " "
 
 
 def build_shared_store(plan: Plan, data: Path, clock: Clock | None = None) -> Store:
-    """Construct the store of the node, which its replicas share."""
+    """Construct the store of a node, which the node shares with its replicas."""
     return build_store(plan.store.backend, data, _find_shared_place(plan, data, clock or Clock()))
 
 
 def build_names_log(plan: Plan, data: Path, clock: Clock | None = None) -> NamesLog:
-    """Construct the log of the names registry, beside the store of the node."""
+    """Construct the log of the names registry, which is stored beside the node's store."""
     place = _find_shared_place(plan, data, clock or Clock())
     names_log: NamesLog = load_class(BACKENDS[plan.store.backend].names_log)(data if place is None else place)
     return names_log
 
 
 def find_tree_store(plan: Plan, clock: Clock) -> Store | None:
-    """Return the store that all aggregators of a tree share: a folder, or the servers of the store. Return None if
-    there is none.
+    """Return the store that all aggregators of a tree share, or None if there is none.
+
+    It is in a folder, or on the servers of the node's store.
     """
     if plan.store.shared is not None:
         return build_store("sqlite", plan.store.shared)
@@ -48,7 +49,7 @@ def find_tree_store(plan: Plan, clock: Clock) -> Store | None:
 
 
 async def find_store_problem(plan: Plan, data: Path) -> str | None:
-    """Return why the servers of the store do not accept this node, or None. Nothing is written."""
+    """Return why the servers of the store do not accept this node, or None if they do. Nothing is written."""
     place = _find_shared_place(plan, data, Clock())
     if place is None:
         return None

@@ -1,13 +1,11 @@
-"""One token for one server: it is acquired, stored, and renewed before it expires.
+"""The life cycle of one token for one server: it is acquired, stored, and renewed before it expires.
 
 A `TokenHolder` holds the token of the node for a server, or that of one user. `line` is the Authorization header, ready
 to be sent. Subscribers are called when it changes. Nothing here is on the path of a call:
 
-- `ready` loads the stored token when a link starts.
-- `refused` is called when the server answered 401 or 403. It gets another token, or returns a `Denied` that says why
-  there is none.
-- A timer renews the token before it expires.
-- `consent` returns the page for a person when only a person can help.
+- `ready` loads the stored token when a link starts. - `refused` is called when the server answered 401 or 403. It gets
+another token, or returns a `Denied` that says why there is none. - A timer renews the token before it expires. -
+`consent` returns the page for a person when only a person can help.
 
 `Consents` keeps the consents that were requested, and handles the browser that comes back (OAuth 2.1 4.1). The state in
 the URL is 256 random bits, valid once and for a limited time, and known only to the person who got the URL. A browser's
@@ -63,7 +61,7 @@ STATE_BYTES: Final = 32
 
 
 class RequestedConsent(msgspec.Struct, frozen=True, kw_only=True):
-    """Consent that a person is asked for, with the URL of its page."""
+    """A consent that a person is asked for, with the URL of its page."""
 
     # Identifies the consent in messages and logs. The state is secret.
     id: str
@@ -74,7 +72,7 @@ class RequestedConsent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Consent that was requested and not yet given, with what is needed to redeem the authorization code."""
+    """A consent that was requested but not given yet, with what is needed to redeem its authorization code."""
 
     requester: "TokenHolder"
     source: TokenSource
@@ -85,7 +83,7 @@ class PendingConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class ConsentPage(msgspec.Struct, frozen=True):
-    """Page for the person who returns from the authorization server."""
+    """The page shown to a person who returns from the authorization server."""
 
     status: int
     title: str
@@ -103,7 +101,7 @@ _ELSEWHERE: Final = ConsentPage(
 
 
 class Consents:
-    """Pending consents of all token holders. A holder has at most one."""
+    """The pending consents of all token holders. A holder has at most one."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -114,8 +112,9 @@ class Consents:
     def ask(
         self, requester: "TokenHolder", source: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
     ) -> RequestedConsent:
-        """Return the consent with the page to visit. Repeated identical requests get the same page. Raise
-        Unobtainable.
+        """Request a consent and return it with the URL of its page. Identical requests get the same page.
+
+        Raise Unobtainable if the authorization server offers no page for consents or does not support PKCE.
         """
         server = source.server
         if server.authorization_endpoint is None:
@@ -159,7 +158,10 @@ class Consents:
         return consent
 
     async def finish(self, parameters: Sequence[tuple[str, str]]) -> tuple[ConsentPage, PendingConsent | None]:
-        """Return the page to show, and the consent if there is a token now."""
+        """Finish the consent to which the parameters belong.
+
+        Return the page to show, and the consent if the node now has a token, otherwise None.
+        """
         answer = read_callback_untrusted(parameters)
         pending = self._pending.get(_hash(answer.state)) if answer is not None else None
         if answer is None or pending is None:
@@ -185,7 +187,7 @@ class Consents:
         return ConsentPage(200, "Done", f"{requester.title} can be used now. You may close this page."), pending
 
     def forget(self, requester: "TokenHolder") -> None:
-        """Make the pending page of a holder invalid."""
+        """Invalidate the pending page of a holder."""
         self._pending.pop(self._hashes.pop(requester, b""), None)
 
 
@@ -210,7 +212,10 @@ _JUST_GIVEN: Final = "its authorization server has just given us"
 
 
 class Denied(msgspec.Struct, frozen=True, kw_only=True):
-    """Reason why there is no token that the server would accept. `consent`: a person could agree to one."""
+    """The reason why the node has no token that the server accepts.
+
+    `consent` is true if a person could agree to one.
+    """
 
     reason: str
     retry_s: float
@@ -229,7 +234,7 @@ class TokenServices(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class TokenHolder:
-    """Token of the node, or of one user, for one server."""
+    """A holder of the token for one server. The token belongs to the node or to one user."""
 
     def __init__(
         self,
@@ -240,8 +245,9 @@ class TokenHolder:
         principal: str = "",
         node_own: "TokenHolder | None" = None,
     ) -> None:
-        """Create a holder. `node_own` holds the node's own token for the server if this is the holder of a user's
-        token.
+        """Create a holder.
+
+        For the token of a user, `node_own` is the holder of the node's token for the same server.
         """
         self.segment = segment
         self.principal = principal
@@ -281,7 +287,7 @@ class TokenHolder:
 
     @property
     def has_token(self) -> bool:
-        """Return whether there is a token that may still be valid."""
+        """Return whether the holder has a token that may still be valid."""
         return self._grant is not None and not self.waits_for_consent
 
     def subscribe(self, on_line: Callable[[], None]) -> None:
@@ -303,8 +309,9 @@ class TokenHolder:
             await self._authority.close()
 
     async def ready(self) -> None:
-        """Load the stored token, and renew it if it has expired. Failures are only logged: a server that needs a
-        token refuses the request, and `refused` handles that.
+        """Load the stored token, and renew it if it has expired.
+
+        Failures are only logged: if the server needs a token it refuses the request, and `refused` handles that.
         """
         async with self._lock:
             if not self._loaded:
@@ -320,15 +327,17 @@ class TokenHolder:
                 await self._try_to_renew()
 
     async def forget(self) -> None:
-        """Forget the token, because it was removed."""
+        """Stop using the token, because it was removed from the store."""
         async with self._lock:
             await self._forget()
 
     # The server refuses
 
     async def refused(self, status: int, challenge: Challenge, *, sent_at: float) -> Denied | None:
-        """Handle a request that the server refused. Return None if there is another token now. `sent_at` is when the
-        refused request was made, by our own clock.
+        """Handle a request that the server refused, and try to get another token.
+
+        Return None if there is another token now, otherwise the reason. `sent_at` is the time of the refused request,
+        by the node's clock.
         """
         async with self._lock:
             if self._given_at > sent_at:
@@ -346,7 +355,7 @@ class TokenHolder:
                 return Denied(reason=str(error), retry_s=DENIED_RETRY_S)
 
     async def _handle_unauthorized(self, challenge: Challenge) -> Denied | None:
-        """Replace a refused token: with client credentials, with the refresh token, or with a person's consent."""
+        """Replace a refused token, by client credentials, the refresh token or a person's consent."""
         before, self._challenge = self._grant, challenge
         source = await self._authority.find(challenge, prefer=before.issuer if before is not None else None)
         self._source = source
@@ -377,7 +386,7 @@ class TokenHolder:
         return self._needs_consent()
 
     async def _handle_forbidden(self, challenge: Challenge) -> Denied | None:
-        """Request a token with the scopes that the server misses (MCP, Step-Up Authorization Flow)."""
+        """Request a token with the scopes that the server demands (MCP, Step-Up Authorization Flow)."""
         grant = self._grant
         if challenge.error != INSUFFICIENT_SCOPE or not challenge.scope or grant is None:
             reason = f"it refuses this to us (HTTP 403); {self._look_at_headers()}"
@@ -412,8 +421,10 @@ class TokenHolder:
     # A person agrees
 
     async def consent(self, *, by_operator: bool = False) -> RequestedConsent:
-        """Return the consent to ask a person for. An operator who asks starts over: the authorization server is
-        looked for again, and more scopes may be requested again. Raise Unobtainable or StoreError.
+        """Return the consent to ask a person for. Raise Unobtainable or StoreError.
+
+        If an operator asks, the process starts over: the authorization server is looked up again, and scopes may be
+        requested again.
         """
         async with self._lock:
             if self._plan.grant == "client_credentials":
@@ -452,7 +463,7 @@ class TokenHolder:
     # Tokens
 
     async def _acquire(self, source: TokenSource) -> None:
-        """Get a token with client credentials (OAuth 2.1 4.2): the node is its own user."""
+        """Get a token with client credentials (OAuth 2.1 4.2), without a person."""
         client = await self._services.clients.find(self.segment, self._plan, source.server, self._authority)
         token = await self._request(source.server, client, credentials_form(self._wanted, source.resource))
         await self._keep(token, client.client_id, source.server.issuer, source.resource, self._wanted)
@@ -536,12 +547,15 @@ class TokenHolder:
         return grant.refresh_token is not None or self._plan.grant == "client_credentials"
 
     def _is_expired(self, grant: TokenGrant) -> bool:
-        """Return whether a token that can be renewed has expired. Any other token is used until the server refuses."""
+        """Return whether the token has expired and can be renewed.
+
+        Other tokens are used until the server refuses them.
+        """
         is_over = grant.expires_at is not None and self._services.clock.wall() >= grant.expires_at
         return is_over and self._is_renewable(grant)
 
     def _arm(self, seconds: float | None) -> None:
-        """Renew the token after this time; None stops the timer."""
+        """Start the timer that renews the token after this many seconds. None stops the timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

@@ -1,1 +1,1 @@
-"""The fronts that receive clients: HTTP of both eras, SSE, stdio, their sessions and subscriptions."""
+"""The fronts, which receive clients: HTTP of both eras, SSE, stdio, and their sessions and subscriptions."""

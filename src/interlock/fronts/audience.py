@@ -49,7 +49,7 @@ COALESCE_S: Final = 0.05  # AX-6.3-6, our rule
 
 
 class Member(Protocol):
-    """A receiver of notifications."""
+    """A receiver of notifications: the session of a legacy client, or the listener of a modern client."""
 
     caller: Caller
 
@@ -63,16 +63,18 @@ class Member(Protocol):
         """Send a notification that exists only in the legacy era."""
 
     def on_vendor_notification(self, notification: Notification) -> None:
-        """Send a notification that no revision of MCP defines, from a server of the member's era."""
+        """Send a notification that MCP does not define. It comes from a server of the same era as the member."""
 
     def on_notice(self, notice: AxNotice) -> None:
-        """Send a notification about the tree that plain MCP does not define."""
+        """Send a notification about the tree, which MCP-AX defines and plain MCP does not."""
 
 
 Sees = Callable[[Caller, Link], bool]
 
 
 class Audience:
+    """The receivers of notifications, and the notifications that are about to be sent to them."""
+
     def __init__(self, keepers: Mapping[str, Keeper]) -> None:
         self._keepers = keepers
         self.members: set[Member] = set()
@@ -101,9 +103,9 @@ class Audience:
     async def watch(
         self, member: Member, link: Link, uri: str, requested_uri: str, declared: Raw | None = None
     ) -> Response | Refusal | None:
-        """Subscribe a member to a resource and return None, or return why the server refuses.
+        """Subscribe a member to a resource. Return None, or the server's refusal.
 
-        `requested_uri` is the URI as the client wrote it, `declared` the client's capabilities as in `Own.open`.
+        `requested_uri` is the URI as the client wrote it; `declared` are the client's capabilities, as in `Own.open`.
         """
         if member not in self.members:
             return Refusal(INVALID_REQUEST, "the client has gone")
@@ -131,7 +133,7 @@ class Audience:
         return refusal
 
     def _forget(self, member: Member, segment: str, uri: str) -> bool:
-        """Remove a member's subscription and return whether it was the last one for this resource."""
+        """Remove a member's subscription. Return whether it was the last subscription to this resource."""
         watchers = self._watching.get((segment, uri))
         if watchers is None or watchers.pop(member, None) is None or watchers:
             return False
@@ -139,7 +141,7 @@ class Audience:
         return True
 
     def unwatch(self, member: Member, link: Link, uri: str) -> None:
-        """End a subscription at the shared link and at the clients' own links."""
+        """End a member's subscription at the shared link and at the links that the client owns."""
         own = link.own.links if link.own is not None else ()
         for watched_link in (link, *own):
             self._unwatch(member, watched_link.segment, uri)
@@ -150,7 +152,7 @@ class Audience:
             keeper.subscriptions.unsubscribe(uri)
 
     def tell_updated(self, link: Link, uri: str) -> bool:
-        """Notify the subscribers of a link that reports updates itself, and return whether there are any."""
+        """Notify the subscribers of a resource whose link reports updates itself. Return whether there are any."""
         watchers = list(self._watching.get((link.segment, uri), {}).items())
         for member, requested_uri in watchers:
             if link.members is None or link.members.admits(member.caller.principal.name):
@@ -179,7 +181,9 @@ class Audience:
         self._tell_soon(self._changed, kinds)
 
     def readmit(self, may_do: Callable[[Principal], Principal]) -> None:
-        """Apply changed [[access]] rules: members whose rights changed get them now and read the lists again."""
+        """Apply changed [[access]] rules. Members whose rights changed get their new rights, and are asked to read the
+        lists again.
+        """
         for member in list(self.members):
             caller = member.caller
             principal = may_do(caller.principal)
@@ -189,16 +193,16 @@ class Audience:
                     member.on_lists_changed(kind)
 
     def metadata_changed(self, kinds: frozenset[str]) -> None:
-        """Notify parents only of changed metadata; clients would lose their prompt cache for nothing (6.3, our
-        rule).
+        """Notify only parents that metadata changed. Clients would lose their prompt cache without any benefit (6.3,
+        our rule).
         """
         self._tell_soon(self._marked, kinds)
 
     def list_announced(self, link: Link, kind: str, since: float, sees: Sees) -> None:
-        """Pass on a server's announcement that its list changed.
+        """Pass on a server's notification that its list changed.
 
-        Members that see the server are notified even if none of our lists changed, as they would be at the server
-        itself.
+        Members that see the server are notified even if none of the node's lists changed, as they would be if they were
+        connected to the server directly.
         """
         if self.members and self._told_at.get(kind, -inf) < since:
             self._begin_telling()
@@ -209,7 +213,7 @@ class Audience:
             member.on_lists_changed(kind)
 
     def _owners(self, link: Link) -> list[Member]:
-        """Return the clients that own this link."""
+        """Return the clients to which this link belongs."""
         return [
             member
             for member in self.members
@@ -254,7 +258,7 @@ class Audience:
         return min(levels, key=lambda level: LOG_RANK[level]) if levels else None
 
     def log_levels_changed(self) -> list[Heard]:
-        """Send the log levels to the servers and return what to wait for until all of them have accepted."""
+        """Send the log levels to the servers. Return the futures to wait for until all servers have accepted them."""
         level = self.wanted_log_level()
         heard = [
             keeper.log_level.set(level if keeper.link.client is None else keeper.link.client.log_level)
@@ -264,8 +268,9 @@ class Audience:
         return [pending for pending in heard if pending is not None]
 
     def log(self, link: Link, params: Raw, with_tasks: set[str]) -> None:
-        """Send a log message to the members that requested logs, unless it may belong to another principal's call or
-        task.
+        """Send a log message to the members that requested logs.
+
+        It is only counted if it may belong to the call or task of another principal.
         """
         if link.owner is not None:
             for member in self._owners(link):
@@ -283,9 +288,9 @@ class Audience:
     def vendor_notification(
         self, link: ConnectedLink, notification: Notification, with_tasks: set[str], sees: Sees
     ) -> None:
-        """Send a vendor notification to the members of the server's era that see the server.
+        """Send a vendor notification to the members of the server's era that can see the server.
 
-        A notification that is large, or that may belong to another principal's call or task, is only counted.
+        A notification that is too large, or that may belong to the call or task of another principal, is only counted.
         """
         concerned = link.waiting.principals | with_tasks
         if link.owner is not None:
@@ -309,9 +314,10 @@ class Audience:
             member.on_vendor_notification(notification)
 
     def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
-        """Pass on a question that a client's own server asks outside a call, and return whether it was handled.
+        """Pass on a request that a client's own server makes outside a call. Return whether it was passed on.
 
-        The question goes to the client's session. A question for roots goes to the user's only client that has roots.
+        It goes to the client's session. A request for roots goes to the user's client that has roots, if there is only
+        one.
         """
         capability = ASKED_OF_CLIENT.get(request.method)
         if capability is None or (capability != "roots" and link.client is None):
@@ -328,9 +334,10 @@ class Audience:
         return len(able) == 1 or capability == "roots"
 
     def elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
-        """Send the completion of an elicitation to all legacy members.
+        """Notify all legacy members that an elicitation is complete.
 
-        The id in it was created for one client; the others do not recognise it and ignore it, as MCP requires.
+        Its id was created for one client. The other clients do not recognise it and ignore the notification, as MCP
+        requires.
         """
         message = encode_notification(ELICITATION_COMPLETE.encode(), bytes(params))
         for member in list(self.members):
@@ -338,7 +345,7 @@ class Audience:
         link.noise.count_receivers(len(self.members))
 
     def page_visited(self, principal: str, elicitation: str) -> None:
-        """Notify a principal's legacy sessions that a page to which this node sent them was visited."""
+        """Notify a principal's legacy sessions that the page to which this node sent the user was visited."""
         params = encode_value({"elicitationId": elicitation})
         message = encode_notification(ELICITATION_COMPLETE.encode(), params)
         for member in list(self.members):
@@ -346,7 +353,7 @@ class Audience:
                 member.tell_legacy(message)
 
     def roots_changed(self, caller: Caller) -> None:
-        """Notify a client's own legacy servers that its roots changed; shared servers are not notified."""
+        """Notify the servers that belong to a legacy client that its roots changed. Shared servers are not notified."""
         for keeper in self._keepers.values():
             link = keeper.link
             is_own = link.owner == caller.principal.name and link.client in (None, caller)

@@ -1,9 +1,9 @@
 """The connections of one HTTP endpoint: their number, the memory they may use, and the clients behind trusted proxies.
 
 The bytes of a request that is not complete, or that waits for its turn, are counted for the endpoint and for the peer.
-Bytes of unknown senders (heads, and requests whose credential is being verified) have a limit of their own, so that
-strangers use no memory that is meant for clients. A request that arrives in one piece is never counted: short calls are
-served even while other peers hold as much as they may.
+Bytes of unknown senders (heads, and requests whose credential is being verified) have a separate limit, so that unknown
+senders cannot use the memory reserved for clients. A request that arrives in one piece is never counted: short calls
+are served even while other peers hold as much as they may.
 
 The proxies that the node trusts (node.trusted_proxies) say in headers which address and certificate a client has.
 `TrustedProxies` reads the address from the connection and the headers, or None if it is not certain. Headers of a peer
@@ -33,7 +33,7 @@ _WITH_PORT: Final = re.compile(r"(?:\[([^\]]*)\](?::\d{1,5})?|([^:]*):\d{1,5})",
 
 
 class TrustedProxies:
-    """The networks of proxies that the node trusts."""
+    """The networks whose addresses the node trusts as proxies."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
@@ -44,17 +44,17 @@ class TrustedProxies:
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> IpAddress | None:
         """Return the client of a trusted proxy: the nearest address in the chain that is not itself a trusted proxy.
 
-        A proxy writes one of the two headers and may pass the other on unchecked, so if both are present they must
-        agree. Returns None if they do not, or if there is neither.
+        Return None if the headers name no client, or if they disagree. A proxy writes one of the two headers and may
+        pass on the other unchecked, so if both are present they must agree.
         """
         chains = [chain for name in (b"forwarded", b"x-forwarded-for") if (chain := _chain(name, headers))]
         clients = {self._nearest(chain) for chain in chains}
         return clients.pop() if len(clients) == 1 else None
 
     def _nearest(self, chain: list[str]) -> IpAddress | None:
-        """Return the last address in the chain that is not a trusted proxy.
+        """Return the last address in the chain that is not a trusted proxy, or None.
 
-        The chain is read from the right: each proxy adds the address that called it, and only the last ones are
+        The chain is read from the right: each proxy appends the address of its client, and only the last addresses are
         reliable.
         """
         address = None
@@ -66,8 +66,8 @@ class TrustedProxies:
 
 
 def address_of(text: str | None) -> IpAddress | None:
-    """Return an IP address written with or without a port, or None for names and obfuscated addresses (RFC 7239 6.2,
-    6.3).
+    """Parse an IP address, ignoring an optional port. Return None for host names and obfuscated identifiers (RFC 7239
+    6.2, 6.3).
     """
     if text is None:
         return None
@@ -80,14 +80,14 @@ def address_of(text: str | None) -> IpAddress | None:
 
 
 def source_of(address: IpAddress | None) -> str:
-    """Return the address by which limits are counted; an IPv6 site counts as its /64 (RFC 6177)."""
+    """Return the key under which limits count an address. All addresses of an IPv6 site count as its /64 (RFC 6177)."""
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((address, 64), strict=False))
     return str(address)
 
 
 def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    """Return the addresses in one header, all its lines joined, the end nearest to the client first."""
+    """Return the addresses in a header, client end first. The lines of the header are joined."""
     lines = [value.decode("latin-1") for name, value in headers if name == wanted]
     if not lines:
         return []
@@ -96,7 +96,7 @@ def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
 
 
 def _forwarded_for(header: str) -> list[str]:
-    """Return the `for` of each element; an element that cannot be read names no client."""
+    """Return the `for` value of each element. An element that cannot be read gives a value that is no address."""
     chain = [""]
     at = 0
     while at < len(header):
@@ -124,9 +124,10 @@ if TYPE_CHECKING:
 def find_client_certificate(
     certificates: "Certificates | None", proxies: TrustedProxies, scope: MutableMapping[str, Any], head: Head
 ) -> ClientCertificate | Refusal | None:
-    """Return the client's certificate, why it is refused, or None if the client presented none.
+    """Return the certificate of a client, a refusal if it is not valid, or None if the client presented none.
 
-    The certificate of a proxy is not that of its client, and a header counts only if a trusted proxy wrote it.
+    The certificate of a proxy's connection is not that of its client. A header with a certificate counts only if a
+    trusted proxy wrote it.
     """
     if certificates is None:
         return None
@@ -152,14 +153,14 @@ IsShared = Callable[[IpAddress], bool]
 
 
 class ConnectionTable:
-    """The open connections of one endpoint, and the limits on what they hold."""
+    """The open connections of one endpoint, with limits on their number and on the memory that they use."""
 
     def __init__(self, *, most: int, message_bytes: int, note_refusal: NoteRefusal, is_shared: IsShared) -> None:
-        """Create an empty set of at most `most` connections.
+        """Create an empty table for at most `most` connections.
 
-        `note_refusal` is called for each request that is refused before it could be served, with the reason.
-        `is_shared` returns whether many clients may share an address, so that the address does not identify who has too
-        many connections.
+        `note_refusal` is called with the reason for each request that is refused before it is served. `is_shared`
+        returns whether many clients may share an address; the limit on connections from one address then does not
+        apply.
         """
         self.open: set[EndpointConnection] = set()
         self.note_refusal = note_refusal
@@ -173,7 +174,7 @@ class ConnectionTable:
         )
 
     def enter(self, connection: "EndpointConnection", peer: IpAddress | None) -> bool:
-        """Add a connection and return True, or return False if a limit is reached; `leave` removes it."""
+        """Add a connection and return True, or return False if a limit is reached. `leave` removes the connection."""
         if len(self.open) >= self._most:
             return False
         if peer is not None and not self._is_shared(peer):
@@ -196,13 +197,13 @@ class ConnectionTable:
                 del self._open_of[source]
 
     def sweep(self, now: float) -> None:
-        """End connections that have been slow, stuck or idle for too long."""
+        """Close connections that have been slow, stuck or idle for too long."""
         for connection in list(self.open):
             connection.sweep(now)
 
 
 class HeldBound:
-    """Limit on the bytes held at a time, for all peers together and for each peer."""
+    """A limit on the bytes of waiting requests, for all peers together and for each peer."""
 
     def __init__(self, *, of_all: int, of_peer: int) -> None:
         self._held = 0
@@ -228,7 +229,7 @@ class HeldBound:
 
 
 class HeldBytes:
-    """Bytes held for one request until they are released."""
+    """The bytes that are reserved for one request, until they are released."""
 
     __slots__ = ("_bound", "_source", "count")
 

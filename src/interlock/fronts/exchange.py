@@ -1,8 +1,8 @@
-"""One HTTP request at the public endpoint, and its answer: one body, or an event stream that ends with the answer.
+"""One HTTP request at the public endpoint and its answer, which is a single body or an event stream that ends with the
+answer.
 
-An `Exchange` is the `Sink` of the call that the request becomes. It is an event stream from the moment on that
-something is sent before the answer. It has no task of its own; if the client disconnects before the answer, `on_gone`
-is called once.
+An `Exchange` is the `Sink` of the call that the request becomes. It becomes an event stream as soon as a message is
+sent before the answer. It has no separate task. If the client disconnects before the answer, `on_gone` is called once.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,10 @@ _JSON_TYPE: Final = b"content-type: application/json\r\n"
 
 
 class Head:
-    """A request's line and headers, parsed. Shared by all requests that begin with the same bytes: never written."""
+    """The parsed request line and headers of a request.
+
+    Requests that begin with the same bytes share one object, so it must not be modified.
+    """
 
     __slots__ = (
         "caller",
@@ -79,7 +82,10 @@ class Head:
         return self.duplicate_header(ROUTING_HEADERS | mirrored)
 
     def duplicate_header(self, names: frozenset[bytes]) -> bytes | None:
-        """Return a header of `names` that was sent more than once, or None; two readers could disagree on its value."""
+        """Return a header of `names` that was sent more than once, or None.
+
+        Such a header is dangerous, because two readers may use different values of it.
+        """
         if len(self.headers) == len(self.raw_headers):
             return None
         seen = set()
@@ -91,6 +97,8 @@ class Head:
 
 
 class Exchange(msgspec.Struct, eq=False):
+    """An HTTP request and its answer. It is the sink of the call that the request becomes."""
+
     protocol: Any  # the McpProtocol it came by
     head: Head
     body: bytes
@@ -137,7 +145,9 @@ class Exchange(msgspec.Struct, eq=False):
         self.protocol.on_finished(self)
 
     def drop(self) -> None:
-        """End the request without an answer. HTTP needs an end all the same: it is a stream that carries none."""
+        """End the request without an answer, by sending an event stream without messages, because HTTP needs a
+        response.
+        """
         if not self.ended:
             if not self.streaming:
                 self.open_stream()
@@ -173,7 +183,9 @@ class Exchange(msgspec.Struct, eq=False):
             self.log = self.session.open_log(self)
 
     def send_chunk(self, data: bytes, *more: bytes) -> None:
-        """Send a chunk of the response; `more` is the rest of the chunk if joining it would be a large copy."""
+        """Send a chunk of the response. `more` is the rest of the chunk, passed separately if joining it would copy
+        much data.
+        """
         if self.ended:
             return
         self.protocol.wrote()
@@ -195,12 +207,14 @@ class Exchange(msgspec.Struct, eq=False):
                 self.log.finish()
 
     def abandon(self) -> None:
-        """Drop the connection: the client continues on another one and no longer reads here."""
+        """Close the connection, because the client continues on another connection and no longer reads from
+        this one.
+        """
         self.protocol.transport.abort()
         self.on_lost()
 
     def on_lost(self) -> None:
-        """End the exchange after its connection was lost."""
+        """End the exchange, because its connection was lost."""
         if self.ended:
             return
         self.ended = True

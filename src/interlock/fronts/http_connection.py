@@ -1,4 +1,5 @@
-"""A connection of an HTTP endpoint: uvicorn's protocol with limits of its own, and answers in order of the requests.
+"""A connection of an HTTP endpoint: uvicorn's protocol with additional limits, and with answers in the order of the
+requests.
 
 In: bytes of a peer that is not known yet. Out: complete heads to the ASGI application, and refusals. uvicorn keeps the
 parsing and the ASGI cycle; which request is answered next is decided here, because a subclass may answer some itself
@@ -37,7 +38,7 @@ Turn = tuple[Callable[[Any], None], Any, HeldBytes | None]
 
 
 class EndpointConnection(HttpToolsProtocol):
-    """A connection of an endpoint, which answers requests one after another and refuses what exceeds a limit."""
+    """A connection of an endpoint. It answers requests one after another, and refuses requests that exceed a limit."""
 
     table: ClassVar[ConnectionTable]
 
@@ -134,7 +135,7 @@ class EndpointConnection(HttpToolsProtocol):
             self._in_app = self.cycle is not None  # not for an upgrade
 
     def _takes(self) -> bool:
-        """Return whether the request is answered here and not by the application."""
+        """Return whether this class answers the request, and not the application."""
         return False
 
     def on_body(self, body: bytes) -> None:
@@ -186,7 +187,7 @@ class EndpointConnection(HttpToolsProtocol):
         super()._start_asgi_task(*asgi)
 
     def on_response_complete(self) -> None:
-        """Serve the next request after the application has answered."""
+        """Serve the next request, because the application has answered."""
         self.running = None
         self.idle_since = self.loop.time()
         if not self.transport.is_closing():
@@ -194,7 +195,7 @@ class EndpointConnection(HttpToolsProtocol):
             self._serve_next()
 
     def on_finished(self, exchange: Exchange) -> None:
-        """Serve the next request, or end the connection, after one of our exchanges was answered."""
+        """Serve the next request or close the connection, because an exchange was answered."""
         exchange.running = exchange.on_gone = None  # no circles: most exchanges must not wait for the collector
         self.exchange = None
         self.idle_since = NOW
@@ -204,7 +205,10 @@ class EndpointConnection(HttpToolsProtocol):
             self._serve_next()
 
     def _end(self) -> None:
-        """Close. A refusal stays readable: closed over unread bytes, a connection is reset (RFC 9112 9.6)."""
+        """Close the connection in such a way that the client can read a refusal.
+
+        If unread bytes were left, closing would reset the connection and the refusal could be lost (RFC 9112 9.6).
+        """
         if not self._reads_no_more or self._draining or self not in self.table.open:
             self.transport.close()
             return
@@ -219,7 +223,7 @@ class EndpointConnection(HttpToolsProtocol):
     # Refusals
 
     def refuse(self, refusal: HttpRefusal) -> None:
-        """Answer when its turn comes, read no further, and close."""
+        """Send a refusal after the earlier requests are answered, read no more data, and close the connection."""
         if self._reads_no_more:
             return
         self._reads_no_more = True
@@ -234,7 +238,7 @@ class EndpointConnection(HttpToolsProtocol):
             self.waiting.append((self._turn_away, refusal, None))
 
     def _is_taken_back(self) -> bool:
-        """Take a request back from the application and return True, or return False if it has begun to answer."""
+        """Take a request back from the application. Return False if the application has begun to answer it."""
         cycle = self.cycle
         if cycle.response_started:
             return False
@@ -272,7 +276,7 @@ class EndpointConnection(HttpToolsProtocol):
             self._await_more(len(data))
 
     def _feed(self, data: bytes) -> bytes | None:
-        """Parse `data` and return what to parse next if the parser stopped, or None."""
+        """Parse `data`. If the parser stops before the end, return the data to parse next, otherwise None."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -303,7 +307,7 @@ class EndpointConnection(HttpToolsProtocol):
         return None
 
     def _await_more(self, count: int) -> None:
-        """Count the bytes of an incomplete request and refuse it if they exceed a limit."""
+        """Count the bytes of an incomplete request, and refuse the request if they exceed a limit."""
         if self._in_head:
             self._head_bytes += count
             if self._head_bytes > HEAD_BYTES_MAX:
@@ -330,11 +334,11 @@ class EndpointConnection(HttpToolsProtocol):
         return False
 
     def _upgrade(self, rest: bytes) -> None:
-        """Refuse an upgrade; `rest` is the data that followed the request."""
+        """Refuse an upgrade. `rest` is the data that followed the request."""
         self.refuse(BAD_REQUEST)
 
     def _take_early(self, data: bytes) -> None:
-        """Abort the connection of a client that sends frames before its upgrade is answered (RFC 6455 4.1)."""
+        """Abort the connection, because the client sent frames before its upgrade was answered (RFC 6455 4.1)."""
         self.transport.abort()
 
     # Back pressure and the end
@@ -375,7 +379,7 @@ class EndpointConnection(HttpToolsProtocol):
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:
-    """Tell the application that the client disconnected, and discard its answer."""
+    """Report to the application that the client disconnected, and discard the application's answer."""
     cycle.disconnected = True
     cycle.message_event.set()
 

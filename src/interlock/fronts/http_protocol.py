@@ -1,10 +1,10 @@
-"""The HTTP protocol of the public endpoint: a connection that answers MCP's paths itself, before ASGI is entered.
+"""The HTTP protocol of the public endpoint, which answers the paths of MCP itself and passes other requests to ASGI.
 
-A tools/call costs no task, no scope and no receive/send pair this way. A head whose body has yet to come is judged
-before any more of the body is taken; everything that is not an MCP path falls through to the ASGI application.
+A tools/call therefore needs no task, no scope and no receive/send pair. If the body of a request has not arrived yet,
+its head is judged before any more of the body is read.
 
-A client on a keep-alive connection begins request after request with the same head, but for the body's length and
-trace ids. What httptools made of such a head is remembered, and a request behind a known head skips the parser.
+A client on a keep-alive connection sends many requests with the same head, except for the length of the body and trace
+ids. The result of parsing such a head is cached, and a request with a known head skips the parser.
 """
 
 import asyncio
@@ -28,7 +28,10 @@ OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 
 class McpProtocol(EndpointConnection):
-    """A connection of the public endpoint. Requests for MCP's own paths go to `endpoint` and not to ASGI."""
+    """A connection of the public endpoint.
+
+    It passes requests for the paths of MCP to `endpoint`, and others to ASGI.
+    """
 
     endpoint: ClassVar["PublicEndpoint"]
 
@@ -132,7 +135,7 @@ class McpProtocol(EndpointConnection):
             self.transport.resume_reading()
 
     def decide(self, head: Head, refusal: HttpRefusal | None) -> None:
-        """Accept the body of a head, or refuse it with `refusal`: the reply to `judge`."""
+        """Accept the body of a head, or refuse it with `refusal`. The endpoint calls this in reply to `judge`."""
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -147,13 +150,13 @@ class McpProtocol(EndpointConnection):
                 self.waiting.append((self._continue, None, None))
 
     def _continue(self, _: None) -> None:
-        """Send 100 Continue between two answers, never within one."""
+        """Send 100 Continue, between two answers and never within an answer."""
         if self._mid_message:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._serve_next()
 
     def sender(self, head: Head) -> IpAddress | None:
-        """Return the address of the client: the peer, or the client for which a trusted proxy forwards."""
+        """Return the address of the client: the peer or, if the peer is a trusted proxy, the client of the proxy."""
         client = self.endpoint.proxies.client(head.raw_headers) if self.is_proxy else None
         return client or self.peer
 
@@ -194,10 +197,10 @@ class McpProtocol(EndpointConnection):
             self._learn(data, end)
 
     def _learn(self, data: bytes, end: int) -> None:
-        """Remember the head of a request that needed no special handling by the parser.
+        """Cache the head of a request that needed no special handling by the parser.
 
-        A head is stored when it arrives for the second time: the first heads of a session, and heads with unique ids,
-        arrive only once.
+        A head is cached when it arrives for the second time, because the first heads of a session, and heads with
+        unique ids, arrive only once.
         """
         head = self._head
         if head.method != b"POST" or not head.keep or not _SPECIAL.isdisjoint(head.headers):
@@ -217,7 +220,9 @@ class McpProtocol(EndpointConnection):
     # Upgrades
 
     def _should_upgrade(self) -> bool:
-        """Return whether to upgrade to a WebSocket; only /ax and /v0/ws are, and their code is loaded on first use."""
+        """Return whether to upgrade to a WebSocket, which only /ax and /v0/ws support. Their code is loaded on first
+        use.
+        """
         return self._get_upgrade() == b"websocket" and self._path() in (b"/ax", b"/v0/ws")
 
     def _path(self) -> bytes:

@@ -83,6 +83,8 @@ EMPTY_RESULT: Final = b"{}"
 
 
 class LegacyFront:
+    """The front of legacy clients, which handles the messages of their sessions."""
+
     def __init__(
         self,
         dispatch: ClientDispatch,
@@ -103,13 +105,15 @@ class LegacyFront:
         self._tasks = BackgroundTasks()
 
     def find_unreadable_answer(self, data: bytes) -> bytes | None:
-        """Return the surface's answer to a message that cannot be read, or None if it has no special answer."""
+        """Return the answer that the surface has for a message that cannot be read, or None if it has no special
+        answer.
+        """
         return self._stock.find_unreadable_answer(data, is_modern=False)
 
     def initialize(
         self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
     ) -> ClientSession | Refusal:
-        """Open a session. The answer is `welcome`, once servers had their moment to arrive."""
+        """Open a session, or refuse it. The session's `initialize` request is answered by `welcome`."""
         params = decode_object(request.params) if request.params else None
         version = find_string(params.get("protocolVersion")) if params is not None else None
         if params is None or version is None:
@@ -133,6 +137,8 @@ class LegacyFront:
         return session
 
     def welcome(self, session: ClientSession, request: Request, sink: Sink) -> None:
+        """Answer `initialize`, after a short wait in which servers can connect."""
+
         def answer() -> None:
             view = self._dispatch.view(session.caller.key)
             result: dict[str, Any] = {
@@ -153,7 +159,7 @@ class LegacyFront:
         self._stock.when_fresh(INITIALIZE, answer)
 
     def handle(self, session: ClientSession, message: Message, sink: Sink) -> Call | None:
-        """Handle a message of an open session and return the call that began, or None.
+        """Handle a message of an open session. Return the call that it started, or None.
 
         Requests are answered through the sink.
         """
@@ -173,7 +179,7 @@ class LegacyFront:
     def request(
         self, session: ClientSession, message_id: bytes, method: str, params: dict[str, Any], sink: Sink
     ) -> Call | None:
-        """Answer a request through the sink and return the call that began, or None."""
+        """Answer a request through the sink. Return the call that it started, or None."""
         caller = session.caller
         if caller.calls is not None and message_id in caller.calls:
             fault = Refusal(INVALID_REQUEST, "this id is in use by a request under way")
@@ -246,7 +252,10 @@ class LegacyFront:
         return Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
 
     def _set_level(self, session: ClientSession, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
-        """Set the log level of a client. The answer waits until servers have it: the next call logs at it."""
+        """Set the log level of a client.
+
+        The answer is sent after the servers have accepted the level, so that the client's next call is logged at it.
+        """
         level = find_string(params.get("level"))
         if level not in LOG_RANK:
             fault = Refusal(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
@@ -306,8 +315,8 @@ def begin_batch_untrusted(
 ) -> "ClientBatch":
     """Start serving `data` as a batch and return the batch.
 
-    Raises `unreadable` if the data is no batch or the session's revision has no batches, and CodecError if the batch
-    cannot be split.
+    Raise `unreadable` if the data is not a batch or the session's revision has no batches, and CodecError if the batch
+    cannot be split into messages.
     """
     if session.version != BATCH_VERSION or not is_batch(data):
         raise unreadable
@@ -317,7 +326,7 @@ def begin_batch_untrusted(
 
 
 def serve_batch(front: LegacyFront, session: ClientSession, exchange: Exchange, unreadable: CodecError) -> None:
-    """Serve the body of an HTTP request, which is not a single message, as a batch."""
+    """Serve the body of an HTTP request as a batch, after it could not be read as a single message."""
     exchange.session = session
     try:
         batch = begin_batch_untrusted(front, session, exchange.body, unreadable, exchange)
@@ -329,7 +338,7 @@ def serve_batch(front: LegacyFront, session: ClientSession, exchange: Exchange, 
 
 
 class ClientBatch:
-    """A batch under way; `cancel` ends its calls that have not ended."""
+    """A batch that is being served. `cancel` ends its unfinished calls."""
 
     def __init__(self, front: LegacyFront, session: ClientSession, parts: list[bytes], out: Sink) -> None:
         self._front = front
@@ -357,7 +366,7 @@ class ClientBatch:
         self._end_if_done()
 
     def cancel(self, reason: str) -> None:
-        """Cancel all calls of the batch because the client disconnected."""
+        """Cancel all unfinished calls of the batch, because the client disconnected."""
         self._left.clear()
         for call in list(self._calls.values()):
             call.cancel(reason)
@@ -389,13 +398,13 @@ class ClientBatch:
     # What the answers say
 
     def on_message(self, message: bytes) -> None:
-        """Pass on a message that belongs to a request under way but is not its answer."""
+        """Pass on a message that belongs to an unfinished request but is not its answer."""
         if not self._is_over:
             self._out.emit(message)
             self._flush()
 
     def on_answered(self, answer: "_BatchSink", message: bytes) -> None:
-        """Collect an answer and continue the batch; `message` is empty if there is no answer."""
+        """Store an answer and continue with the batch. `message` is empty if there is no answer."""
         self._under_way -= 1
         self._calls.pop(answer, None)
         if message:
@@ -436,7 +445,7 @@ class ClientBatch:
 
 
 class _BatchSink:
-    """The sink of one request in a batch."""
+    """The sink of one request in a batch, which passes the answer to the batch."""
 
     __slots__ = ("_batch",)
 
@@ -457,7 +466,7 @@ class _BatchSink:
 
 
 class _Nowhere:
-    """The sink of notifications and responses, which are not answered."""
+    """The sink of notifications and responses, which get no answer."""
 
     def emit(self, message: bytes) -> None: ...
 
@@ -473,7 +482,7 @@ _NOWHERE: Final = _Nowhere()
 
 
 class SseStream:
-    """The stream of one client. It is the sink of every answer to the client."""
+    """The HTTP+SSE stream of one client, which is the sink of all answers to this client."""
 
     def __init__(
         self,
@@ -484,7 +493,7 @@ class SseStream:
         on_gone: Callable[["SseStream"], None],
         surface: str = "",
     ) -> None:
-        """Create a stream; `surface` says which surface the client gets, and why."""
+        """Create a stream. `surface` describes, for the log, which surface the client gets and why."""
         self._surface = surface
         self.id = secrets.token_urlsafe(24)
         self.exchange = exchange
@@ -506,7 +515,7 @@ class SseStream:
         pass
 
     def caller_as(self, principal: Principal) -> Caller | None:
-        """Return the client with the credential of its newest POST, or None before it has a session."""
+        """Return the client with the credential of its newest POST. Return None if it has no session yet."""
         self.principal = principal
         caller = None if self._session is None else self._session.caller
         if caller is not None and caller.principal is not principal:
@@ -514,7 +523,7 @@ class SseStream:
         return caller
 
     def receive(self, message: Request | Notification | Response) -> None:
-        """Serve a message of the client. The first one must be `initialize`."""
+        """Handle a message of the client. The first message must be `initialize`."""
         front = self._front
         if self._session is None:
             if not isinstance(message, Request) or message.method != INITIALIZE:
@@ -533,13 +542,13 @@ class SseStream:
         front.handle(self._session, message, self)
 
     def receive_batch(self, data: bytes, unreadable: CodecError) -> None:
-        """Serve a batch of the client's session. Raises CodecError."""
+        """Serve a batch in the client's session. Raise CodecError if the data is not a valid batch."""
         if self._session is None:
             raise unreadable
         begin_batch_untrusted(self._front, self._session, data, unreadable, self)
 
     def on_lost(self) -> None:
-        """Close the session, because the stream has ended."""
+        """Close the session, because its stream has ended."""
         self._on_gone(self)
         if self._session is not None:
             self._session.detach(self)

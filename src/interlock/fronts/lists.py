@@ -1,4 +1,5 @@
-"""What a front needs of a surface (a dispatcher and lists), and the lists and capabilities of the flat surface.
+"""The interfaces that a surface offers to a front (a dispatcher and lists), and the lists and capabilities of the flat
+surface.
 
 Lists are answered at once from cached bytes, or after a short wait while servers connect or are read again. If a server
 is missing from a list, the `_meta` of the list names it. A parent also learns there how many tools it is not shown. The
@@ -59,10 +60,10 @@ _PARENT_CAPABILITIES: dict[str, Any] = {
 
 
 def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool = False) -> dict[str, Any]:
-    """Return the capabilities to offer for a view.
+    """Return the capabilities that the node offers to a client with this view.
 
-    `tasks` is whether the client's revision has tasks. `upward` is for a parent, which greets once although servers may
-    be added later.
+    `tasks` is whether the client's revision has tasks. `upward` is true for a parent, which initializes only once
+    although servers may be added later.
     """
     offered: dict[str, Any] = {"tools": {"listChanged": True}}
     facts = [link.facts.capabilities for link in view.links if link.facts is not None]
@@ -92,9 +93,9 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
 
 
 def _experimental(view: View, *, modern: bool) -> dict[str, Any]:
-    """Return the experimental capabilities of the servers of the client's era.
+    """Return the experimental capabilities of the servers in a view that have the client's era.
 
-    Keys are `SEGMENT/KEY`, so that servers cannot be confused, or plain keys for a client that sees only one server.
+    Keys are `SEGMENT/KEY`, to distinguish servers, or plain keys for a client that sees only one server.
     """
     offered: dict[str, Any] = {}
     for link in view.links:
@@ -108,7 +109,9 @@ def _experimental(view: View, *, modern: bool) -> dict[str, Any]:
 
 
 def instructions(view: View, only: str | None) -> str:
-    """Return the instructions of the servers in a view, merged. `only` is set for a client of one server."""
+    """Return the merged instructions of the servers in a view. `only` is the server's segment if the client sees only
+    one.
+    """
     texts = [(link.segment, link.facts.instructions) for link in view.links if link.facts and link.facts.instructions]
     if only is not None:
         return "\n\n".join(text for _, text in texts if text)[:INSTRUCTIONS_CHARS_MAX]
@@ -122,7 +125,7 @@ def _has(raw: Raw | None, member: str) -> bool:
 
 
 class ClientDispatch(Protocol):
-    """The methods that a surface offers: the dispatcher itself, or the MCP-AQL surfaces before it."""
+    """The methods of a surface that run calls. The dispatcher and the MCP-AQL surfaces implement it."""
 
     def call_tool(self, request: ClientRequest) -> Call: ...
 
@@ -138,19 +141,23 @@ class ClientDispatch(Protocol):
 
 
 class ClientLists(Protocol):
+    """The methods of a surface that answer list requests and describe the surface to clients."""
+
     @property
     def unchanging(self) -> frozenset[str]:
-        """Return the kinds of lists that stay the same while a client is connected."""
+        """Return the kinds of lists that never change while a client is connected."""
 
     def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal: ...
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None: ...
 
     def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
-        """Return the surface's answer to a message that is not UTF-8, or None if it has no special answer."""
+        """Return the answer that the surface has for a message that is not UTF-8, or None if it has no
+        special answer.
+        """
 
     def introduction(self, view: View, only: str | None) -> str:
-        """Return the instructions for the client's greeting."""
+        """Return the instructions that a client gets when it initializes."""
 
 
 log = logging.getLogger("interlock.lists")
@@ -165,6 +172,8 @@ SERVER_META: Final = encode_value({META_SERVER: SERVER_INFO})
 
 
 class ListCache:
+    """The lists of the flat surface, answered from cached bytes."""
+
     unchanging: frozenset[str] = frozenset()
 
     def __init__(
@@ -179,7 +188,7 @@ class ListCache:
         self._tasks = BackgroundTasks()
 
     def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
-        """Return the result of a list request."""
+        """Return the encoded result of a list request, or a refusal."""
         after = ""
         if "cursor" in params:
             try:
@@ -225,7 +234,7 @@ class ListCache:
         return instructions(view, only)
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
-        """Call `then` as soon as the lists are fresh, at once or within a time limit."""
+        """Call `then` once the lists are fresh or the time limit for waiting is reached."""
         waits = self._arrivals.maybe_wait() or self._waits(KIND.get(method, "resources"))
         if waits is None:
             then()
@@ -233,7 +242,7 @@ class ListCache:
         self._tasks.begin(self._after(waits, then))
 
     async def quiet(self) -> None:
-        """Wait until no request waits for a list, at most as long as a list may wait."""
+        """Wait until no request is waiting for a list. This takes no longer than a list may wait."""
         await self._tasks.finish(self._arrivals.wait_s)
 
     async def _after(self, waits: Coroutine[Any, Any, Any], then: Callable[[], None]) -> None:

@@ -1,4 +1,5 @@
-"""Clients of the modern era (2026-07-28), which have no session: every request says all that is needed to serve it.
+"""Clients of the modern era (2026-07-28), which have no session: every request contains everything that is needed to
+serve it.
 
 A front has validated a request before it arrives here (`mcp`): its version, its capabilities and its mirrored headers.
 `ModernFront.handle` turns it into a call of the dispatcher, or answers it from lists and from what the node knows about
@@ -66,7 +67,7 @@ _FILTERS: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged",
 
 
 class _Filter(msgspec.Struct, frozen=True):
-    """Filter of the notifications that a client listens for."""
+    """The filter of a `subscriptions/listen` request, which selects the notifications that the client wants."""
 
     kinds: frozenset[str]
     uris: list[str]
@@ -74,7 +75,9 @@ class _Filter(msgspec.Struct, frozen=True):
 
 
 class ListenStream:
-    """An open `subscriptions/listen` request. It is a member of the audience."""
+    """An open `subscriptions/listen` request. It is a member of the audience, and receives notifications for the
+    client.
+    """
 
     def __init__(
         self, caller: Caller, listen_id: bytes, sink: Sink, kinds: frozenset[str], *, events: bool = False
@@ -132,11 +135,13 @@ class ListenStream:
         self._tell(encode_notification(encode_value(method)[1:-1], encode_value(params)))
 
     def finish(self) -> None:
-        """End the stream in order by answering the listen request."""
+        """End the stream properly, by answering the listen request."""
         self._sink.answer(encode_result(self._id, b'{"resultType":"complete","_meta":%b}' % self._meta))
 
 
 class ModernFront:
+    """The front of modern clients, which handles each of their requests independently."""
+
     def __init__(
         self,
         dispatch: ClientDispatch,
@@ -146,7 +151,10 @@ class ModernFront:
         listeners: set[ListenStream] | None = None,
         notifications: ClientNotifications | None = None,
     ) -> None:
-        """Create the front; `listeners` are shared with another front, `notifications` passes on those of vendors."""
+        """Create the front.
+
+        `listeners` can be shared with another front. `notifications` passes on notifications of vendors.
+        """
         self._dispatch = dispatch
         self._notifications = notifications
         self._task_methods = tasks
@@ -157,11 +165,13 @@ class ModernFront:
         self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
 
     def find_unreadable_answer(self, data: bytes) -> bytes | None:
-        """Return the surface's answer to a message that cannot be read, or None if it has no special answer."""
+        """Return the answer that the surface has for a message that cannot be read, or None if it has no special
+        answer.
+        """
         return self._stock.find_unreadable_answer(data, is_modern=True)
 
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
-        """Return the caller of a request. Modern callers have no state, so equal callers are one object."""
+        """Return the caller of a request. Equal callers are one object, because modern callers have no state."""
         key = (principal.name, via, only, names)
         caller = self._callers.get(key)
         if caller is None or caller.principal is not principal:
@@ -180,7 +190,10 @@ class ModernFront:
         headers: Mapping[bytes, bytes] | None,
         names: NameForm = "auto",
     ) -> Call | ListenStream | None:
-        """Answer a request through the sink and return what to stop when the client disconnects, or None."""
+        """Answer a request through the sink.
+
+        Return the call or stream to stop when the client disconnects, or None if the request is already answered.
+        """
         method, params, meta = request.method, request.params, request.meta
         if method == TOOLS_CALL:
             return self._dispatch.call_tool(ClientRequest(caller, request.id, method, params, meta, sink, headers))
@@ -220,12 +233,14 @@ class ModernFront:
         return None
 
     def pass_on(self, caller: Caller, notification: Notification) -> None:
-        """Pass on a notification of a client on stdio; over HTTP, clients of 2026-07-28 send none."""
+        """Pass on a client's notification to servers. Only clients on stdio send any; over HTTP, clients of 2026-07-28
+        send none.
+        """
         if self._notifications is not None:
             self._notifications.pass_on(caller, notification)
 
     def _key(self, caller: Caller, meta: dict[str, Raw], names: NameForm) -> ViewKey:
-        """Return the view key of a request; a client that declares our extension gets dotted names (MCP-AX 3.2, our
+        """Return the view key of a request. A client that declares our extension gets dotted names (MCP-AX 3.2, our
         rule).
         """
         if EXTENSION.encode() not in bytes(meta[META_CAPABILITIES]):
@@ -266,7 +281,9 @@ class ModernFront:
         self._stock.when_fresh(DISCOVER, answer)
 
     async def _watch(self, listener: ListenStream, wanted: _Filter, honoured: dict[str, Any], declared: Raw) -> None:
-        """Subscribe to the resources and tasks of a filter, and acknowledge only those that the servers accepted."""
+        """Subscribe to the resources and tasks of a filter. Only subscriptions that the servers accepted are
+        acknowledged.
+        """
         view = self._dispatch.view(listener.caller.key)
         slots = asyncio.Semaphore(WATCH_AT_ONCE)
 

@@ -1,4 +1,5 @@
-"""The public endpoint: it admits requests and passes them to the front of their era, before the checks of the guard.
+"""The public endpoint, which admits requests and passes them to the front of their era. The checks of the guard follow
+later.
 
 First it checks credential, Origin, Host and size; then it reads the envelope and finds the era; then the front of that
 era serves the message. Credentials of the operator endpoint are not admitted.
@@ -70,7 +71,7 @@ Serve = Callable[[Exchange, UrlTarget, Principal], None]
 
 
 class PublicEndpointParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a node that its public endpoint works with."""
+    """The components of a node that its public endpoint uses."""
 
     tokens: TokenRegistry
     bearers: "AccessTokens | None"  # access tokens of authorization servers, where one is configured
@@ -114,7 +115,7 @@ class PublicEndpoint:
         self._waiting = BackgroundTasks()
 
     def replan(self, plan: Plan) -> None:
-        """Apply changed servers and rules, and forget the decisions made from heads of earlier requests."""
+        """Apply changed servers and rules, and discard decisions that were cached for request heads."""
         self._admit_by(plan)
         self._inspector = HeadInspector(plan)
         self.known_heads.clear()
@@ -128,7 +129,7 @@ class PublicEndpoint:
     # Admission
 
     def serve(self, exchange: Exchange) -> None:
-        """Answer a complete request: find out who sends it, then hand it to the front of its era."""
+        """Answer a complete request: identify its sender, then pass it to the front of its era."""
         head = exchange.head
         decision: HeadDecision | None = head.decision
         try:
@@ -158,7 +159,7 @@ class PublicEndpoint:
         return decision
 
     def admits(self, protocol: McpProtocol, head: Head) -> bool:
-        """Return whether the sender of this head is certain to be admitted."""
+        """Return whether the sender of this head is already known to be admitted."""
         decision: HeadDecision = head.decision or self._inspect(head)
         return decision.at_once is None and self._principal(protocol, head) is not None
 
@@ -167,7 +168,7 @@ class PublicEndpoint:
         return self._anonymous(protocol, head) if credential is None else self._tokens.principal(credential)
 
     def judge(self, protocol: McpProtocol, head: Head) -> None:
-        """Decide on a head whose body has not arrived yet, by calling `protocol.decide` now or later.
+        """Decide about a head whose body has not arrived yet, and call `protocol.decide`, now or later.
 
         Only a sender that is not admitted is refused here; `serve` reports all other faults.
         """
@@ -189,7 +190,7 @@ class PublicEndpoint:
         protocol.decide(head, _with_lines(refusal, head.decision.extra))
 
     def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: "AccessTokens") -> None:
-        """Hold a request with an unknown credential, and its body, until the credential is verified."""
+        """Hold a request with an unknown credential, including its body, until the credential is verified."""
         credential = exchange.head.credential
         if credential is None:
             self._turn_away(exchange, bearers.without)
@@ -228,8 +229,8 @@ class PublicEndpoint:
             self._legacy_post(exchange, post, principal)
 
     def _is_postponed(self, serve: Serve, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> bool:
-        """Postpone a client whose surface depends on servers that are not there yet, and return whether it was
-        postponed.
+        """Postpone a request if the client's surface depends on servers that are not connected yet. Return whether it
+        was postponed.
         """
         waits = self._surfaces.maybe_wait(endpoint.surface, principal, endpoint.only)
         if waits is None:
@@ -257,7 +258,8 @@ class PublicEndpoint:
     ) -> UrlTarget | None:
         """Serve a request that is not an ordinary message to a configured endpoint.
 
-        Returns the endpoint if the request turns out to be an ordinary message, or None if it has been served.
+        Return None if the request was served. If it is an ordinary message, return its endpoint and leave it to the
+        caller of this method.
         """
         endpoint = decision.endpoint
         if endpoint is None or not self._may_serve(endpoint, exchange.head):
@@ -275,15 +277,15 @@ class PublicEndpoint:
         return None
 
     def _may_serve(self, endpoint: UrlTarget, head: Head) -> bool:
-        """Return whether an endpoint exists now or the request belongs to a session.
+        """Return whether an endpoint exists, or the request belongs to a session.
 
-        Drivers and registered subservers come and go; a session outlives that.
+        A session continues to work while the driver or subserver behind its endpoint is temporarily absent.
         """
         only = endpoint.only
         return only is None or endpoint.is_configured or H_SESSION in head.headers or self._has_segment(only)
 
     def _anonymous(self, protocol: McpProtocol, head: Head) -> Principal | None:
-        """Return the principal of a request without a credential, or None if a credential is needed."""
+        """Return the principal of a request without a credential, or None if a credential is required."""
         if self._who_needs_none == "never":
             return None
         # Behind a proxy on this machine, every client looks like loopback.
@@ -296,7 +298,7 @@ class PublicEndpoint:
     def _speaks_for_us(self, proxy: McpProtocol, head: Head) -> bool:
         """Return whether a trusted proxy on this machine forwards a request of a program on this machine.
 
-        A proxy that does not name its client does not count.
+        The result is False if the proxy does not name its client.
         """
         client = self.proxies.client(head.raw_headers)
         return proxy.peer is not None and is_loopback(proxy.peer) and client is not None and is_loopback(client)
@@ -365,7 +367,10 @@ class PublicEndpoint:
             exchange.on_gone = lambda: self._modern.stop_listening(running)
 
     def _climb(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> ValidatedRequest | None:
-        """Check the envelope step by step and return the request, or None if it has been answered."""
+        """Check the envelope of a modern request step by step.
+
+        Return the request, or None if it was already answered.
+        """
         head = exchange.head
         try:
             message = decode_untrusted(exchange.body)
@@ -511,14 +516,14 @@ class PublicEndpoint:
     # Ends
 
     def sweep(self, now: float) -> None:
-        """End what has been idle or slow for too long, or would no longer be admitted."""
+        """End sessions, streams and connections that were idle or slow for too long, or would no longer be admitted."""
         self.connections.sweep(now)
         self._legacy.sessions.expire()
         self.dismiss_unwelcome()
         self._refusals.settle()
 
     def end_streams(self) -> None:
-        """End, for a drain, the streams that carry no answers and would never end by themselves."""
+        """End the streams that carry no answers, which would otherwise keep a draining node open."""
         self._end_listening(None)
         for session in list(self._legacy.sessions.by_id.values()):
             for stream in list(session.streams):
@@ -527,13 +532,13 @@ class PublicEndpoint:
                     stream.end_stream()
 
     def end_sse(self) -> None:
-        """End the streams of the older transport; they carry answers, so they end last."""
+        """End the streams of the HTTP+SSE transport. They carry answers, so they are ended last."""
         for stream in list(self.sse_streams.values()):
             stream.exchange.end_stream()
             stream.on_lost()
 
     def dismiss_unwelcome(self) -> None:
-        """End the sessions, streams and calls of principals that would no longer be admitted."""
+        """End the sessions, streams and calls of principals that are no longer admitted."""
 
         names = {listener.caller.principal.name for listener in self._modern.listeners}
         names |= {session.caller.principal.name for session in self._legacy.sessions.by_id.values()}
@@ -545,9 +550,9 @@ class PublicEndpoint:
         self._dismiss_others()
 
     def _dismiss(self, principal: str, ending: str | None) -> None:
-        """End the streams of a principal, and its sessions if there is an `ending`.
+        """End the streams of a principal and, if `ending` is given, its sessions, with this text as the reason.
 
-        Without an `ending` the sessions stay, so that a client with a newer token can continue.
+        Without `ending` the sessions stay, so that a client with a newer token can continue.
         """
         self._end_listening(principal)
         for session in list(self._legacy.sessions.by_id.values()):
@@ -635,9 +640,9 @@ _OPEN: Final[list[Header]] = [  # web pages look for these documents before they
 
 
 def public_app(settled: Callable[[], bool], documents: Mapping[str, bytes], apps: Mapping[str, App]) -> App:
-    """Return an ASGI application for /healthz, /readyz and the documents, by path.
+    """Return an ASGI application that serves /healthz, /readyz, and `documents` by path.
 
-    `apps` serve the other paths: each its own path, or all that begin with it if it ends in a slash.
+    `apps` serve other paths: a path that ends in a slash includes all paths that begin with it.
     """
     by_path = {path: app for path, app in apps.items() if not path.endswith("/")}
     by_start = tuple((path, app) for path, app in apps.items() if path.endswith("/"))

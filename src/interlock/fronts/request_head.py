@@ -1,4 +1,4 @@
-"""Decisions from the head of a request alone, before its sender is verified.
+"""Decisions that need only the head of a request, made before its sender is verified.
 
 The head decides which endpoint is called, in which era, whether Host and Origin belong to this node, and whether the
 types of body and answer are supported. `HeadInspector` does this once for each distinct head: clients send the same
@@ -22,7 +22,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class OwnAddress(msgspec.Struct, frozen=True):
-    """Address of an endpoint, as the Host and Origin headers of its clients name it."""
+    """The address of an endpoint, as it appears in the Host and Origin headers of clients."""
 
     # None allows any host: the endpoint listens on all addresses and has no URL.
     hosts: frozenset[str] | None = LOOPBACK_HOSTS
@@ -35,7 +35,7 @@ class OwnAddress(msgspec.Struct, frozen=True):
     def is_own_origin(self, origin: str, scheme: str, host: str) -> bool:
         """Return whether an Origin header names this node.
 
-        `scheme` and `host` are those of the request with the header. A proxy in between may have changed both.
+        `scheme` and `host` are taken from the same request. A proxy between client and node may have changed both.
         """
         sent_origin = find_origin(origin)
         own = (f"{scheme}://{host}", self.url or "")
@@ -46,7 +46,7 @@ THIS_MACHINE: Final = OwnAddress()
 
 
 def own_address(listen: Address, url: str | None) -> OwnAddress:
-    """Return the address of an endpoint that listens there and has this URL."""
+    """Return the address of an endpoint that listens at `listen` and is reached at `url`, if that is given."""
     hosts = set(LOOPBACK_HOSTS)
     if url is not None:
         hosts.add(urlsplit(url).hostname or "")
@@ -57,7 +57,7 @@ def own_address(listen: Address, url: str | None) -> OwnAddress:
 
 
 def host_name(host: str) -> str:
-    """Return the name in a Host header."""
+    """Return the host name in a Host header, without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
@@ -74,7 +74,7 @@ def find_origin(url: str) -> tuple[str, str, int] | None:
 
 
 class UrlTarget(msgspec.Struct, frozen=True):
-    """Target that a URL names."""
+    """The target that the URL of a request selects, such as a server or a surface."""
 
     kind: str  # "mcp", "sse" or "messages"
     only: str | None = None
@@ -85,8 +85,9 @@ class UrlTarget(msgspec.Struct, frozen=True):
 
 
 class HeadDecision(msgspec.Struct, frozen=True):
-    """Decision that depends on a request's head alone, made once per distinct head; the sender is checked every
-    time.
+    """The decision about a request that follows from its head.
+
+    It is made once for each distinct head. The sender is checked for every request.
     """
 
     endpoint: UrlTarget | None
@@ -99,6 +100,8 @@ class HeadDecision(msgspec.Struct, frozen=True):
 
 
 class HeadInspector:
+    """An inspector of request heads, which caches its decisions."""
+
     def __init__(self, plan: Plan) -> None:
         self._origins = plan.node.origins
         self._names: NameForm = plan.mcp.names
@@ -146,9 +149,9 @@ class HeadInspector:
         return HeadDecision(endpoint, modern, extra, streams_only=not json, post=post)
 
     def stranger(self, head: Head) -> HttpRefusal | None:
-        """Return why a request is refused whatever its target, or None.
+        """Return the refusal of a request that is not for this node or comes from a page of another origin.
 
-        It is refused if it is not for this node or comes from a page of another origin.
+        Return None if neither is the case.
         """
         headers = head.headers
         if b"host" not in headers or head.duplicate_header(_ONCE) is not None:

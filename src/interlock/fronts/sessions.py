@@ -41,7 +41,7 @@ UNCONNECTED_MAX: Final = 64  # calls of one session under way, when one more los
 
 
 class ClientSession(ClientChannel):
-    """The session of a legacy client, from `initialize` to its end. It is a member of the audience."""
+    """The session of a legacy client, which lasts from `initialize` to its end. It is a member of the audience."""
 
     def __init__(self, session_id: str, caller: Caller, version: str, now: float, logs: StreamLogs) -> None:
         super().__init__(caller)
@@ -83,10 +83,11 @@ class ClientSession(ClientChannel):
         self.tell(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
 
     def on_notice(self, notice: AxNotice) -> None:
-        """Send a notice unchanged to clients that know the tree, and as a log message to others (MCP-AX 12, 13.1).
+        """Send a notice unchanged to a client that knows the tree, and as a log message to any other client (MCP-AX 12,
+        13.1).
 
-        Other clients are notified of what the tree lost even if they did not request logs; a level that they set still
-        applies.
+        Other clients are notified of losses in the tree even if they did not request logs. A log level that they set
+        still applies.
         """
         plain = None if self.knows_tree else as_log(notice)
         if plain is None:
@@ -104,7 +105,7 @@ class ClientSession(ClientChannel):
         return len(self.caller.calls or ()) <= UNCONNECTED_MAX
 
     def end(self, reason: str) -> None:
-        """Cancel the calls of the session and answer its open questions. Further calls of this method do nothing."""
+        """Cancel the calls of the session and answer its open questions. Calling this method again has no effect."""
         if self.ended:
             return
         self.ended = True
@@ -119,7 +120,10 @@ OnSessionEnd = Callable[[Caller, ClientSession | None, str], None]
 
 
 class Sessions:
-    """The sessions of a node, by id. Ids cannot be guessed, and a session belongs to the principal that opened it."""
+    """The sessions of a node, by id.
+
+    Ids cannot be guessed, and only the principal that opened a session can use it.
+    """
 
     def __init__(self, clock: Clock, idle_s: float, on_end: OnSessionEnd) -> None:
         self._clock = clock
@@ -129,7 +133,7 @@ class Sessions:
         self._logs = StreamLogs()
 
     def open(self, caller: Caller, version: str) -> ClientSession | None:
-        """Open a session, or return None if the node has reached its limit."""
+        """Open a session. Return None if the node has reached its limit of sessions."""
         if len(self.by_id) >= SESSIONS_MAX and not self.expire() and not self._evict():
             return None
         session = ClientSession(secrets.token_urlsafe(24), caller, version, self._clock.now(), self._logs)
@@ -150,12 +154,12 @@ class Sessions:
             self._on_end(session.caller, session, reason)
 
     def end_pipe(self, caller: Caller, reason: str) -> None:
-        """End the session of a client without handshake, whose pipe has closed."""
+        """End the session of a client that never initialized, because its pipe has closed."""
         self._on_end(caller, None, reason)
 
     def _evict(self) -> bool:
-        """End the session that was silent longest, so that unused sessions keep no client out, and return whether
-        one ended.
+        """End the session that was idle for the longest time, to make room for a new one. Return whether a session was
+        ended.
         """
         silent = [session for session in self.by_id.values() if not session.streams and not session.caller.calls]
         if not silent:
@@ -164,7 +168,10 @@ class Sessions:
         return True
 
     def expire(self) -> int:
-        """End what was idle too long: no stream, no call, nothing heard. Returns how many."""
+        """End the sessions that were idle for too long: they have no stream and no call, and received no message.
+
+        Return the number of sessions that were ended.
+        """
         now = self._clock.now()
         self._logs.sweep(now)
         before = now - self._idle_s

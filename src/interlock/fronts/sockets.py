@@ -1,4 +1,7 @@
-"""The upgrades of /ax and /v0/ws to WebSockets, as uvicorn answers them. Loaded with the first that is asked for."""
+"""The upgrades of /ax and /v0/ws to WebSockets, as uvicorn performs them.
+
+The module is loaded with the first upgrade.
+"""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -29,9 +32,9 @@ class AxSocket(WebSocketsSansIOProtocol):
             self.scope["extensions"][UPGRADED] = self  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """Receive the request, which must arrive in one piece.
+        """Receive the upgrade request, which must arrive in one piece.
 
-        A client that sends more before it is answered violates the protocol (RFC 6455 4.1).
+        A client that sends more data before the answer violates the protocol (RFC 6455 4.1).
         """
         if self._asked:
             self.transport.abort()
@@ -49,15 +52,15 @@ class AxSocket(WebSocketsSansIOProtocol):
             self.handshake_complete = True  # uvicorn logs an error for a request that is answered without an upgrade
 
     def pipe(self, sink: MessageSink, max_bytes: int) -> AcceptedPipe:
-        """Return the pipe that takes over the connection."""
+        """Return the pipe that takes over the connection after the upgrade."""
         return AcceptedPipe(self, sink, max_bytes=max_bytes)
 
     def shutdown(self) -> None:
-        """Do nothing: the registrar closes this connection once the calls under way on it are answered."""
+        """Do nothing: the registrar closes this connection after its calls are answered."""
 
 
 class RoomSocket(AxSocket):
-    """A participant need not wait for the answer before it sends (X-5.2-5)."""
+    """The socket of a room participant, which may send before its upgrade is answered (X-5.2-5)."""
 
     _early = b""
 
@@ -70,7 +73,10 @@ class RoomSocket(AxSocket):
             self._early += data
 
     def room_pipe(self, sink: MessageSink, on_binary: Callable[[], None]) -> AcceptedPipe:
-        """Return the pipe that takes over the connection."""
+        """Return the pipe that takes over the connection.
+
+        `on_binary` is called when the client sends a binary message.
+        """
         early, self._early = self._early, b""
         return AcceptedPipe(
             self,

@@ -1,11 +1,13 @@
-"""Clients that send and receive a message a line: on our own stdin and stdout, or over a bridge from another process.
+"""Clients that send and receive one message per line: on the node's stdin and stdout, or through a bridge from another
+process.
 
-The first request of a connection decides its era. It also decides the surface; where that depends on the lists of
-servers, the request waits for them as a list does, and later messages are kept in order. A client that can reach these
-is `local`: stdin belongs to the process that started the node, and the socket of the bridge to the same user.
+The first request of a connection decides its era and its surface. If the surface depends on the lists of servers, the
+request waits for these lists, and later messages are kept in order. A client of this kind is `local`: stdin belongs to
+the process that started the node, and the socket of the bridge to the same user.
 
 `serve --stdio` beside a running node is a bridge: it copies bytes between a desktop client and the node's socket. The
-socket is in the data folder, open to its owner only, and speaks what stdio speaks after one line that names a surface.
+socket is in the data folder, and only its owner can open it. A client of the socket first sends a line that names a
+surface; after that, the protocol is the same as on stdio.
 """
 
 import asyncio
@@ -53,7 +55,9 @@ UNREAD_MAX: Final = 4  # times limits.message_bytes that a client may leave unre
 
 
 class LineFront:
-    """The front of a client that sends and receives a message a line. It is the sink of every answer to the client."""
+    """The front of one client that sends and receives one message per line. It is the sink of all answers to the
+    client.
+    """
 
     def __init__(
         self,
@@ -67,8 +71,8 @@ class LineFront:
     ) -> None:
         """Create the front of one client.
 
-        `choose` returns which surface the client gets. `maybe_wait` returns the wait until that can be decided, or None
-        if it can be decided now.
+        `choose` returns the surface of the client. `maybe_wait` returns a coroutine that waits until this can be
+        decided, or None if it can be decided now.
         """
         self._choose = choose
         self._maybe_wait = maybe_wait
@@ -98,13 +102,13 @@ class LineFront:
         self._writer = writer
 
     def act_as(self, principal: Principal) -> None:
-        """Apply changed rights of this client."""
+        """Apply the changed rights of this client."""
         self._principal = principal
         if self._caller is not None:
             self._caller = self._modern.caller(principal, "stdio", self._only, self._names)
 
     def end(self) -> None:
-        """End the session and everything that runs for it, because the client is gone."""
+        """End the client's session and all its calls and streams, because the client disconnected."""
         self.done.set()
         if self._deciding is not None:
             self._deciding.cancel()
@@ -121,7 +125,7 @@ class LineFront:
             self._writer.close()
 
     def lose(self) -> None:
-        """Record that the client was lost without closing its end."""
+        """Record that the connection failed, instead of being closed by the client."""
         self._is_lost = True
 
     # Sink
@@ -226,7 +230,7 @@ class LineFront:
             self.emit(encode_refusal(error.message_id, error.refusal))
 
     def _first(self, request: Request) -> None:
-        """Handle the first request, which fixes the era: the key in `_meta` decides (2026-07-28)."""
+        """Handle the first request. Its `_meta` determines the era of the connection (2026-07-28)."""
         params = decode_object(request.params) if request.params else None
         meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
         if meta is not None and META_VERSION in meta:
@@ -287,7 +291,7 @@ def _no_wait() -> None:
 
 
 async def stdio_front(front: LineFront) -> asyncio.ReadTransport | FileInput:
-    """Serve our own stdin and stdout."""
+    """Serve a client on the node's own stdin and stdout."""
     front.connect(await open_output())
     return await open_input(_Input(front))
 
@@ -325,7 +329,7 @@ class _Input(asyncio.Protocol):
 
 
 class LineFronts:
-    """A factory of fronts for clients that speak over lines: standard input, or the socket beside it."""
+    """A factory of fronts for clients that send one message per line, on standard input or on the bridge's socket."""
 
     def __init__(self, current: CurrentPlan, surfaces: SurfaceChooser) -> None:
         self._current = current
@@ -333,7 +337,7 @@ class LineFronts:
         self._made: WeakSet[LineFront] = WeakSet()
 
     def replan(self) -> None:
-        """Apply changed [[access]] rules, also to clients that are connected."""
+        """Apply changed [[access]] rules to new clients and to connected clients."""
         for front in list(self._made):
             front.act_as(self._principal())
 
@@ -341,7 +345,7 @@ class LineFronts:
         return principal_for("local", None, self._current.plan.access)
 
     def make(self, only: str | None, surface: str | None = None) -> LineFront:
-        """Return a front for one client. `surface`: the surface that the client wants."""
+        """Create the front for one client. `surface` is the surface that the client requested, or None."""
         plan = self._current.plan
         principal = self._principal()
         front = LineFront(
@@ -362,7 +366,7 @@ _GREETING_BYTES_MAX: Final = 256
 
 
 class BridgedClient(asyncio.Protocol):
-    """The node's end: one desktop client behind a bridge."""
+    """A desktop client that is connected to the node's socket through a bridge."""
 
     def __init__(self, front: Callable[[str | None, str | None], LineFront], clients: set["BridgedClient"]) -> None:
         self._make = front
@@ -401,7 +405,9 @@ class BridgedClient(asyncio.Protocol):
 
 
 async def bridge(path: Path, only: str | None, surface: str | None = None) -> bool:
-    """Pump until the client or the node ends. True when the client ended it."""
+    """Forward messages between the client and the node until one of them closes. Return True if the client closed
+    first.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[bool] = loop.create_future()
 

@@ -18,7 +18,7 @@ _NUMBER_DIGITS_MAX: Final = 15
 
 
 class StreamLogs:
-    """The logs of a node, oldest first."""
+    """The stream logs of a node, oldest first."""
 
     def __init__(self) -> None:
         self._logs: dict[int, StreamLog] = {}
@@ -33,7 +33,10 @@ class StreamLogs:
         return log
 
     def find_after(self, session: str, event_id: bytes) -> "tuple[StreamLog, int] | None":
-        """Return the stream of a session that had this event, and how many of its events the client has, or None."""
+        """Return the stream of a session that contains this event, and how many of its events the client has received.
+
+        Return None if no stored stream contains the event.
+        """
         stream, _, index = event_id.partition(b"-")
         if not (stream.isdigit() and index.isdigit()) or max(len(stream), len(index)) > _NUMBER_DIGITS_MAX:
             return None
@@ -45,7 +48,7 @@ class StreamLogs:
             self._forget(self._logs[number])
 
     def sweep(self, now: float) -> None:
-        """Forget streams that have been over for a while."""
+        """Remove the logs of streams that ended some time ago."""
         for log in [entry for entry in self._logs.values() if entry.is_over]:
             if log.over_since is None:
                 log.over_since = now
@@ -53,7 +56,7 @@ class StreamLogs:
                 self._forget(log)
 
     def keep(self, log: "StreamLog", size: int) -> bool:
-        """Count `size` more bytes for a log and return whether the log is still stored."""
+        """Count `size` more bytes for a log. Return whether the log is still stored."""
         if log.number not in self._logs:
             return False
         log.size += size
@@ -73,6 +76,8 @@ class StreamLogs:
 
 
 class StreamLog:
+    """The stored events of one stream, which a client can resume after its connection was lost."""
+
     __slots__ = (
         "_logs",
         "_sent",
@@ -113,15 +118,15 @@ class StreamLog:
             output.end_stream()
 
     def leave(self, output: Exchange) -> None:
-        """Detach a connection of the client that was lost."""
+        """Detach a connection that the client has lost."""
         if self.output is output:
             self.output = None
 
     def take_up(self, output: Exchange, received: int) -> None:
-        """Continue the stream on a new connection of a client that has the first `received` events.
+        """Continue the stream on a new connection. The client has received the first `received` events.
 
-        The former connection is dropped with its unread data, even if the stream is over: otherwise a client could
-        request all of it any number of times.
+        The former connection is closed and its unread data is dropped, even if the stream has ended. Otherwise a client
+        could request all the data any number of times.
         """
         former, self.output = self.output or self._taken_up_by, output
         self._taken_up_by = output

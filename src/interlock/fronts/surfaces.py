@@ -24,7 +24,7 @@ CHOICES_MAX: Final = 256
 
 
 class FrontPair(msgspec.Struct, frozen=True):
-    """A surface: its name, and a front for each era."""
+    """A surface, consisting of its name and one front for each era."""
 
     name: ServedSurface
     legacy: LegacyFront
@@ -32,14 +32,14 @@ class FrontPair(msgspec.Struct, frozen=True):
 
 
 class ChosenSurface(msgspec.Struct, frozen=True):
-    """The surface that a client gets, and what decided it."""
+    """The surface that a client gets, and what determined the choice."""
 
     fronts: FrontPair
     why: str
 
 
 class SurfaceChooser:
-    """The choice of a surface for each client."""
+    """Chooses the surface of each client."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SurfaceChooser:
         self._auto: dict[ViewKey, tuple[Namespace, bool, int]] = {}
 
     def choose(self, requested: str | None, principal: Principal, only: str | None = None) -> ChosenSurface:
-        """Choose the surface of a client; `requested` is named by the path or the command, or None."""
+        """Choose the surface of a client. `requested` is the surface in the client's path or command, or None."""
         wanted, why = self._wanted(requested, principal, only)
         if wanted != "auto":
             return ChosenSurface(self._pairs[wanted], why)
@@ -70,15 +70,16 @@ class SurfaceChooser:
     def maybe_wait(
         self, requested: str | None, principal: Principal, only: str | None = None
     ) -> Coroutine[Any, Any, None] | None:
-        """Return the wait for servers whose lists decide the surface (mcp.list_wait_s), or None if there is nothing
-        to wait for.
+        """Return a coroutine that waits for servers whose lists determine the surface (mcp.list_wait_s).
+
+        Return None if there is nothing to wait for.
         """
         return self._arrivals.maybe_wait() if self._wanted(requested, principal, only)[0] == "auto" else None
 
     def _wanted(
         self, requested: str | None, principal: Principal, only: str | None
     ) -> tuple[ServedSurface | Literal["auto"], str]:
-        """Return the wanted surface and what selected it."""
+        """Return the configured or requested surface, which may be `auto`, and what selected it."""
         if only is not None and requested is None:
             return "flat", "one server only"
         if requested is not None and (requested == "auto" or requested in self._pairs):
@@ -88,9 +89,10 @@ class SurfaceChooser:
         return self._current.plan.mcp.surface, "mcp.surface"
 
     def _is_large(self, principal: Principal) -> tuple[bool, int]:
-        """Return whether the flat list is large, and its tokens.
+        """Return whether the flat list is large, and its number of tokens.
 
-        It is computed once per change of the catalogue; small changes around the threshold change nothing (X-6).
+        It is computed once per change of the catalogue. Small changes around the threshold do not change the result
+        (X-6).
         """
         namespace = self._catalog.namespace
         view = namespace.view(view_key(principal, only=None, names="auto", declares_extension=False))
@@ -109,7 +111,7 @@ class SurfaceChooser:
 
 
 def list_tokens(view: View) -> int:
-    """Return about how many tokens the flat tools/list has, counting what a model reads of each tool."""
+    """Return the approximate number of tokens in the flat tools/list, counting what a model reads of each tool."""
     size = sum(
         len(route.qualified) + sum(len(route.item.get(member, b"")) for member in ("description", "inputSchema"))
         for route in view.tool_routes

@@ -1,8 +1,9 @@
-"""The command `interlock check aql`: runs the live suite, and collects evidence for the specification's own runner.
+"""The command `interlock check aql`, which runs the live suite and collects evidence for the specification's own
+runner.
 
-Checked is a node with the AQL settings of the configuration over a sample server, by clients of both eras. The node
-opens no socket, has a temporary data folder, and starts none of the configured servers, because the suite calls
-operations that change things.
+It checks a temporary node that has the AQL settings of the configuration and one sample server. Clients of both eras
+connect to it. The node opens no socket, has a temporary data folder, and starts none of the configured servers, because
+the suite calls operations that change things.
 """
 
 import asyncio
@@ -80,14 +81,14 @@ Exchanges = dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]  # by surface
 
 
 class CheckEvidence(msgspec.Struct, frozen=True):
-    """The evidence of a run, for others to examine."""
+    """The evidence of a run, which others can examine."""
 
     bundle: dict[str, Any] | None  # for the specification's runner; None where the claim does not hold
     exchanges: Exchanges
 
 
 def check_live(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
-    """Run the suite against a temporary node."""
+    """Run the suite against a temporary node. Return the report and the evidence."""
     log = logging.getLogger("interlock")
     level = log.level
     log.setLevel(logging.CRITICAL)  # refusals are what the suite asks for
@@ -99,7 +100,9 @@ def check_live(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
 
 
 def write_evidence(folder: Path, report: SuiteReport, evidence: CheckEvidence) -> int:
-    """Write the report and the exchanges, and return the number of files. Raise OSError."""
+    """Write the report and the recorded exchanges, and return the number of files. Raise OSError if a file cannot be
+    written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = {folder / "report.json": report.shown()}
     if evidence.bundle is not None:
@@ -151,7 +154,7 @@ async def _check(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
 
 
 async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) -> tuple[CheckedSurface, int]:
-    """Open a surface and return it with the level that it claims."""
+    """Connect a client to a surface. Return the surface and the conformance level that it claims."""
     client = LiveClient(node, surface, version)
     await client.greet()
     tools = tuple(
@@ -188,7 +191,7 @@ _VALUES: Final = {"query": "operations", "input": {}}  # of parameters for which
 
 
 async def gather_evidence(surface: CheckedSurface, level: int, modes: list[str]) -> dict[str, Any]:
-    """Collect the evidence of a surface. `modes` are those of all surfaces that were checked."""
+    """Collect the evidence of one surface. `modes` are the modes of all surfaces that were checked."""
     client, reads = surface.client, surface.reads
     listed = await client.send(reads, _introspect(query="operations", prefix=f"{SAMPLE}__"))
     names = ["introspect", *(operation["name"] for operation in listed["data"]["operations"])]
@@ -243,8 +246,9 @@ async def _call(surface: CheckedSurface, details: dict[str, Any], params: dict[s
 
 
 async def _accepted(surface: CheckedSurface, details: dict[str, Any]) -> list[str]:
-    """Return the accepted parameters as the refusal of an unknown parameter names them. Introspect names them in its
-    message only.
+    """Return the parameters that an operation accepts, as listed in the refusal of an unknown parameter.
+
+    Introspect lists them only in its message.
     """
     error = (await _call(surface, details, {**_required(details), UNKNOWN: 1}))["error"]
     if "details" in error:

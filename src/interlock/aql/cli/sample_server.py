@@ -1,6 +1,6 @@
-"""The server below a node that is checked: a flat MCP server over stdio with a tool of each category.
+"""The sample server of `interlock check aql`: a flat MCP server over stdio with one tool of each category.
 
-It runs as a separate program with the standard library alone, and changes nothing outside itself.
+It runs as a separate program, needs only the standard library, and changes nothing outside itself.
 """
 
 import json

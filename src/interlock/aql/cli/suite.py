@@ -1,7 +1,8 @@
 """The live suite of conformance levels 1 and 2 (10.1).
 
-Each item of the suite is an async function that asks a surface as a client does, and compares the answers with what
-the specification demands. It raises if they differ; the first line of the exception is its message in the report.
+Each item of the suite is an async function that sends requests to a surface, as a client does, and compares the answers
+with the specification. It raises an exception if they differ. The first line of the exception is the item's message in
+the report.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ class SuiteItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SuiteSection(msgspec.Struct, frozen=True, kw_only=True):
-    """A category of the report. It is required if the claimed level includes its level."""
+    """A category of the report. It is required if the claimed level is at least its own level."""
 
     name: str
     level: int
@@ -44,14 +45,16 @@ class SuiteSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of a whole run, in the form that the runner of the specification writes."""
+    """The report of a complete run, with the members that the runner of the specification writes."""
 
     claimed: int  # the level that the surface says it has
     sections: tuple[SuiteSection, ...]
 
     @property
     def level(self) -> int:
-        """Return the highest level of which, with all lower levels, every category passed, or 0."""
+        """Return the highest level for which all categories, and those of all lower levels, passed, or 0 if there is
+        none.
+        """
         reached = 0
         for level in range(1, self.claimed + 1):
             of_level = [section for section in self.sections if section.level == level]
@@ -79,7 +82,7 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{IMPLEMENTATION} {__version__}: the claim of MCP-AQL {SPEC_VERSION}, level {self.claimed}, {verdict}"
 
     def shown(self) -> dict[str, Any]:
-        """Return the report in the form of the specification's own runner."""
+        """Return the report in the format of the specification's own runner."""
         return {
             "implementation": IMPLEMENTATION,
             "version": __version__,
@@ -107,7 +110,7 @@ _INFO: Final = {"name": "interlock-check", "version": "1"}
 
 
 class LiveClient:
-    """A client in the process of the node. `exchanges` has every request with its answer, in order."""
+    """A client inside the process of the node. `exchanges` lists every request with its answer, in order."""
 
     def __init__(self, node: Node, surface: Any, version: str) -> None:
         self._next = 0
@@ -204,11 +207,11 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Mismatch(Exception):
-    """Exception for an answer that is not what the specification demands."""
+    """Exception raised when an answer differs from what the specification requires."""
 
 
 class CheckedSurface(msgspec.Struct, frozen=True, kw_only=True):
-    """A surface that is checked, through one client."""
+    """A surface under test, with the client that is connected to it."""
 
     client: LiveClient
     mode: Mode
@@ -272,7 +275,7 @@ async def check_introspect(surface: CheckedSurface) -> None:
 
 
 async def check_formats(surface: CheckedSurface) -> None:
-    """Request each form of answer. The client holds every answer to the closed schemas."""
+    """Request each format of answer. The client checks every answer against the closed schemas."""
     answer = await surface.do(GET, NOTE)
     want_code(answer, "success", GET)
     want(answer["data"].get("title") == "A note", "the data of a success is not what the tool answered")
@@ -311,7 +314,10 @@ async def check_family_and_category(surface: CheckedSurface) -> None:
 
 
 async def check_wrong_endpoints(surface: CheckedSurface) -> None:
-    """Check that a wrong endpoint is refused. In single mode there is none: a tool of another mode does not exist."""
+    """Check that an operation sent to the wrong endpoint is refused.
+
+    Single mode has only one endpoint, so there the check is that a tool of another mode does not exist.
+    """
     before = (await surface.do(COUNT, {}))["data"]
     if surface.mode == "single":
         named = {"name": f"{surface.reads}_read", "arguments": {"operation": GET, "params": NOTE}}

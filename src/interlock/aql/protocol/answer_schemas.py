@@ -1,7 +1,7 @@
 """JSON Schemas of MCP-AQL answers, written from the tables of the specification.
 
-They are closed: a member that the tables do not name is an error. `interlock check aql` and the tests hold every answer
-to them. The node itself does not load them.
+The schemas are closed: a member that the tables do not name is an error. `interlock check aql` and the tests check
+every answer against them. The node itself does not load them.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ FLAG = {"type": "boolean"}
 
 
 def closed(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    """Return the schema of an object that has no other members than these."""
+    """Return the schema of an object that has only these members."""
     return {
         "type": "object",
         "properties": {**required, **optional},
@@ -188,7 +188,7 @@ def is_valid(name: str, envelope: Any) -> bool:
 
 
 def check_answer(envelope: Any, arguments: Any) -> None:
-    """Raise an error if the answer to a request does not match the specification's tables."""
+    """Check the answer to a request against the tables of the specification. Raise an error if it does not match."""
     name = "result"
     if isinstance(arguments, dict):
         if "operations" in arguments and "results" in envelope:

@@ -41,7 +41,7 @@ _FORBIDDEN: Final = (*("drop_*", "*delete_all*", "truncate_*", "reset_*", "destr
 
 
 class CategoryVerdict(msgspec.Struct, frozen=True):
-    """The category of a tool, the rule that decided it, and the reason as it is shown to clients."""
+    """The category of a tool, the rule that determined it, and the reason as clients see it."""
 
     category: Category
     rule: Rule
@@ -49,7 +49,7 @@ class CategoryVerdict(msgspec.Struct, frozen=True):
 
 
 def leading_verbs(local: str) -> list[str]:
-    """Return the verb of a name, and those joined to it: create_or_update_file -> create, update."""
+    """Return the leading verb of a name and the verbs joined to it: create_or_update_file -> create, update."""
     words = snake(local).strip("_").split("_")
     verbs = words[:1]
     for before, word in pairwise(words):
@@ -59,7 +59,7 @@ def leading_verbs(local: str) -> list[str]:
 
 
 def _verb_category(verbs: list[str], words: list[str]) -> Category | None:
-    """Return the most harmful category that the words of a name suggest, or None if they suggest none."""
+    """Return the most harmful category that the verbs and words of a name suggest, or None if they suggest none."""
     if any(verb in REMOVING for verb in verbs):
         return Category.DELETE
     if any(verb in CHANGING for verb in verbs):
@@ -108,8 +108,9 @@ _BY_METHOD: Final = {
 
 
 def category_of_request(method: str, name: str) -> Category | None:
-    """Return the category of an operation that stands for an HTTP request (8.5.1), or None for an unknown method.
-    POST adds if its name says so.
+    """Return the category of an operation that sends an HTTP request (8.5.1), or None for an unknown method.
+
+    POST is a CREATE only if the operation's name suggests it.
     """
     if method == "POST":
         return Category.CREATE if leading_verbs(name)[0] in ADDING else Category.EXECUTE
@@ -117,7 +118,7 @@ def category_of_request(method: str, name: str) -> Category | None:
 
 
 def danger_by_name(local: str) -> Danger | None:
-    """Return the danger that the name of a tool announces, or None. The patterns are those of the specification."""
+    """Return the danger that a tool's name suggests, or None. The patterns are those of the specification."""
     name = snake(local).strip("_")
     if any(fnmatchcase(name, pattern) for pattern in _FORBIDDEN):
         return Danger.FORBIDDEN
@@ -127,7 +128,7 @@ def danger_by_name(local: str) -> Danger | None:
 
 
 class DangerVerdict(msgspec.Struct, frozen=True):
-    """The danger of an operation, and the reasons as they are shown to clients."""
+    """The danger of an operation, and the reasons as clients see them."""
 
     level: Danger
     reasons: tuple[str, ...] = ()
@@ -142,10 +143,11 @@ def judge_danger(
     is_read_only: bool = False,
     is_irreversible: bool = False,
 ) -> DangerVerdict:
-    """Return the danger of an operation.
+    """Return the danger of an operation, with reasons.
 
-    `declared` is what the operator configured, and overrides everything. `is_irreversible` must have been declared: a
-    tool that declares nothing counts as irreversible elsewhere, but that says nothing about its danger.
+    `declared` is what the operator configured, and overrides everything else. `is_irreversible` is true only if that
+    was declared: in other places a tool that declares nothing counts as irreversible, but this alone does not make it
+    dangerous.
     """
     if declared is not None:
         return DangerVerdict(declared, ("declared by the operator",), is_declared=True)
@@ -179,10 +181,10 @@ LEAST_TRUST: Final = {
 
 
 def treatment(danger: Danger, trust: Trust, *, is_declared: bool = True) -> Treatment:
-    """Return how a call is treated: by the danger of the operation and the trust in its server.
+    """Return how a call is treated, given the danger of the operation and the trust in its server.
 
-    The specification lets highly trusted servers run destructive operations without confirmation in one place and
-    not in another. The stricter rule applies: from `destructive` on, a call is confirmed.
+    In one place the specification lets highly trusted servers run destructive operations without confirmation, and in
+    another it does not. The stricter rule applies: from `destructive` on, a call must be confirmed.
     """
     if trust == "untested":
         return "deny"

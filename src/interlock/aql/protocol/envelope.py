@@ -1,6 +1,7 @@
 """The answers of MCP-AQL (5): success and failure envelopes, batches, and the MCP tool result that contains them.
 
-Envelopes are JSON text. Data that came as JSON text stays that text: big integers and the order of keys survive.
+Envelopes are JSON text. Data that arrives as JSON text is inserted unchanged, so that big integers and the order of
+keys survive.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ Severity = Literal["low", "medium", "high"]
 
 
 class AnswerWarning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A warning beside the data of a success. Its code is one of `WARNING_CODES` (C.warn-1)."""
+    """A warning in a success envelope. Its code is one of `WARNING_CODES` (C.warn-1)."""
 
     code: str
     message: str
@@ -40,8 +41,9 @@ WARNING_CODES: Final = frozenset(
 def success(
     data: Any, warnings: Sequence[AnswerWarning] = (), *, request_id: str | None = None, duration_ms: int | None = None
 ) -> bytes:
-    """Encode a success. `data` is any value that JSON can hold, or Raw text. `_meta` is present only if an id or a
-    duration is given (C.meta-1).
+    """Encode a success envelope. `data` is any JSON value or Raw text.
+
+    `_meta` is present only if a request id or a duration is given (C.meta-1).
     """
     text = bytes(data) if isinstance(data, Raw) else _encode(data)
     if not warnings and request_id is None and duration_ms is None:
@@ -56,7 +58,7 @@ def success(
 
 
 def _limited(warnings: Sequence[AnswerWarning]) -> list[AnswerWarning]:
-    """Remove repeated warnings; of more than ten the least severe are dropped."""
+    """Remove repeated warnings. If more than ten are left, drop the least severe ones."""
     distinct: list[AnswerWarning] = []
     for each in warnings:
         if each not in distinct:
@@ -68,8 +70,9 @@ def _limited(warnings: Sequence[AnswerWarning]) -> list[AnswerWarning]:
 
 
 def error_object(failure: AqlFailure, *, bare: bool = False) -> dict[str, Any]:
-    """Return the error of a failure. With `bare` it has no details, as the closed schemas of introspection and
-    batches demand.
+    """Return the `error` member of a failure envelope.
+
+    With `bare` it has no details, because the closed schemas of introspection and batches allow none.
     """
     members: dict[str, Any] = {"code": failure.code, "message": failure.message}
     if failure.details and not bare:
@@ -78,7 +81,7 @@ def error_object(failure: AqlFailure, *, bare: bool = False) -> dict[str, Any]:
 
 
 def failed(failure: AqlFailure, *, bare: bool = False) -> bytes:
-    """Encode a failure. With `bare` it has neither details nor a confirmation."""
+    """Encode a failure envelope. With `bare` it has neither details nor a confirmation."""
     members: dict[str, Any] = {"success": False, "error": error_object(failure, bare=bare)}  # AQL-5.1-1
     if failure.confirmation is not None and not bare:
         members["confirmation"] = failure.confirmation
@@ -86,7 +89,7 @@ def failed(failure: AqlFailure, *, bare: bool = False) -> bytes:
 
 
 class Halted(msgspec.Struct, frozen=True, kw_only=True):
-    """Place where a batch stopped for a confirmation, and the items that are left (C.batch-6)."""
+    """The position at which a batch stopped for a confirmation, and the items that did not run (C.batch-6)."""
 
     index: int
     operation: str
@@ -95,8 +98,9 @@ class Halted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def batch(results: Sequence[tuple[str, bytes, bool]], halted: Halted | None = None) -> bytes:
-    """Encode the answer to a batch. `results` has the operation, the closed envelope and the success of each item,
-    in order.
+    """Encode the answer to a batch.
+
+    `results` contains, for each item in order, the operation, the encoded envelope, and whether the item succeeded.
     """
     items = b",".join(
         b'{"index":%d,"operation":%b,"result":%b}' % (index, _encode(operation), text)
@@ -123,10 +127,11 @@ def tool_result(
     meta: Raw | None = None,
     annotations: Raw | None = None,
 ) -> bytes:
-    """Return the MCP result: the envelope as text of content[0], and as structuredContent if the revision has it.
+    """Return the MCP result with the envelope as text in content[0] and, if the client's revision has it, as
+    structuredContent.
 
     `blocks` is content that cannot be JSON (images, audio, resources); it follows the text unchanged (C.map-11).
-    `annotations` are those of the text that the data was read from.
+    `annotations` are the annotations of the text block from which the data was read.
     """
     text = _encode(envelope.decode())
     parts = [b'{"resultType":"complete",' if is_modern else b"{", b'"content":[{"type":"text","text":', text]

@@ -1,7 +1,7 @@
-"""The closed list of error codes (C.err-1), and failures as values.
+"""The closed list of error codes (C.err-1), and functions that construct failures.
 
-A failure is what an envelope says: code, message, details. Each function below returns one, with the message of the
-published template; values are in single quotes and are repeated in the details. A native handler raises
+A failure is the content of a failure envelope: code, message, details. Each function below returns a failure with the
+message of the published template; values are in single quotes and are repeated in the details. A native handler raises
 `OperationFailed` to answer with a failure.
 """
 
@@ -18,7 +18,7 @@ VALUE_CHARS_MAX: Final = 200  # of a value that is repeated in an error
 
 
 class Code(Enum):
-    """The error codes of MCP-AQL. A native operation may declare further ones in the same categories."""
+    """The error codes of MCP-AQL. A native operation may declare additional codes in the same categories."""
 
     VALIDATION_MISSING_PARAM = "VALIDATION_MISSING_PARAM"
     VALIDATION_INVALID_TYPE = "VALIDATION_INVALID_TYPE"
@@ -65,19 +65,18 @@ HELP: Final = 'introspect tells more: {"operation":"introspect","params":{"query
 
 
 class AqlFailure(Refusal, frozen=True, kw_only=True):
-    """The refusal of an operation. Its code is one of `Code`, or one of the same categories that a native operation
-    declared."""
+    """The refusal of an operation. Its code is a `Code`, or an additional code that a native operation declared."""
 
     confirmation: dict[str, Any] | None = None  # beside `error` in the envelope (C.token-3)
 
     @property
     def is_error(self) -> bool:
-        """Return whether the MCP result is marked isError: the caller can do nothing about the failure (C.tool-6)."""
+        """Return whether the MCP result is marked isError, because the caller cannot correct the failure (C.tool-6)."""
         return self.code in FATAL
 
 
 class OperationFailed(Exception):
-    """Exception with which a native handler fails with a code."""
+    """Exception that a native handler raises to answer with a failure."""
 
     def __init__(self, failure: AqlFailure) -> None:
         super().__init__(failure.message)
@@ -89,12 +88,12 @@ def failure(code: Code, message: str, details: Mapping[str, Any] | None = None) 
 
 
 def help_with(operation: str) -> str:
-    """Return the introspect call that shows how an operation is called."""
+    """Return a request for `introspect` that shows how to call an operation."""
     return f'See {{"operation":"introspect","params":{{"query":"operations","name":"{operation}"}}}}'
 
 
 def help_with_type(name: str) -> str:
-    """Return the introspect call that shows the fields of a type."""
+    """Return a request for `introspect` that shows the fields of a type."""
     return f'See {{"operation":"introspect","params":{{"query":"types","name":"{name}"}}}}'
 
 
@@ -106,8 +105,9 @@ def missing_params(
     *,
     of_type: str | None = None,
 ) -> AqlFailure:
-    """Return one failure for all missing parameters, each with its type and description. `of_type` names the type
-    whose fields they are.
+    """Return one failure for all missing parameters. Each is listed with its type and description.
+
+    If fields of an object are missing, `of_type` is the name of its type.
     """
     message = "; ".join(
         f"Missing required parameter '{name}' for operation '{operation}'. Expected: {of}{f' ({what})' if what else ''}"
@@ -138,7 +138,7 @@ def invalid_value(param: str, why: str, details: Mapping[str, Any] | None = None
 
 
 def _did_you_mean(near: Mapping[str, str] | None, details: dict[str, Any]) -> str:
-    """Return a question about similar names for a message, and add them to the details. Empty if there are none."""
+    """Return a question that suggests similar names, and add the names to `details`. Return "" if there are none."""
     if not near:
         return ""
     details["did_you_mean"] = dict(near)
@@ -235,8 +235,9 @@ def danger_denied(operation: str, danger: str, trust: str, minimum: str, reasons
 def confirmation_required(
     operation: str, danger: str, *, token: str, expires_at: str, message: str, reasons: Sequence[str] = ()
 ) -> AqlFailure:
-    """Return the failure that asks for confirmation. The token is in the details and beside the error, because
-    clients read either (C.token-3).
+    """Return the failure that asks for a confirmation.
+
+    It contains the token twice, in the details and beside the error, because clients may read either (C.token-3).
     """
     details: dict[str, Any] = {"operation": operation, "danger_level": danger}
     confirmation: dict[str, Any] = {"token": token, "expires_at": expires_at, "message": message}
@@ -249,8 +250,9 @@ def confirmation_required(
 
 
 def confirmation_by_person(operation: str, danger: str, id: str, reasons: Sequence[str] = ()) -> AqlFailure:
-    """Return the failure for an agent inside an execution, which gets no token but only the id of what waits
-    (8.7.3).
+    """Return the failure for an agent inside an execution, where a person must confirm.
+
+    It contains no token, only the id of the pending confirmation (8.7.3).
     """
     details: dict[str, Any] = {"operation": operation, "danger_level": danger, "confirmation_id": id}
     if reasons:
@@ -269,5 +271,5 @@ HTTP_CODES: Final = {
 
 
 def code_of_status(status: int) -> Code:
-    """Return the code of an HTTP status from 400 on (C.err-6)."""
+    """Return the error code for an HTTP status of 400 or more (C.err-6)."""
     return Code.INTERNAL_ERROR if status >= 500 else HTTP_CODES.get(status, Code.VALIDATION_INVALID_TYPE)

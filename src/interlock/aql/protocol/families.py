@@ -1,4 +1,4 @@
-"""Endpoint families (3.3): which MCP tool takes which operation, in each mode and profile.
+"""Endpoint families (3.3), which determine the MCP tool that accepts an operation, in each mode and profile.
 
 A profile gives every category one family; single operations may be given to another. `AqlEndpoints` is a profile in a
 mode with a prefix: the tools that are listed, and the tool that an operation belongs to.
@@ -25,7 +25,7 @@ SEARCH: Final = '"search":"list files"'  # in the request that descriptions show
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A division of operations into endpoint families."""
+    """A named assignment of operations to endpoint families."""
 
     name: str
     families: tuple[str, ...]  # in the order of the tools
@@ -33,8 +33,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     by_operation: Mapping[str, str] = {}  # beside the categories; `introspect` at least
 
     def family(self, name: str, category: Category, chosen: str | None) -> str:
-        """Return the family of an operation: the one chosen for it if this profile has it, or else the one of its
-        name, or else the one of its category.
+        """Return the family of an operation.
+
+        This is `chosen` if the profile has that family, otherwise the family assigned to the operation's name,
+        otherwise the family of its category.
         """
         if chosen is not None and chosen in self.families:  # AQL-6.2-2
             return chosen
@@ -44,11 +46,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.family(operation.name, operation.category, operation.family)
 
     def categories(self, family: str) -> tuple[Category, ...]:
-        """Return the categories of a family, by the profile alone."""
+        """Return the categories that the profile assigns to a family."""
         return tuple(category for category in Category if self.by_category[category] == family)
 
     def permissions(self, family: str) -> Permissions:
-        """Return the permissions of the family's riskiest category. They are constant while servers come and go
+        """Return the permissions of the riskiest category of a family. They do not depend on the connected servers
         (X-7).
         """
         every = [PERMISSIONS[category] for category in self.categories(family)] or [PERMISSIONS[Category.READ]]
@@ -86,8 +88,9 @@ LOOP_PROFILE: Final = Profile(
 
 
 def custom_profile(name: str, families: Mapping[str, Sequence[str]]) -> Profile | str:
-    """Build a profile from an operator's map of family -> categories (upper case) and operations, or return why it
-    is invalid.
+    """Build a profile from an operator's map, or return why the map is invalid.
+
+    The map assigns to each family its categories (upper case) and single operations.
     """
     by_category: dict[Category, str] = {}
     by_operation: dict[str, str] = {}
@@ -110,14 +113,14 @@ def custom_profile(name: str, families: Mapping[str, Sequence[str]]) -> Profile 
 
 
 class EndpointTool(msgspec.Struct, frozen=True):
-    """An MCP tool that takes operations."""
+    """An MCP tool that accepts the operations of one or more families."""
 
     name: str  # as MCP lists it
     family: str | None  # None: it takes every operation
 
 
 class AqlEndpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Endpoint tools that one AQL surface lists."""
+    """The endpoint tools of one AQL surface."""
 
     mode: Mode = "semantic"
     profile: Profile = PROFILES["crude"]
@@ -137,7 +140,7 @@ class AqlEndpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {tool.name: tool for tool in self.tools}
 
     def tool_of(self, operation: AqlOperation) -> str:
-        """Return the MCP tool that accepts an operation; the semantic one if there are both (C.mode-3)."""
+        """Return the MCP tool that accepts an operation. If two do, return the semantic one (C.mode-3)."""
         return self.tool_of_family(self.profile.family_of(operation))
 
     def tool_of_family(self, family: str) -> str:
@@ -156,7 +159,7 @@ _SINGLE: Final = Permissions(False, True)
 
 
 def endpoint_tools(endpoints: AqlEndpoints, *, has_batch: bool = True, rule: str = "") -> bytes:
-    """Encode the JSON array of tools/list. `rule` is shown by the tools that accept reports of agents (8.6.5)."""
+    """Encode the JSON array of tools/list. `rule` is added to the tools that accept reports of agents (8.6.5)."""
     definitions = []
     for tool in endpoints.tools:
         takes_reports = tool.family in (None, endpoints.profile.by_category[Category.CREATE])
@@ -172,7 +175,9 @@ def endpoint_tools(endpoints: AqlEndpoints, *, has_batch: bool = True, rule: str
 
 
 def input_schema(*, has_batch: bool) -> dict[str, Any]:
-    """Return the input schema of an endpoint. With batches, no member is required: a batch has no `operation`."""
+    """Return the input schema of an endpoint tool. If batches are allowed, no member is required, because a batch has
+    no `operation`.
+    """
     operation = {"type": "string", "description": "The operation's name."}
     params = {"type": "object", "additionalProperties": True, "description": "Its parameters."}
     if not has_batch:
@@ -186,7 +191,7 @@ def input_schema(*, has_batch: bool) -> dict[str, Any]:
 
 
 def discovery(endpoints: AqlEndpoints) -> tuple[str, str]:
-    """Return the tool that accepts `introspect`, and a request to copy, which contains a search (X-15)."""
+    """Return the tool that accepts `introspect`, and an example request that contains a search (X-15)."""
     profile = endpoints.profile
     family = profile.by_operation.get(INTROSPECT) or profile.by_category[Category.READ]
     request = f'{{"operation":"introspect","params":{{"query":"operations",{SEARCH}}}}}'
@@ -194,7 +199,7 @@ def discovery(endpoints: AqlEndpoints) -> tuple[str, str]:
 
 
 def primary_categories(endpoints: AqlEndpoints, tool: EndpointTool) -> list[str]:
-    """Return the line for a family whose name differs from that of its category (C.tool-2)."""
+    """Return a line that names the categories of a family, if the family is named differently (C.tool-2)."""
     profile = endpoints.profile
     if tool.family is None or profile.name == "crude":
         return []
@@ -203,7 +208,9 @@ def primary_categories(endpoints: AqlEndpoints, tool: EndpointTool) -> list[str]
 
 
 def _description(tool: EndpointTool, endpoints: AqlEndpoints) -> str:
-    """Return what a tool does, which operations it takes, its effects, and two requests to copy."""
+    """Return the description of an endpoint tool: its purpose, its operations, their effects, and two example
+    requests.
+    """
     where, request = discovery(endpoints)
     profile = endpoints.profile
     lines: list[str] = []

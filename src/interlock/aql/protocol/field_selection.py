@@ -1,7 +1,7 @@
-"""Field selection over the data of an answer (C.fields-*): a preset, or dotted paths.
+"""Field selection (C.fields-*): reduces the data of an answer by a preset or by dotted paths.
 
-Paths are compared with the snake_case form of the keys. What is selected keeps its own key, its nesting and its order.
-In a collection the fields of every item are selected; paging data beside the items stays.
+Paths are compared with the snake_case form of the keys. Selected members keep their original keys, nesting and order.
+In a collection, the fields of every item are selected; paging data beside the items is kept.
 """
 
 import re
@@ -27,7 +27,7 @@ Selection = str | tuple[tuple[str, ...], ...]
 
 
 def read_selection(value: Any) -> Selection | AqlFailure:
-    """Read the parameter `fields`, or return what is wrong with it."""
+    """Read the parameter `fields`. Return the selection, or a failure if it is invalid."""
     if isinstance(value, str) and value in PRESETS:
         return value
     if not isinstance(value, list) or len(value) > PATHS_MAX:
@@ -42,13 +42,13 @@ def read_selection(value: Any) -> Selection | AqlFailure:
 
 
 def _respelled(path: str) -> str | None:
-    """Return a path in the form in which paths are written here: userName becomes user_name."""
+    """Return a path in snake_case, as paths are written here: userName becomes user_name."""
     meant = ".".join(snake(part) for part in path[:PATH_CHARS_MAX].split("."))
     return meant if PATH.fullmatch(meant) is not None else None
 
 
 def unmatched(data: Any, selection: Selection) -> list[str]:
-    """Return the paths that match nothing in the data, if the data is an object or objects."""
+    """Return the paths that match nothing in the data. The result is empty if the data contains no objects."""
     if isinstance(selection, str):
         return []
     objects = _objects(data)
@@ -56,7 +56,7 @@ def unmatched(data: Any, selection: Selection) -> list[str]:
 
 
 def known_fields(data: Any) -> list[str]:
-    """Return the first members of the objects in the data, in the form of paths."""
+    """Return the names of the top-level members of the objects in the data, written as paths."""
     return sorted({snake(key) for item in _objects(data) for key in item})[:FIELDS_SHOWN_MAX]
 
 
@@ -78,8 +78,8 @@ def _has(value: Any, path: tuple[str, ...]) -> bool:
 
 
 def select(data: Any, selection: Selection) -> Any:
-    """Return the selected parts of decoded data. Anything that is not an object or an array of objects is returned
-    whole.
+    """Return the selected members of decoded data. Data that is not an object or an array of objects is returned
+    unchanged.
     """
     if selection == "full":
         return data
@@ -107,7 +107,7 @@ def _is_in_preset(key: str, value: Any, preset: str) -> bool:
 
 
 def _paths(data: dict[str, Any], paths: Sequence[tuple[str, ...]]) -> dict[str, Any]:
-    """Return the members that the paths name, each with its own key and nesting."""
+    """Return the members that the paths select, with their original keys and nesting."""
     selected: dict[str, Any] = {}
     for key, value in data.items():
         name = snake(key)

@@ -1,8 +1,9 @@
 """The operation `introspect` (7): its declaration, its parameters as a query, and its four payloads (C.intro-*).
 
-The specification allows no further members anywhere: a list item has four, details have those of OperationDetails. An
-unknown name is answered null, and failures have a code and a message only. The first part of this module makes an
-example for every operation that has none (C.intro-13): a valid request, built from its declaration alone.
+The specification allows no additional members in any payload: a list item has four, details have those of
+OperationDetails. An unknown name is answered null, and failures have a code and a message only. The first part of this
+module makes an example for every operation that has none (C.intro-13): a valid request, built from its declaration
+alone.
 """
 
 import re
@@ -57,7 +58,7 @@ def example_of(operation: AqlOperation) -> Example:
 
 
 def _value(parameter: AqlParameter, types: Mapping[str, TypeDeclaration], root: Mapping[str, Any], depth: int) -> Any:
-    """Return a value for a parameter: from its type, its enum, its schema or its default, in this order."""
+    """Return an example value for a parameter, from its type, its enum, its schema or its default, in this order."""
     declared = types.get(parameter.type.split(" | ")[0])
     if declared is not None and declared.kind == "object" and depth < DEPTH_MAX:
         fields = [field for field in declared.fields if field.required]
@@ -85,7 +86,7 @@ def _value(parameter: AqlParameter, types: Mapping[str, TypeDeclaration], root: 
 
 
 def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any]) -> Any:
-    """Return a value of a JSON type within the bounds of a parameter."""
+    """Return an example value of a JSON type, within the bounds of a parameter."""
     match kind:
         case "integer" | "number":
             # Return a number within the bounds, and a multiple of what the schema demands.
@@ -131,7 +132,7 @@ _CANDIDATES: Final = (
 
 
 def _of_pattern(pattern: str, text: str) -> str:
-    """Return an ordinary text that matches the pattern, or the text itself if none does."""
+    """Return a common example text that matches the pattern, or `text` if none matches."""
     if len(pattern) > PATTERN_CHARS_MAX:
         return text
     try:
@@ -142,7 +143,9 @@ def _of_pattern(pattern: str, text: str) -> str:
 
 
 def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
-    """Return a value of a plain JSON Schema. It covers what tools really declare, not every schema."""
+    """Return an example value for a plain JSON Schema. It supports the schemas that tools use in practice, not all
+    schemas.
+    """
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -240,7 +243,10 @@ CONTENT_TYPE: Final = TypeDeclaration(
 def protocol_types(
     *, has_danger: bool, has_fields: bool, more: Iterable[TypeDeclaration] = ()
 ) -> list[TypeDeclaration]:
-    """Return the types of the protocol. `more` are those of parts that are switched on, such as the safety loop."""
+    """Return the type declarations of the protocol.
+
+    `more` adds the types of optional features that are enabled, such as the safety loop.
+    """
     types = [*PROTOCOL_TYPES, CONTENT_TYPE]
     if has_danger:
         types.append(DANGER_TYPE)
@@ -278,7 +284,7 @@ DECLARATION: Final = AqlOperation(
 
 
 class IntrospectQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of `introspect`."""
+    """The parsed parameters of `introspect`."""
 
     query: str
     name: str | None = None
@@ -293,7 +299,7 @@ class IntrospectQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_query(request: OperationRequest, *, strict: bool = True) -> IntrospectQuery | AqlFailure:
-    """Read the parameters of `introspect`, or return the failure. Unless `strict`, unknown ones are ignored."""
+    """Read the parameters of `introspect`, or return a failure. Unless `strict`, unknown parameters are ignored."""
     members = request.members
     if "query" not in members:
         message = "Missing required parameter 'query'. Expected: string ('operations' or 'types')"
@@ -326,7 +332,7 @@ def operation_info(name: str, category: Category, endpoint: str, summary: str) -
 
 
 def operation_details(operation: AqlOperation, endpoints: AqlEndpoints) -> dict[str, Any]:
-    """Return OperationDetails: everything that a client needs to call an operation."""
+    """Return the OperationDetails of an operation: everything that a client needs to call it."""
     permissions = operation.permissions
     shown: dict[str, Any] = {
         "name": operation.name,

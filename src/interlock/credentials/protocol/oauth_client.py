@@ -41,7 +41,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class ProtectedResource(msgspec.Struct, frozen=True):
-    """Metadata of an MCP server (RFC 9728)."""
+    """Metadata of an MCP server as a protected resource (RFC 9728)."""
 
     resource: str
     authorization_servers: tuple[str, ...] = ()
@@ -49,8 +49,9 @@ class ProtectedResource(msgspec.Struct, frozen=True):
 
 
 class AuthorizationServer(msgspec.Struct, frozen=True):
-    """Metadata of an authorization server that a client needs. An absent list is None, which differs from an empty
-    list.
+    """The metadata of an authorization server, as far as a client needs it.
+
+    A list that is absent from the metadata is None, which differs from an empty list.
     """
 
     issuer: str
@@ -72,7 +73,9 @@ def server_resource(url: str) -> str:
 
 
 def resource_metadata_urls(url: str) -> tuple[str, ...]:
-    """Return where a server may publish its metadata if it names no place, in the order that MCP gives."""
+    """Return the URLs at which a server may publish its metadata, in the order of MCP. They are used if the server
+    gives no URL.
+    """
     parts = _normal(urlsplit(url))
     path = parts.path.rstrip("/")
     places = (WELL_KNOWN + path, WELL_KNOWN) if path else (WELL_KNOWN,)
@@ -80,13 +83,14 @@ def resource_metadata_urls(url: str) -> tuple[str, ...]:
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL, normalized."""
+    """Return the origin of a URL (scheme, host and port), normalized."""
     return urlunsplit(_normal(urlsplit(url))._replace(path=""))
 
 
 def read_protected_resource_untrusted(data: bytes, url: str) -> ProtectedResource:
-    """Read protected resource metadata. The resource must be the server at `url`, or a path above it. Raise
-    BadMetadata.
+    """Read protected resource metadata.
+
+    Raise BadMetadata if it is invalid, or if its resource is neither the server at `url` nor a path above it.
     """
     try:
         metadata = msgspec.json.decode(data, type=ProtectedResource)
@@ -100,7 +104,9 @@ def read_protected_resource_untrusted(data: bytes, url: str) -> ProtectedResourc
 
 
 def covers(resource: str, url: str) -> bool:
-    """Return whether a token for `resource` is valid for the server at `url`: the same resource, or a path above it."""
+    """Return whether a token for `resource` is valid at `url`, because both are equal or `resource` is a path above
+    `url`.
+    """
     try:
         ours, theirs = _normal(urlsplit(url)), _normal(urlsplit(resource))
         whole = urlsplit(resource)
@@ -113,7 +119,7 @@ def covers(resource: str, url: str) -> bool:
 
 
 def read_authorization_server_untrusted(data: bytes, issuer: str) -> AuthorizationServer:
-    """Read authorization server metadata. Raise BadMetadata."""
+    """Read authorization server metadata. Raise BadMetadata if it is invalid or describes another issuer."""
     try:
         metadata = msgspec.json.decode(data, type=AuthorizationServer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -127,12 +133,12 @@ def read_authorization_server_untrusted(data: bytes, issuer: str) -> Authorizati
 
 
 def is_issuer(url: str) -> bool:
-    """Return whether a URL can be an issuer: https, no query, no fragment (RFC 8414 2)."""
+    """Return whether a URL can be an issuer: it has https, no query and no fragment (RFC 8414 2)."""
     return is_protected(url) and "?" not in url
 
 
 def _normal(parts: SplitResult) -> SplitResult:
-    """Normalize a URL: scheme and host in lower case, no default port, nothing after the path."""
+    """Normalize a URL: lower-case scheme and host, no default port, no query and no fragment."""
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
     port = parts.port
@@ -157,7 +163,7 @@ _BY_SECRET: Final[tuple[Method, ...]] = ("client_secret_basic", "client_secret_p
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """The node as a client of one issuer. Its credentials are sent to no other issuer."""
+    """The identity of the node at one issuer. Its credentials are sent to no other issuer."""
 
     issuer: str
     client_id: str
@@ -168,11 +174,14 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadRegistration(Exception):
-    """The answer is not a registration. Raised only by `read_registration_untrusted`."""
+    """Exception for an answer that is not a registration. Only `read_registration_untrusted` raises it."""
 
 
 def find_auth_method(supported: tuple[str, ...] | None, *, secret: bool, key: bool) -> Method | None:
-    """Return how a client with a secret, a key or neither authenticates, or None if it cannot."""
+    """Return the authentication method for a client that has a secret, a key or neither.
+
+    Return None if no method fits.
+    """
     if key:
         return "private_key_jwt" if supported is None or "private_key_jwt" in supported else None
     if not secret:
@@ -182,8 +191,9 @@ def find_auth_method(supported: tuple[str, ...] | None, *, secret: bool, key: bo
 
 
 def find_method_to_register(supported: tuple[str, ...] | None) -> Method | None:
-    """Return the authentication method to register: a public client if possible, because PKCE protects it without a
-    secret.
+    """Return the authentication method to register, or None if no method fits.
+
+    A public client is preferred, because PKCE protects it without a secret.
     """
     if supported is not None and "none" in supported:
         return "none"
@@ -191,7 +201,10 @@ def find_method_to_register(supported: tuple[str, ...] | None) -> Method | None:
 
 
 def client_metadata(redirect_uri: str, name: str, method: Method, *, native: bool) -> dict[str, Any]:
-    """Return the metadata of the node for a registration (RFC 7591 2). `native`: people return to this machine."""
+    """Return the metadata that describes the node in a registration (RFC 7591 2).
+
+    `native` is true if browsers return to an address of this machine.
+    """
     return {
         "client_name": name,
         "redirect_uris": [redirect_uri],
@@ -203,7 +216,7 @@ def client_metadata(redirect_uri: str, name: str, method: Method, *, native: boo
 
 
 def client_document(client_id: str, metadata: Mapping[str, Any]) -> bytes:
-    """Encode the document behind a client_id that is a URL."""
+    """Encode the metadata document that the node publishes at the URL which is its `client_id`."""
     return msgspec.json.encode({"client_id": client_id, **metadata})
 
 
@@ -215,7 +228,7 @@ class _Registered(msgspec.Struct):
 
 
 def read_registration_untrusted(data: bytes, issuer: str, requested: Method, redirect_uri: str) -> Client:
-    """Read the answer to a client registration. Raise BadRegistration."""
+    """Read the answer to a client registration. Raise BadRegistration if it is invalid."""
     try:
         registered = msgspec.json.decode(data, type=_Registered)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -251,7 +264,7 @@ AssertionAlgorithm = Literal["ES256", "EdDSA", "RS256", "PS256"]
 
 
 class IssuedTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens that an authorization server issued."""
+    """The tokens in a successful answer of an authorization server."""
 
     access_token: str  # never shown
     refresh_token: str | None = None  # never shown
@@ -260,20 +273,21 @@ class IssuedTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadAnswer(Exception):
-    """The answer is not a token. Raised only by `read_token_untrusted`."""
+    """Exception for an answer that does not contain a token. Only `read_token_untrusted` raises it."""
 
 
 # Authorization by a person
 
 
 def pkce_challenge(verifier: str) -> str:
-    """Return the challenge of a code verifier by the method S256 (RFC 7636 4.2)."""
+    """Return the S256 challenge for a code verifier (RFC 7636 4.2)."""
     return encode(hashlib.sha256(verifier.encode("ascii")).digest())
 
 
 def scopes_to_ask(wanted: Sequence[str], server: AuthorizationServer) -> tuple[str, ...]:
-    """Return the scopes to request. offline_access is added if the server supports it, never as the only scope (MCP,
-    Refresh Tokens).
+    """Return the scopes to request.
+
+    offline_access is added if the server supports it and other scopes are requested (MCP, Refresh Tokens).
     """
     if wanted and OFFLINE in server.scopes_supported:
         return tuple(dict.fromkeys((*wanted, OFFLINE)))
@@ -290,7 +304,7 @@ def authorization_url(
     resource: str,
     scopes: Sequence[str],
 ) -> str:
-    """Return the URL of the page to open. A query that the endpoint has already is preserved (RFC 6749 3.1)."""
+    """Return the URL of the page on which a person agrees. The query of `endpoint` is preserved (RFC 6749 3.1)."""
     parameters = {
         "response_type": "code",
         "client_id": client_id,
@@ -309,7 +323,7 @@ def authorization_url(
 
 
 class Returned(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters with which a browser returns to the callback."""
+    """The parameters that a browser brings to the callback URL."""
 
     state: str
     code: str | None = None
@@ -318,8 +332,9 @@ class Returned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_callback_untrusted(parameters: Sequence[tuple[str, str]]) -> Returned | None:
-    """Read the parameters of the callback. Return None if they are no answer, or a parameter occurs twice (RFC 6749
-    3.1).
+    """Read the parameters of a callback.
+
+    Return None if they are not the answer to an authorization request, or if a parameter occurs twice (RFC 6749 3.1).
     """
     values: dict[str, str] = {}
     for name, value in parameters:
@@ -335,8 +350,9 @@ def read_callback_untrusted(parameters: Sequence[tuple[str, str]]) -> Returned |
 
 
 def is_from(returned: Returned, issuer: str, *, always_says: bool) -> bool:
-    """Return whether the answer comes from the issuer (RFC 9207 2.4, and the table of MCP). A server that announces
-    the parameter `iss` must send it.
+    """Return whether the answer comes from this issuer (RFC 9207 2.4, and the table of MCP).
+
+    `always_says` is true if the server announces the parameter `iss`; an answer without it is then rejected.
     """
     return returned.iss == issuer if returned.iss is not None else not always_says
 
@@ -355,8 +371,9 @@ def code_form(code: str, verifier: str, redirect_uri: str, resource: str) -> dic
 
 
 def refresh_form(refresh_token: str, resource: str) -> dict[str, str]:
-    """Return the form that renews a token. Without a scope, the new token has the scope of the old one (RFC 6749
-    6).
+    """Return the form that renews a token.
+
+    It requests no scope, so the new token has the scope of the old one (RFC 6749 6).
     """
     return {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": resource}  # AX-10.1-2
 
@@ -367,7 +384,7 @@ def credentials_form(wanted: Sequence[str], resource: str) -> dict[str, str]:
 
 
 def token_request(form: Mapping[str, str], client: Client, assertion: str | None = None) -> tuple[bytes, bytes]:
-    """Return the headers and the body of a token request, with the client's authentication (RFC 6749 2.3, RFC 7523
+    """Return the headers and the body of a token request, including the client's authentication (RFC 6749 2.3, RFC 7523
     2.2).
     """
     headers, sent = _FORM, dict(form)
@@ -386,8 +403,9 @@ def token_request(form: Mapping[str, str], client: Client, assertion: str | None
 
 
 def assertion_to_sign(client: Client, alg: AssertionAlgorithm, jti: str, now: float) -> bytes:
-    """Return the text that a client assertion signs. Its audience is the issuer, so that no other server can use the
-    assertion (RFC 7523 3).
+    """Return the part of a client assertion that is signed.
+
+    Its audience is the issuer, so that no other server can use the assertion (RFC 7523 3).
     """
     claims: dict[str, Any] = {
         "iss": client.client_id,
@@ -410,7 +428,7 @@ class _Granted(msgspec.Struct):
 
 
 def read_token_untrusted(data: bytes) -> IssuedTokens:
-    """Read the answer to a token request. Raise BadAnswer."""
+    """Read the answer to a token request. Raise BadAnswer if it contains no valid token."""
     try:
         answer = msgspec.json.decode(data, type=_Granted)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -435,7 +453,7 @@ def read_token_untrusted(data: bytes) -> IssuedTokens:
 
 
 def error_code_untrusted(data: bytes) -> str | None:
-    """Return the name of the error of an authorization server (RFC 6749 5.2), or None if it gives none."""
+    """Return the error code in an authorization server's answer (RFC 6749 5.2), or None if it contains none."""
     try:
         answer = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

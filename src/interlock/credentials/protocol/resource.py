@@ -1,8 +1,9 @@
-"""Protected resources in OAuth: what a resource server publishes, asks and answers, and how its refusals are read.
+"""Protected resources in OAuth: the documents, requests and challenges of a resource server.
 
-The node is a resource server itself: it publishes metadata (RFC 9728), asks an authorization server about tokens
-(RFC 7662), maps scopes to its own, and challenges clients (RFC 6750). It is also a client of other resource servers,
-and reads the challenges in their WWW-Authenticate headers (RFC 9110 11.6.1). Values and bytes only; nothing is fetched.
+The node is a resource server itself: it publishes metadata (RFC 9728), asks an authorization server about tokens (RFC
+7662), maps the scopes of tokens to its own scopes, and challenges clients (RFC 6750). It is also a client of other
+resource servers, and reads the challenges in their WWW-Authenticate headers (RFC 9110 11.6.1). The module works on
+values and bytes only; it fetches nothing.
 """
 
 import base64
@@ -28,12 +29,13 @@ class Introspected(TokenClaims, frozen=True, kw_only=True):
 
 
 class BadIntrospection(Exception):
-    """The answer is not an introspection answer. Raised only by `read_introspection_untrusted`."""
+    """Exception for an answer that is not an introspection answer. Only `read_introspection_untrusted` raises it."""
 
 
 def request_headers(client_id: str, client_secret: str) -> bytes:
-    """Return the header lines of a request with Basic authentication. Both parts are form-encoded first (RFC 6749
-    2.3.1).
+    """Return the header lines of an introspection request with Basic authentication.
+
+    Client id and secret are form-encoded first (RFC 6749 2.3.1).
     """
     pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()
     return _FORM + b"authorization: Basic %b\r\n" % base64.b64encode(pair)
@@ -44,7 +46,10 @@ def request_body(token: str) -> bytes:
 
 
 def read_introspection_untrusted(data: bytes, issuer: str) -> TokenClaims | InvalidToken:
-    """Return the claims of an active token. A missing issuer is filled in, because an answer need not repeat it."""
+    """Return the claims of an active token, or InvalidToken for any other token.
+
+    If the answer names no issuer, `issuer` is filled in, because an answer need not repeat it.
+    """
     try:
         answer = msgspec.json.decode(data, type=Introspected)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -73,14 +78,15 @@ DEFAULT_SCOPES: Final[Mapping[str, OurScope]] = {
 
 
 def granted_scope(scopes: Iterable[str], table: Mapping[str, OurScope]) -> OurScope | None:
-    """Return the widest of our scopes that the token's scopes map to, or None."""
+    """Return the widest node scope to which `table` maps one of the token's scopes, or None if there is none."""
     ours = [table[scope] for scope in scopes if scope in table]
     return max(ours, key=RANK.index, default=None)
 
 
 def scope_to_ask(needed: str, table: Mapping[str, OurScope]) -> str | None:
-    """Return the scope string that a client should ask for: the first that maps to `needed`, otherwise to the next
-    wider scope.
+    """Return the OAuth scope that a client should request, or None if there is none.
+
+    It is the first scope that `table` maps to `needed`, otherwise the first that it maps to the next wider scope.
     """
     for ours in RANK[RANK.index(needed) :]:
         for scope, stands_for in table.items():
@@ -107,13 +113,15 @@ def resource_of(public_url: str) -> str:
 
 
 def metadata_url(resource: str) -> str:
-    """Return the URL of a resource's metadata. The well-known part is between the host and the path (RFC 9728 3.1)."""
+    """Return the URL of a resource's metadata. The well-known segment is between host and path (RFC 9728 3.1)."""
     parts = urlsplit(resource)
     return urlunsplit(parts._replace(path=WELL_KNOWN + parts.path))
 
 
 def metadata_paths(resource: str) -> frozenset[str]:
-    """Return the paths of the metadata document: at the root, for the endpoint, and behind a proxy that adds a path."""
+    """Return the paths at which the metadata is served: at the root, for the endpoint, and behind a proxy that adds a
+    path.
+    """
     return frozenset((WELL_KNOWN, WELL_KNOWN + ENDPOINT, urlsplit(metadata_url(resource)).path))
 
 
@@ -128,7 +136,7 @@ def metadata_document(resource: str, name: str, issuers: Sequence[str], scopes: 
 
 
 def discovery_urls(issuer: str) -> tuple[str, ...]:
-    """Return where an authorization server may publish its metadata, in the order that MCP gives (RFC 8414 3.1 and
+    """Return the URLs at which an authorization server may publish its metadata, in the order of MCP (RFC 8414 3.1 and
     5).
     """
     parts = urlsplit(issuer)
@@ -138,7 +146,9 @@ def discovery_urls(issuer: str) -> tuple[str, ...]:
 
 
 class BadMetadata(Exception):
-    """The document is not the metadata of that authorization server. Raised only by `read_metadata_untrusted`."""
+    """Exception for a document that is not the metadata of the authorization server. Only `read_metadata_untrusted`
+    raises it.
+    """
 
 
 class ServerMetadata(msgspec.Struct, frozen=True):
@@ -159,7 +169,7 @@ def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
 
 
 def is_protected(url: str) -> bool:
-    """Return whether no attacker can change what is fetched there: it is https, or http within this machine."""
+    """Return whether a URL is safe from changes in transit: it has https, or http to this machine."""
     parts = _split_url(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
     host = (parts.hostname if parts is not None else None) or ""
     if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:
@@ -194,7 +204,7 @@ def is_bearer(authorization: bytes) -> bool:
 
 
 def find_bearer(authorization: bytes) -> str | None:
-    """Return the token of an Authorization header, or None if there is no valid one."""
+    """Return the token in an Authorization header, or None if the header has no valid bearer token."""
     token = authorization.partition(b" ")[2]
     if not is_bearer(authorization) or len(token) > TOKEN_BYTES_MAX:
         return None
@@ -205,7 +215,7 @@ def find_bearer(authorization: bytes) -> str | None:
 def challenge(
     metadata_url: str, *, error: str | None = None, description: str | None = None, scope: str | None = None
 ) -> str:
-    """Return a WWW-Authenticate challenge. A request without a credential gets no error code (RFC 6750 3.1)."""
+    """Return a WWW-Authenticate challenge. Leave out `error` if the request had no credential (RFC 6750 3.1)."""
     parameters = {"resource_metadata": metadata_url, "error": error, "error_description": description, "scope": scope}
     return "Bearer " + ", ".join(f'{name}="{_UNQUOTABLE.sub("", text)}"' for name, text in parameters.items() if text)
 
@@ -223,7 +233,7 @@ INSUFFICIENT_SCOPE: Final = "insufficient_scope"
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of a Bearer challenge. Parameters that are absent or cannot be read are empty."""
+    """The parameters of a Bearer challenge. A parameter that is absent or cannot be read is empty."""
 
     resource_metadata: str | None = None
     scope: tuple[str, ...] = ()
@@ -234,7 +244,7 @@ NO_CHALLENGE: Final = Challenge()
 
 
 def read_challenge_untrusted(values: Iterable[bytes]) -> Challenge:
-    """Return the first Bearer challenge among all challenges of a server."""
+    """Return the first Bearer challenge in a server's WWW-Authenticate headers."""
     for value in values:
         for scheme, parameters in _challenges(value[:CHALLENGE_BYTES_MAX].decode("latin-1")):
             if scheme == "bearer":
@@ -247,7 +257,7 @@ def read_challenge_untrusted(values: Iterable[bytes]) -> Challenge:
 
 
 def scopes(text: str) -> tuple[str, ...]:
-    """Split a scope string into its scopes, each once. Invalid scopes are left out."""
+    """Split a scope string into distinct scopes. Invalid scopes are left out."""
     return tuple(dict.fromkeys(scope for scope in text.split(" ") if _SCOPE.fullmatch(scope)))[:SCOPES_MAX]
 
 
@@ -258,7 +268,7 @@ def is_scope(text: str) -> bool:
 def _challenges(text: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield scheme and parameters of each challenge in a header value.
 
-    Commas separate both parameters and challenges, so a new challenge is recognised by a token without `=` after it.
+    Commas separate parameters as well as challenges, so a token without `=` after it starts a new challenge.
     """
     scheme, parameters = "", dict[str, str]()
     at = 0
