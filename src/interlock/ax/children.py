@@ -43,7 +43,10 @@ STARTED_BY_US: Final = "INTERLOCK_AX"  # by this variable a subserver knows that
 
 
 class _ChildConnection(SubserverConnection):
-    """The connection to one process, from its start to its end. It is the sink of the process and its pipe."""
+    """Connection to one child process, from its start to its end.
+
+    It receives the lines that the process writes and sends lines to it.
+    """
 
     def __init__(
         self,
@@ -116,7 +119,7 @@ class _ChildConnection(SubserverConnection):
 
 
 class UnregisteredChild(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a child that is not registered, and why."""
+    """State of a child that is not registered, with the reason."""
 
     state: str
     reason: str
@@ -124,7 +127,7 @@ class UnregisteredChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildSupervisor:
-    """The tasks that keep the children of a node running."""
+    """Supervisor of the children of a node: one task per child keeps its process running."""
 
     def __init__(self, plan: Plan, registrar: Registrar, connector_parts: ConnectorParts) -> None:
         self._plan = plan
@@ -143,16 +146,17 @@ class ChildSupervisor:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether every child had its first chance to register."""
+        """Return whether no child is still in its first attempt to register."""
         return all(child.state != CONNECTING for child in self.waiting.values())
 
     async def settle(self) -> None:
+        """Wait until every child has registered or its first attempt has failed."""
         while not self.is_settled:
             self._changed.clear()
             await self._changed.wait()
 
     async def take(self, plan: Plan) -> None:
-        """Apply a configuration with other children. Children whose entry did not change are not touched."""
+        """Apply a new configuration: start, end or restart the children whose entries changed, and no others."""
         self._plan = plan
         await self._end([segment for segment, (child, _) in self._running.items() if child not in plan.ax.children])
         await self.open()
@@ -169,7 +173,7 @@ class ChildSupervisor:
             self.waiting.pop(segment, None)
 
     async def _keep_running(self, child: ChildPlan) -> None:
-        """Run a child's process again and again, until this task is cancelled."""
+        """Start a child's process, and start it again each time it ends, until this task is cancelled."""
         stderr = StderrRing(now=self._connector_parts.clock.wall)
         principal = f"child:{child.segment}"
         attempts = 0
@@ -215,7 +219,7 @@ class ChildSupervisor:
         self.waiting[child.segment] = UnregisteredChild(state=state, reason=reason, since_wall=since)
 
     async def _run(self, child: ChildPlan, connection: _ChildConnection) -> None:
-        """Start the process of a child, and return when it has ended."""
+        """Start the process of a child, and return after the process has ended."""
         env = await self._connector_parts.revealer.table(child.env) if child.env else {}
         connection.child = Child(
             child.command,

@@ -66,7 +66,10 @@ _FIRST: Final = "the first message on this link must be the request mcpax/regist
 
 
 class SubserverConnection:
-    """The connection of one subserver: the sink of its messages, and the source of its registration."""
+    """Connection of one subserver.
+
+    It receives the subserver's messages and passes its registration to the registrar.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class SubserverConnection:
         heartbeat_min_ms: int,
         stderr: StderrRing | None = None,
     ) -> None:
-        """Create a connection. `stderr` is the error output of a subserver that this node started."""
+        """Create a connection. `stderr` collects the error output if this node started the subserver as a process."""
         self.guest = guest
         self.transport = transport
         self._registrar = registrar
@@ -93,14 +96,14 @@ class SubserverConnection:
         self._late: asyncio.TimerHandle | None = None
 
     def begin(self, pipe: MessagePipe) -> None:
-        """Take the pipe and start the time limit for the registration. Called before the first message."""
+        """Use `pipe` for sending, and start the time limit for the registration. Called before the first message."""
         self._pipe = pipe
         reason = f"no mcpax/register within {REGISTER_WITHIN_S:g} s"
         self._late = asyncio.get_running_loop().call_later(REGISTER_WITHIN_S, self.close, POLICY, reason)
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the subserver is connected but not registered."""
+        """Return whether the subserver is connected but has not registered yet."""
         return self._link is None
 
     # The connection
@@ -129,6 +132,7 @@ class SubserverConnection:
             self._refuse(message.id if isinstance(message, Request) else b"null", refusal)
 
     def on_oversized(self, oversized: Oversized) -> None:
+        """Refuse a message over the size limit. Before the registration, it closes the connection."""
         if self._link is not None:
             self._link.on_oversized(oversized, None)
         else:
@@ -146,7 +150,7 @@ class SubserverConnection:
         self._pipe = None
 
     def _handle_early(self, message: object) -> None:
-        """Handle a message that came before the registration was answered."""
+        """Handle a message that arrived before the registration was answered."""
         self._early += 1
         if isinstance(message, Response) and message.id == _PARENT_ID and self._parent is not None:
             if not self._parent.done():
@@ -206,6 +210,7 @@ class SubserverConnection:
         return None if answer.error else read_parent_untrusted(answer.result)  # AX-13.4-4
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
+        """Create the keeper and the link of the registration, which uses the pipe of this connection."""
         if self._pipe is None:
             raise RuntimeError("a connection registers only after it began")
         keeper = RegisteredKeeper(parts, self._stderr)

@@ -44,7 +44,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 async def check_endpoint(register: Register, allowed: Iterable[str], guest: RegistrantIdentity) -> Refusal | None:
-    """Return why the node does not connect to the endpoint, or None."""
+    """Return the refusal if the node may not connect to the endpoint that a registrant named, otherwise None."""
     if register.endpoint is None:
         return _refuse("named when registering by POST; without one, open a WebSocket at /ax")
     addresses = await find_addresses(register.endpoint, allowed, guest)
@@ -52,8 +52,9 @@ async def check_endpoint(register: Register, allowed: Iterable[str], guest: Regi
 
 
 async def find_addresses(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity) -> tuple[str, ...] | Refusal:
-    """Return the addresses to connect to, or why there are none. An empty result allows any address, because the
-    operator named the host.
+    """Return the addresses to which the node may connect for `endpoint`, or a refusal if there are none.
+
+    An empty tuple allows every address that the host name resolves to, because the operator listed this host.
     """
     url = urlsplit(endpoint)
     if _LEADS_AWAY.search(url.path):
@@ -81,7 +82,10 @@ async def find_addresses(endpoint: str, allowed: Iterable[str], guest: Registran
 
 
 def _matches(url: SplitResult, entry: SplitResult) -> bool:
-    """Compare a URL with an allowed one part by part, so that a star in the host cannot reach into the path."""
+    """Return whether a URL matches an allowed one.
+
+    Each part is compared separately, so that a `*` in the host never matches part of the path.
+    """
     if url.scheme != entry.scheme or not url.hostname or not entry.hostname:
         return False
     port, allowed_port = url.port or _PORTS[url.scheme], entry.port or _PORTS[entry.scheme]
@@ -94,7 +98,7 @@ def _refuse(must: str) -> Refusal:
 
 
 class DialBack:
-    """The RegistrationSource of a registration that came by POST."""
+    """Registration source of a subserver that registered by POST, and to which the node connects."""
 
     transport = "http"
     is_open = True
@@ -104,18 +108,18 @@ class DialBack:
         self._allowed = tuple(allowed)
 
     async def ask_parent(self) -> Parent | Refusal | None:
-        """Return None: there is no link yet on which to ask. The registration says who the parent is."""
+        """Return None: there is no link yet over which to ask. The registration itself names the parent."""
         return None
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         return DialledBackKeeper(parts, self._allowed, self.guest)
 
     def close(self, code: int, reason: str) -> None:
-        """Do nothing: the subserver has no connection of its own, and the keeper closes the node's."""
+        """Do nothing: the subserver opened no connection, and the keeper closes the one that the node opened."""
 
 
 class _CheckedConnector(RegisteredConnector):
-    """A connector that dials only an address which the operator's list allows at that time."""
+    """Connector that checks the address against the operator's list before every connection."""
 
     def __init__(
         self,
@@ -148,7 +152,7 @@ class _CheckedConnector(RegisteredConnector):
 
 
 class DialledBackKeeper(RegisteredKeeper):
-    """The keeper of a link that this node opened to a registered subserver, and opens again after a loss."""
+    """Keeper of a link that this node opens to a registered subserver, and opens again after a loss."""
 
     def __init__(self, parts: RegistrationParts, allowed: tuple[str, ...], guest: RegistrantIdentity) -> None:
         super().__init__(parts)
@@ -175,7 +179,7 @@ class DialledBackKeeper(RegisteredKeeper):
             self.hanging_up = asyncio.get_running_loop().create_task(pipe.close())
 
     async def _watch(self) -> None:
-        """Ask the subserver at intervals for any answer, and end its link after two failures in a row."""
+        """Ask the subserver for an answer at intervals, and end its link after two failures in a row."""
         failed = 0
         while failed < PROBES_FAILED_MAX:
             await asyncio.sleep(PROBE_EVERY_S)

@@ -74,7 +74,7 @@ Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
 
 
 class AxEndpoint:
-    """The ASGI application at `/ax`."""
+    """ASGI application at `/ax`, where subservers connect and register."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class AxEndpoint:
         self._stops = False
 
     def replan(self, plan: Plan) -> None:
-        """Apply other [[access]] entries to connections that are opened from now on."""
+        """Apply changed [[access]] entries. They count for connections that are opened after this call."""
         self._plan = plan
 
     def stop(self) -> None:
-        """Accept no new connections, and close those that have not registered, because nothing is under way on them."""
+        """Accept no new connections, and close the connections that have not registered. No calls run on those."""
         self._stops = True
         for connection in list(self._waiting):
             if connection.is_waiting:
@@ -128,7 +128,7 @@ class AxEndpoint:
             await _send_body(send, "http.response", 200 if answer else 202, answer)
 
     async def _refuse(self, scope: Scope, send: Send, refusal: HttpRefusal) -> None:
-        """Refuse a connection or a request, and record that."""
+        """Refuse a connection or a request, and record the refusal."""
         peer = address_of(scope["client"][0] if scope["client"] else None)
         client = self._proxies.client(_head(scope).raw_headers) if self._proxies.trusts(peer) else None
         method = str(scope.get("method", "GET"))[:METHOD_CHARS_MAX]
@@ -137,7 +137,7 @@ class AxEndpoint:
         await _send_refusal(send, refusal, kind)
 
     async def _post(self, body: bytes, guest: RegistrantIdentity) -> bytes:
-        """Return the answer to one message. It is empty for a notification."""
+        """Handle one message that arrived by POST and return the answer, which is empty for a notification."""
         try:
             message = decode_untrusted(body)
         except CodecError as error:
@@ -157,7 +157,7 @@ class AxEndpoint:
         return answer if isinstance(message, Request) else b""
 
     async def _register_back(self, request: Request, guest: RegistrantIdentity) -> bytes:
-        """Register a subserver that the node will dial back, and return the answer."""
+        """Register a subserver to which the node will connect, and return the answer."""
         register = read_register_untrusted(request.params, self._plan.ax.heartbeat_min_ms)
         if isinstance(register, Refusal):
             return encode_refusal(request.id, register)
@@ -197,12 +197,13 @@ class AxEndpoint:
             self._waiting.discard(connection)
 
     def _is_crowded(self) -> bool:
+        """Return whether too many connections are open that have not registered."""
         if len(self._waiting) >= WAITING_MAX:
             self._waiting = {connection for connection in self._waiting if connection.is_waiting}
         return len(self._waiting) >= WAITING_MAX
 
     def _admit(self, scope: Scope) -> RegistrantIdentity | HttpRefusal:
-        """Return who connects, or why a peer may not register at all."""
+        """Identify the peer that connects. Return its identity, or a refusal if it may not register at all."""
         head = _head(scope)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -237,7 +238,10 @@ class AxEndpoint:
         )
 
     def is_still_admitted(self, registrant: RegistrantIdentity) -> bool:
-        """Return whether a registrant that connected with a certificate is still allowed to."""
+        """Return False if a registrant's client certificate is no longer admitted.
+
+        A registrant that connected without a certificate is not affected: the result is True.
+        """
         shown = registrant.certificate
         if not isinstance(shown, ClientCertificate) or self._certificates is None:
             return True
@@ -246,8 +250,9 @@ class AxEndpoint:
         return self._certificates.stands(shown)
 
     def _find_origin(self, scope: Scope, head: Head) -> tuple[bool, str | None]:
-        """Return whether a connection comes from this machine, and its TLS version. A trusted proxy speaks for its
-        clients.
+        """Return whether a connection comes from this machine, and the TLS version of the connection or None.
+
+        For a connection from a trusted proxy, both describe the proxy's client.
         """
         peer = address_of(scope["client"][0] if scope["client"] else None)
         if self._proxies.trusts(peer):
@@ -295,7 +300,7 @@ _ONLY_SOCKETS: Final = HttpRefusal(
 
 
 class UserProtocol(McpProtocol):
-    """The HTTP protocol of a connection at `ax.socket`, which notes the user of the peer (AX-4.2-10)."""
+    """HTTP protocol for connections at `ax.socket`. It records the user of the peer (AX-4.2-10)."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         sock: Any = transport.get_extra_info("socket")
@@ -311,7 +316,7 @@ class UserProtocol(McpProtocol):
 
 
 class UserApp:
-    """The ASGI application of `ax.socket`."""
+    """ASGI application of the socket `ax.socket`, which serves `/ax` only."""
 
     def __init__(self, subservers: AxEndpoint) -> None:
         self._subservers = subservers

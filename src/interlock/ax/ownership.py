@@ -38,13 +38,17 @@ TRIES_MAX: Final = 5  # against other aggregators that write the same lease
 
 
 class Owners:
-    """The owners of segments, in the node's store."""
+    """Store of segment owners: which proved authority owns which segment (MCP-AX 4.2)."""
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
         self._clock = clock
 
     async def find_owner(self, segment: str) -> SegmentOwner | None:
+        """Return the owner of a segment, or None if the segment has no owner.
+
+        Raise Damaged if the record cannot be read.
+        """
         entry = await self._kv.get(OWNERS, segment, self._clock.wall())
         return None if entry is None else _read_owner(entry)
 
@@ -52,11 +56,13 @@ class Owners:
         return [_read_owner(entry) for entry in await self._kv.entries(OWNERS, self._clock.wall())]
 
     async def keep(self, owner: SegmentOwner) -> None:
+        """Store the owner of a segment, with the present time."""
         now = self._clock.wall()
         record = msgspec.json.encode(msgspec.structs.replace(owner, at=now))
         await self._kv.put(OWNERS, owner.segment, record, now)
 
     async def release(self, segment: str) -> bool:
+        """Delete the owner of a segment. Return False if the segment had no owner."""
         return await self._kv.delete(OWNERS, segment)
 
 
@@ -70,7 +76,10 @@ def _read_owner(entry: Entry) -> SegmentOwner:
 
 
 class Leases:
-    """Leases in a store that the aggregators of a tree share. The methods raise StoreError if the store is away."""
+    """Leases on subservers, in a store that the aggregators of a tree share.
+
+    The methods raise StoreError if the store is unavailable.
+    """
 
     def __init__(self, kv: KeyValue, clock: Clock, aggregator_id: str, tree: str) -> None:
         self._kv = kv
@@ -79,7 +88,10 @@ class Leases:
         self._tree = tree
 
     async def claim(self, request: Register, session_id: str) -> Refusal | None:
-        """Claim a subserver for three intervals. Return None if this aggregator has it now, otherwise the refusal."""
+        """Claim a subserver for three heartbeat intervals.
+
+        Return None if this aggregator now has the lease, or a refusal if another aggregator has it.
+        """
         own = lease_of(self._own_id, session_id)
         for _ in range(TRIES_MAX):
             entry, held = await self._read(request.subserver_id)
@@ -90,7 +102,10 @@ class Leases:
         return Refusal(UNAVAILABLE, "unavailable", {"reason": "lease_contended"})
 
     async def renew(self, session: Session) -> bool:
-        """Renew the lease. Return False if another aggregator has it, so that the session here must end."""
+        """Renew the lease of a session.
+
+        Return False if another aggregator has the lease, so that the session must end.
+        """
         own = lease_of(self._own_id, session.session_id)
         subserver_id = session.register.subserver_id
         for _ in range(TRIES_MAX):
@@ -102,7 +117,7 @@ class Leases:
         return False
 
     async def give_up(self, subserver_id: str, session_id: str) -> None:
-        """Delete the lease of a session that is over, unless the lease is another session's by now."""
+        """Delete the lease of a session that has ended, unless another session has taken it since."""
         _, held = await self._read(subserver_id)
         if held == lease_of(self._own_id, session_id):
             await self._kv.delete(LEASES, self._key(subserver_id))
@@ -133,11 +148,16 @@ class Leases:
 
 
 class TreeClaims:
-    """The subservers claimed here, which are claimed at the parent of our own tree as well."""
+    """Claims to the subservers registered at or below this node.
+
+    They are also made at the parent in this node's own tree.
+    """
 
     def __init__(self, aggregator_id: str, on_moved: Callable[[str, Mapping[str, str]], None]) -> None:
-        """Create the claims. `on_moved` receives the registration through which subservers were claimed (OWN for our
-        own), and which aggregators have them now.
+        """Create an empty set of claims.
+
+        `on_moved` is called when other aggregators have subservers that were claimed here. Its arguments are the
+        session through which they were claimed (OWN for this node's own) and a map from subserver to aggregator.
         """
         self._own_id = aggregator_id
         self._on_moved = on_moved
@@ -145,17 +165,23 @@ class TreeClaims:
         self.holders = Holders()
 
     def report_to(self, above: "ParentService") -> None:
+        """Set the service through which claims are made at the parent."""
         self._above = above
 
     async def claim_own(self, subserver_id: str, session_id: str, released_session: str | None) -> str | None:
-        """Claim a subserver that registers here. Return the aggregator that has it already, or None if it is ours."""
+        """Claim a subserver that registers here.
+
+        Return the id of the aggregator that already has it, or None if the claim is granted.
+        """
         session_hash = lease_of(self._own_id, session_id).session_hash
         claimed = Claimed(subserver_id=subserver_id, aggregator_id=self._own_id, session_hash=session_hash)
         return (await self.claim((claimed,), OWN, released_session)).get(subserver_id)
 
     async def claim(self, claims: Iterable[Claimed], via: str, released_session: str | None = None) -> dict[str, str]:
-        """Enter claims and ask the parent. Return those that another aggregator has. `via` is the session of the
-        registrant that claims.
+        """Enter claims here and make them at the parent.
+
+        Return the claims that were denied, as a map from subserver to the aggregator that has it. `via` is the session
+        of the registrant that claims.
         """
         refused: dict[str, str] = {}
         entered = []
@@ -179,7 +205,7 @@ class TreeClaims:
         return refused
 
     def disown(self, held: Mapping[str, str]) -> None:
-        """Release subservers that other aggregators have, as the parent says."""
+        """Release subservers that other aggregators have. `held` is the parent's answer: subserver to aggregator."""
         for subserver_id, holder in held.items():
             before = self.holders.find(subserver_id)
             if before is not None:
@@ -187,16 +213,19 @@ class TreeClaims:
                 self._on_moved(before.via, {subserver_id: holder})
 
     def release(self, subserver_ids: Iterable[str], via: str) -> None:
-        """Release claims that came through a session, here and at the parent."""
+        """Release claims that were made through the session `via`, here and at the parent."""
         self._release_above([subserver_id for subserver_id in subserver_ids if self.holders.release(subserver_id, via)])
 
     def release_own(self, subserver_id: str, session_id: str) -> None:
-        """Release the claim of a session here. A later session of the same subserver keeps its claim."""
+        """Release the claim of a session that was registered here.
+
+        A later session of the same subserver keeps its claim.
+        """
         if self.holders.release(subserver_id, OWN, lease_of(self._own_id, session_id).session_hash):
             self._release_above([subserver_id])
 
     def end(self, session: Session) -> None:
-        """End the claim of a registration, and the claims that came through it."""
+        """End the claim of a registration and all claims that were made through it."""
         self.release_own(session.register.subserver_id, session.session_id)
         self._release_above(self.holders.release_all(session.session_id))
 

@@ -17,6 +17,8 @@ from interlock.node.reload import ReloadStep, ReloadSteps
 
 
 class AxParts(CapabilityParts):
+    """Parts of the MCP-AX capability, with their order of start and stop and their steps on a reload."""
+
     def __init__(self, node: NodeParts) -> None:
         plan, stores, calls, fronts = node.plan, node.stores, node.calls, node.fronts
         clock, kv, own_id = stores.clock, stores.store.kv, stores.identity.aggregator_id
@@ -71,7 +73,7 @@ class AxParts(CapabilityParts):
         )
 
     def _is_welcome(self, guest: RegistrantIdentity) -> bool:
-        """Return whether a subserver that is connected could still register."""
+        """Return whether a connected subserver would still be allowed to register."""
         is_admitted = self.endpoint is None or self.endpoint.is_still_admitted(guest)
         return is_admitted and self._stores.tokens.stands(guest.principal)
 
@@ -98,7 +100,7 @@ class AxParts(CapabilityParts):
         self.registrar.keep_segments(plan)
 
     async def on_access_changed(self, old: Plan, new: Plan) -> None:
-        """Send away subservers whose entry changed: they learn their scope when they register."""
+        """Disconnect subservers whose [[access]] entry changed. They register again, and get the new scope."""
         if self.endpoint is not None:
             self.endpoint.replan(new)
         await self.children.take(new)

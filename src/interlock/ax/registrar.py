@@ -135,26 +135,29 @@ _INVALID: Final = "namespace_invalid"  # AX-4.3-1
 
 
 class RegistrationSource(Protocol):
-    """The connection over which a registrant came: a WebSocket, a child's lines, or one that this node dials back."""
+    """Connection over which a registrant came: a WebSocket, a child's stdio, or one that this node opens to it."""
 
     transport: str
     guest: RegistrantIdentity
 
     @property
     def is_open(self) -> bool:
-        """Return False if the connection ended while its registration was checked."""
+        """Return False if the connection was closed while its registration was checked."""
 
     async def ask_parent(self) -> Parent | Refusal | None:
-        """Ask the subserver for its parent. Return None if it has none or does not know the request."""
+        """Ask the subserver for its parent.
+
+        Return None if the subserver has no parent or does not support the request.
+        """
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
-        """Create the keeper and its link, which has the pipe of this source."""
+        """Create the keeper and its link. The link uses the pipe of this connection."""
 
     def close(self, code: int, reason: str) -> None: ...
 
 
 class RegistrarParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the node that registrations use."""
+    """Parts of the node that the registrar needs."""
 
     clock: Clock
     connector_parts: ConnectorParts
@@ -170,7 +173,7 @@ class RegistrarParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Member:
-    """A segment that is taken: its keeper, and the connection over which it registered."""
+    """Registered subserver: its keeper and the connection over which it registered."""
 
     def __init__(self, keeper: RegisteredKeeper, source: RegistrationSource) -> None:
         self.keeper = keeper
@@ -180,7 +183,7 @@ class _Member:
 
 
 class Registrar:
-    """The registered subservers of a node. It receives the events of their links (`RegistrationEvents`)."""
+    """Registrar of subservers. It creates a link for each registration and handles the events of these links."""
 
     def __init__(
         self, plan: Plan, aggregator_id: str, parts: RegistrarParts, owners: Owners, proofs: AuthorityProofs
@@ -229,7 +232,7 @@ class Registrar:
     # Registering
 
     async def register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
-        """Return the answer to a registration. After the answer was sent, call `welcome`."""
+        """Return the answer to a registration. Call `welcome` after the answer has been sent."""
         began = self._clock.now()
         try:
             answer = await self._register(request, link_id, source)
@@ -285,8 +288,9 @@ class Registrar:
         return answer
 
     async def _check_holder(self, request: Register, session_id: str, source: RegistrationSource) -> Refusal | None:
-        """Refuse a subserver that another aggregator has (13.4), by the shared store or by asking the subserver and
-        our parent.
+        """Refuse a subserver that another aggregator has (13.4).
+
+        This is decided by the shared store, or by asking the subserver and this node's parent.
         """
         if self._leases is not None:
             return await self._leases.claim(request, session_id)
@@ -302,7 +306,10 @@ class Registrar:
     async def _begin_session(
         self, request: Register, peer: Peer, owner: SegmentOwner | None, session_id: str, source: RegistrationSource
     ) -> Registered | Refusal:
-        """Begin the session. Much time may have passed since the first check, so `Registrations` checks again."""
+        """Begin the session.
+
+        `Registrations` checks the request again, because much time may have passed since the first check.
+        """
         if self._stopping:
             return Refusal(UNAVAILABLE, "unavailable", {"reason": "stopping"})
         if not source.is_open:
@@ -334,7 +341,7 @@ class Registrar:
     # What happens to registrations
 
     def handle_lost_connection(self, session_id: str, reason: str) -> None:
-        """End the session whose connection is gone. Its names stay listed as degraded for a while."""
+        """End the session of a connection that was lost. Its names stay listed as degraded for the grace period."""
         self.handle_events(self.engine.link_closed(session_id, now=self._clock.now()), detail=reason)
 
     def _end_session(self, session_id: str, reason: EndReason) -> None:
@@ -343,9 +350,10 @@ class Registrar:
     def handle_events(
         self, events: Iterable[Event], *, source: RegistrationSource | None = None, detail: str = ""
     ) -> None:
-        """Do to links what happened to registrations, and set the timer for the next deadline.
+        """Apply the events of registrations to their links, and set the timer for the next deadline.
 
-        `source`: of a registration that begins. `detail`: why a connection was lost, for people.
+        `source` is the connection of a registration that begins. `detail` says why a connection was lost, as text for
+        people.
         """
         for event in events:
             match event:
@@ -394,8 +402,9 @@ class Registrar:
             self.handle_events(self.engine.end_cycle(session_id, now=self._clock.now()))
 
     def set_above(self, ids: frozenset[str]) -> None:
-        """Set the aggregators that are known to be above us. A registrant that names one of them as below it is
-        removed (5.3).
+        """Set the aggregators that are known to be above this node.
+
+        A registrant that says one of them is below it is removed (5.3).
         """
         self.handle_events(self.engine.set_above(ids))
 
@@ -422,7 +431,7 @@ class Registrar:
         log.info("link %s: registered by %s", session.segment, session.peer.principal)
 
     def _make_link(self, session: Session, source: RegistrationSource, events: LinkEvents) -> RegisteredLink:
-        """Create the link of a session, with what it offers, its budget and the gate of its notifications."""
+        """Create the link of a session, with its offer, its budget and the rate limit for its notifications."""
         register, peer, ax = session.register, session.peer, self._plan.ax
         rule = source.guest.rule
         declared = BudgetLimits(**peer.budget)
@@ -447,7 +456,7 @@ class Registrar:
         )
 
     def _list_own_tool(self) -> None:
-        """List the tool that this aggregator offers to the tree: how many notifications it had to drop (MCP-AX 12)."""
+        """List this aggregator's own tool, which returns how many notifications were dropped (MCP-AX 12)."""
 
         async def count_drops(principal: str, arguments: bytes) -> ToolResult:
             # AX-12-5
@@ -469,9 +478,9 @@ class Registrar:
         self._catalog.place(local_items(link, self._plan.ax.root_segment))
 
     async def _probe(self, keeper: RegisteredKeeper) -> None:
-        """Ask a subserver that missed two heartbeats for any answer, and refuse its calls if there is none.
+        """Ask a subserver that missed two heartbeats for an answer. If there is none, refuse its calls.
 
-        The third missed heartbeat ends its session (6.3). Refusing calls earlier lets the tree settle in less than
+        The third missed heartbeat ends its session (6.3). To refuse calls earlier lets the tree settle in less than
         three intervals (13.3).
         """
         session = keeper.link.registration
@@ -525,7 +534,7 @@ class Registrar:
             self._tasks.begin(self._renew_lease(self._leases, member))
 
     async def _renew_without_beats(self, session_id: str) -> None:
-        """Renew the lease of a subserver that promised no heartbeats, as long as its link is open (6.3)."""
+        """Renew the lease of a subserver that promised no heartbeats, for as long as its link is open (6.3)."""
         while self.engine.has_session(session_id):
             self._renew(session_id)
             await asyncio.sleep(HEARTBEAT_MS / 1000)
@@ -547,7 +556,11 @@ class Registrar:
             log.warning("link %s: its lease is left to lapse: %s", register.segment, away)
 
     def _take_away(self, via: str, held: Mapping[str, str]) -> None:
-        """End registrations here that other aggregators hold (13.4), and notify a registrant of those below it."""
+        """End registrations of subservers that other aggregators have (13.4).
+
+        `via` is the session through which they were claimed, or OWN. A registrant is notified of the subservers below
+        it. `held` maps each subserver to the aggregator that has it.
+        """
         member = self._members.get(via)
         if member is not None and member.keeper.link.pipe is not None:
             notification = encode_notification(HELD_ELSEWHERE.encode(), encode_held(held))
@@ -561,7 +574,7 @@ class Registrar:
     # Lists of subservers
 
     async def _stock(self, link: Link, listing: Listing | None) -> None:
-        """Put a subserver's lists into the catalog. A list with an invalid name ends its registration (4.3)."""
+        """Put a subserver's lists into the catalog. A list with an invalid name ends the registration (4.3)."""
         keeper = self._keepers.get(link.segment)
         if listing is None or not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:
             return  # another link has replaced this one
@@ -589,7 +602,7 @@ class Registrar:
                 log.warning("link %s: the definition of %s changed", link.segment, changed.name)
 
     def _report_unlisted(self, link: ConnectedLink, withheld: tuple[WithheldName, ...]) -> None:
-        """Notify a subserver that some of its tools are not listed, and why (4.2)."""
+        """Notify a subserver of its tools that are not listed, with the reasons (4.2)."""
         if link.pipe is not None and withheld:
             notice = refused_notice(withheld)
             link.pipe.send(encode_notification(notice.method.encode(), bytes(notice.params)), b"", None)
@@ -607,7 +620,7 @@ class Registrar:
         self.handle_events(events)  # which may close the link: the answer goes first
 
     def on_ax_notification(self, link: RegisteredLink, message: Notification) -> None:
-        """Handle a message of MCP-AX that came as a notification, and send no answer (6.3)."""
+        """Handle a message of MCP-AX that was sent as a notification. No answer is sent (6.3)."""
         request, session = Request(b"0", message.method, message.params), link.registration
         self.handle_events(self.answer(request, session.peer, session.session_id)[1])
 
@@ -621,10 +634,10 @@ class Registrar:
         self._parts.audience.notice(notice)
 
     def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:
-        """Return the answer to a request of MCP-AX other than a first mcpax/register, and the events to handle once it
-        is sent.
+        """Answer a request of MCP-AX other than the first mcpax/register.
 
-        `own` is the session of the link on which the request came, if it came on one.
+        Return the encoded answer, and the events to handle after it has been sent. `own` is the session of the link on
+        which the request arrived, or None if it arrived without a link.
         """
         if request.method == HEARTBEAT:
             beat = read_heartbeat_untrusted(request.params, own)
@@ -649,7 +662,7 @@ class Registrar:
         return encode_refusal(request.id, refusal), ()
 
     async def _answer_claims(self, link: RegisteredLink, request: Request) -> None:
-        """Answer mcpax/claim, for which our own parent may have to be asked (13.4)."""
+        """Answer mcpax/claim. This node's own parent may have to be asked first (13.4)."""
         session_id = link.registration.session_id
         read = read_claims_untrusted(request.params)
         is_busy = self._claiming[session_id] >= CLAIMING_MAX
@@ -671,26 +684,31 @@ class Registrar:
     # The operator
 
     async def release(self, segment: str) -> bool:
-        """Forget the owner of a segment, and the names of a lost subserver there. Return False if there were none."""
+        """Delete the owner of a segment, and remove the names that a lost subserver left there.
+
+        Return False if there was neither.
+        """
         was_taken = self.engine.find(segment) is not None
         forgotten = await self.owners.release(segment)
         self.handle_events(self.engine.release(segment, now=self._clock.now()))
         return forgotten or (was_taken and self.engine.find(segment) is None)
 
     def find_rule(self, session_id: str) -> AccessRule | None:
-        """Return the [[access]] entry that admitted the session, or None."""
+        """Return the [[access]] entry that admitted the session, or None if there is no such entry or session."""
         member = self._members.get(session_id)
         return None if member is None else member.source.guest.rule
 
     def dismiss_unwelcome(self, is_welcome: Callable[[RegistrantIdentity], bool]) -> None:
-        """Close the connections of subservers whose credential is no longer accepted (MCP-AX 1.1)."""
+        """Close the connections of subservers for which `is_welcome` returns False, because their credential is no
+        longer accepted (MCP-AX 1.1).
+        """
         for session_id, member in list(self._members.items()):
             if not is_welcome(member.source.guest):
                 member.source.close(UNAUTHORISED, "the credential was revoked or has expired")
                 self._end_session(session_id, "removed")
 
     def dismiss_changed(self, rules: tuple[AccessRule, ...]) -> None:
-        """Close the connections of subservers whose [[access]] entry has changed: they register again."""
+        """Close the connections of subservers whose [[access]] entry has changed, so that they register again."""
         for member in list(self._members.values()):
             guest = member.source.guest
             if find_access_rule(guest.principal, rules) != guest.rule:
@@ -699,8 +717,9 @@ class Registrar:
     # The end
 
     def hang_up(self) -> None:
-        """Close all connections because the node stops, so that subservers look for another parent. Calls under way
-        have ended.
+        """Close all connections because the node stops, so that subservers look for another parent.
+
+        Calls under way must have ended before.
         """
         self._stopping = True
         if self._timer is not None:

@@ -72,28 +72,30 @@ _INTERNAL: Final = FORMS[INTERNAL_ERROR].number
 
 
 class Tenant(Protocol):
-    """What serves the parent's requests on one link, from the registration to its end."""
+    """Handler of the parent's messages on one link, from the registration to its end."""
 
     def serve(self, request: Request) -> None: ...
 
     def hear(self, notification: Notification) -> None:
-        """Handle a notification of the parent that is not about the registration."""
+        """Handle a notification of the parent that does not concern the registration."""
 
     def hear_answer(self, response: Response) -> None:
-        """Handle an answer to a request that was not the registrant's."""
+        """Handle an answer to a request that was sent by this handler and not by the registrant."""
 
     def leave(self) -> None:
         """Handle the loss of the link."""
 
 
 class Uplink:
-    """The registration with one of several parents, over one pipe at a time."""
+    """Registration with one of several parents, over one pipe at a time."""
 
     def __init__(
         self, register: Register, parents: Sequence[tuple[str, Opener]], log: logging.Logger, *, once: bool = False
     ) -> None:
-        """Create the link. `parents` are names for the log with functions that open a pipe. With `once`, a lost link
-        is the end.
+        """Create the uplink.
+
+        `parents` has a name for the log and a function that opens a pipe, for each parent. If `once` is true, the
+        uplink ends when its link is lost.
         """
         self._engine = Registrant(register, len(parents))
         self._parents = parents
@@ -108,14 +110,18 @@ class Uplink:
         self._asked: dict[int, Register | Heartbeat | Deregister] = {}
 
     def _begin(self, step: JoinedParent, send: Callable[[bytes], bool]) -> Tenant:
-        """Create what serves the parent from now on. `send` sends a message to the parent."""
+        """Create the handler of the parent's messages for the new registration.
+
+        `send` sends a message to the parent.
+        """
         raise NotImplementedError
 
     def _register_message(self, parent: int, register: Register) -> Register:
-        """Return the registration for this parent."""
+        """Return the registration to send to this parent."""
         return register
 
     async def run(self) -> None:
+        """Register and stay registered. Return after `stop`, or when the only possible parent is gone."""
         try:
             self._take(self._engine.start(_now()))
             await self._ended.wait()
@@ -134,6 +140,7 @@ class Uplink:
             self._ended.set()
 
     def _take(self, steps: Steps) -> None:
+        """Carry out the registrant's steps in order, and set the timer for its next deadline."""
         for step in steps:
             match step:
                 case DialParent():
@@ -244,7 +251,7 @@ class Uplink:
             self._ended.set()
 
     def _handle_cycle(self, step: CycleReported) -> None:
-        """Do nothing: only an aggregator can receive such a claim."""
+        """Do nothing: only an aggregator can receive this report."""
 
     def _handle_lost(self, reason: str, *, mendable: bool = True) -> None:
         self._link = None
@@ -279,7 +286,7 @@ class Uplink:
                 assert_never(message)
 
     def refuse_oversized(self, oversized: Oversized) -> None:
-        """Refuse a message over the limit, which was not read."""
+        """Refuse a message over the size limit. Its content was not read."""
         self._log.warning("a message of the parent was skipped: it is larger than %d bytes", oversized.limit)
         refusal = message_too_large(oversized.limit)
         if oversized.kind is MessageKind.REQUEST:
@@ -288,12 +295,12 @@ class Uplink:
             self._handle_response(Response(oversized.id, ABSENT, Raw(error_body(refusal))))
 
     def _handle_refused(self, message: Notification) -> None:
-        """Log that the parent does not list some of our tools (4.2)."""
+        """Log the parent's notification that it does not list some of this node's tools (4.2)."""
         text = bytes(message.params).decode(errors="replace")
         self._log.warning("the parent does not list everything: %s", display_words(text))
 
     def _handle_held(self, message: Notification) -> None:
-        """Do nothing: only an aggregator can have subservers that another aggregator holds."""
+        """Do nothing: only an aggregator can have subservers that another aggregator also has."""
 
     def _reply(self, message: bytes) -> None:
         if self._link is not None and self._link.pipe is not None:
@@ -333,7 +340,7 @@ class Uplink:
 
 
 class _Link:
-    """The sink of one pipe. It ignores messages of a pipe that was given up."""
+    """Sink of one pipe. It ignores messages of a pipe that is no longer in use."""
 
     def __init__(self, uplink: Uplink) -> None:
         self._uplink = uplink
@@ -364,7 +371,7 @@ def _read_error(error: Raw) -> UpstreamError:
 
 
 def display_words(words: str) -> str:
-    """Return a parent's message in a form for one line of a log: without control characters, of limited length."""
+    """Return a message of the parent as one line for the log: without control characters and of limited length."""
     return ascii(words[:SHOWN_MAX])[1:-1]
 
 

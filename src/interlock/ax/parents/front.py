@@ -48,7 +48,7 @@ _STOPPING: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping
 
 
 class UpwardFront:
-    """The front of one registration.
+    """Front for the parent of one registration: serves the parent's requests like those of a client.
 
     It is the Tenant of the uplink, a Member of the audience, and the Sink of messages that belong to no request.
     """
@@ -63,8 +63,9 @@ class UpwardFront:
         send: Callable[[bytes], bool],
         only: str | None = None,
     ) -> None:
-        """Create the front. `segment` is what the parent assigned. With `only`, the parent sees this link alone,
-        under its own names.
+        """Create the front. `segment` is the segment that the parent assigned to this node.
+
+        If `only` is given, the parent sees only the link of that name, with the names that the link itself uses.
         """
         self._legacy = legacy
         self._modern = modern
@@ -83,13 +84,13 @@ class UpwardFront:
         audience.join(self)
 
     def close(self) -> None:
-        """Accept no new requests, because the node stops. Requests under way are answered."""
+        """Accept no new requests, because the node stops. Requests under way are still answered."""
         self._closing = True
 
     # Tenant
 
     def take(self, data: bytes) -> bool:
-        """Serve an ordinary request of the modern era. Return False for any other message, which was not served."""
+        """Serve a request of the modern era. Return False, without serving it, if `data` is any other message."""
         request = None if self._closing else validate_request_without_headers(data)
         if request is None or request.method.startswith(AX_PREFIX):
             return False
@@ -185,7 +186,7 @@ class UpwardFront:
             running.cancel(reason or "cancelled by the parent")
 
     def over(self, request_id: bytes) -> None:
-        """Forget a request that was answered or never will be."""
+        """Forget a request that was answered, or that will never be answered."""
         if isinstance(self._running.pop(request_id, None), ListenStream):
             self._listens -= 1
 
@@ -221,8 +222,10 @@ class UpwardFront:
         pass
 
     def on_vendor_notification(self, notification: Notification) -> None:
-        """Ignore the notification. A parent gets those of registered subservers (MCP-AX 12); those of adopted
-        servers are for clients.
+        """Ignore the notification.
+
+        A parent receives vendor-specific notifications of registered subservers only (MCP-AX 12). Those of configured
+        servers are meant for clients.
         """
 
     def on_notice(self, notice: AxNotice) -> None:
@@ -231,14 +234,14 @@ class UpwardFront:
 
 
 def _declares_no_era(request: Request) -> bool:
-    """Return whether a request does not declare the modern era."""
+    """Return whether a request lacks the declaration of the modern era."""
     params = decode_object(request.params) if request.params else {}
     meta = decode_object(params.get("_meta", Raw(b"{}"))) if params is not None else None
     return meta is not None and META_VERSION not in meta
 
 
 class _Reply:
-    """Sink for the answer to one request of the parent."""
+    """Sink that sends the answer to one request of the parent."""
 
     __slots__ = ("_front", "_id", "is_over")
 

@@ -77,24 +77,28 @@ Held = Mapping[str, str]  # subserver_id -> the aggregator that has it
 
 
 class ParentClaims:
-    """The claims that one parent was asked for."""
+    """Claims to subservers that this node made at one parent, some of which wait for an answer."""
 
     def __init__(self, on_held: Callable[[Held], None]) -> None:
-        """Create the claims. `on_held` receives subservers that were accepted before the parent answered."""
+        """Create the claims.
+
+        `on_held` is called if the parent answers late that other aggregators have subservers which were already
+        accepted here.
+        """
         self._on_held = on_held
         self._send: Callable[[bytes], bool] | None = None
         self._asked: dict[bytes, asyncio.Future[Held] | None] = {}
         self._ids = itertools.count(1)
 
     def begin(self, registered: Registered, send: Callable[[bytes], bool], claims: Sequence[Claimed]) -> None:
-        """Send all claims to the parent with which we are registered now, if it takes claims."""
+        """Send all claims to the parent that has just registered this node, if that parent supports claims."""
         if registered.claims:
             self._send = send
             for start in range(0, len(claims), CLAIMS_MAX):
                 self._ask(Claims(claims=tuple(claims[start : start + CLAIMS_MAX])), None)
 
     def end(self) -> None:
-        """End all waiting claims, because the parent is lost."""
+        """Stop waiting for answers to claims, because the link to the parent is lost."""
         self._send = None
         requests, self._asked = self._asked, {}
         for waiting in requests.values():
@@ -102,6 +106,10 @@ class ParentClaims:
                 waiting.set_result({})
 
     async def claim(self, claims: Sequence[Claimed], released_session: str | None) -> Held:
+        """Make claims at the parent and wait for its answer, for a limited time.
+
+        Return the claims that the parent denied, as a map from subserver to the aggregator that has it.
+        """
         if self._send is None:
             return {}
         waiting: asyncio.Future[Held] = asyncio.get_running_loop().create_future()
@@ -117,7 +125,7 @@ class ParentClaims:
             self._ask(Claims(released=tuple(subserver_ids[start : start + CLAIMS_MAX])), None)
 
     def on_response(self, response: Response) -> bool:
-        """Handle an answer of the parent. Return False if it answers no claim."""
+        """Handle an answer of the parent. Return False if it is not the answer to a claim."""
         if response.id not in self._asked:
             return False
         waiting = self._asked.pop(response.id)
@@ -148,7 +156,7 @@ State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
 
 
 class ParentState(msgspec.Struct, kw_only=True):
-    """The state of one parent. `reason` and `next_step` are of its last failure and stay until it accepts us."""
+    """State of one parent. `reason` and `next_step` describe its last failure until it accepts the registration."""
 
     state: State
     since_wall: float
@@ -162,7 +170,7 @@ class ParentState(msgspec.Struct, kw_only=True):
 
 
 class Parents(Uplink):
-    """The parents of one tree, of which this node is registered with one at a time."""
+    """Registration of this node in one tree, with one of the tree's parents at a time."""
 
     def __init__(
         self,
@@ -173,9 +181,10 @@ class Parents(Uplink):
         *,
         is_own_tree: bool,
     ) -> None:
-        """Prepare the registration with the parents that `plan` has. Raise TlsInvalid.
+        """Prepare the registration with the parents in `plan`. Raise TlsInvalid if a parent's TLS files cannot be used.
 
-        `on_above` is called when `above` changes. `signer` proves our authority if the node has a key.
+        `on_above` is called when `above` changes. `signer` is the key that proves this node's authority, if it has one.
+        `is_own_tree` is true for the tree to which this aggregator itself belongs.
         """
         self._parts = parts
         self._signer = signer
@@ -217,7 +226,7 @@ class Parents(Uplink):
             self._tenant.close()
 
     async def leave(self) -> None:
-        """Say goodbye and hang up, within a bound (6.3)."""
+        """Deregister at the parent and close the link, within a time limit (6.3)."""
         if self._task is None:
             return
         self.stop()
@@ -233,12 +242,15 @@ class Parents(Uplink):
             state.state, state.assigned_segment = "stopped", None
 
     def subtree_changed(self, subtree_ids: tuple[str, ...]) -> None:
-        """Report other aggregators below us to the parent with the next heartbeat (5.3)."""
+        """Report a changed set of aggregators below this node to the parent, with the next heartbeat (5.3)."""
         self._take(self._engine.subtree_changed(subtree_ids, asyncio.get_running_loop().time()))
 
     @property
     def above(self) -> frozenset[str]:
-        """Return the aggregators that are known to be above us, including a configured parent that is not connected."""
+        """Return the aggregators known to be above this node.
+
+        They include a configured parent that is not connected.
+        """
         return frozenset((*self._learnt, *(state.aggregator_id for state in self.states if state.aggregator_id)))
 
     def receive(self, data: bytes) -> None:
@@ -363,7 +375,10 @@ class Parents(Uplink):
 
 
 def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
-    """Return a function that dials a parent with our credential. Raise TlsInvalid."""
+    """Return a function that connects to a parent with this node's credential.
+
+    Raise TlsInvalid if the parent's TLS files cannot be used.
+    """
     headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
     is_tls = parent.url.startswith("wss:")
     if is_tls:
@@ -382,7 +397,9 @@ def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
 def worded_for(
     register: Register, plan: ParentPlan, segment: str, signer: "SigningKey | None", wall: float
 ) -> Register:
-    """Complete a registration for one parent, with the authority that we claim there and its proof if we have a key."""
+    """Return the registration completed for one parent: with the authority claimed there, and a proof of it if `signer`
+    is given.
+    """
     authority = maybe_authority(plan.authority) if plan.authority is not None else None
     proof = None
     if authority is not None and signer is not None:
@@ -410,7 +427,7 @@ _STEPS: Final = {
 
 
 def _read_unlisted_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
-    """Return how many tools the parent does not list, and its reasons for those it names."""
+    """Return how many tools the parent does not list, and the count for each reason that the parent names."""
     members = decode_object(params) or {}
     reasons: Counter[str] = Counter()
     for each in (decode_array(members.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ParentParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the node that serve its parents."""
+    """Parts of the node that are needed to serve its parents."""
 
     registrar: Registrar
     clock: Clock
@@ -47,11 +47,12 @@ class ParentParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParentService:
-    """The parents of a node in all its trees."""
+    """Service that keeps this node registered with one parent in each of its trees."""
 
     def __init__(self, plan: Plan, parts: ParentParts, subtree: Feed[tuple[str, ...]]) -> None:
-        """Prepare the parents. `subtree` publishes the ids of the aggregators below this node when they change. Raise
-        CannotStart.
+        """Prepare the parents. Raise CannotStart if a parent in the configuration cannot be used.
+
+        `subtree` publishes the ids of the aggregators below this node whenever they change.
         """
         self._parts = parts
         self._registrar = parts.registrar
@@ -69,17 +70,20 @@ class ParentService:
         await asyncio.gather(*(parents.leave() for parents in self._trees.values()))
 
     def stop_calls(self) -> None:
-        """Accept no new calls of parents. Calls under way are answered."""
+        """Accept no new calls of parents. Calls under way are still answered."""
         for parents in self._trees.values():
             parents.close()
 
     def check(self, plan: Plan) -> None:
-        """Raise CannotStart if these parents cannot be used."""
+        """Raise CannotStart if the parents in `plan` cannot be used."""
         check_parents(plan)
         own_key(plan)
 
     async def replan(self, plan: Plan) -> None:
-        """Replace the parents. Raise as `check` does, before the present parents are left."""
+        """Replace the parents by those in `plan`.
+
+        Raise CannotStart, and keep the present parents, if one cannot be used.
+        """
         check_parents(plan)
         signer = own_key(plan)
         leaving, self._trees = self._trees, {}
@@ -99,7 +103,10 @@ class ParentService:
     # Claims of subservers in our own tree (TreeClaims)
 
     async def claim(self, claims: Sequence[Claimed], released_session: str | None) -> Mapping[str, str]:
-        """Claim subservers at the parent. Return those that another aggregator has: subserver_id -> aggregator_id."""
+        """Claim subservers at the parent.
+
+        Return the denied claims as a map from subserver_id to the aggregator_id that has it.
+        """
         own = self._trees.get(self._plan.ax.tree)
         return await own.claims.claim(claims, released_session) if own is not None else {}
 
@@ -119,7 +126,10 @@ class ParentService:
         self._registrar.set_above(frozenset[str]().union(*above))
 
     def _make_trees(self, plan: Plan, signer: "SigningKey | None") -> "dict[str, Parents]":
-        """Create the parents of each tree from a plan that contains one tree only."""
+        """Create the `Parents` of each tree, keyed by the name of the tree.
+
+        Each gets a plan with that tree's parents only.
+        """
         if not plan.ax.parents:
             return {}
         from interlock.ax.parents.parents import Parents
@@ -140,8 +150,9 @@ class ParentService:
 
 
 def own_key(plan: Plan) -> "SigningKey | None":
-    """Return the key that proves our authority to parents, or None. `interlock access anchor` creates it. Raise
-    CannotStart.
+    """Return the key that proves this node's authority to parents, or None if the node has no key.
+
+    `interlock access anchor` creates the key. Raise CannotStart if the key cannot be read.
     """
     path = plan.data / NODE_KEY
     if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):

@@ -23,7 +23,7 @@ Scope = Literal["subserver", "caller", "tool"]
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """Price of one call. `limits` are those of the tool itself, over all callers."""
+    """Price of one call, in budget units. `limits` are the limits of the tool itself, shared by all callers."""
 
     mutable: bool = False
     units: int = 0
@@ -31,7 +31,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExceededLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """The limit that a call would exceed."""
+    """Limit that a call would exceed, with its present usage."""
 
     budget: str  # the name of the limit
     limit: int
@@ -40,7 +40,7 @@ class ExceededLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a session. None means unlimited."""
+    """Limits on the calls of a session. None means unlimited."""
 
     max_calls_per_minute: int | None = None
     max_mutable_calls_per_session: int | None = None
@@ -51,22 +51,26 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         return self == UNLIMITED
 
     def as_object(self) -> dict[str, int]:
-        """Return the limits as an object without the unlimited ones (6.2)."""
+        """Return the limits as a JSON object that leaves out the unlimited ones (6.2)."""
         return {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}  # AX-6.2-4
 
     def within(self, other: "BudgetLimits") -> "BudgetLimits":
-        """Return the smaller of each pair of limits (11.4), so that what is handed down is within what was granted."""
+        """Return the smaller of each pair of limits (11.4).
+
+        A budget that is handed down never exceeds the one granted here.
+        """
         theirs = other.as_object()
         both = {name: min(limit, theirs.get(name, limit)) for name, limit in self.as_object().items()}
         return BudgetLimits(**{**theirs, **both})
 
     def else_(self, usual: "BudgetLimits") -> "BudgetLimits":
-        """Fill in limits that are not set from `usual`."""
+        """Return the limits, with each limit that is not set taken from `usual`."""
         return BudgetLimits(**{**usual.as_object(), **self.as_object()})
 
     def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> ExceededLimit | None:
-        """Return the limit that one more call of this price exceeds, or None. A limit that waiting does not lift
-        comes first.
+        """Return the limit that one more call of this price would exceed, or None if there is none.
+
+        If several are exceeded, a limit that does not reset with time comes first.
         """
         most = self.max_mutable_calls_per_session
         if most is not None and price.mutable and usage.mutable_calls >= most:  # AX-11.4-1
@@ -81,7 +85,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def shown(self, usage: "BudgetUsage", now: float) -> dict[str, dict[str, int]]:
-        """Return each limit with its usage."""
+        """Return each limit with its present usage."""
         used = {
             "max_calls_per_minute": usage.calls(now),
             "max_mutable_calls_per_session": usage.mutable_calls,
@@ -95,7 +99,7 @@ KEYS: Final = BudgetLimits.__struct_fields__
 
 
 class Slice:
-    """Calls so close to each other that they leave the window together."""
+    """Group of calls so close in time that they count as one moment of the one-minute window."""
 
     __slots__ = ("calls", "ended", "last", "opened")
 
@@ -106,7 +110,7 @@ class Slice:
 
 
 class BudgetUsage:
-    """Usage of one session. It starts at zero and never shrinks, except for the calls of the last minute."""
+    """Usage of one session. The totals never shrink, except by a refund; the calls of the last minute expire."""
 
     __slots__ = ("_calls", "_slices", "cost_units", "mutable_calls")
 
@@ -126,7 +130,7 @@ class BudgetUsage:
         return self._calls
 
     def charge(self, price: Price, now: float) -> Slice:
-        """Charge one call, and return what `refund` needs."""
+        """Charge one call. Return the slice to pass to `refund` if the charge is taken back."""
         current = self._slices[-1] if self._slices else None
         if current is None or now - current.opened >= SLICE_S:
             self.calls(now)  # forgets old slices, also if `calls` is never called otherwise
@@ -141,7 +145,7 @@ class BudgetUsage:
         return current
 
     def refund(self, price: Price, charged: Slice) -> None:
-        """Take back a charge, at most once."""
+        """Take back a charge. Call this at most once for each charge."""
         self.mutable_calls -= price.mutable  # AX-11.4-4: refunded
         self.cost_units -= price.units  # AX-11.4-4: refunded
         if not charged.ended:  # AX-11.4-4: refunded
@@ -149,7 +153,7 @@ class BudgetUsage:
             self._calls -= 1
 
     def retry_after_ms(self, limit: int, now: float) -> int | None:
-        """Return how long until the window allows one more call, or None if it never does."""
+        """Return the milliseconds until the one-minute window allows another call, or None if it never will."""
         left = self.calls(now)
         for interval in self._slices if limit > 0 else ():
             left -= interval.calls
@@ -159,6 +163,7 @@ class BudgetUsage:
 
 
 def budget_exceeded(over: ExceededLimit, scope: Scope) -> Refusal:
+    """Return the refusal of a call that exceeds a budget."""
     data: dict[str, Any] = {
         **msgspec.structs.asdict(over),
         "scope": scope,  # AX-11.4-3

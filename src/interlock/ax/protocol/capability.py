@@ -20,7 +20,7 @@ from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES, i
 
 
 class _Ordered(enum.Enum):
-    """Members compare in the order they are written."""
+    """Enumeration whose members compare in the order in which they are defined."""
 
     def __lt__(self, other: Self) -> bool:
         members = list(type(self))
@@ -76,7 +76,7 @@ ToolClass = Literal["read_only", "reversible", "irreversible"]
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """The effective annotation of a tool. The defaults are those of a tool about which nothing is known."""
+    """Effective annotation of a tool. The defaults are those of a tool about which nothing is known."""
 
     latency_class: LatencyClass = LatencyClass.STANDARD
     consistency: Consistency = Consistency.BEST_EFFORT
@@ -92,7 +92,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvalidAnnotation(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why an annotation cannot be used."""
+    """Reason why an annotation cannot be used."""
 
     reason: str
 
@@ -138,11 +138,12 @@ def read_capability(
     overrides: Mapping[str, object] | None = None,
     private: Collection[str] | None = (),
 ) -> Capability | InvalidAnnotation:
-    """Return the effective capability of a tool. In order of authority: operator, declared annotation, MCP hints,
-    defaults.
+    """Return the effective capability of a tool, or why its annotation is invalid.
 
-    `declared` is UNSET if the server sent no annotation; None is an annotation that is not an object. `overrides` are
-    keys that an operator wrote for this tool; they take precedence over `tool_class`. `private` are the operator's
+    The values come, in order of authority, from the operator, the declared annotation, the MCP hints, and the defaults.
+
+    `declared` is UNSET if the server sent no annotation; None means an annotation that is not an object. `overrides`
+    are keys that an operator wrote for this tool; they take precedence over `tool_class`. `private` are the operator's
     transport classes that a server may name; None allows any, because an aggregator below has its own classes.
     """
     layers: list[Mapping[str, object]] = [_from_hints(annotations)]
@@ -172,7 +173,7 @@ def read_capability(
 
 
 def is_claim(key: str, value: object) -> bool:
-    """Return whether a server could have declared this: a key of the annotation or an MCP hint, with a fitting
+    """Return whether a server could have declared this key and value: an annotation key or an MCP hint with a valid
     value.
     """
     if key in HINTS:
@@ -183,8 +184,9 @@ def is_claim(key: str, value: object) -> bool:
 def changed_claims(
     declared: object, annotations: object, capability: Capability, published: Mapping[str, bool]
 ) -> dict[str, object]:
-    """Return what a server declared about a tool that does not hold here, by its annotation and by the MCP hints
-    that are `published` instead.
+    """Return the declarations of a server about a tool that do not apply at this node.
+
+    These are the keys of its annotation and its MCP hints that differ from `capability` and from the `published` hints.
     """
     own = declared if isinstance(declared, Mapping) else {}
     hints_of_server = annotations if isinstance(annotations, Mapping) else {}
@@ -194,7 +196,7 @@ def changed_claims(
 
 
 def safety(capability: Capability) -> Literal["irreversible_mutable"] | None:
-    """Return the value of x-mcpax-safety, or None if the tool has none (MCP-AX 11.2)."""
+    """Return the value of x-mcpax-safety for a capability, or None if the tool does not need one (MCP-AX 11.2)."""
     return "irreversible_mutable" if capability.mutable and not capability.reversible else None  # AX-11.2-1, AX-9.1-6
 
 
@@ -202,7 +204,9 @@ HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint")
 
 
 def hints(capability: Capability, annotations: object = None) -> dict[str, bool]:
-    """Return the MCP hints that are missing in `annotations`. Hints that the server set itself are not among them."""
+    """Return the MCP hints to add to `annotations`: those that follow from the capability and that the server did not
+    set.
+    """
     values = (not capability.mutable, capability.mutable and not capability.reversible, capability.idempotent)
     filled = dict(zip(HINTS, values, strict=True))
     own = annotations if isinstance(annotations, Mapping) else {}
@@ -213,7 +217,9 @@ _HINT_DEFAULTS: Final = dict(zip(HINTS, (False, True, False), strict=True))  # M
 
 
 def needed_hints(published: Mapping[str, bool], annotations: object) -> dict[str, bool]:
-    """Return the published hints that differ from MCP's defaults or from the server's own hints."""
+    """Return the published hints that a client would not assume: those that differ from MCP's defaults or the server's
+    own hints.
+    """
     own = annotations if isinstance(annotations, Mapping) else {}
     read_only = published.get("readOnlyHint", own.get("readOnlyHint")) is True
     holds = {**_HINT_DEFAULTS, **own}
@@ -224,7 +230,7 @@ def needed_hints(published: Mapping[str, bool], annotations: object) -> dict[str
 
 
 def as_object(capability: Capability) -> dict[str, object]:
-    """Return the annotation as decoded JSON: the ten keys in the order of the schema, then the extra ones."""
+    """Return the annotation as decoded JSON: the ten keys in schema order, followed by the additional ones."""
     values = {key: getattr(capability, key) for key in _KEYS}
     return {key: value.value if isinstance(value, enum.Enum) else value for key, value in values.items()} | dict(
         capability.extra
@@ -232,8 +238,10 @@ def as_object(capability: Capability) -> dict[str, object]:
 
 
 def _from_hints(annotations: object) -> dict[str, object]:
-    """Derive capability keys from MCP hints. MCP's defaults apply: not read-only, destructive, not idempotent. Only
-    real booleans count.
+    """Derive capability keys from MCP hints.
+
+    MCP's defaults apply to missing hints: not read-only, destructive, not idempotent. Values that are not booleans are
+    ignored.
     """
     own = annotations if isinstance(annotations, Mapping) else {}
     keys: dict[str, object] = {}
@@ -266,11 +274,11 @@ def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) 
 
 
 def _merge(layers: list[Mapping[str, object]]) -> dict[str, object]:
-    """Merge layers key by key. A later layer wins.
+    """Merge layers of keys into one object. A later layer overrides an earlier one.
 
-    If a layer changes whether the tool is mutable, the layers below described another kind of tool: their values for
-    `reversible` and a read scope are dropped. Otherwise an operator's `mutable = true` on a tool that declares itself
-    read-only and reversible would open the gate.
+    If a layer changes whether the tool is mutable, the layers before it described another kind of tool: their values
+    for `reversible` and a read scope are dropped. Otherwise an operator's `mutable = true` on a tool that declares
+    itself read-only and reversible would open the gate.
     """
     merged: dict[str, object] = {"mutable": True, "reversible": False}  # AX-9.1-2
     for layer in layers:
@@ -321,12 +329,15 @@ _CHANGING_ARGUMENTS: Final = frozenset((
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """Split a name in snake_case, camelCase, kebab-case or dotted form into words in lower case."""
+    """Split a name in snake_case, camelCase, kebab-case or dotted form into lower-case words."""
     return tuple(word.lower() for word in _WORD.findall(name[:NAME_CHARS_MAX]))
 
 
 def maybe_class(name: str) -> ToolClass | None:
-    """Return the class that the verbs of a name suggest, on the cautious side, or None if it has no known verb."""
+    """Return the class that the verbs of a name suggest, or None if the name contains no known verb.
+
+    If the verbs disagree, the more cautious class is returned.
+    """
     words = set(words_of(name))
     if words & LOSING:
         return "irreversible"
@@ -336,8 +347,9 @@ def maybe_class(name: str) -> ToolClass | None:
 
 
 def maybe_changing_verb(name: str) -> str | None:
-    """Return the verb by which a name says that the tool changes something, or None. `get_post` reads a post;
-    `get_and_post` posts.
+    """Return the verb in a name which suggests that the tool changes something, or None.
+
+    `get_post` has none, because `post` is a noun there; `get_and_post` has `post`.
     """
     words = words_of(name)
     positions = [position for position, word in enumerate(words) if word in READING or word in ADDING or word in LOSING]
@@ -349,5 +361,5 @@ def maybe_changing_verb(name: str) -> str | None:
 
 
 def maybe_changing_argument(arguments: Sequence[str]) -> str | None:
-    """Return the argument whose name suggests that the tool changes something, or None."""
+    """Return the first argument whose name suggests that the tool changes something, or None."""
     return next((name for name in arguments if not _CHANGING_ARGUMENTS.isdisjoint(words_of(name))), None)

@@ -44,7 +44,9 @@ COUNT_MAX: Final = 1_000_000  # more tools than any node lists
 
 
 class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of tools that a child does not list for its parent, for the two reasons that concern the parent."""
+    """Numbers of tools that a child leaves out of its list for its parent, for each of the two reasons that concern the
+    parent.
+    """
 
     scope: AuthScope  # what the parent may use here
     beyond_scope: int = 0  # tools that need more
@@ -52,7 +54,7 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def maybe_unlisted_untrusted(page: dict[str, Raw]) -> Unlisted | None:
-    """Return the counts that a child sends in a page of its list, or None if there are none that can be read."""
+    """Return the counts of unlisted tools in a page of a child's list, or None if the page has none that are valid."""
     meta = decode_object(page["_meta"]) if "_meta" in page else None
     if meta is None or META_UNLISTED not in meta:
         return None
@@ -68,8 +70,9 @@ LATENCY_MS: Final = "x-mcpax-latency-ms"  # AX-7.2-8
 
 
 def with_latency(result: bytes, milliseconds: int) -> bytes:
-    """Write the time that this hop measured into a result, over the value of a hop below. A result whose `_meta` is
-    not an object stays unchanged.
+    """Return a result with the time that this hop measured, which replaces the value of a hop below.
+
+    A result whose `_meta` is not an object is returned unchanged.
     """
     members = decode_object(result)
     meta = decode_object(members.get("_meta", b"{}")) if members is not None else None
@@ -85,16 +88,18 @@ _match_mark = re.compile(rb'"([A-Za-z0-9_-]{1,43})"').fullmatch
 
 
 def caller_mark(requester: str, key: bytes) -> Raw:
-    """Return the mark for the hop below, as JSON. `key` belongs to this node and is kept across restarts, as
-    approvals are.
+    """Return the mark of a caller for the hop below, encoded as JSON.
+
+    `key` is a secret of this node that survives restarts, so that marks and the approvals bound to them stay valid.
     """
     digest = hmac.digest(key, b"caller\0" + requester.encode("utf-8", "surrogatepass"), "sha256")
     return Raw(b'"%b"' % _text(digest))
 
 
 def requester(principal: str, meta: Mapping[str, Raw]) -> str:
-    """Return who asks: the parent, and which of its callers if the parent says so. A mark of another form is
-    replaced by its hash.
+    """Return an identifier of who asks: the parent, and which of its callers if the parent sent a mark.
+
+    A mark in an unexpected form is replaced by its hash.
     """
     raw = bytes(meta.get(CALLER, b""))
     if not raw:
@@ -124,7 +129,10 @@ _ORDERED: Final = ("latency_class", "availability")  # what the draft itself ord
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """Origin of a server's tools. The default is an unmodified server from the operator's configuration."""
+    """Properties of a server that apply to everything it offers.
+
+    The default describes a server from the operator's configuration.
+    """
 
     kind: Literal["adopted", "leaf", "aggregator"] = "adopted"
     proved: bool = True  # its authority is proved, or the operator named it in the configuration
@@ -143,7 +151,7 @@ ADOPTED: Final = Offer()
 
 
 class ItemMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Metadata of an item from `_meta`, as far as this server may set it."""
+    """Metadata of a listed item, read from its `_meta`, as far as its server may set it."""
 
     rest: dict[str, Raw]  # the keys that are not MCP-AX's
     capability: Raw | None
@@ -154,7 +162,10 @@ class ItemMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_below(meta: Mapping[str, Raw], offer: Offer) -> ItemMetadata:
-    """Read the `_meta` of a listed item. Only an aggregator knows hops, and values that were declared further down."""
+    """Read the `_meta` of a listed item.
+
+    The number of hops and the values declared further down are read only if the server is an aggregator.
+    """
     return ItemMetadata(
         rest={key: value for key, value in meta.items() if not key.lower().startswith((_PREFIX, SURFACE))},
         capability=meta.get(CAPABILITY),
@@ -166,10 +177,10 @@ def read_below(meta: Mapping[str, Raw], offer: Offer) -> ItemMetadata:
 
 
 def at_its_strictest(capability: Capability, annotations: object) -> Capability:
-    """Restrict the capability of an unproved registrant (9.1, ours): its word can make a tool stricter, never looser.
+    """Return the strictest reading of the capability of an unproved registrant (9.1, ours).
 
-    A tool is read-only if nothing contradicts that. A tool that changes something counts as irreversible and not
-    repeatable, whatever it declares.
+    What it declares can make a tool stricter, never looser. A tool is read-only only if nothing contradicts that. A
+    tool that changes something counts as irreversible and not repeatable, whatever it declares.
     """
     hints_of_server = annotations if isinstance(annotations, Mapping) else {}
     if not (
@@ -188,8 +199,9 @@ def at_its_strictest(capability: Capability, annotations: object) -> Capability:
 
 
 def over_transport(declared: object, transport: str) -> object | InvalidAnnotation:
-    """Add the transport of the registration to what a leaf declares (9.1). The leaf can omit it, but not claim
-    another.
+    """Add the transport class of the registration to the annotation that a leaf declares (9.1).
+
+    Return InvalidAnnotation if the annotation names another transport class. It may omit it.
     """
     if transport == NATIVE or (declared is not msgspec.UNSET and not isinstance(declared, Mapping)):
         return declared
@@ -200,7 +212,7 @@ def over_transport(declared: object, transport: str) -> object | InvalidAnnotati
 
 
 def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) -> LatencyClass:
-    """Return the fastest class that a tool behind this link can have (9.2)."""
+    """Return the fastest latency class that a tool behind this link can have (9.2)."""
     seconds = link_latency_ms / 1000
     times = sorted(latencies_s)
     if len(times) >= LATENCIES_MIN:  # AX-9.2-3
@@ -213,25 +225,30 @@ def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) ->
 
 
 def raise_to_hop(capability: Capability, least: LatencyClass) -> Capability:
+    """Return the capability with its latency class raised to `least`, if it was faster."""
     if least <= capability.latency_class:
         return capability
     return msgspec.structs.replace(capability, latency_class=least)
 
 
 def timeout_s(latency_class: LatencyClass | None, hops: int, server_s: float) -> float | None:
-    """Return how long to wait for a tool at this hop (7.3). A tool without a class has the timeout of its server."""
+    """Return how many seconds to wait for a tool at this hop (7.3).
+
+    A tool without a latency class has its server's timeout.
+    """
     seconds = server_s if latency_class is None else TIMEOUT_S[latency_class]
     return None if seconds is None else seconds + HOP_SLACK_S * (hops - 1)
 
 
 def implied_scope(capability: Capability) -> AuthScope:
-    """Return the scope that a call needs (10.2)."""
+    """Return the authorization scope that a call of the tool needs (10.2)."""
     return max(capability.auth_scope, AuthScope.WRITE if capability.mutable else AuthScope.READ)  # AX-10.2-2
 
 
 def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
-    """Return the annotation for the parents: the declared bytes if nothing changed, otherwise with changed keys
-    replaced and missing keys appended.
+    """Return the annotation that is sent to parents.
+
+    If nothing changed, these are the declared bytes. Otherwise changed keys are replaced and missing keys are appended.
     """
     values = as_object(capability)
     members: dict[str, Any] = (decode_object(declared) if declared is not None else None) or {}
@@ -243,8 +260,9 @@ def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
 
 
 def declared_values(declared: Mapping[str, object], below: Capability, here: Capability) -> dict[str, object]:
-    """Return the value of x-mcpax-declared: what the owner declared where a hop changed it. The lowest declaration
-    is kept.
+    """Return the value of x-mcpax-declared: the values that the tool's owner declared and that a hop changed.
+
+    If several hops changed a value, the one from the lowest hop is kept.
     """
     values = dict(declared)
     for key in _ORDERED:
@@ -255,7 +273,7 @@ def declared_values(declared: Mapping[str, object], below: Capability, here: Cap
 
 
 def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, Any]:
-    """Return a tool's `_meta` while the link to its server is lost (13.2)."""
+    """Return the `_meta` under which a tool is listed while the link to its server is lost (13.2)."""
     gone = msgspec.structs.replace(capability, availability=Availability.DEGRADED)
     changed = declared_values(meta.get(DECLARED, {}), capability, gone)
     return {
@@ -266,8 +284,9 @@ def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, 
 
 
 def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
-    """Return a tool's `_meta` for clients that do not ask for MCP-AX (3.2): only what MCP hints and defaults do not
-    express.
+    """Return the `_meta` of a tool for clients that do not ask for MCP-AX (3.2).
+
+    It contains only what MCP's hints and defaults do not express.
     """
     usual, members = read_capability(annotations=annotations), decode_object(meta.get(CAPABILITY, b""))
     if members is None or isinstance(usual, InvalidAnnotation):

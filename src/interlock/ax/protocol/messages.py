@@ -31,14 +31,14 @@ HEARTBEATS_MISSED_MAX: Final = 3  # 6.3; AX-6.3-2, AX-6.2-3
 
 
 class AuthorityProof(msgspec.Struct, frozen=True, kw_only=True):
-    """The proof that a registrant may claim its authority (`authority_proof`)."""
+    """Proof that a registrant may claim its authority (`authority_proof`)."""
 
     type: Literal["jwt"]
     token: str
 
 
 class Register(msgspec.Struct, frozen=True, kw_only=True):
-    """The registration of a subserver (mcpax/register)."""
+    """Request of a subserver to be registered (mcpax/register)."""
 
     subserver_id: str
     segment: str
@@ -65,7 +65,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer that grants a registration."""
+    """Answer to mcpax/register that grants the registration."""
 
     assigned_segment: str
     session_id: str
@@ -78,27 +78,27 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """The sign that a session is alive (mcpax/heartbeat)."""
+    """Message that keeps a session alive (mcpax/heartbeat)."""
 
     session_id: str
     subtree_ids: tuple[str, ...] | None = None  # sent when they changed
 
 
 class Deregister(msgspec.Struct, frozen=True, kw_only=True):
-    """The orderly end of a session (mcpax/deregister)."""
+    """Message that ends a session in an orderly way (mcpax/deregister)."""
 
     session_id: str
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to mcpax/parent. `parent_id` is the aggregator_id of the parent, or None if there is none."""
+    """Answer to mcpax/parent. `parent_id` is the aggregator_id of the parent, or None if there is no parent."""
 
     subserver_id: str
     parent_id: str | None
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """A subserver, the aggregator it registered with, and a hash of its session there."""
+    """Claim to one subserver: its id, the aggregator where it is registered, and a hash of its session there."""
 
     subserver_id: str
     aggregator_id: str
@@ -106,7 +106,9 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """The subservers that the sender has, itself or below it, and those that it has no longer (mcpax/claim)."""
+    """Message that announces which subservers the sender now has, directly or through nodes below it, and which it no
+    longer has (mcpax/claim).
+    """
 
     claims: tuple[Claimed, ...] = ()
     released: tuple[str, ...] = ()  # subserver_ids

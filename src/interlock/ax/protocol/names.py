@@ -45,7 +45,10 @@ _ALIAS_TAIL = 35
 
 
 class WithheldName(msgspec.Struct, frozen=True, kw_only=True):
-    """A name that is not listed, and why. `name` is the argument of the function that withheld it."""
+    """Name that is not listed, with the reason.
+
+    `name` is the name as it was passed to the function that withheld it.
+    """
 
     name: str
     reason: str
@@ -53,14 +56,17 @@ class WithheldName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """The local names of one server's list: `local_names` maps original to local name, in the order of the list."""
+    """Local names for one server's list. `local_names` maps the server's own names to local names, in list order."""
 
     local_names: dict[str, str]
     withheld: tuple[WithheldName, ...]  # sorted by name
 
 
 class Aliases(msgspec.Struct, frozen=True, kw_only=True):
-    """The aliases of the whole namespace: `qualified_names` maps alias to qualified name, in the order given."""
+    """Aliases of all tools in the namespace.
+
+    `qualified_names` maps each alias to its qualified name, in the order of input.
+    """
 
     qualified_names: dict[str, str]
     withheld: tuple[WithheldName, ...]  # sorted by name
@@ -90,10 +96,9 @@ def describe_malformed(text: str) -> str:
 
 
 def normalise(original: str) -> str:
-    """Return the local name for a server's own name of a tool. A valid segment stays unchanged.
+    """Return the local name for a tool name that a server chose. A valid segment stays unchanged.
 
-    Every character becomes at least one character, so that only the empty name has an empty result, which is not a
-    segment.
+    Every character becomes at least one character, so only an empty name has an empty result, which is not a segment.
     """
     if is_segment(original):  # most are, and the rest would leave it as it is
         return original
@@ -108,10 +113,12 @@ def normalise(original: str) -> str:
 def resolve_locals(originals: Sequence[str]) -> Resolution:
     """Return the local names for one server's list.
 
-    A valid name stays. Names that would be rewritten to the same local name each carry a hash of their original
-    instead, and so does a name without any usable character: the hash depends on no other name. A name that is listed
-    twice is withheld, because two definitions of one name leave open which safety class holds. The caller, who sees the
-    definitions, drops byte-identical repeats first.
+    A name that is a valid segment stays unchanged. If several names would be rewritten to the same local name, each
+    gets a hash of its original name instead; so does a name without any usable character. The result for one name never
+    depends on the order of the list.
+
+    A name that is listed twice is withheld, because its two definitions may have different safety classes. Remove
+    byte-identical repeats before calling this function.
     """
     times_listed = Counter(originals)
     normalised = {original: normalise(original) for original in times_listed}
@@ -139,13 +146,15 @@ def resolve_locals(originals: Sequence[str]) -> Resolution:
 
 
 def listed_twice(name: str, times: int) -> WithheldName:
-    """Withhold a name that a list contains several times with different definitions (REG-7.1-3)."""
+    """Return the record of a name that is withheld because a list defines it several times in different ways
+    (REG-7.1-3).
+    """
     reason = f"{DUPLICATE}: {_display(name)} is listed {times} times, with definitions that differ"
     return WithheldName(name=name, reason=reason, code=DUPLICATE)
 
 
 def qualify(segments: Sequence[str], local: str) -> str | WithheldName:
-    """Return the qualified name below `segments`, or why it cannot be listed. The parts are valid segments already."""
+    """Return the qualified name below `segments`, or why it cannot be listed. All parts must be valid segments."""
     name = ".".join((*segments, local))
     if len(name) > QUALIFIED_MAX:  # AX-4.1-4: withheld, with the reason
         return WithheldName(
@@ -161,7 +170,7 @@ def is_qualified(text: str) -> bool:
 
 
 def read_dotted(name: str) -> tuple[str, ...] | None:
-    """Return the segments of a name as an aggregator lists it, or None if one of them is invalid (MCP-AX 4.3)."""
+    """Return the segments of a dotted name that an aggregator lists, or None if a segment is invalid (MCP-AX 4.3)."""
     parts = tuple(name.split("."))
     return parts if all(map(is_segment, parts)) else None  # AX-4.3-1
 
@@ -181,9 +190,9 @@ def alias(qualified: str) -> str:
 
 
 def unalias(text: str) -> str | None:
-    """Return the qualified name that `alias` spells as `text`, or None.
+    """Return the qualified name whose alias is `text`, or None if `text` does not contain it.
 
-    A shortened alias has no such name: only the table of `withhold_colliding_aliases` can resolve it.
+    A shortened alias does not contain the name: only the table of `withhold_colliding_aliases` can resolve it.
     """
     if len(text) > ALIAS_MAX:
         return None
@@ -192,12 +201,12 @@ def unalias(text: str) -> str | None:
 
 
 def may_collide(spelled: str) -> bool:
-    """Return whether another name may have this alias too. Only a shortened alias can collide."""
+    """Return whether two names may share this alias. Only a shortened alias can collide."""
     return len(spelled) == ALIAS_MAX and "H" in spelled
 
 
 def withhold_colliding_aliases(qualified_names: Iterable[str]) -> Aliases:
-    """Return the table from alias to qualified name. Names that share an alias are all withheld."""
+    """Return the table from aliases to qualified names. If names share an alias, all of them are withheld."""
     claimants: dict[str, list[str]] = {}
     for name in dict.fromkeys(qualified_names):
         claimants.setdefault(alias(name), []).append(name)
@@ -229,14 +238,17 @@ SCHEME: Final = "mcpax://"
 
 
 def show_uri(path: str, uri: str, *, aggregator: bool) -> str:
-    """Return the URI of a resource in the tree. `path` is the segments of its server, joined by dots."""
+    """Return the URI under which the tree lists a resource.
+
+    `path` contains the segments of its server, joined by dots.
+    """
     if aggregator and uri.startswith(SCHEME):
         return f"{SCHEME}{path}.{uri[len(SCHEME) :]}"
     return f"{SCHEME}{path}/{uri}"
 
 
 def maybe_own_uri(path: str, shown: str, *, aggregator: bool) -> str | None:
-    """Return the URI as the server below `path` knows it, or None if `shown` is not below `path`."""
+    """Return the URI by which the server below `path` knows a resource, or None if `shown` is not below `path`."""
     if not shown.startswith(SCHEME + path):
         return None
     rest = shown[len(SCHEME) + len(path) :]
@@ -246,16 +258,18 @@ def maybe_own_uri(path: str, shown: str, *, aggregator: bool) -> str | None:
 
 
 def is_nested(uri: str) -> bool:
-    """Return whether a URI of an aggregator is a URI of the tree: valid segments, then the rest."""
+    """Return whether a URI that an aggregator lists has the form of a tree URI: valid segments, then the server's own
+    URI.
+    """
     head, slash, _ = uri[len(SCHEME) :].partition("/")
     return uri.startswith(SCHEME) and slash == "/" and is_qualified(head)
 
 
 def nested_segments(uri: str) -> tuple[str, ...]:
-    """Return the segments of a URI of the tree, or nothing if it is not one."""
+    """Return the segments of a tree URI, or an empty tuple if `uri` is not a tree URI."""
     return read_dotted(uri[len(SCHEME) :].partition("/")[0]) or () if is_nested(uri) else ()
 
 
 def bare_uri(uri: str) -> str:
-    """Return the URI that the server at the end of the path wrote, as in its results."""
+    """Return the URI that the server at the end of the path uses for the resource, for example in its results."""
     return uri[len(SCHEME) :].partition("/")[2] if is_nested(uri) else uri

@@ -44,14 +44,14 @@ _NS: Final = 1_000_000_000
 
 
 class AxNotice(msgspec.Struct, frozen=True):
-    """A notification with its encoded params."""
+    """Notification with its method and encoded params."""
 
     method: str
     params: Raw  # empty if there are none
 
 
 class Overflow(msgspec.Struct, frozen=True, kw_only=True):
-    """A gap in the notifications of a subserver."""
+    """Record of a gap: how many notifications of a subserver were dropped, and since when."""
 
     dropped: int
     since: float  # when the first of them was dropped, on the clock of `now`
@@ -61,7 +61,7 @@ Release = list[AxNotice | Overflow]
 
 
 class Drops:
-    """The counter `notifications_dropped`: since the start of the process, in all and per segment."""
+    """Counters of dropped notifications (`notifications_dropped`), in total and per segment, since the start."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -74,7 +74,7 @@ class Drops:
 
 
 class NoticeGate:
-    """The limit on the notifications of one subserver: a token bucket, and a buffer of those that wait.
+    """Rate limit for the notifications of one subserver: a token bucket and a buffer of waiting notifications.
 
     Times are integer nanoseconds inside. Their sums are exact, so no deadline is missed by rounding.
     """
@@ -98,8 +98,9 @@ class NoticeGate:
         self._told_ns: int | None = None
 
     def receive(self, method: str, params: Raw, now: float, subject: Hashable = None) -> Release:
-        """Return what may be passed up now that this notification has arrived. For each `subject` only the latest
-        waits.
+        """Accept a notification and return all notifications that may be passed up now.
+
+        If a notification with the same `subject` still waits, the new one replaces it.
         """
         if method == CANCELLED:
             return [AxNotice(method, params)]  # it takes a question back, and is bounded by the questions
@@ -124,6 +125,7 @@ class NoticeGate:
         return self._may_tell_ns() / _NS if self._gap else None
 
     def on_deadline(self, now: float) -> Release:
+        """Return the notifications that may be passed up at this time."""
         return self._release(_ns(now))
 
     def _release(self, now_ns: int) -> Release:
@@ -142,8 +144,10 @@ class NoticeGate:
         return released
 
     def _coalesce(self, subject: Hashable, now_ns: int) -> None:
-        """Drop the waiting notification of a subject, unless the subject has waited long: newer ones, last in order,
-        would delay it for ever.
+        """Drop the waiting notification of a subject, so that a newer one replaces it.
+
+        A notification that has waited long is not dropped: the newer one joins the end of the queue, and a steady
+        stream of newer ones would delay the subject for ever.
         """
         before, since_ns = self._news.get(subject, (0, now_ns))
         if before and now_ns - since_ns < _ns(COALESCE_S):
@@ -154,7 +158,7 @@ class NoticeGate:
         self._news[subject] = (self._arrivals, since_ns)
 
     def count_lost(self) -> None:
-        """Count a notification that has no receiver any longer."""
+        """Count a notification that no longer has a receiver."""
         self._drops.count(self._segment)
 
     def _take_oldest(self) -> AxNotice:
@@ -190,7 +194,7 @@ _METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
 def prefix(notice: AxNotice, segment: str, *, aggregator: bool) -> AxNotice | None:
     """Add one hop to the origin, logger, URI and segment of a notification. Return None if it is malformed.
 
-    Only an aggregator can have anything below it, so that only its origin is trusted, and only below its own segment.
+    An origin that is already set is trusted only if the sender is an aggregator, and only below the sender's segment.
     """
     params = decode_object(notice.params) if notice.params else {}
     if params is None or not _METHOD.fullmatch(notice.method):
@@ -214,7 +218,10 @@ def prefix(notice: AxNotice, segment: str, *, aggregator: bool) -> AxNotice | No
 
 
 def lost_notice(segment: str, reason: str, since: str, event_id: str) -> AxNotice:
-    """Create `subserver_lost` (13.1). `reason` is heartbeat_timeout or connection_lost, `since` an RFC 3339 time."""
+    """Create the notification `subserver_lost` (13.1).
+
+    `reason` is heartbeat_timeout or connection_lost; `since` is an RFC 3339 time.
+    """
     return _own(SUBSERVER_LOST, {"segment": segment, "reason": reason, "since": since}, event_id)  # AX-13.1-1
 
 
@@ -223,7 +230,7 @@ def overflow(segment: str, dropped: int, since: str, event_id: str) -> AxNotice:
 
 
 def refused_notice(withheld: Sequence[WithheldName]) -> AxNotice:
-    """Create `tools_refused`, which goes down to the subserver whose tools are not listed (4.2)."""
+    """Create the notification `tools_refused` for a subserver some of whose tools are not listed (4.2)."""
     tools = [
         {"name": item.name[:REFUSED_NAME_MAX], "reason": item.code or "name_refused", "detail": item.reason}
         for item in withheld[:REFUSED_MAX]
@@ -232,8 +239,9 @@ def refused_notice(withheld: Sequence[WithheldName]) -> AxNotice:
 
 
 def as_log(notice: AxNotice) -> AxNotice | None:
-    """Translate a notification into a log message for a client that knows only plain MCP. Return None if it has no
-    such form.
+    """Translate a notification into a log message for a client that supports only plain MCP.
+
+    Return None if the notification has no such translation.
     """
     event = _EVENTS.get(notice.method)
     params = decode_object(notice.params) if event is not None and notice.params else None
@@ -254,8 +262,9 @@ def _own(method: str, params: dict[str, object], event_id: str) -> AxNotice:
 
 
 def _below(segment: str, origin: str | None) -> str:
-    """Return the origin below a segment. A path that is not a qualified name is left out, because its sender
-    invented it.
+    """Return the origin one hop up: `origin` below `segment`.
+
+    An origin that is not a qualified name is left out, because its sender made it up.
     """
     path = f"{segment}.{origin}"
     return path if origin is not None and is_qualified(path) else segment  # AX-12-1: below its own

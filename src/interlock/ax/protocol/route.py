@@ -24,6 +24,8 @@ CURSOR_BYTES_MAX: Final = 8
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):
+    """Route of a request: its path through the tree and the position of the receiver (`cursor`) in that path."""
+
     path: tuple[str, ...]  # root first, the same on every link
     cursor: int
 
@@ -33,14 +35,15 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rest(self) -> tuple[str, ...]:
-        """Return the path below the receiver."""
+        """Return the part of the path below the receiver."""
         return self.path[self.cursor + 1 :]
 
 
 def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed | Refusal | None:
-    """Read the route of a request, or return None if it has none. `meta` is the `_meta` of `params`.
+    """Read the route of a request. Return None if the request has no route, or a refusal if the route is invalid.
 
-    Both places are read and only `_meta` is written (7.2). If they differ, the request is refused.
+    `meta` is the `_meta` of `params`. The route is read from both places, and written to `_meta` only (7.2). If the two
+    differ, the request is refused.
     """
     route = _read(ROUTE, ROUTE_BYTES_MAX, params, meta)
     cursor = _read(CURSOR, CURSOR_BYTES_MAX, params, meta)
@@ -64,10 +67,10 @@ def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed
 
 
 def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Refusal | None:
-    """Check that the receiver is the one that the route means, and that the item is the one at the end of the path.
+    """Return a refusal if the route does not lead to this receiver and this item, otherwise None.
 
-    `segment` is what the parent assigned. `rest` is what the receiver's own table has for the item: the segments below
-    the receiver, then the local name. A leaf has only the local name.
+    `segment` is the segment that the parent assigned. `rest` is the path of the item in the receiver's own table: the
+    segments below the receiver, then the local name. For a leaf it is the local name alone.
     """
     if routed.receiver != segment:
         return _elsewhere(routed)
@@ -75,10 +78,10 @@ def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Refusal | Non
 
 
 def follow_name(routed: Routed, *, segment: str, name: str) -> str | Refusal:
-    """Return the tool or prompt that the path leads to, by its name below the receiver: the rest of the path, dotted.
+    """Return the tool or prompt that the path leads to, as its dotted name below the receiver.
 
-    `name` is that of params: the local name, the name below the receiver or the whole name. Any other name is refused,
-    never repaired (7.2).
+    `name` is the name in params: the local name, the name below the receiver or the full name. Any other name is
+    refused, never corrected (7.2).
     """
     if routed.receiver != segment:  # AX-7.2-4
         return _elsewhere(routed)
@@ -88,8 +91,9 @@ def follow_name(routed: Routed, *, segment: str, name: str) -> str | Refusal:
 
 
 def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Refusal:
-    """Return the resource that the path leads to, by its URI below the receiver. `uri` is that URI, the URI at the
-    root, or the server's own.
+    """Return the resource that the path leads to, as its URI below the receiver.
+
+    `uri` is the URI in params: the URI below the receiver, the URI at the root, or the server's own URI.
     """
     if routed.receiver != segment:
         return _elsewhere(routed)
@@ -100,20 +104,21 @@ def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Refusal:
 
 
 def start(own: str | None, below: Sequence[str]) -> Routed:
-    """Return the route of a request that begins here, as the next hop reads it.
+    """Return the route of a request that begins at this node, as the next hop reads it.
 
-    `own` is the root segment; without one the first child is at position 0. `below` begins with that child's segment.
+    `own` is the root segment; if it is None, the first child is at position 0. `below` begins with that child's
+    segment.
     """
     return Routed(path=(*below,), cursor=0) if own is None else Routed(path=(own, *below), cursor=1)  # AX-7.2-5
 
 
 def advance(routed: Routed) -> Routed:
-    """Return the route that a receiver in the middle passes on: the same path, one position further."""
+    """Return the route that an intermediate receiver passes on: the same path, one position further."""
     return Routed(path=routed.path, cursor=routed.cursor + 1)  # AX-7.2-3
 
 
 def as_meta(routed: Routed) -> dict[str, Raw]:
-    """Return the two keys that are added to the `_meta` of a request to an AX peer."""
+    """Return the two keys to add to the `_meta` of a request to a peer that supports MCP-AX."""
     return {ROUTE: Raw(encode_value(routed.path)), CURSOR: Raw(b"%d" % routed.cursor)}
 
 

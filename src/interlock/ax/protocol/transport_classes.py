@@ -15,6 +15,8 @@ NATIVE: Final = "native"
 
 
 class TransportClass(msgspec.Struct, frozen=True, kw_only=True):
+    """Transport class with its framing and payload. `reference` is where it is specified."""
+
     id: str
     framing: str
     payload: str

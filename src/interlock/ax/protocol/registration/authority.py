@@ -30,7 +30,7 @@ Verify = Callable[[Jwt, Jwk], InvalidToken | None]  # None: the signature holds
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys an operator trusts, and what for: authorities to speak for, calls to approve."""
+    """Keys that an operator trusts, with the authorities they may vouch for and the calls they may approve."""
 
     name: str
     keys: tuple[Jwk, ...]
@@ -40,7 +40,10 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proved(msgspec.Struct, frozen=True, kw_only=True):
-    """A proof that holds, if (anchor, jti) was not used before; to be remembered until `expires_at`, in UNIX time."""
+    """Result of a valid proof, provided that (anchor, jti) was not used before.
+
+    The pair must be remembered until `expires_at`, in UNIX time.
+    """
 
     authority: str
     anchor: str
@@ -49,7 +52,7 @@ class Proved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def maybe_authority(text: str) -> str | None:
-    """Return the authority that is written "dns:NAME", or None."""
+    """Return the DNS name from an authority written as "dns:NAME", or None if `text` has another form."""
     head, name = text[: len(SCHEME)], text[len(SCHEME) :]
     return find_dns_name(name) if head.lower() == SCHEME else None  # AX-4.2-4
 
@@ -63,10 +66,10 @@ def judge_proof(
     now: float,
     verify: Verify,
 ) -> Proved | Refusal:
-    """Verify the proof of an authority. `audiences` are the names of this aggregator, by URL and aggregator_id. `now`
-    is UNIX time.
+    """Verify the proof of an authority. Return the facts of a valid proof, or a refusal.
 
-    The reason KEY_UNKNOWN may mean that an anchor's key set was renewed.
+    `audiences` are the names of this aggregator: its URLs and its aggregator_id. `now` is UNIX time. A refusal with the
+    reason KEY_UNKNOWN may mean that an anchor's key set was renewed.
     """
     jwt = read_jwt_untrusted(proof.token, _TYPES)
     if isinstance(jwt, InvalidToken):
@@ -83,27 +86,30 @@ def judge_proof(
 
 
 def proof_claims(authority: str, audience: str, *, now: float, jti: str) -> dict[str, object]:
-    """Return the claims that a registrant signs for each registration. `now` is UNIX time, `jti` is random."""
+    """Return the JWT claims that a registrant signs for each registration.
+
+    `now` is UNIX time, `jti` is random.
+    """
     at = int(now)
     return {"sub": f"{SCHEME}{authority}", "aud": audience, "iat": at, "exp": at + PROOF_S, "jti": jti}
 
 
 def audience_of(url: str) -> str:
-    """Return the name of the aggregator at this WebSocket address: the URL of its endpoint."""
+    """Return the audience for a proof sent to the aggregator at this WebSocket address: the URL of its endpoint."""
     scheme, mark, rest = url.partition("://")
     return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
 
 
 def replay_refusal() -> Refusal:
-    """Return the refusal of a proof whose jti was used before."""
+    """Return the refusal of a proof that was used before."""
     return unverified_refusal("replayed", "the proof was used before; make one for each registration")
 
 
 def check_certificate(authority: str, dns_names: Iterable[str]) -> Refusal | None:
-    """Return why a client certificate does not prove an authority, or None. `dns_names` are its SAN entries of type
-    dNSName; chain and dates were verified.
+    """Return why a client certificate does not prove an authority, or None if it does.
 
-    The subject's common name does not count (RFC 9525 2), and a wildcard is not a name.
+    `dns_names` are its SAN entries of type dNSName; the chain and the dates are already verified. The subject's common
+    name does not count (RFC 9525 2), and a wildcard is not a name.
     """
     if any(find_dns_name(name) == authority for name in dns_names):  # AX-4.2-9
         return None
@@ -131,7 +137,10 @@ def _refusal(reason: Reason) -> Refusal:
 
 
 def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Refusal:
-    """Find the key of a proof among the anchors that may speak for the authority, because a kid is no secret."""
+    """Return the key that a proof names, with its anchor, or a refusal.
+
+    Only anchors that may vouch for the authority are searched, because anybody can name a key id.
+    """
     speaking = [anchor for anchor in anchors if authority in anchor.speaks_for]
     key = select(list(dict.fromkeys(key for anchor in speaking for key in anchor.keys)), jwt.alg, jwt.kid)
     if isinstance(key, Jwk):

@@ -66,7 +66,10 @@ _Params = ParamSpec("_Params")
 
 
 class _Refused(Exception):
-    """The refusal of a member. It does not leave this module: every public function returns its Refusal."""
+    """Exception that carries the refusal of a member.
+
+    It never leaves this module: every public function returns a Refusal.
+    """
 
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal
@@ -109,8 +112,10 @@ def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> R
 
 @_return_refusal
 def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> Heartbeat:
-    """Read a heartbeat. `own` is the session of the link it came on, which it need not name; the draft shows no
-    params.
+    """Read a heartbeat.
+
+    `own` is the session of the link on which it arrived. The heartbeat may omit its session then; in the draft it has
+    no params.
     """
     members = _members_of_own(params, own)
     return Heartbeat(session_id=_session_id(members, "session_id"), subtree_ids=_subtree_ids(members))
@@ -123,8 +128,9 @@ def read_deregister_untrusted(params: Raw, own: str | None = None) -> Deregister
 
 @_return_refusal
 def read_registered_untrusted(result: Raw) -> Registered:
-    """Read the answer to a registration. Members that the draft does not have may be missing, and unknown limits are
-    ignored.
+    """Read the answer to a registration.
+
+    Members that the draft does not define may be missing. Limits with unknown names are ignored.
     """
     members = _members(result, "result")
     if find_string(members.get("status")) != "registered":
@@ -160,8 +166,9 @@ def read_claims_untrusted(params: Raw) -> Claims:
 
 @_return_refusal
 def read_held_untrusted(raw: Raw) -> dict[str, str]:
-    """Read a map from subserver_id to the aggregator that has it, from the answer to mcpax/claim or a later
-    notification.
+    """Read a map from subserver_id to the aggregator that has the subserver.
+
+    The map is in the answer to mcpax/claim and in later notifications.
     """
     members = _members(raw, "held")
     held = decode_object(members["held"]) if "held" in members else {}
@@ -331,7 +338,10 @@ def _one_of(kind: type[_Member], members: Mapping[str, Raw], name: str) -> _Memb
 
 
 def _transport_class(members: Mapping[str, Raw]) -> str:
-    """Read a transport class. Any well-formed private class passes; the registrar knows those of its configuration."""
+    """Read a transport class.
+
+    Every well-formed private class is accepted here; the registrar checks it against the configuration.
+    """
     text = find_string(members["transport_class"])
     ids = [transport_class.id for transport_class in TRANSPORT_CLASSES]
     if text is None or (text not in ids and not is_private_class(text)):  # AX-6.1-6
@@ -386,9 +396,7 @@ def _tree(members: Mapping[str, Raw]) -> str:
 
 
 def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
-    """Read the ids from params and from params._meta. If both are present both count, because each id may be a
-    cycle.
-    """
+    """Read the ids from both params and params._meta. All of them count, because each id may show a cycle."""
     ids_found: dict[str, None] = {}
     lists = [members[SUBTREE_IDS]] if SUBTREE_IDS in members else []
     if "_meta" in members:

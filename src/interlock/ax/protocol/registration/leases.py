@@ -30,7 +30,7 @@ HELD_MAX: Final = 10_000  # claims through one registration
 
 
 class SubserverLease(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of one subserver in a shared store: which aggregator has it, and in which session."""
+    """Record of one subserver in a shared store: which aggregator has it, and in which session."""
 
     aggregator_id: str
     session_hash: str
@@ -41,15 +41,17 @@ def lease_of(aggregator_id: str, session_id: str) -> SubserverLease:
 
 
 def lease_s(interval_ms: int) -> float:
-    """Return how long a lease lasts unless it is renewed. Without heartbeats the aggregator renews it as long as the
-    link is open.
+    """Return how many seconds a lease lasts unless it is renewed.
+
+    If the subserver sends no heartbeats, the aggregator renews the lease for as long as the link is open.
     """
     return HEARTBEATS_MISSED_MAX * (interval_ms or HEARTBEAT_MS) / 1000
 
 
 def check_lease(held: SubserverLease | None, request: Register, own: SubserverLease) -> Refusal | None:
-    """Return why a lease cannot be taken, or None. `held` is the lease in the store, `own` that of the session about to
-    begin.
+    """Return why a lease cannot be acquired, or None if it can.
+
+    `held` is the lease in the store or None; `own` is the lease of the session that is about to begin.
     """
     # AX-13.4-2 and -3
     if held is None or held.aggregator_id == own.aggregator_id or releases(request.released_session, held.session_hash):
@@ -58,15 +60,18 @@ def check_lease(held: SubserverLease | None, request: Register, own: SubserverLe
 
 
 def may_renew(held: SubserverLease | None, own: SubserverLease) -> bool:
-    """Return False if another session has the lease, so that the session here must end. A lapsed lease may be taken
-    again.
+    """Return whether a session may renew its lease.
+
+    False means that another session has the lease, and the session here must end. A lease that has lapsed may be
+    acquired again.
     """
     return held is None or held == own  # AX-13.4-5
 
 
 def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -> Refusal | None:
-    """Check the subserver's parent where no store is shared. `answer` is None if the subserver was not asked or does
-    not know mcpax/parent.
+    """Check that no other aggregator is the subserver's parent, for aggregators without a shared store.
+
+    `answer` is None if the subserver was not asked or does not support mcpax/parent.
     """
     if answer is not None and answer.subserver_id != request.subserver_id:  # AX-13.4-4
         why = "subserver_id in the answer to mcpax/parent must be the one that registers"
@@ -78,12 +83,13 @@ def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -
 
 
 def split_brain(holder_aggregator_id: str) -> Refusal:
+    """Return the refusal of a subserver that another aggregator has (13.4)."""
     why = "the subserver is registered with another aggregator of this tree; deregister it there"
     return ax_refusal(SPLIT_BRAIN, why, holder_aggregator_id=holder_aggregator_id)  # AX-13.4-2
 
 
 def releases(released_session: str | None, session_hash: str) -> bool:
-    """Return whether a registrant gave up the session with this hash. The comparison takes constant time."""
+    """Return whether a registrant gave up the session with this hash. The comparison runs in constant time."""
     return released_session is not None and hmac.compare_digest(_hash(released_session).encode(), session_hash.encode())
 
 
@@ -92,16 +98,16 @@ def _hash(session_id: str) -> str:
 
 
 class HeldClaim(msgspec.Struct, frozen=True):
-    """A claim that counts, and the way it came: the session of the registrant that made it, or OWN."""
+    """Claim that was entered, with the session of the registrant that made it, or OWN for this aggregator."""
 
     claimed: Claimed
     via: str
 
 
 class Holders:
-    """The claims of subservers at or below this aggregator. Of several claims to one subserver, the first counts.
+    """Claims to subservers at or below this aggregator. If several claim the same subserver, the first claim counts.
 
-    A claim lasts as long as the registration through which it came.
+    A claim lasts as long as the registration through which it was made.
     """
 
     def __init__(self) -> None:
@@ -111,8 +117,8 @@ class Holders:
     def claim(self, claimed: Claimed, via: str, released_session: str | None = None) -> str | None:
         """Enter a claim. Return None if it is entered, otherwise the aggregator that has the subserver.
 
-        `via` is the session through which the claim came. An aggregator that moved claims the same sessions again
-        through another session; an impostor that only uses its name does not know them.
+        `via` is the session through which the claim was made. An aggregator that registered again claims the same
+        sessions through another session; an impostor that only uses its name does not know them.
         """
         held = self._held.get(claimed.subserver_id)
         if held is not None:
@@ -127,11 +133,13 @@ class Holders:
         return None
 
     def has_room(self, via: str, more: int) -> bool:
+        """Return whether `more` claims through the session `via` stay within the limit."""
         return len(self._by_via.get(via, ())) + more <= HELD_MAX
 
     def release(self, subserver_id: str, via: str, session_hash: str | None = None) -> bool:
-        """Release a claim that came through the same session and, if given, has this session hash. Return False if
-        there is none.
+        """Release a claim that was made through the session `via`. Return False if there is none.
+
+        If `session_hash` is given, the claim is released only if it has that hash.
         """
         held = self._held.get(subserver_id)
         if held is None or held.via != via or session_hash not in (None, held.claimed.session_hash):
@@ -140,7 +148,9 @@ class Holders:
         return True
 
     def release_all(self, via: str) -> tuple[str, ...]:
-        """Release all claims that came through a registration which is over."""
+        """Release all claims that were made through a registration which has ended, and return the ids of their
+        subservers.
+        """
         gone = tuple(self._by_via.get(via, ()))
         for subserver_id in gone:
             self._forget(subserver_id, via)
@@ -150,7 +160,7 @@ class Holders:
         return self._held.get(subserver_id)
 
     def all(self) -> tuple[Claimed, ...]:
-        """Return all claims, in the form in which they are claimed at the parent."""
+        """Return all claims, in the form in which they are made at the parent."""
         return tuple(held.claimed for held in self._held.values())
 
     def _forget(self, subserver_id: str, via: str) -> None:

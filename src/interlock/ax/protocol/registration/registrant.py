@@ -110,7 +110,7 @@ TABLE: Final[dict[tuple[RegistrantState, RegistrantInput], RegistrantState]] = {
 
 
 class OutOfOrder(Exception):
-    """The caller reported something that cannot happen in this state."""
+    """Report of something that cannot happen in the registrant's present state. The calling code has a bug."""
 
 
 class DialParent(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,10 @@ class DialParent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: send a request to the parent. `id` is unique in the registrant's life, so that a late answer fits none."""
+    """Step: send a request to the parent.
+
+    `id` is never used again, so a late answer cannot be mistaken for the answer to another request.
+    """
 
     id: int
     message: Register | Heartbeat | Deregister
@@ -147,9 +150,9 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: note that this parent could not be reached, or refused (`error`).
+    """Step: record that this parent could not be reached, or that it refused with `error`.
 
-    `mendable`: another attempt may succeed without a person who changes something.
+    `mendable` is true if another attempt may succeed without anybody changing something.
     """
 
     parent: int
@@ -160,13 +163,16 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CycleReported(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: note that `id` is above us, as the parent says: an aggregator below us claims wrongly to have it below."""
+    """Step: record that the parent says the aggregator `id` is above this node.
+
+    An aggregator below this node wrongly claims to have `id` below itself.
+    """
 
     id: str
 
 
 class Ignored(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: log an answer of the parent to no request."""
+    """Step: log an answer of the parent that belongs to no open request."""
 
     reason: str
 
@@ -176,7 +182,9 @@ Steps = tuple[Step, ...]
 
 
 class _Prospect(msgspec.Struct):
-    """A parent that may be dialled: its failures in a row, and when it may be dialled again."""
+    """Parent that may be dialled, with its number of failures in a row and the time before which it is not dialled
+    again.
+    """
 
     failures: int = 0
     retry_at: float = 0.0
@@ -186,9 +194,15 @@ _Asked = Literal["register", "heartbeat", "deregister"]
 
 
 class Registrant:
+    """State machine of a registrant: decides which parent to dial, when to send heartbeats, and when to change the
+    parent.
+    """
+
     def __init__(self, register: Register, parents: int) -> None:
-        """Create a registrant. `register` is sent to every parent; parent_id and released_session are filled in
-        here.
+        """Create a registrant.
+
+        `register` is sent to every parent; its parent_id and released_session are filled in here. `parents` is the
+        number of parents to choose from.
         """
         if parents < 1:
             raise ValueError("a registrant needs at least one parent")
@@ -211,7 +225,7 @@ class Registrant:
 
     @property
     def parent_id(self) -> str | None:
-        """Return the aggregator_id of the parent while there is one (13.4)."""
+        """Return the aggregator_id of the present parent, or None if there is none (13.4)."""
         return self.registered.aggregator_id if self.registered is not None else None
 
     @property
@@ -219,22 +233,26 @@ class Registrant:
         return len(self._prospects) > 1
 
     def parent_asked(self) -> Parent:
-        """Answer mcpax/parent. A lost parent has been given up: while another is asked, the answer is null."""
+        """Return the answer to mcpax/parent.
+
+        A lost parent no longer counts: the answer is null while another parent is tried.
+        """
         return Parent(subserver_id=self._register.subserver_id, parent_id=self.parent_id)
 
     def start(self, now: float) -> Steps:
         return self._dial(0, RegistrantInput.DIAL, now)
 
     def opened(self, now: float) -> Steps:
-        """Handle an open link to `parent`."""
+        """Handle a link to the dialled parent that is now open."""
         if self.state is RegistrantState.CLOSED:
             return (Hangup(reason="shutting down"),)
         self._move(RegistrantInput.OPENED)
         return self._ask_to_register(now)
 
     def lost(self, reason: str, now: float, jitter: float, *, mendable: bool = True) -> Steps:
-        """Handle a link that could not be opened or was closed. It is not mendable if the parent refuses our
-        credential.
+        """Handle a link that could not be opened or was closed.
+
+        `mendable` is false if the parent refuses this node's credential, so that trying again does not help.
         """
         if self.state is RegistrantState.CLOSED:
             self._forget_link()
@@ -244,7 +262,7 @@ class Registrant:
         return self._fail(reason, now, jitter, error=None, mendable=mendable)
 
     def granted(self, id: int, registered: Registered, now: float) -> Steps:
-        """Handle an answer to mcpax/register that grants the registration."""
+        """Handle an answer to mcpax/register that grants the registration. `id` is the id of the request."""
         if self._asked.get(id) != "register":
             return (Ignored(reason="a registration that was not asked for"),)
         del self._asked[id]
@@ -258,7 +276,7 @@ class Registrant:
         return (joined, *self._maybe_say_subtree(now))
 
     def answered(self, id: int) -> Steps:
-        """Handle an answer to mcpax/heartbeat or mcpax/deregister without an error."""
+        """Handle an answer without an error to mcpax/heartbeat or mcpax/deregister."""
         request = self._asked.get(id)
         if request is None or request == "register":
             return (Ignored(reason="an answer to a request that was not made"),)
@@ -269,7 +287,7 @@ class Registrant:
         return ()
 
     def refused(self, id: int, error: UpstreamError, now: float, jitter: float) -> Steps:
-        """Handle an answer that is an error."""
+        """Handle an answer that contains an error."""
         request = self._asked.pop(id, None)
         match request:
             case None:
@@ -309,15 +327,15 @@ class Registrant:
         return self._fail(f"it answered mcpax/register with nonsense: {reason}", now, jitter, hang_up=True)
 
     def subtree_changed(self, subtree_ids: tuple[str, ...], now: float) -> Steps:
-        """Announce the aggregators below us (5.3) with the next heartbeat, which is sent soon.
+        """Announce the aggregators below this node (5.3) with the next heartbeat, which is sent soon.
 
-        A parent that learnt it late could let a circle close, and then cut a link that was there before the circle.
+        A parent that learns late of a new aggregator could let a cycle close, and would then cut an older link.
         """
         self._register = msgspec.structs.replace(self._register, subtree_ids=subtree_ids)
         return self._maybe_say_subtree(now) if self.state is RegistrantState.REGISTERED else ()
 
     def stop(self, now: float) -> Steps:
-        """Deregister, and hang up when the parent has answered or FAREWELL_S have passed (AX-6.3-4)."""
+        """Deregister. Close the link when the parent has answered or FAREWELL_S have passed (AX-6.3-4)."""
         was = self.state
         self._move(RegistrantInput.STOP)
         if was is RegistrantState.CLOSED:
@@ -334,7 +352,7 @@ class Registrant:
 
     @property
     def done(self) -> bool:
-        """Return whether the registrant has stopped and waits for nothing any longer."""
+        """Return whether the registrant has stopped and waits for nothing."""
         return self.state is RegistrantState.CLOSED and not self._farewell
 
     def next_deadline(self) -> float | None:
@@ -343,7 +361,7 @@ class Registrant:
         return min(times, default=None)
 
     def on_deadline(self, now: float, jitter: float) -> Steps:
-        """Do what is due. Calling this too early is harmless."""
+        """Return the steps that are due at this time. An early call does no harm."""
         if self._deadline is not None and now >= self._deadline:
             return self._overdue(now, jitter)
         lost_at = self._lost_at()
@@ -432,7 +450,10 @@ class Registrant:
         self._prospects[self._parent()].failures = 0
 
     def _lost_at(self) -> float | None:
-        """Return when the parent counts as lost, or None if no heartbeat is unanswered or there is no backup."""
+        """Return when the parent will count as lost.
+
+        Return None if every heartbeat was answered or there is no backup parent.
+        """
         if not self._beats or not self._interval_s or not self.has_backup:  # AX-13.3-3
             return None
         return min(self._beats.values()) + self._interval_s
@@ -471,8 +492,9 @@ class Registrant:
         return tuple(steps)
 
     def _ready(self, now: float, after: int = -1) -> int | None:
-        """Return the next parent that may be dialled, in circular order. Of those that waited, the one that waited
-        longest comes first.
+        """Return the next parent that may be dialled, in circular order, or None if each has to wait.
+
+        Among parents whose waiting time has passed, the one that waited longest comes first.
         """
         count = len(self._prospects)
         circle = [(after + step) % count for step in range(1, count + 1)]
@@ -512,8 +534,9 @@ class Registrant:
 
 
 def retry_in_s(failures: int, jitter: float, *, mendable: bool = True) -> float:
-    """Return how long to wait after the nth failure of a parent in a row. The range of the random delay grows with
-    the failures.
+    """Return how many seconds to wait after the given number of failures in a row.
+
+    The range of the random delay grows with the number of failures. `jitter` (0 to 1) selects a point in it.
     """
     share = min(max(jitter, 0.0), 1.0)
     if not mendable:
@@ -523,8 +546,9 @@ def retry_in_s(failures: int, jitter: float, *, mendable: bool = True) -> float:
 
 
 def _interval_s(declared_ms: int, deadline_ms: int) -> float:
-    """Return the heartbeat interval. A parent may ask for heartbeats more often than we promised, but not less often
-    (6.3).
+    """Return the heartbeat interval in seconds.
+
+    A parent may ask for heartbeats more often than the registration promised, but not less often (6.3).
     """
     if declared_ms <= 0:
         return 0.0
@@ -535,8 +559,9 @@ def _interval_s(declared_ms: int, deadline_ms: int) -> float:
 def _maybe_claimed(
     error: UpstreamError, subtree_ids: tuple[str, ...] | None, parent_id: str | None = None
 ) -> str | None:
-    """Return the id that makes the cycle if we said that it is below us, or None. A parent that names no id means
-    itself.
+    """Return the id that causes the cycle, if this registrant announced that id as below it; otherwise None.
+
+    A parent that names no id means itself.
     """
     named = (error.details or {}).get("id", parent_id)
     return next(

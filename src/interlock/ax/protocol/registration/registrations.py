@@ -98,11 +98,14 @@ _DUE: Final = {
 
 
 class Violation(Exception):
-    """An input that cannot happen in this state. The caller made a mistake; a peer cannot cause it."""
+    """Input that cannot happen in the present state. The calling code has a bug; a peer cannot cause this."""
 
 
 class Liveness:
-    """The life of one registration, which a heartbeat timeout ends. `due` is when the next input comes."""
+    """State machine of one registration, which ends when heartbeats are missed.
+
+    `due` is the time of the next timed input.
+    """
 
     def __init__(self, interval_ms: int, now: float) -> None:
         self.interval_ms = interval_ms
@@ -124,7 +127,7 @@ class Liveness:
         return self.interval_ms or HEARTBEAT_MS  # 13.2; AX-13.2-2
 
     def step(self, what: LivenessInput, now: float, grace_s: float = 0.0) -> LivenessState:
-        """Apply an input and return the previous state. `grace_s` counts if the step is a loss."""
+        """Apply an input and return the previous state. `grace_s` is used if the step leads to LOST."""
         before = self.state
         try:
             self.state = TABLE[before, what]
@@ -138,7 +141,7 @@ class Liveness:
         return before
 
     def step_due(self, grace_s: float = 0.0) -> LivenessState:
-        """Apply the input that was due, at the time when it was due."""
+        """Apply the timed input that was due, at the time when it was due. Return the previous state."""
         if self.due is None:
             raise Violation(f"nothing is due for a registration that is {self.state.value}")
         return self.step(_DUE[self.state], self.due, grace_s)
@@ -161,7 +164,7 @@ LossReason = Literal["heartbeat_timeout", "connection_lost"]  # 13.1
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of the configuration that concern registrations."""
+    """Settings of the configuration that concern registrations."""
 
     require_proof: Literal["mutable", "always", "never"] = "mutable"
     degraded: bool = True  # names of a lost registrant stay listed
@@ -170,11 +173,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a registrant that the aggregator established itself.
+    """Facts about a registrant that the aggregator established by itself.
 
-    `link` separates connections, even of one principal; single requests share the empty one. `scope` is the most that
-    its policy entry grants. `proved` says that its claimed authority is proved, or that the operator's configuration
-    vouches for it. `secure` means TLS 1.3 or an equivalent (10.4).
+    `link` separates connections, even of one principal; requests without a connection share the empty value. `scope` is
+    the widest scope that its [[access]] entry grants. `proved` says that its claimed authority is proved, or that the
+    operator's configuration vouches for it. `secure` means TLS 1.3 or an equivalent (10.4).
     """
 
     principal: str
@@ -186,7 +189,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment that belongs to a proved authority beyond any session (4.2), as it is kept in the store."""
+    """Record of a segment that belongs to a proved authority, also while no session holds it (4.2)."""
 
     authority: str
     segment: str
@@ -195,7 +198,7 @@ class SegmentOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """The grant of one registration. It does not change during the session."""
+    """Facts of one granted registration. They do not change during the session."""
 
     session_id: str
     register: Register  # without its proof, which is not needed any more
@@ -209,7 +212,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistrationState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a registration. Calls of a SUSPECT one are refused only if it does not answer a ping."""
+    """State of one registration. Calls to a SUSPECT subserver are refused only if it does not answer a ping."""
 
     session: Session
     state: LivenessState
@@ -221,7 +224,7 @@ class RegistrationState(msgspec.Struct, frozen=True, kw_only=True):
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """Event: a session began.
 
-    `replaces`: an earlier session whose names may still be listed; they must not outlive this event.
+    `replaces` is an earlier session whose names may still be listed. They must be removed while this event is handled.
     """
 
     session: Session
@@ -243,7 +246,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: the session is over; the names stay, degraded, until Vanished or another Joined."""
+    """Event: a session ended by failure. Its names stay listed as degraded until Vanished or another Joined."""
 
     session: Session
     reason: LossReason
@@ -251,7 +254,10 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: the session is over, and not by failure. The names go with Vanished, unless a Joined takes them over."""
+    """Event: a session ended, and not by failure.
+
+    Its names are removed with Vanished, unless a new session takes them over.
+    """
 
     session: Session
     reason: EndReason
@@ -264,13 +270,16 @@ class Vanished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubtreeChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: the ids below us changed. Our parents learn them with the next heartbeat (5.3)."""
+    """Event: the set of aggregators below this node changed. Parents learn it with the next heartbeat (5.3)."""
 
     subtree_ids: tuple[str, ...]
 
 
 class CycleClaimed(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: a registrant claims that an aggregator above us is below it. It has an interval to withdraw that (5.3)."""
+    """Event: a registrant claims that an aggregator above this node is below the registrant.
+
+    The registrant has one interval to withdraw the claim (5.3).
+    """
 
     session: Session
 
@@ -281,7 +290,10 @@ Answer = TypeVar("Answer")
 
 
 class Step(msgspec.Struct, Generic[Answer], frozen=True):
-    """Answer and events of one request. Events may occur although the answer is a refusal."""
+    """Result of one request: its answer and the events it caused.
+
+    There may be events even if the answer is a refusal.
+    """
 
     answer: Answer | Refusal
     events: tuple[Event, ...] = ()
@@ -291,7 +303,7 @@ DEADLINES_SPARE: Final = 64  # outdated deadlines before they are removed: each 
 
 
 class _Seat:
-    """A segment that is taken. The seat outlives its session by the grace."""
+    """Segment in use by a registration. It outlives its session by the grace period."""
 
     def __init__(self, session: Session, liveness: Liveness) -> None:
         self.session = session
@@ -326,12 +338,17 @@ class Registrations:
         self._serial = itertools.count()
 
     def keep(self, segments: Iterable[str]) -> None:
-        """Keep segments for the configuration: they cannot be registered. A registrant that holds one keeps it."""
+        """Reserve segments for the configuration, so that they cannot be registered.
+
+        A registrant that already holds one keeps it.
+        """
         self._kept = frozenset(segments)
 
     def set_above(self, ids: frozenset[str]) -> tuple[Event, ...]:
-        """Set the aggregators that are known to be above us. A registrant that names one of them as below it is
-        refused.
+        """Set the aggregators that are known to be above this node.
+
+        A registrant that says one of them is below it is refused. Return CycleClaimed for each registration that
+        already says so, and the change of the aggregators below this node, if any.
         """
         self._above = ids
         self._below_touched = True
@@ -343,10 +360,10 @@ class Registrations:
         return (*events, *self._subtree_change())
 
     def subtree_ids(self) -> tuple[str, ...]:
-        """Return our own id, then those of all aggregators below.
+        """Return the id of this aggregator, followed by the ids of all aggregators below it.
 
-        An aggregator above us is not below us, whatever a registrant says: repeating its claim to our parent would cost
-        us our registration.
+        An aggregator above this node is left out, whatever a registrant says: to repeat its claim to the parent would
+        cost this node its registration.
         """
         return (
             self.aggregator_id,
@@ -369,7 +386,7 @@ class Registrations:
         return session_id in self._by_session
 
     def check(self, request: Register, peer: Peer, owner: SegmentOwner | None = None) -> Refusal | None:
-        """Return why `register` would refuse, or None, for callers that want to know before they ask others."""
+        """Return why `register` would refuse a request, or None if it would not. Nothing is changed."""
         if refusal := self._check_request(request, peer) or self._check_claims(request, peer, owner):
             return refusal
         if request.subtree_ids is not None:
@@ -383,7 +400,7 @@ class Registrations:
     def register(
         self, request: Register, peer: Peer, *, session_id: str, owner: SegmentOwner | None = None, now: float
     ) -> Step[Registered]:
-        """Register a subserver. `owner` is the stored ownership of the requested segment, if there is one."""
+        """Register a subserver. `owner` is the stored owner of the requested segment, or None if it has no owner."""
         events = [*self.on_deadline(now)]
         if refusal := self.check(request, peer, owner):
             return Step(refusal, tuple(events))
@@ -425,7 +442,10 @@ class Registrations:
         return Step(answer, (*events, *self._subtree_change()))
 
     def heartbeat(self, beat: Heartbeat, peer: Peer, *, now: float) -> Step[int]:
-        """Handle a heartbeat and answer the heartbeat_deadline_ms. A refused heartbeat does not count."""
+        """Handle a heartbeat.
+
+        The answer is the heartbeat_deadline_ms. A refused heartbeat does not keep the session alive.
+        """
         events = [*self.on_deadline(now)]
         seat = self._find_own(beat.session_id, peer)
         if seat is None:
@@ -463,7 +483,7 @@ class Registrations:
         return Step(None, (*events, *self.end(message.session_id, "deregistered", now=now)))
 
     def link_closed(self, session_id: str, *, now: float) -> tuple[Event, ...]:
-        """Handle a closed or dead link. Nothing happens if the session is over already."""
+        """Handle a link that closed or does not respond. Nothing happens if its session has already ended."""
         events = [*self.on_deadline(now)]
         if seat := self._by_session.get(session_id):
             seat.liveness.step(LivenessInput.LINK_CLOSED, now, self._grace_s())
@@ -471,14 +491,14 @@ class Registrations:
         return (*events, *self._subtree_change(), *self.on_deadline(now))
 
     def end(self, session_id: str, reason: EndReason, *, now: float) -> tuple[Event, ...]:
-        """End a session from our side, for example because its lease belongs to another aggregator now."""
+        """End a session on the aggregator's initiative, for example because another aggregator now has its lease."""
         events = [*self.on_deadline(now)]
         if seat := self._by_session.get(session_id):
             events += self._leave(seat, reason, now)
         return (*events, *self._subtree_change())
 
     def end_cycle(self, session_id: str, *, now: float) -> tuple[Event, ...]:
-        """End a session that did not withdraw its claim that an aggregator above us is below it."""
+        """End a session that still claims that an aggregator above this node is below it."""
         events = [*self.on_deadline(now)]
         seat = self._by_session.get(session_id)
         if seat is not None and seat.cycle in self._above:
@@ -486,7 +506,7 @@ class Registrations:
         return (*events, *self._subtree_change())
 
     def release(self, segment: str, *, now: float) -> tuple[Event, ...]:
-        """End the grace for the names of a lost registrant. A live session is left alone."""
+        """End the grace period of a lost registrant, so that its names are removed. A live session is not affected."""
         events = [*self.on_deadline(now)]
         seat = self._by_segment.get(segment)
         if seat is not None and not seat.liveness.has_session:
@@ -520,7 +540,7 @@ class Registrations:
         return (*events, *self._subtree_change())
 
     def _check_request(self, request: Register, peer: Peer) -> Refusal | None:
-        """Check a registration by itself: its tree, cycles, the security of its link, its segment, its proof."""
+        """Check a registration by itself: its tree, cycles, the security of its link, its segment and its proof."""
         if request.tree is not None and request.tree != self.tree:
             why = "tree must be left out or be the one this aggregator belongs to"
             return Refusal(INVALID_PARAMS, why, {"member": "tree", "tree": self.tree})
@@ -543,7 +563,9 @@ class Registrations:
         return None
 
     def _check_claims(self, request: Register, peer: Peer, owner: SegmentOwner | None) -> Refusal | None:
-        """Check a registration against those who have its subserver_id or its segment, and against the owner."""
+        """Check a registration against the registrations with the same subserver_id or segment, and against the
+        segment's owner.
+        """
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
         # AX-4.2-3: another principal
         if own is not None and own.session.peer.principal != peer.principal and not _may_inherit(request, peer, own):
@@ -565,8 +587,10 @@ class Registrations:
         return None
 
     def _check_size(self, ids: tuple[str, ...], instead_of: _Seat | None) -> Refusal | None:
-        """Refuse more ids from below than our own parent would accept from us, because it would cost us our
-        registration.
+        """Refuse a registration that would put more ids below this node than its parent accepts.
+
+        Otherwise the parent would end this node's registration. `instead_of` is the registration that this one
+        replaces.
         """
         gone = instead_of.subtree_ids or () if instead_of is not None and instead_of.liveness.has_session else ()
         left = {subtree_id for subtree_id in gone if self._below[subtree_id] == 1}
@@ -576,7 +600,7 @@ class Registrations:
         return Refusal(INVALID_PARAMS, why, {"member": SUBTREE_IDS})
 
     def _displaced_seats(self, request: Register) -> Iterator[_Seat]:
-        """Yield the seats that end if the request is granted."""
+        """Yield the seats that are freed if the request is granted."""
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
         if own is not None:
             yield own
@@ -584,7 +608,9 @@ class Registrations:
             yield holder
 
     def _find_own(self, session_id: str, peer: Peer) -> _Seat | None:
-        """Return the seat of a session if it belongs to the principal and the connection that name it, or None."""
+        """Return the seat of a session, or None if the session does not belong to the principal and connection in
+        `peer`.
+        """
         seat = self._by_session.get(session_id)
         # AX-6.2-2
         if seat is None or (seat.session.peer.principal, seat.session.peer.link) != (peer.principal, peer.link):
@@ -592,14 +618,17 @@ class Registrations:
         return seat
 
     def _lose(self, seat: _Seat, reason: LossReason) -> Lost:
-        """End the session of a seat whose liveness is LOST by now. The seat stays until its grace is over."""
+        """End the session of a seat whose liveness has become LOST. The seat stays until its grace period is over."""
         self._drop_below(seat)
         del self._by_session[seat.session.session_id]
         self._schedule(seat)
         return Lost(session=seat.session, reason=reason, since=seat.liveness.since)
 
     def _leave(self, seat: _Seat, reason: EndReason, now: float, *, retaken: bool = False) -> list[Event]:
-        """End a session and free its seat. `retaken`: a new session takes over the names, so they do not vanish."""
+        """End a session and free its seat.
+
+        `retaken` means that a new session takes over the names, so that they stay listed.
+        """
         events: list[Event] = [] if retaken else [Vanished(segment=seat.segment)]  # AX-6.3-5
         if seat.liveness.has_session:
             self._drop_below(seat)
@@ -617,8 +646,10 @@ class Registrations:
         return self.policy.grace_s if self.policy.degraded else 0.0  # AX-13.2-1, AX-13.2-4
 
     def _schedule(self, seat: _Seat) -> None:
-        """Enter the next deadline of a seat. A deadline that moved leaves an outdated entry, which is skipped when it
-        is due; when too many have collected, the heap is built again.
+        """Enter the next deadline of a seat into the heap.
+
+        The outdated entry of a deadline that moved is skipped when it is due. If there are too many outdated entries,
+        the heap is built again.
         """
         if seat.liveness.due is None:
             return
@@ -644,7 +675,10 @@ class Registrations:
                 self._below[subtree_id] -= 1
 
     def _subtree_change(self) -> tuple[SubtreeChanged, ...]:
-        """Return the change of the ids below us since the last call. The order of ids does not matter."""
+        """Return an event if the set of ids below this node has changed since the last call.
+
+        The order of ids does not matter.
+        """
         if not self._below_touched:
             return ()
         self._below_touched = False
@@ -655,7 +689,7 @@ class Registrations:
         return (SubtreeChanged(subtree_ids=ids),)
 
     def _find_above(self, ids: tuple[str, ...] | None) -> str | None:
-        """Return the first of these aggregators that is above us, or None."""
+        """Return the first of these ids that belongs to an aggregator above this node, or None."""
         return next((subtree_id for subtree_id in ids or () if subtree_id in self._above), None)
 
     def _cycle(self, id: str, **data: bool) -> Refusal:
@@ -674,7 +708,7 @@ def _state_of(seat: _Seat) -> RegistrationState:
 
 
 def _may_inherit(request: Register, peer: Peer, lost: _Seat) -> bool:
-    """Return whether the names of a lost registrant may go to this one: it proves the same authority."""
+    """Return whether a registrant may take over the names of a lost one, because it proves the same authority."""
     if lost.liveness.has_session or not peer.proved or request.authority is None:  # AX-4.2-3
         return False
     return request.authority == lost.session.register.authority
