@@ -9,28 +9,28 @@ from interlock.operator.operation import NOT_FOUND, IntegerParameter, Operation
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """The name and version that a server states."""
+    """Name and version that a server reports about itself."""
 
     name: Annotated[str, Meta(description="The name.")]
     version: Annotated[str, Meta(description="The version.")]
 
 
 class Withheld(Struct, frozen=True, kw_only=True):
-    """A tool or prompt that the server offers and the node does not list."""
+    """Tool or prompt that the server offers and the node does not list, with the reason."""
 
     name: Annotated[str, Meta(description="As its server names it.")]
     reason: Annotated[str, Meta(description="Why it is not listed.")]
 
 
 class NotedName(Struct, frozen=True, kw_only=True):
-    """A tool that is listed, and what an operator should know of its name."""
+    """Listed tool with a remark about its name for the operator."""
 
     name: Annotated[str, Meta(description="As its server names it.")]
     note: Annotated[str, Meta(description="What the registry of names says.")]
 
 
 class Below(Struct, frozen=True, kw_only=True):
-    """A segment below a link that is an aggregator, with everything below it."""
+    """Segment below a link to an aggregator, with the segments below it."""
 
     path: Annotated[tuple[str, ...], Meta(description="The segments below the link, outermost first.")]
     tools: Annotated[int, Meta(description="Tools of this segment and all segments below it.")]
@@ -42,7 +42,7 @@ class Below(Struct, frozen=True, kw_only=True):
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """The registration of a link that registered by itself (MCP-AX 6)."""
+    """Registration of a subserver that registered by itself (MCP-AX 6)."""
 
     subserver_id: Annotated[str, Meta(description="The id of the subserver.")]
     principal: Annotated[str, Meta(description="The principal that its credential names.")]
@@ -68,7 +68,7 @@ class Registration(Struct, frozen=True, kw_only=True):
 
 
 class DeniedHost(Struct, frozen=True, kw_only=True):
-    """A host that a sandboxed server wanted to reach and may not."""
+    """Host that a sandboxed server tried to reach without permission."""
 
     place: Annotated[str, Meta(description="The host, with its port where that is known.")]
     why: Annotated[str, Meta(description="Why the server may not reach it.")]
@@ -76,13 +76,16 @@ class DeniedHost(Struct, frozen=True, kw_only=True):
 
 
 class HeldToken(Struct, frozen=True, kw_only=True):
-    """The token towards a server, without its secret."""
+    """Metadata of the token that the node sends to a server. The secret is not included."""
 
     expires_at: Annotated[str | None, Meta(description="When it expires; null: not known.")]
 
 
 class OwnLink(Struct, frozen=True, kw_only=True):
-    """A process or connection beside the shared one: of a principal or session, or of clients that can do the same."""
+    """Process or connection to a server besides the shared one.
+
+    It belongs to a principal, a session, or a group of clients with the same capabilities.
+    """
 
     segment: Annotated[str, Meta(description="Its server's segment, with a suffix.")]
     principal: Annotated[
@@ -104,7 +107,7 @@ class OwnLink(Struct, frozen=True, kw_only=True):
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """The counters of a device."""
+    """Counters of a device's connection."""
 
     profile: Annotated[str, Meta(description="a, b, json or modbus.")]
     port: Annotated[str | None, Meta(description="Its port, address, channel or broker, as described.")] = None
@@ -119,7 +122,7 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """A message between the node and a device."""
+    """Message between the node and a device."""
 
     number: Annotated[int, Meta(description="The number of the message; each message has the next one.")]
     at: Annotated[str, Meta(description="When it was sent or received.")]
@@ -130,7 +133,7 @@ class Frame(Struct, frozen=True, kw_only=True):
 
 
 class Frames(Struct, frozen=True, kw_only=True):
-    """Messages between the node and a device. They are kept while somebody asks for them."""
+    """Messages between the node and a device. They are recorded only while somebody requests them."""
 
     segment: Annotated[str, Meta(description="The device.")]
     last: Annotated[int, Meta(description="The number of the newest message.")]
@@ -138,7 +141,7 @@ class Frames(Struct, frozen=True, kw_only=True):
 
 
 class Link(Struct, frozen=True, kw_only=True):
-    """A link and its state. A child that has not registered yet has only the fields without a default."""
+    """Link with its state. For a child that has not registered yet, only the fields without a default are set."""
 
     segment: Annotated[str, Meta(description="The name of the link, which is its place in the namespace.")]
     driver: Annotated[str | None, Meta(description="Of a driver's server: the driver, ID@MAJOR.")] = None
@@ -204,27 +207,27 @@ class WaitingChild(Link, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Links(Struct, frozen=True, kw_only=True):
-    """Every link of the node."""
+    """List of every link of the node."""
 
     links: Annotated[tuple[Link, ...], Meta(description="Configured ones in the order of the configuration.")]
 
 
 class LogLine(Struct, frozen=True, kw_only=True):
-    """A line that a program wrote to stderr."""
+    """Line that a program wrote to stderr."""
 
     at: Annotated[str, Meta(description="When it was read.")]
     text: Annotated[str, Meta(description="The line.")]
 
 
 class LinkLog(Struct, frozen=True, kw_only=True):
-    """The newest lines that the program of a link wrote to stderr."""
+    """Newest lines that the program of a link wrote to stderr."""
 
     segment: Annotated[str, Meta(description="The link.")]
     lines: Annotated[tuple[LogLine, ...], Meta(description="Oldest first.")]
 
 
 class RestartedLink(Struct, frozen=True, kw_only=True):
-    """A link whose old connection or process is gone."""
+    """Result of restarting a link: its old connection or process has ended."""
 
     segment: Annotated[str, Meta(description="The link.")]
     state: Annotated[str, Meta(description="Its state now.")]
@@ -236,7 +239,7 @@ class RestartedLink(Struct, frozen=True, kw_only=True):
 
 
 class ReleasedSegment(Struct, frozen=True, kw_only=True):
-    """A segment that has no owner any more."""
+    """Segment that no longer has an owner."""
 
     segment: Annotated[str, Meta(description="The segment.")]
     held: Annotated[bool, Meta(description="Whether a subserver is still connected at it.")]

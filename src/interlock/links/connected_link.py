@@ -96,7 +96,7 @@ _ANSWER_ID: Final = re.compile(rb'"id"\s*:\s*([0-9]{1,18})\b')
 
 
 class Noise:
-    """Limits on what one connection may send unasked: bytes that are no message, and notifications."""
+    """Limits on unrequested input of one connection: bytes that are not a message, and notifications."""
 
     __slots__ = ("_garbage", "_since", "_unsolicited", "garbage_max", "total")
 
@@ -108,29 +108,29 @@ class Noise:
         self._since = 0.0
 
     def begin(self, garbage_max: int) -> None:
-        """Start counting again, for a new connection or one that was greeted."""
+        """Reset the counts for a new connection, or for a connection whose server has just been greeted."""
         self._garbage, self.garbage_max = 0, garbage_max
 
     def count_garbage(self) -> bool:
-        """Count a message that is not JSON-RPC. Return whether the connection has sent too many of them."""
+        """Count a message that is not JSON-RPC. Return True if the connection has sent too many of them."""
         self.total += 1
         self._garbage += 1
         return self._garbage > self.garbage_max
 
     def count_unsolicited(self, now: float) -> float | None:
-        """Count a message. Return for how many seconds nothing more should be read, or None."""
+        """Count a notification. Return the seconds for which reading should pause, or None if no pause is needed."""
         if now - self._since >= 1.0:
             self._since, self._unsolicited = now, 0
         self._unsolicited += 1
         return max(0.0, 1.0 - (now - self._since)) if self._unsolicited >= UNSOLICITED_PER_S else None
 
     def count_receivers(self, count: int) -> None:
-        """Count the clients to which one notification was passed on."""
+        """Add the clients to which one notification was passed on to the count."""
         self._unsolicited += count // RECEIVERS_PER_NOTIFICATION
 
 
 class ConnectedLink(Link):
-    """A link to an MCP server over a pipe."""
+    """Link to an MCP server over a pipe."""
 
     session = b""
     unset: tuple[str, ...] = ()  # environment variables that it needs and the node does not have
@@ -231,7 +231,7 @@ class ConnectedLink(Link):
         rewrite_meta(call, uid, modern=self.modern, vendor=self._vendor_meta, task=task)
 
     def send_again(self, call: Call) -> None:
-        """Send a call in its next round, with a new id and a new deadline, after the last answer was handled."""
+        """Send the next round of a call, with a new id and a new deadline, after the previous answer was handled."""
         if self.pipe is not None:
             # A stream that lingers after its answer says nothing about the next round.
             self.pipe.abort(call.handle)
@@ -245,13 +245,13 @@ class ConnectedLink(Link):
             self.send(call.ticket)
 
     def ask(self, method: str, params: dict[str, Any], head: bytes = b"") -> Inquiry:
-        """Send a request of the node itself. Await `inquiry.future`, and `cancel` it when you give up."""
+        """Send a request that the node makes by itself. Await `inquiry.future`, and `cancel` the inquiry to give up."""
         inquiry = Inquiry()
         self.attach(inquiry, method, params, head)
         return inquiry
 
     def attach(self, pending: Pending, method: str, params: dict[str, Any], head: bytes = b"") -> None:
-        """Send a request whose answer goes to `pending`."""
+        """Send a request. Its answer is delivered to `pending`."""
         self._last_id = uid = self._last_id + 1
         pending.upstream_id = uid
         if self.pipe is None:
@@ -262,7 +262,7 @@ class ConnectedLink(Link):
         pending.handle = self.pipe.send(message, head, pending)
 
     def has_sent(self, upstream_id: int) -> bool:
-        """Return whether an id is that of a request that was sent over this link, answered or not."""
+        """Return whether a request with this id was sent over this link, whether or not it was answered."""
         return 0 < upstream_id <= self._last_id
 
     def notify(self, method: str, params: dict[str, Any] | None = None, head: bytes = b"") -> None:
@@ -282,7 +282,10 @@ class ConnectedLink(Link):
         self.notify(notification.method, params, MODERN_HEAD if self.modern else b"")
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        """Tell the server that no call waits any longer: close its stream, and notify a server on a shared stream."""
+        """Tell the server that the answer to this request is no longer needed.
+
+        The stream of the request is closed. On a shared stream, the server gets a notification instead.
+        """
         if self.waiting.pop(pending.upstream_id) is None or self.pipe is None:
             return
         if not self.modern or self.transport in SHARED_STREAM_TRANSPORTS:
@@ -335,7 +338,7 @@ class ConnectedLink(Link):
         return False
 
     def _on_batch(self, data: bytes, origin: Pending | None) -> bool:
-        """Handle the messages of a batch, which only servers of BATCH_VERSION may send."""
+        """Handle the messages of a batch. Only servers of BATCH_VERSION may send one."""
         try:
             messages = split_batch_untrusted(data)
         except CodecError as error:
@@ -353,7 +356,7 @@ class ConnectedLink(Link):
         return is_answered
 
     def _on_other_response(self, response: Response) -> None:
-        """Take a response that came before the client answered the server's question, or that answers nothing."""
+        """Handle a response that arrived while its call waits for the client, or one that answers no request."""
         call = self.waiting.suspended.pop(int(response.id))
         if call is None:
             self._drop(response)
@@ -382,9 +385,9 @@ class ConnectedLink(Link):
             self.pipe.throttle(pause_s)
 
     def find_call(self, origin: Pending | None) -> Pending | None:
-        """Return the call that a message without an id belongs to, or None if that is not clear.
+        """Return the call that a message without an id belongs to, or None if that is not certain.
 
-        `origin`: the request on whose stream the message arrived, if the transport tells.
+        `origin` is the request on whose stream the message arrived, or None on a transport with one shared stream.
         """
         if isinstance(origin, Call):
             return origin
@@ -396,16 +399,19 @@ class ConnectedLink(Link):
     # What servers may ask for, which subclasses decide
 
     def allowed_folders(self) -> tuple[str, ...]:
-        """Return the folders that the operator allows the server to know as roots, without symlinks."""
+        """Return the folders that the operator allows the server to see as roots. Symbolic links are resolved."""
         return ()
 
     def on_asked(self, method: str, *, in_call: bool) -> None:
-        """Note that the server asks a client. `in_call`: it asks on the stream of a call."""
+        """Note that the server asks a client something. `in_call` is true if it asks on the stream of a call."""
 
     # Failing
 
     def _on_garbage(self, data: bytes, error: CodecError) -> None:
-        """Count noise and skip it. A call that an unreadable answer seems to belong to fails at once."""
+        """Count a message that cannot be read and skip it.
+
+        If it seems to be the answer to a call, that call fails at once.
+        """
         is_too_much = self.noise.count_garbage()
         origin = self.waiting.get(find_answer_id(data))
         if origin is not None:
@@ -414,7 +420,10 @@ class ConnectedLink(Link):
             self.on_pipe_lost(f"it sent more than {self.noise.garbage_max} messages that are not JSON-RPC")
 
     def on_oversized(self, oversized: Oversized, origin: Pending | None) -> None:
-        """Fail the call that a message over the limit answers, or answer a question with an error."""
+        """Handle a message over the size limit, which was not read.
+
+        If it is an answer, its call fails. If it is a question, the server gets an error.
+        """
         is_response = oversized.kind is MessageKind.RESPONSE
         is_ours = oversized.id.isdigit() and len(oversized.id) <= ID_DIGITS_MAX
         pending = self.waiting.pop(int(oversized.id)) if is_response and is_ours else None
@@ -435,9 +444,9 @@ class ConnectedLink(Link):
         self.events.on_pipe_lost(self, reason)
 
     def on_host_denied(self, denied: EgressDenial) -> None:
-        """Add a note to the waiting call that the sandbox kept the server from a host.
+        """Add a note to the waiting call that the sandbox denied the server access to a host.
 
-        If several calls wait, none of them learns the host: it may be another client's business.
+        If several calls wait, none of them gets the name of the host, because it may concern another client.
         """
         if len(self.denied) < DENIED_MAX:
             self.denied.setdefault(denied.place, denied)
@@ -461,23 +470,23 @@ class ConnectedLink(Link):
         self.failed.resend()
 
     def fail_all(self, reason: str) -> None:
-        """End every call and withdraw every question, because the connection is gone."""
+        """End every call and withdraw every question, because the connection is lost."""
         self.noise.begin(BANNER_MAX)
         self.failed.fail_all(reason)
         self.questions.withdraw_all()
 
 
 def find_answer_id(data: bytes) -> int:
-    """Return the id of the request that unreadable bytes seem to answer, or 0."""
+    """Return the id of the request that an unreadable message seems to answer, or 0 if there is none."""
     match = _ANSWER_ID.search(data, 0, 256) if _LOOKS_LIKE_ANSWER.match(data) is not None else None
     return int(match[1]) if match is not None else 0
 
 
 def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, task: Any) -> None:
-    """Write `call.params["_meta"]` as the server of the call may read it, in the terms of its era.
+    """Write `call.params["_meta"]` in the form for the server's era, without keys that the server may not read.
 
-    `modern`: the server's era. `vendor`: whether keys that MCP does not know are passed on. `task`: the task that the
-    call says it belongs to, as the server knows it.
+    `modern` is true for a server of the modern era. `vendor` says whether keys that MCP does not define are passed on.
+    `task` is the task that the call says it belongs to, with the server's id.
     """
     if not call.meta:
         if modern:
@@ -512,7 +521,7 @@ def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, ta
 
 
 class ServerLink(ConnectedLink):
-    """The link of a server that the node starts or dials, as the configuration or a driver says."""
+    """Link to a server that the node starts or connects to, as the configuration or a driver describes it."""
 
     def __init__(
         self,
@@ -529,8 +538,8 @@ class ServerLink(ConnectedLink):
     ) -> None:
         """Create the link of a server.
 
-        `own` and `sharing` belong to a link that all clients share. `shared` is the shared link of the same server, if
-        this one is not it; `owner` and `client` say whose link this one is.
+        `own` and `sharing` are for a link that all clients share. For any other link, `shared` is the shared link to
+        the same server; `owner` and `client` are the only principal and session that may use it.
         """
         is_dialled = isinstance(plan.reach, Dial)
         super().__init__(

@@ -45,7 +45,7 @@ SETTLED_S: Final = 60.0  # idle for so long, a process makes room for another's
 
 
 class LimitReached(Exception):
-    """The limit on processes is reached, and none of them may end."""
+    """Error: the limit on processes is reached, and none of the processes may be ended."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -53,21 +53,21 @@ class LimitReached(Exception):
 
 
 class ProcessPool(Protocol):
-    """The processes of one server's clients."""
+    """Processes that one server runs for its clients."""
 
     def __len__(self) -> int: ...
 
     def find_idle_since(self) -> float | None:
-        """Return when the process that is idle longest was last used, or None if none may end."""
+        """Return when the process that has been idle longest was last used, or None if no process may be ended."""
 
     def end_longest_idle(self) -> None: ...
 
 
 class ProcessLimit:
-    """The limit that all process pools of a node share."""
+    """Limit on processes that is shared by all process pools of a node."""
 
     def __init__(self, most: Callable[[], int] = lambda: 1_000_000) -> None:
-        """Create the limit. `most`: the number of processes, which a changed configuration may change."""
+        """Create the limit. `most` returns the maximum number of processes, which a new configuration may change."""
         self._most = most
         self._pools: set[ProcessPool] = set()
 
@@ -78,7 +78,10 @@ class ProcessLimit:
         self._pools.discard(pool)
 
     def free_one(self) -> None:
-        """End an idle process if the limit is reached, so that another one can start. Raises LimitReached."""
+        """Make room for another process: if the limit is reached, end an idle one.
+
+        Raise LimitReached if none is idle.
+        """
         most = self._most()
         if sum(len(pool) for pool in self._pools) < most:
             return
@@ -89,7 +92,10 @@ class ProcessLimit:
 
 
 class MutePipe(StdioPipe):
-    """The standard streams of a child that answers over HTTP on this machine: a container with a published port."""
+    """Standard streams of a child that serves HTTP on this machine, such as a container with a published port.
+
+    Lines that the child prints are not messages: they are passed to `printed`.
+    """
 
     def __init__(self, owner: PipeOwner, printed: Callable[[bytes], None]) -> None:
         super().__init__(owner)
@@ -103,7 +109,7 @@ class MutePipe(StdioPipe):
 
 
 class ServedPipe(HttpPipe):
-    """The HTTP pipe to a child that publishes a port. The child ends with the pipe."""
+    """HTTP pipe to a child that publishes a port. The child is ended when the pipe is closed."""
 
     def __init__(self, program: MutePipe, owner: PipeOwner, url: str, max_bytes: int) -> None:
         super().__init__(owner, url, {}, max_bytes)
@@ -116,7 +122,7 @@ class ServedPipe(HttpPipe):
             await self._program.close()
 
     async def hang_up(self) -> None:
-        """Close the connection alone: the child goes on."""
+        """Close the connection only. The child keeps running."""
         await super().close()
 
 
@@ -131,7 +137,7 @@ LATER: Final = (408, 425, 429)  # statuses after which the same may be tried aga
 
 
 class Eras(Protocol):
-    """Memory of the era that each server spoke last."""
+    """Memory of the era that each server spoke last. Servers are identified by name."""
 
     def get(self, server: str) -> Era | None: ...
 
@@ -139,7 +145,7 @@ class Eras(Protocol):
 
 
 class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The collaborators that keepers need to launch and dial servers."""
+    """Parts of the node that keepers need to start servers and connect to them."""
 
     packages: Path
     may_build_sources: Callable[[], bool] = lambda: False  # whether a package may be built, which runs its code
@@ -156,7 +162,7 @@ class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectFailed(Exception):
-    """The server was not reached, or did not greet us; the message says why."""
+    """Error: the server could not be reached or did not complete the handshake. The message gives the reason."""
 
     def __init__(
         self, reason: str, *, refusal: Undelivered | None = None, unauthorised: bool = False, code: str | None = None
@@ -169,7 +175,7 @@ class ConnectFailed(Exception):
 
 
 class Loss:
-    """The loss of a connection: a reason, and an event to wait for."""
+    """Loss of a connection: its reason, and an event to wait for."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -192,7 +198,7 @@ class Loss:
 
 
 class Connector:
-    """Launches or dials the server of one link and greets it."""
+    """Connector of one link: starts its server or connects to it, and performs the handshake."""
 
     def __init__(
         self,
@@ -210,10 +216,10 @@ class Connector:
         self._ended_in: list[Era] = []  # the eras that attempts in a row asked in first, and ended before any answer
 
     async def connect(self, start: AsyncExitStack) -> None:
-        """Start or dial the server and greet it. Raises ConnectFailed.
+        """Start the server or connect to it, and perform the handshake. Raise ConnectFailed if that fails.
 
-        `start` is closed when the server is up: until then it counts as starting. Whatever was opened is attached to
-        the link, also after a failure.
+        `start` is closed when the server is up: until then it counts as starting. Everything that was opened is
+        attached to the link, also after a failure.
         """
         link, reach = self._link, self._link.reach
         if reach is None:
@@ -261,7 +267,10 @@ class Connector:
         self._welcome(facts)
 
     async def greet_again(self, pipe: HttpPipe) -> None:
-        """Open a new session with a legacy server that forgot ours, on the same connection. Raises ConnectFailed."""
+        """Open a new session on the same connection, with a legacy server that forgot the old session.
+
+        Raise ConnectFailed if that fails.
+        """
         pipe.forget_session()
         self._link.session = b""
         try:
@@ -270,7 +279,7 @@ class Connector:
             raise ConnectFailed(failed.reason) from failed
 
     def show_credential(self) -> None:
-        """Send the present token with every request from now on."""
+        """Use the present token for every request from now on."""
         pipe = self._link.pipe
         if self._holder is not None and isinstance(pipe, HttpPipe | SsePipe):
             pipe.adopt_credential(self._holder.line)
@@ -341,7 +350,10 @@ class Connector:
             await pipe.cell.open(pipe.child)
 
     async def _greet_served(self, url: str, remembered: Era | None) -> ServerFacts:
-        """Greet a child that serves HTTP at `url`. Try again until it does: nothing tells when it is ready."""
+        """Perform the handshake with a child that serves HTTP at `url`.
+
+        The handshake is repeated until it succeeds, because nothing shows when the child is ready.
+        """
         link, program = self._link, self._link.pipe
         if not isinstance(program, MutePipe):
             raise TypeError("only a child that was launched to serve can be met")
@@ -370,7 +382,7 @@ class Connector:
         self._link.set_state(self._link.standing.state, text)
 
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
-        """Dial a server, and follow redirects within its origin."""
+        """Connect to a server, and follow redirects within its origin."""
         address = await self._find_address()
         headers = await self._connector_parts.revealer.headers(reach.headers)
         if reach.query:
@@ -393,7 +405,7 @@ class Connector:
     async def _dial_at(
         self, reach: Dial, headers: dict[str, str], address: str | None, remembered: Era | None
     ) -> ServerFacts:
-        """Dial over the configured or usual transport, and over the other one if the server refuses the first."""
+        """Connect over the configured or usual HTTP transport, and over the other one if the server refuses it."""
         http = partial(self._over_http, reach, headers, address, remembered)
         sse = partial(self._over_sse, reach, headers, address)
         first, other = (sse, http) if reach.transport == "sse" else (http, sse)
@@ -414,8 +426,9 @@ class Connector:
         remembered: Era | None,
         before: GreetingFailed | None = None,
     ) -> ServerFacts:
-        """Greet the server over streamable HTTP. `before`: how the other transport failed, if this one is only tried
-        because of it.
+        """Connect and perform the handshake over streamable HTTP.
+
+        `before` is the failure of the other transport, if it was tried first.
         """
         link = self._link
         link.session = b""
@@ -432,6 +445,10 @@ class Connector:
     async def _over_sse(
         self, reach: Dial, headers: dict[str, str], address: str | None, before: GreetingFailed | None = None
     ) -> ServerFacts:
+        """Connect and perform the handshake over HTTP+SSE.
+
+        `before` is the failure of the other transport, if it was tried first.
+        """
         link = self._link
         pipe = SsePipe(link, reach.url, headers, self._result_bytes, address, self._connector_parts.tls)
         link.pipe, link.transport = pipe, "sse"
@@ -450,13 +467,14 @@ class Connector:
         return reach.transport == "auto" or (self._connector_parts.manner.either_transport and plainly)
 
     async def _find_address(self) -> str | None:
-        """Return the only address that may be dialled, or None to use what the host name resolves to. Raises
-        ConnectFailed.
+        """Return the only address to which the node may connect, or None to use what the host name resolves to.
+
+        Raise ConnectFailed if no address is permitted.
         """
         return None
 
     async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
-        """Greet the server. If the connection is lost meanwhile, the greeting fails with the reason of the loss."""
+        """Perform the handshake. If the connection is lost meanwhile, fail with the reason of the loss."""
         greeting = asyncio.ensure_future(
             greet(self._link, remembered, self._say_progress, self._connector_parts.manner)
         )
@@ -479,9 +497,9 @@ def _is_redirect(what: Undelivered | None) -> bool:
 
 
 def _find_redirect(url: str, what: Undelivered | None) -> str | None:
-    """Return the URL that a redirect within the same origin leads to, or None if there is no redirect.
+    """Return the URL of a redirect within the same origin, or None if `what` is not a redirect.
 
-    Raises GreetingFailed for a redirect to another origin: the headers hold secrets for this server alone
+    Raise GreetingFailed for a redirect to another origin, because the headers contain secrets for this server only
     (AIP-security-11).
     """
     location = header(what.headers, b"location") if what is not None and _is_redirect(what) else None

@@ -65,7 +65,7 @@ LEGACY_CAPABILITIES: Final = {
 
 
 class Manner(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a handshake with one server that differ from the usual ones."""
+    """Settings for the handshake with one server."""
 
     capabilities: Mapping[str, Any] = msgspec.field(default_factory=lambda: LEGACY_CAPABILITIES)
     versions: tuple[str, ...] = ()  # the only ones it may speak; empty: whichever we know
@@ -74,9 +74,11 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     either_transport: bool = False  # the other one of HTTP is tried when it refuses the one that is written
 
     def within(self, usual_s: float) -> float:
+        """Return the time limit for this server, which is `usual_s` unless the configuration sets another."""
         return usual_s if self.patience_s is None else self.patience_s
 
     def allows(self, version: str) -> bool:
+        """Return whether the configuration allows this protocol version."""
         return not self.versions or version in self.versions
 
     @property
@@ -85,6 +87,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
         return next(filter(self.allows, reversed(LEGACY_VERSIONS)), None)
 
     def order(self, remembered: Era | None) -> list[Era]:
+        """Return the eras to try, in order. `remembered` is the era that the server spoke last, or None."""
         order = [Era.LEGACY, Era.MODERN] if (remembered or self.first) is Era.LEGACY else [Era.MODERN, Era.LEGACY]
         speaks = {Era.LEGACY: self.offered is not None, Era.MODERN: any(map(self.allows, MODERN_VERSIONS))}
         return [era for era in order if speaks[era]]
@@ -94,7 +97,7 @@ USUAL: Final = Manner()
 
 
 class GreetingFailed(Exception):
-    """The server was not greeted; the message says why, for people."""
+    """Error: the handshake with a server failed. The message gives the reason for people."""
 
     def __init__(
         self, reason: str, what: Undelivered | None = None, *, again: bool = False, code: str | None = None
@@ -113,8 +116,9 @@ def modern_head(method: str) -> bytes:
 async def greet(
     link: ConnectedLink, remembered: Era | None, say: Callable[[str], None], manner: Manner = USUAL
 ) -> ServerFacts:
-    """Greet the server and return what it says about itself. `say` reports what is being waited for. Raises
-    GreetingFailed.
+    """Perform the handshake with a server and return the facts that the server reports about itself.
+
+    `say` is called with a text about what is being waited for. Raise GreetingFailed if no era leads to a greeting.
     """
     inquiries: dict[Era, Inquiry] = {}
     order = manner.order(remembered)
@@ -176,7 +180,7 @@ def _ask(link: ConnectedLink, era: Era, manner: Manner) -> Inquiry:
 
 
 def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | GreetingFailed:
-    """Return the facts in a server's greeting, or why its answer is no greeting."""
+    """Return the facts from the server's answer, or the reason why the answer is not a valid greeting."""
     if isinstance(reply, Refusal):
         what = reply.what if isinstance(reply, LostRefusal) else None
         return GreetingFailed(reply.detail if isinstance(reply, LostRefusal) else reply.message, what)
@@ -216,7 +220,7 @@ def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | 
 
 
 def _lists_our_version(error: Raw) -> bool:
-    """Return whether an error -32022 lists a version that we speak."""
+    """Return whether an error -32022 lists a version that this node supports."""
     try:
         body = decode_value(error)
         if find_code(body["code"]) != UNSUPPORTED_VERSION:
@@ -243,7 +247,7 @@ BUCKET: Final = "eras"
 
 
 class EraMemory:
-    """Remembers the era that each server spoke last, so that the next start greets it in that era first."""
+    """Memory of the era that each server spoke last, so that the next handshake tries that era first."""
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
@@ -252,7 +256,7 @@ class EraMemory:
         self._tasks = BackgroundTasks()
 
     async def open(self) -> None:
-        """Load what was remembered. Raises StoreError."""
+        """Load the remembered eras. Raise StoreError if the store cannot be read."""
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             with contextlib.suppress(ValueError):
                 self._known[entry.key] = Era(entry.value.decode())

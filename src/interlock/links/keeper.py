@@ -62,7 +62,7 @@ LISTS_OF: Final = {
 
 
 class Keeper(PassedOnEvents):
-    """The owner of one link, which connects it, lists what is behind it, and connects it again after a loss."""
+    """Owner of one link. It connects the link, lists what its server offers, and reconnects it after a loss."""
 
     link: Link
     is_offered = True  # clients see what its server lists
@@ -79,8 +79,9 @@ class Keeper(PassedOnEvents):
         events: LinkEvents,
         stderr: StderrRing | None = None,
     ) -> None:
-        """Create the keeper and its link. `events`: the node's, for what clients must learn. `stock`: puts lists
-        into the catalog.
+        """Create the keeper and its link.
+
+        `events` are the node's events, for what clients must learn. `stock` puts lists into the catalog.
         """
         super().__init__(events)
         self.link = make_link(self)
@@ -111,31 +112,37 @@ class Keeper(PassedOnEvents):
     # What a subclass knows
 
     async def _open_connection(self, start: AsyncExitStack) -> None:
-        """Connect the link. `start` is closed when the server is up: until then it counts as starting.
+        """Connect the link. Raise ConnectFailed if that fails.
 
-        Raises ConnectFailed.
+        `start` is closed when the server is up: until then it counts as starting.
         """
         raise NotImplementedError
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
-        """Read one list. Return its items, or why it could not be read; neither if the server has no such list."""
+        """Read one list. Return its items, or the reason why it could not be read.
+
+        Both are None if the server has no such list.
+        """
         raise NotImplementedError
 
     async def _close_connection(self, reason: str) -> None:
-        """End the connection and every call under way."""
+        """Close the connection and end every call under way."""
         raise NotImplementedError
 
     def _say_everything(self) -> None:
-        """Repeat after each return the requests that the server must remember, such as subscriptions."""
+        """Repeat the requests that the server must remember, such as subscriptions. Called after every connection."""
 
     async def _plan_retry(self, failed: ConnectFailed, began: float) -> tuple[str, float | None] | None:
-        """Return why the attempt failed and how long to wait (None: the backoff), or None to try again at once."""
+        """Return why an attempt to connect failed and how many seconds to wait before the next one.
+
+        The seconds are None for the usual backoff. The result is None if the next attempt should follow at once.
+        """
         return failed.reason, None
 
     # Commands
 
     def start_asleep(self) -> None:
-        """Start without connecting until a call wants the server."""
+        """Start without a connection. The first call opens it."""
         self._falls_asleep = True
         self.start()
 
@@ -143,7 +150,10 @@ class Keeper(PassedOnEvents):
         self._task = asyncio.get_running_loop().create_task(self._live(), name=f"link {self.link.segment}")
 
     async def stop(self) -> None:
-        """Stop within a bound: a child that does not end must not hold the node; the reaper sees to it."""
+        """Stop within a time limit.
+
+        A child process that does not end in time is left to the reaper, so that it cannot block the node.
+        """
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -157,14 +167,14 @@ class Keeper(PassedOnEvents):
         self._detach_link()
 
     async def _release_holder(self) -> None:
-        """Stop using the token of the server."""
+        """Stop using the server's token."""
 
     def _detach_link(self) -> None:
-        """Detach from the link, whose last events are not for this keeper."""
+        """Stop receiving the link's events. The last ones do not concern this keeper."""
         self.link.events = self._events
 
     async def restart(self) -> None:
-        """Connect again now, whatever the backoff says."""
+        """Reconnect now, without waiting for the backoff."""
         self._attempts = 0
         if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
             # A call that arrives now waits for the new connection.
@@ -173,10 +183,11 @@ class Keeper(PassedOnEvents):
         self._wake.set()
 
     def lose(self, reason: str) -> None:
+        """Declare the connection lost, for this reason. The keeper then reconnects."""
         self._loss.declare(reason)
 
     def wake(self) -> None:
-        """Connect for a call that waits: at once, or as soon as the rate of attempts allows."""
+        """Connect for a call that waits: at once, or as soon as the limit on attempts allows."""
         pause_s = self._began + self.wakes_after_s[self.failure is not None] - self._clock.now()
         if pause_s <= 0:
             self._wake.set()
@@ -190,7 +201,7 @@ class Keeper(PassedOnEvents):
             self._waking = None
 
     def sleep(self) -> None:
-        """End the connection, and the process with it, until a call wakes it. No call may be under way."""
+        """End the connection, and the process if there is one, until the next call. No call may be under way."""
         self._falls_asleep = True
         self._clear_wake()
         self._usable.clear()
@@ -198,12 +209,12 @@ class Keeper(PassedOnEvents):
 
     @property
     def contracts(self) -> int | None:
-        """Return how many contracts a driver's server serves, or None if it offers its own tools."""
+        """Return how many contracts a driver's server serves, or None for a server that offers tools directly."""
         return None
 
     @property
     def may_return_soon(self) -> bool:
-        """Return whether a call should wait for it: it served before, and does not keep failing to start."""
+        """Return whether calls should wait for the server: it served before and does not keep failing to start."""
         is_near = self.failure is None or self._attempts <= QUICK_RETURNS_MAX
         return self.listing is not None and is_near and not self._stopping
 
@@ -215,7 +226,7 @@ class Keeper(PassedOnEvents):
         return True
 
     def refresh(self, kind: str) -> "asyncio.Task[None]":
-        """Read one kind of list again. If it is being read now, it is read once more afterwards."""
+        """Read one kind of list again. If a reading is under way, another one follows it."""
         task = self._relists.get(kind)
         self._unread.add(kind)
         if task is None or task.done():
@@ -228,7 +239,10 @@ class Keeper(PassedOnEvents):
             self.refresh(kind)
 
     def refreshed(self, kind: str) -> "asyncio.Future[None]":
-        """Read a list again, once for all who find it too old (MCP-AX 5.1)."""
+        """Read one kind of list again, and share the reading with everybody who finds the list too old (MCP-AX 5.1).
+
+        The future is done when the list has been read.
+        """
         task = self._relists.get(kind)
         return asyncio.shield(self.refresh(kind) if task is None or task.done() else task)
 
@@ -237,7 +251,7 @@ class Keeper(PassedOnEvents):
         return self.link.facts is not None and has(self.link.facts.capabilities.get("tools"), "listChanged")
 
     def announce(self, kind: str) -> None:
-        """Read a list again that the server says has changed, and tell those who see it."""
+        """Read a list again because the server says that it changed, and notify the clients that see it."""
         if self.is_offered:
             self._announced.setdefault(kind, asyncio.get_running_loop().time())
         self.refresh(kind)
@@ -245,10 +259,10 @@ class Keeper(PassedOnEvents):
     # Life
 
     async def _live(self) -> None:
-        """Connect the link, and connect it again after each loss, until the keeper stops.
+        """Connect the link, and reconnect it after each loss, until the keeper stops.
 
-        An attempt that fails early counts towards the backoff. A connection that lasted STEADY_S or served a call
-        starts the backoff from its first step again.
+        An attempt that fails early lengthens the backoff. A connection that lasted STEADY_S or served a call resets the
+        backoff.
         """
         while not self._stopping:
             if self._falls_asleep:
@@ -310,7 +324,7 @@ class Keeper(PassedOnEvents):
         self._falls_asleep = False
 
     def _backoff_s(self) -> float:
-        """Return how long to wait before the next attempt, after a loss or a failed attempt."""
+        """Return how many seconds to wait before the next attempt, after a loss or a failed attempt."""
         return backoff_s(self._attempts)
 
     def _set_lost_state(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
@@ -324,7 +338,10 @@ class Keeper(PassedOnEvents):
             self.link.set_state(LinkState.FAILED, reason)
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait for the next attempt. The tools of a degraded link leave the catalog when their grace is over."""
+        """Wait for the next attempt.
+
+        Remove the tools of a degraded link from the catalog when its grace period ends.
+        """
         try:
             async with asyncio.timeout(wait_s if isfinite(wait_s) else None):
                 await self._wake.wait()
@@ -345,7 +362,7 @@ class Keeper(PassedOnEvents):
     # Lists
 
     async def _stock(self) -> None:
-        """Read all lists. A list that cannot be read leaves the link usable but slow."""
+        """Read all lists. If a list cannot be read, the link stays usable but is marked as slow."""
         methods = self.reads
         outcomes = await asyncio.gather(*(self._read(method) for method in methods))
         refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)
@@ -364,8 +381,8 @@ class Keeper(PassedOnEvents):
     async def _relist(self, kind: str) -> None:
         """Read one kind of list again, and once more if it changed meanwhile.
 
-        Between two readings there is a rest, so that a server that announces changes all the time costs little. Clients
-        are notified after the reading, so that they find the new list.
+        There is a pause between two readings, so that a server which announces changes all the time costs little.
+        Clients are notified after the reading, so that they get the new list.
         """
         loop = asyncio.get_running_loop()
         while kind in self._unread:
@@ -385,7 +402,7 @@ class Keeper(PassedOnEvents):
         return [getattr(listing, FIELD[method]).digest for method in LISTS_OF[kind]]
 
     def _rest_s(self, kind: str) -> float:
-        """Return the pause between two readings of a list: the longer it is, the more changes are read together."""
+        """Return the pause between two readings of a list. A longer pause combines more changes into one reading."""
         listing = self.listing or Listing()
         items = sum(len(getattr(listing, FIELD[method]).items) for method in LISTS_OF[kind])
         return min(REST_MAX_S, items * REST_PER_ITEM_S) if items > REST_ITEMS_MIN else 0.0

@@ -44,35 +44,33 @@ if TYPE_CHECKING:
 
 
 class TaskEvents:
-    """Events and questions about tasks, from a link to the node that tracks them. The defaults suit a node without
-    tasks.
-    """
+    """Events and questions about tasks, which a link reports to the node. The defaults are for a node without tasks."""
 
     call_type: CallFactory = Call  # of a tools/call that may become a task
     per_user_call_type: CallFactory = Call  # of one over a link with its user's token, which may not
 
     def on_link_ended(self, link: "ConnectedLink") -> None:
-        """End the tasks of a link that will not come back."""
+        """Mark the tasks of a link as ended, because the link will not return."""
 
     def on_task_status(self, link: "ConnectedLink", params: Raw) -> None: ...
 
     def on_task_progress(self, link: "ConnectedLink", progress_id: int, params: dict[str, Raw]) -> None:
-        """Pass on progress that belongs to no call under way."""
+        """Pass on progress that belongs to no open call."""
 
     def on_task_log(self, link: "ConnectedLink", params: Raw) -> bool:
-        """Pass on a log message about a task. Return whether it was about one."""
+        """Pass on a log message about a task. Return False if the message is not about a task."""
         return False
 
     def on_task_request(self, link: "ConnectedLink", request: Request, origin: Pending | None) -> bool:
-        """Answer a server's request about a task. Return whether it was about one."""
+        """Answer a server's request about a task. Return False if the request is not about a task."""
         return False
 
     def on_task_answer(self, link: "ConnectedLink", upstream_id: bytes, payload: bytes) -> bytes:
-        """Return a client's answer with the task ids that the server knows."""
+        """Return a client's answer with its task ids replaced by the ids that the server uses."""
         return payload
 
     def named_for(self, link: "ConnectedLink", caller: Caller, related: Raw) -> Any:
-        """Return the task that a client's request belongs to, as the server knows it, or None."""
+        """Return the task that a client's request refers to, with the server's id, or None if there is none."""
         return None
 
     def of_others(self, link: "ConnectedLink", principals: set[str]) -> bool:
@@ -84,10 +82,10 @@ NO_TASKS = TaskEvents()
 
 
 class LinkEvents:
-    """Events of a link. The methods do nothing; a subclass overrides those it needs.
+    """Receiver of a link's events. The methods do nothing; a subclass overrides those that it needs.
 
-    A link reports to its keeper. The keeper acts on what concerns its connection and passes the rest on to the node's
-    `LinkEvents`, which informs the audience, the catalog and the budgets.
+    A link reports to its keeper. The keeper handles the events that concern its connection and passes all others on to
+    the node's `LinkEvents`, which informs clients, the catalog and the budgets.
     """
 
     # What the node passes on to clients
@@ -97,7 +95,7 @@ class LinkEvents:
         return NO_TASKS
 
     def on_standing(self, link: "Link") -> None:
-        """React to a new `link.standing`."""
+        """React to a changed `link.standing`."""
 
     def on_resource_updated(self, link: "ConnectedLink", params: Raw) -> None: ...
 
@@ -105,11 +103,11 @@ class LinkEvents:
         """Pass on a log message that belongs to no known call."""
 
     def on_question(self, link: "ConnectedLink", asking: QuestionOrigin) -> Refusal | None:
-        """Return why the server may not ask the client of this call or task, or None if it may."""
+        """Return a refusal if the server may not ask the client of this call or task, otherwise None."""
         return None
 
     def on_orphan_request(self, link: "ConnectedLink", request: Request) -> bool:
-        """Answer a server's request that belongs to no call. Return whether it will be answered."""
+        """Answer a server's request that belongs to no call. Return False if the request will not be answered."""
         return False
 
     def on_client_roots(self, link: "ConnectedLink", caller: Caller, held: HeldRoots) -> None:
@@ -121,12 +119,13 @@ class LinkEvents:
         """Pass on a vendor-specific notification that belongs to no known call."""
 
     def on_announced(self, link: "Link", kind: str, since: float) -> None:
-        """Announce that a list changed, after it was read again. `since`: when the server said so, in the loop's
-        time.
+        """Announce that a list changed, after it has been read again.
+
+        `since` is the time at which the server reported the change, in the event loop's time.
         """
 
     def on_own_changed(self, link: "ConnectedLink", kind: str) -> None:
-        """Tell the owner of a link that the server's list of `kind` changed."""
+        """Notify the owner of a link that the server's list of `kind` changed."""
 
     # What the keeper acts on
 
@@ -134,23 +133,24 @@ class LinkEvents:
         """Read the list of `kind` again, because the server says that it changed."""
 
     def on_acknowledged(self, link: "ConnectedLink", params: Raw) -> None:
-        """Note what a modern server agreed to report."""
+        """Record which events a modern server agreed to report."""
 
     def on_pipe_lost(self, link: "ConnectedLink", reason: str) -> None: ...
 
     def on_session_lost(self, link: "ConnectedLink") -> None: ...
 
     def on_unauthorised(self, link: "ConnectedLink", what: Undelivered) -> None:
-        """React to a refused credential. Calls that can be sent again with another one wait in
-        `link.failed.refused`.
+        """React to a refused credential.
+
+        Calls that can be sent again with another credential wait in `link.failed.refused`.
         """
 
     def on_unreachable(self, link: "ConnectedLink") -> None:
-        """React to a request that could not be sent at all."""
+        """React to a request that could not be sent."""
 
 
 class PassedOnEvents(LinkEvents):
-    """Events that are passed on to the node, which informs clients."""
+    """Receiver that passes events which concern clients on to the node."""
 
     def __init__(self, events: LinkEvents) -> None:
         self._events = events
@@ -188,7 +188,7 @@ TIMEOUT_S = 300.0  # as of [servers.SEGMENT] timeout_s
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that a server stated about itself when it was greeted."""
+    """Facts that a server reported about itself in the handshake."""
 
     era: Era
     version: str
@@ -200,7 +200,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(CallLink):
-    """A segment of the namespace and what answers its calls. The base of all links."""
+    """Segment of the namespace, with the server or function that answers its calls. Base class of all links."""
 
     call_type: CallFactory = Call  # of a tools/call
     task_call_type: CallFactory = Call  # of a tools/call whose client asks for a task
@@ -240,7 +240,7 @@ class Link(CallLink):
 
     @property
     def name(self) -> str:
-        """Return the name for people: the segment without the version of a driver."""
+        """Return the name to show to people: the segment, without the version if it belongs to a driver."""
         return server_name(self.segment)
 
     def send(self, admitted: Admitted[Call]) -> None:
@@ -258,39 +258,42 @@ class Link(CallLink):
 
     @property
     def garbage_count(self) -> int:
-        """Return how many messages of the server were not JSON-RPC."""
+        """Return how many messages from the server were not JSON-RPC."""
         return 0
 
     @property
     def undelivered_count(self) -> int:
-        """Return how many answers, cancellations and notifications of ours did not arrive."""
+        """Return how many of the node's answers, cancellations and notifications could not be delivered."""
         return 0
 
     @property
     def active_principals(self) -> Set[str]:
-        """Return the names of the principals with a call under way."""
+        """Return the names of the principals with an open call."""
         return frozenset()
 
     def count_receivers(self, count: int) -> None:
-        """Note to how many clients a notification was passed on, to limit a server that sends many."""
+        """Count the clients to which a notification was passed on. The count limits servers that send many."""
 
     @property
     def suspended_count(self) -> int:
-        """Return how many calls wait for an answer of their client. They are not booked."""
+        """Return how many calls wait for an answer of their client. They do not count towards the limit of the link."""
         return 0
 
     @property
     def is_connected(self) -> bool:
-        """Return whether a message sent now leaves the node. `standing` follows a little later."""
+        """Return whether a message could be sent at this moment. `standing` changes a little later."""
         return True
 
     def find_outlook(self, tool: str) -> Outlook | None:
-        """Return what a call of a tool would meet beyond this link, or None if there is only its server."""
+        """Return the conditions that a call of a tool meets beyond this link, or None if there are none besides its
+        server.
+        """
         return None
 
     def new_request(self, what: str, *fields: Any) -> Call:
-        """Create a request for a prompt or a resource. `what`: its name or URI here. A request that is done was
-        answered.
+        """Create a request for a prompt or a resource. `what` is its name or URI at this node.
+
+        If `done` is already set on the result, the request has been answered.
         """
         return Call(*fields)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SuspendedCalls:
-    """Calls whose server waits for an answer of their client, by their ids at the server."""
+    """Calls whose server waits for an answer of their client, keyed by their id at the server."""
 
     __slots__ = ("_calls", "_counts")
 
@@ -71,7 +71,7 @@ class SuspendedCalls:
 
 
 class WaitingRequests:
-    """Requests that were sent and not answered, by their ids at the server. Each is in one of two places.
+    """Requests that were sent and not answered yet, keyed by their id at the server. Each is in one of two places.
 
     `in_flight`: the server works on it. `suspended`: the server asked the client something; the call does not count
     towards the limit of the link and has no deadline until the client has answered.
@@ -111,16 +111,16 @@ class WaitingRequests:
 
     @property
     def principals(self) -> set[str]:
-        """Return the names of all principals with a call that waits here."""
+        """Return the names of all principals with a waiting call."""
         return {call.caller.principal.name for call in self.calls_in_flight} | self.suspended.principals
 
     def find_speaking_call(self) -> Call | None:
-        """Return the call that a message without an id must be about, or None if it may be another client's.
+        """Return the call that a message without an id must be about, or None if it may concern another client.
 
-        All calls share the pipe. A legacy session is one client with all its calls; each modern request is a client of
-        its own. If one client has calls, it is the last of them. If several clients of one principal have calls, it is
-        the only one that waits for no answer of its client, or that the server is just asking (a server may ask
-        several questions at once).
+        All calls share the pipe. A legacy session counts as one client with all its calls; each modern request counts
+        as a client. If only one client has calls, the newest call is returned. If several clients of one principal have
+        calls, the result is the only call that does not wait for its client, or the call about which the server is just
+        asking (a server may ask several questions at once).
         """
         calls, suspended = self.calls_in_flight, self.suspended
         clients = {id(call.caller) if call.caller.channel is not None else id(call): call for call in calls}
@@ -137,9 +137,9 @@ class WaitingRequests:
 
 
 class LinkPart:
-    """The base of the parts of a connected link.
+    """Base class of the parts of a connected link.
 
-    A part refers to its link weakly: a link that is gone is freed at once, without waiting for the garbage collector.
+    A part refers to its link weakly, so that the link is freed at once and not by the garbage collector.
     """
 
     __slots__ = ("_link_ref",)
@@ -159,9 +159,10 @@ log = logging.getLogger("interlock.links")
 
 
 class LostRefusal(Refusal, frozen=True):
-    """The error of a call that a link lost.
+    """Error of a call that was lost on its link.
 
-    `detail` and `what` stay inside the node, because they may name hosts. The client gets what it can act on.
+    `detail` and `what` stay inside the node, because they may contain host names. The client gets only what it can act
+    on.
     """
 
     detail: str = ""
@@ -177,7 +178,10 @@ def lost_refusal(
     what: Undelivered | None = None,
     reason: str = UNREACHABLE,
 ) -> LostRefusal:
-    """Build the error of a lost call. `outcome`: "not_sent", or "unknown" if the server may have acted."""
+    """Build the error of a lost call.
+
+    `outcome` is "not_sent", or "unknown" if the server may have acted on the call.
+    """
     data = {
         "reason": reason,  # AX-13.1-4
         "since": rfc3339(wall),
@@ -194,10 +198,11 @@ def unauthorised_refusal(what: Undelivered) -> LostRefusal:
 
 
 class FailedRequests(LinkPart):
-    """The requests of one link that failed on their way, with the calls among them that will be sent again.
+    """Requests of one link that could not be delivered, including the calls that will be sent again.
 
     `refused`: the server refused the credential; `Renewal` sends them again with another one.
-    `_to_resend`: the server had forgotten the session; they are sent again after the next greeting.
+
+    `_to_resend`: the server had forgotten the session; they are sent again after the next handshake.
     """
 
     __slots__ = ("_clock", "_to_resend", "_undelivered_logged", "can_renew_credential", "refused", "undelivered")
@@ -212,7 +217,10 @@ class FailedRequests(LinkPart):
         self._to_resend: list[Call] = []
 
     def take(self, origin: Pending | None, what: Undelivered) -> None:
-        """Handle a message that was not delivered. `origin`: the request; None for a message without an answer."""
+        """Handle a message that could not be delivered.
+
+        `origin` is the request, or None for a message that expects no answer.
+        """
         link = self.link
         if what.trouble is Trouble.UNAUTHORISED:
             if isinstance(origin, Call) and self._can_renew(origin):
@@ -234,7 +242,7 @@ class FailedRequests(LinkPart):
     def _can_renew(self, call: Call) -> bool:
         """Return whether the call may be sent again with a new credential.
 
-        A call without a ticket was parked: the server has had it, and it is never sent again.
+        A call without a ticket was parked. The server has already received it, so it is never sent again.
         """
         is_sent_once = call.ticket is not None and not call.renewed
         return self.can_renew_credential and is_sent_once and call.upstream_id in self.link.waiting
@@ -266,11 +274,11 @@ class FailedRequests(LinkPart):
                 origin.on_failed(self.build_refusal(what.detail, "not_sent", what), Outcome.LOST)
 
     def lose(self, request: Pending, what: Undelivered) -> None:
-        """End a request that the server had and will not answer any more."""
+        """End a request that the server received and will not answer."""
         request.on_failed(self.build_refusal(what.detail, "unknown", what), Outcome.LOST)
 
     def fail_all(self, reason: str) -> None:
-        """End every waiting request, because the connection is gone."""
+        """End every waiting request, because the connection is lost."""
         for pending in self.link.waiting.pop_all():
             pending.on_failed(self.build_refusal(reason, "unknown"), Outcome.LOST)
         unsent = [*self._to_resend, *(call for call, _ in self.refused)]
@@ -279,7 +287,7 @@ class FailedRequests(LinkPart):
             call.on_failed(self.build_refusal(reason, "not_sent"), Outcome.LOST)
 
     def resend(self) -> None:
-        """Send the calls again that wait for a new session, after the server was greeted."""
+        """Send the calls that wait for a new session, after the handshake with the server."""
         self._undelivered_logged = self.undelivered
         calls, self._to_resend = self._to_resend, []
         for call in calls:
@@ -287,7 +295,7 @@ class FailedRequests(LinkPart):
                 self.link.send(call.ticket)
 
     def count_undelivered(self, what: Undelivered) -> None:
-        """Count a message without an answer that did not arrive, and log the first one of a connection."""
+        """Count a message without an answer that could not be delivered. Log the first one of each connection."""
         if self.undelivered == self._undelivered_logged:
             log.warning("link %s: a message was not delivered: %s; more are counted", self.link.name, what.detail)
         self.undelivered += 1

@@ -44,7 +44,7 @@ Item = dict[str, Raw]
 
 
 class Items(msgspec.Struct, frozen=True, kw_only=True):
-    """The items of one list: (key, item) pairs in the server's order, and the items left out with their reasons."""
+    """Items of one list as (key, item) pairs in the server's order, with the items that were left out and why."""
 
     items: tuple[tuple[str, Item], ...] = ()
     raws: tuple[bytes, ...] = ()  # the bytes of each, which nothing else shares
@@ -65,7 +65,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListFailed(Exception):
-    """A list that could not be read; the message says why."""
+    """Error: a list could not be read. The message gives the reason."""
 
     def __init__(self, message: str, what: Undelivered | None = None) -> None:
         super().__init__(message)
@@ -80,9 +80,10 @@ FIELD: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts", RESOURCES_LIST: "r
 
 
 async def read_list(link: ConnectedLink, method: str, previous: Items | None = None, page_s: float = LIST_S) -> Items:
-    """Read all pages of a list. A server without the capability has an empty list and is not asked. Raises ListFailed.
+    """Read all pages of a list. Raise ListFailed if a page cannot be read.
 
-    An item whose bytes are the same as in `previous`, the list as it was last read, is the same object again.
+    A server without the capability has an empty list and is not asked. `previous` is the list as it was last read: an
+    item whose bytes have not changed is the same object again.
     """
     facts = link.facts
     if facts is None or _NEEDS[method] not in facts.capabilities:
@@ -146,7 +147,7 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
 
 
 def read_definitions(method: str, definitions: Iterable[bytes], previous: Items | None = None) -> Items:
-    """Return the list of a server whose definitions are at hand, as `read_list` would read it."""
+    """Return definitions that are already available as a list, in the form in which `read_list` returns it."""
     reading = _ListReader(_KEY[method], previous)
     digest = hashlib.sha256()
     for raw in definitions:
@@ -163,7 +164,7 @@ def read_definitions(method: str, definitions: Iterable[bytes], previous: Items 
 async def _read_page(
     link: ConnectedLink, method: str, cursor: Raw | None, page_s: float
 ) -> tuple[dict[str, Raw], int] | None:
-    """Return one page and its size in bytes, or None if the server has no such list."""
+    """Return one page and its size in bytes, or None if the server does not have this list."""
     modern = link.facts is not None and link.facts.era is Era.MODERN
     params: dict[str, Any] = {"_meta": MODERN_META} if modern else {}
     if cursor is not None:
@@ -193,7 +194,7 @@ async def _read_page(
 
 
 class _ListReader:
-    """The reader of one list, which collects its items one by one."""
+    """Reader that collects the valid items of one list."""
 
     def __init__(self, key: str, previous: Items | None) -> None:
         self._key = key
@@ -224,6 +225,7 @@ class _ListReader:
 
 
 def _least(shortest_s: float | None, raw: Raw | None) -> float | None:
+    """Return the smaller of two times to live: the smallest so far and the encoded value `raw`."""
     try:
         ms = decode_value(raw) if raw is not None else None
     except CodecError:

@@ -29,14 +29,14 @@ _RESOURCE_METHODS: Final = Refusal(INVALID_PARAMS, "this resource can only be re
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a local tool, sent as structured content and as text."""
+    """Result of a local tool. It is sent both as structured content and as text."""
 
     content: object
     is_error: bool = False
     text: str | None = None  # None: `content` as JSON
 
     def encode(self) -> bytes:
-        """Return the result as MCP 2026-07-28 writes it."""
+        """Return the result in the format of MCP 2026-07-28."""
         structured = encode_value(self.content)
         text = self.text if self.text is not None else structured.decode()
         return encode_value(
@@ -56,7 +56,7 @@ ResourceHandler = Callable[[str], Awaitable[str | Refusal]]
 
 
 class LocalTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of the node: its definition and the function that serves it."""
+    """Tool of the node: its definition and the function that runs it."""
 
     name: str
     description: str
@@ -81,9 +81,9 @@ class LocalTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalResource(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource of the node, which clients can read and subscribe to.
+    """Resource of the node, which clients can read and subscribe to.
 
-    The package that declares it publishes its updates.
+    The package that declares the resource also publishes its updates.
     """
 
     uri: str
@@ -94,7 +94,7 @@ class LocalResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalLink(Link):
-    """A link whose tools and resources are functions of this node."""
+    """Link whose tools and resources are functions of this node."""
 
     def __init__(
         self,
@@ -107,7 +107,10 @@ class LocalLink(Link):
         members: AccessList | None = None,
         is_root: bool = False,
     ) -> None:
-        """Create a link to the node itself. `is_root`: its tools are named directly under the root of the tree."""
+        """Create a link to the node itself.
+
+        If `is_root` is true, its tools have names without a segment, directly at the root of the tree.
+        """
         super().__init__(".".join(path), events, clock, kind="own", transport="memory")
         self.path = path
         self.is_root = is_root
@@ -121,7 +124,7 @@ class LocalLink(Link):
         self.set_state(LinkState.READY, None)
 
     def send(self, admitted: Admitted[Call]) -> None:
-        """Run the handler of the call. The answer arrives in a later turn of the loop, as over every other link."""
+        """Run the handler of the call. The answer arrives later, as on every other link."""
         call = admitted.command
         call.link = self
         self.calls += 1

@@ -53,7 +53,7 @@ _LOOKED_AT: Final = 20  # lines of stderr, the last of which may be empty
 
 
 class LinkOperations:
-    """Operations on links."""
+    """Operations on links for the operator API: show, restart and release."""
 
     def __init__(
         self, keepers: Keepers, catalog: Catalog, registrar: Registrar, children: ChildSupervisor, budgets: Budgets
@@ -105,7 +105,10 @@ class LinkOperations:
 
     @handles(RESTART_LINK)
     async def restart(self, segment: str) -> RestartedLink:
-        """End a link and start it again. A subserver that dialled in is disconnected; it may dial in again."""
+        """End a link's connection or process and start it again.
+
+        A subserver that connected to the node is disconnected; it may connect again.
+        """
         keeper = find_keeper(self._keepers, segment)
         was = keeper.link.standing.state
         await keeper.restart()
@@ -205,7 +208,7 @@ class LinkOperations:
         )
 
     def _registration(self, link: Link) -> Registration | UnsetType:
-        """Return what MCP-AX adds for a link that registered."""
+        """Return the registration of a link under MCP-AX, or UNSET for a link that did not register."""
         if not isinstance(link, RegisteredLink):
             return UNSET
         session = link.registration
@@ -232,7 +235,10 @@ class LinkOperations:
 
 
 def _count_unlisted(keeper: Keeper) -> dict[str, int] | None:
-    """Return how many tools a child says it leaves out of its list, by reason."""
+    """Return how many tools a child reports to have left out of its list, by reason.
+
+    Return None if it reports nothing.
+    """
     link, unlisted = keeper.link, keeper.listing.tools.unlisted if keeper.listing is not None else None
     if not isinstance(link, RegisteredLink) or unlisted is None:
         return None
@@ -250,7 +256,7 @@ def _count_unlisted(keeper: Keeper) -> dict[str, int] | None:
 
 
 def _find_notes(routes: Iterable[Route]) -> Iterator[NotedName]:
-    """Yield what the registry of names says about listed tools."""
+    """Yield a remark for each listed tool about which the registry of names has one."""
     notes = (
         (route.original, route.surface.warning)
         for route in routes
@@ -261,7 +267,10 @@ def _find_notes(routes: Iterable[Route]) -> Iterator[NotedName]:
 
 
 def find_keeper(keepers: Keepers, segment: str) -> Keeper:
-    """Return the keeper of a link by its segment or name, or by the id of its driver. Raise NotFound."""
+    """Return the keeper of a link, given its segment, its name or the id of its driver.
+
+    Raise NotFound if there is no such link.
+    """
     keeper = keepers.get(segment)
     if keeper is None:
         ways = []
@@ -277,9 +286,9 @@ def find_keeper(keepers: Keepers, segment: str) -> Keeper:
 
 
 def shown_names(keepers: Keepers) -> dict[str, str]:
-    """Return the name that people see for each segment.
+    """Return the name to show to people for each segment.
 
-    Two links that would have the same name, such as two versions of a driver, are shown by their segments.
+    Links that would have the same name, such as two versions of a driver, are shown by their segments.
     """
     names = {segment: server_name(segment) for segment in keepers}
     taken = Counter(names.values())
@@ -287,7 +296,7 @@ def shown_names(keepers: Keepers) -> dict[str, str]:
 
 
 def masked_session(session_id: str) -> str:
-    """Return enough of a session id to tell two apart, and too little to use it."""
+    """Return the part of a session id that distinguishes sessions but does not allow using one."""
     return f"{session_id[:4]}***"
 
 
@@ -297,7 +306,7 @@ def _denied_hosts(links: Iterable[Link]) -> tuple[DeniedHost, ...]:
 
 
 def _find_device(link: Link) -> Device | None:
-    """Return the counters of a device, or None for other links."""
+    """Return the counters of a device, or None if the link is not to a device."""
     if link.kind != "device":
         return None
     from interlock.devices.device_link import DeviceLink  # its libraries are an extra
@@ -321,7 +330,7 @@ def _find_device(link: Link) -> Device | None:
 
 
 def _find_token(keeper: Keeper) -> HeldToken | None:
-    """Return what may be shown of the token towards a server, or None if there is no token."""
+    """Return the public metadata of the token that is sent to a server, or None if there is no token."""
     holder = keeper.holder
     if holder is None or not holder.line:
         return None
@@ -329,7 +338,7 @@ def _find_token(keeper: Keeper) -> HeldToken | None:
 
 
 def _median(seconds: Iterable[float]) -> float:
-    """Return the middle value. Importing `statistics` would cost the idle node half a megabyte."""
+    """Return the median. The module `statistics` is not used, because importing it needs half a megabyte of memory."""
     ordered = sorted(seconds)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -51,7 +51,7 @@ TELL_S: Final = 0.05  # changes within this time are announced as one
 
 
 class OwnKeeper(ServerKeeper):
-    """The keeper of a link besides the shared one. It lists nothing: the catalog shows what the shared link lists."""
+    """Keeper of a link besides the shared one. It reads no lists: the catalog shows those of the shared link."""
 
     link: ServerLink
     is_offered = False
@@ -67,8 +67,10 @@ class OwnKeeper(ServerKeeper):
         *,
         token: TokenHolder | None = None,
     ) -> None:
-        """Create the keeper. `token`: of the link's user, who may have to consent first. `holder`: that token, or
-        the node's.
+        """Create the keeper.
+
+        `token` holds the token of the link's user, who may have to consent first; None if the link uses no user's
+        token. `holder` holds the token that is sent: the user's or the node's.
         """
         super().__init__(make_link, connector_parts, _ignore_lists, events, holder)
         self.closes_holder = token is not None
@@ -82,7 +84,7 @@ class OwnKeeper(ServerKeeper):
 
     @property
     def is_serving(self) -> bool:
-        """Return whether its server works on a call, or is about to."""
+        """Return whether the server works on a call, or is about to."""
         return bool(self.opening or self.link.booked)
 
     @property
@@ -104,9 +106,10 @@ class OwnKeeper(ServerKeeper):
         self.used_at = self._connector_parts.clock.now()
 
     async def open(self) -> ServerLink | RequestedConsent:
-        """Return the link once it can be used or has failed, or what its user has to consent to first.
+        """Connect and return the link when it can be used or has failed.
 
-        Raises Unobtainable, StoreError.
+        If the user has to consent first, return the request for that consent. Raise Unobtainable if no token can be
+        obtained, or StoreError.
         """
         token = self.token
         self.opening += 1
@@ -141,7 +144,7 @@ class OwnKeeper(ServerKeeper):
     # A link with a user's token is for calls only: messages beside them are dropped
 
     def on_changed(self, link: ConnectedLink, kind: str) -> None:
-        """Tell the owner of the link that a list changed, after a moment and at most once a second.
+        """Notify the owner of the link that a list changed, after a short delay and at most once a second.
 
         The lists are those of the shared link. If this link has no owner, they are read again.
         """
@@ -192,7 +195,7 @@ class OwnKeeper(ServerKeeper):
 
 
 async def _ignore_lists(link: Link, listing: Listing | None) -> None:
-    """Do nothing: the catalog has the lists of the shared link."""
+    """Do nothing: the catalog shows the lists of the shared link."""
 
 
 SWEEP_S: Final = 60.0
@@ -203,7 +206,7 @@ Key = Caller | tuple[str | None, bytes, int]
 
 
 class OwnLinks:
-    """The links to one server besides the shared one."""
+    """Pool of the links to one server besides the shared one."""
 
     def __init__(
         self,
@@ -217,8 +220,10 @@ class OwnLinks:
         holder: TokenHolder | None = None,
         token_of: Callable[[str], TokenHolder] | None = None,
     ) -> None:
-        """Create the pool. `keepers`: of the whole node. `holder`: the node's token. `token_of`: the token of each
-        user instead.
+        """Create the pool.
+
+        `keepers` are the keepers of the node, to which the pool adds its own. `holder` holds the node's token. If
+        `token_of` is given, each link uses the token of its user instead.
         """
         self._plan = plan
         self._connector_parts = connector_parts
@@ -265,10 +270,10 @@ class OwnLinks:
         is_exact: bool = False,
         in_own_era: bool = False,
     ) -> None:
-        """Set which clients get a link of their own from now on, and why.
+        """Set which clients get links separate from the shared one, and the reason for it.
 
-        `asks`: the server asks its clients questions. `is_exact`: every link declares what its clients can do.
-        `in_own_era`: legacy sessions get one, in their era, as long as the server may speak both.
+        `asks`: the server asks its clients questions. `is_exact`: every link declares exactly what its clients can do.
+        `in_own_era`: legacy sessions get a link in their era, if the server may speak both.
         """
         self.reason, self.asked, self._asks, self._in_own_era = reason, capabilities, asks, in_own_era
         self._is_exact = is_exact
@@ -284,7 +289,7 @@ class OwnLinks:
     # Whose
 
     def _find_key(self, caller: Caller, declared_raw: Raw | None) -> Key | None:
-        """Return the key of the client's link, or None if its calls go over the shared link."""
+        """Return the key of the client's link, or None if the client uses the shared link."""
         principal = caller.principal.name
         if not self._per_session:
             return principal, b"", 0
@@ -300,10 +305,10 @@ class OwnLinks:
         return principal, declaration, number
 
     def ready(self, caller: Caller, declared: Raw | None = None) -> ServerLink | None:
-        """Return the client's link if it can be used at once, and mark it as used; the shared one for a client without
-        its own.
+        """Return the client's link and mark it as used, or None if it must be opened first.
 
-        `declared`: the capabilities that a 2026-07-28 request declares.
+        A client that does not need a separate link gets the shared one. `declared` is the encoded capabilities in a
+        2026-07-28 request.
         """
         key = self._find_key(caller.whole or caller, declared)
         if key is None:
@@ -319,13 +324,14 @@ class OwnLinks:
         return self._all_keepers[self._plan.segment].link  # type: ignore[return-value]
 
     def find_usable(self, principal: str) -> ServerLink | None:
-        """Return the usable link of a principal, without marking it as used, or None."""
+        """Return a usable link of a principal, or None. The link is not marked as used."""
         return next((keeper.link for keeper in self._links_of(principal) if keeper.is_usable), None)
 
     async def open(self, caller: Caller, declared: Raw | None = None) -> ServerLink | RequestedConsent:
-        """Open the client's link, however long it takes, and return it, or what its user has to consent to first.
+        """Open the client's link and return it, however long that takes.
 
-        Raises Unobtainable, StoreError, LimitReached.
+        If the user has to consent first, return the request for that consent. Raise Unobtainable if no token can be
+        obtained, LimitReached if too many processes run, or StoreError.
         """
         client = caller.whole or caller
         key = self._find_key(client, declared)
@@ -349,7 +355,10 @@ class OwnLinks:
         return opened
 
     def _find_or_make_keeper(self, key: Key, caller: Caller) -> OwnKeeper:
-        """Return the keeper of a link, or of another link of the same principal if the limit is reached."""
+        """Return the keeper of a link, which is created if it does not exist.
+
+        If the limit is reached, return the keeper of another link of the same principal.
+        """
         keeper = self._keepers.get(key)
         if keeper is not None:
             return keeper
@@ -362,7 +371,7 @@ class OwnLinks:
             return other
 
     def _links_of(self, principal: str) -> Iterator[OwnKeeper]:
-        """Return the keepers of a principal's links that serve all its sessions."""
+        """Return the keepers of a principal's links that are not limited to one session."""
         for keeper in self._keepers.values():
             if keeper.link.owner == principal and keeper.link.client is None:
                 yield keeper
@@ -408,8 +417,9 @@ class OwnLinks:
         return keeper
 
     def _own_parts(self, key: Key) -> ConnectorParts:
-        """Return connector parts that declare what the clients of the link can do, or what any client can do if
-        unknown.
+        """Return connector parts that declare the capabilities of the link's clients.
+
+        If these are unknown, the capabilities that any client may have are declared.
         """
         is_in_own_era = isinstance(key, Caller) and self._shared.modern  # if it speaks that too
         parts = self._connector_parts
@@ -441,6 +451,7 @@ class OwnLinks:
             self._end(caller)
 
     def find_idle_since(self) -> float | None:
+        """Return when the link that has been idle longest was last used, or None if no link may be ended."""
         key = self._find_longest_idle()
         return None if key is None else self._keepers[key].used_at
 
@@ -450,7 +461,7 @@ class OwnLinks:
             self._end(key)
 
     def _find_longest_idle(self) -> Key | None:
-        """Return the key of the link that is idle longest and may end, or None."""
+        """Return the key of the link that has been idle longest and may be ended, or None."""
         before = self._connector_parts.clock.now() - (SETTLED_S if self._is_process else 0.0)
         idle = [key for key, keeper in self._keepers.items() if keeper.is_idle and keeper.used_at <= before]
         return min(idle, key=lambda key: self._keepers[key].used_at, default=None)
@@ -488,7 +499,7 @@ def _declared(offered: Mapping[str, Raw]) -> bytes:
 
 
 class _UnknownEra:
-    """An era memory that remembers nothing: the era of such a link says nothing about the shared one."""
+    """Era memory that stores nothing, because the era of a separate link says nothing about the shared one."""
 
     def get(self, server: str) -> Era | None:
         return None

@@ -43,6 +43,8 @@ RESUME_DELAY_S = 1.0  # when the server named no `retry`
 
 
 class Trouble(Enum):
+    """Reason why a message was not delivered or its answer was not received."""
+
     UNREACHABLE = "unreachable"  # nothing was sent
     LOST = "lost"  # sent, no answer: what happened there is unknown
     BUSY = "busy"  # nothing was sent, and others are being served
@@ -54,6 +56,8 @@ class Trouble(Enum):
 
 
 class Undelivered(msgspec.Struct, frozen=True):
+    """Report of a message that was not delivered, or whose answer was not received."""
+
     trouble: Trouble
     detail: str
     status: int = 0
@@ -66,30 +70,40 @@ SIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
 
 
 class PipeOwner(Protocol):
+    """Receiver of a pipe's messages and failures: the link."""
+
     def on_message(self, data: bytes, origin: Pending | None) -> bool:
-        """Handle a message. Return whether it was the answer to `origin`."""
+        """Handle a message. Return whether it was the answer to `origin`.
+
+        `origin` is the request on whose stream the message arrived, or None if all messages share one stream.
+        """
 
     def on_oversized(self, oversized: Oversized, origin: Pending | None) -> None:
-        """Handle a message over the limit, which was skipped. `origin` as for `on_message`."""
+        """Handle a message over the size limit, whose content was skipped. `origin` is the same as for `on_message`."""
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None: ...
 
     def on_pipe_lost(self, reason: str) -> None: ...
 
     def on_session(self, session: bytes) -> None:
-        """Note the session id of a legacy server over HTTP."""
+        """Record the session id that a legacy server assigned over HTTP."""
 
     def waits(self, origin: Pending) -> bool: ...
 
 
 class Pipe(Protocol):
+    """Transport of messages to and from one server."""
+
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object: ...
 
     def abort(self, handle: object) -> bool:
-        """Stop one request by closing its connection. False where the transport has no such thing."""
+        """Stop one request by closing its connection. Return False if the transport cannot do that.
+
+        `handle` is the value that `send` returned.
+        """
 
     def throttle(self, seconds: float) -> None:
-        """Stop reading for a while: the server talks too much."""
+        """Stop reading for some seconds, because the server sends too much."""
 
     async def close(self) -> None: ...
 
@@ -100,7 +114,7 @@ def unauthorised(status: int, headers: Headers) -> Undelivered:
 
 
 class StdioPipe:
-    """A child process. Also its ChildSink."""
+    """Pipe to a child process over its standard streams. It also receives the child's events (ChildSink)."""
 
     def __init__(self, owner: PipeOwner) -> None:
         self._owner = owner
@@ -145,7 +159,10 @@ class StdioPipe:
 
 
 class HttpPipe:
-    """Streamable HTTP: one POST per message, answers on the POST, a GET stream for the rest (legacy)."""
+    """Pipe over streamable HTTP: one POST per message, whose response carries the answer.
+
+    Other messages of a legacy server arrive on a GET stream.
+    """
 
     def __init__(
         self,
@@ -156,7 +173,7 @@ class HttpPipe:
         address: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Create a pipe to `url`. `address` and `tls` as for `HttpClient`."""
+        """Create a pipe to `url`. `address` and `tls` have the same meaning as for `HttpClient`."""
         parts = urlsplit(url)
         self.owner = owner
         self.target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
@@ -187,7 +204,7 @@ class HttpPipe:
             self.open_stream()
 
     def adopt_session(self, session: bytes, version: str) -> None:
-        """Send the session id and the version with every later request, as legacy servers want it."""
+        """Send the session id and the protocol version with every later request, as legacy servers require."""
         self._session = b"mcp-protocol-version: %b\r\n" % version.encode()
         if session:
             self._session += b"mcp-session-id: %b\r\n" % session
@@ -212,7 +229,7 @@ class HttpPipe:
         return exchange
 
     def open_stream(self) -> None:
-        """Open the legacy GET stream, and reopen it as long as the server offers it."""
+        """Open the legacy GET stream, and reopen it for as long as the server offers it."""
         stream = _Exchange(self, listening=True)
         self._stream = stream
         stream.open()
@@ -253,7 +270,7 @@ class HttpPipe:
 
 
 class _Farewell:
-    """The answer to a session's DELETE, which is not used."""
+    """Receiver of the response to a session's DELETE. The content of the response is ignored."""
 
     def __init__(self, done: "asyncio.Future[None]") -> None:
         self._done = done
@@ -279,7 +296,7 @@ class _Farewell:
 
 
 class _Exchange(PacedDelivery, eq=False):
-    """The exchange of one POST (or the GET stream), with everything that comes back on it."""
+    """A POST request, or the GET stream, with everything that the server sends in response."""
 
     pipe: HttpPipe
     origin: Pending | None = None
@@ -299,7 +316,10 @@ class _Exchange(PacedDelivery, eq=False):
             (handle.pause if wanted else handle.resume)()
 
     def _is_awaited(self) -> bool:
-        """Return whether a call still waits for this exchange: it may be in its next round under another id."""
+        """Return whether a call still waits for this exchange.
+
+        The call may have a new id, if it is in its next round.
+        """
         origin = self.origin
         return origin is not None and origin.upstream_id == self.sent_as and self.pipe.owner.waits(origin)
 
@@ -316,10 +336,10 @@ class _Exchange(PacedDelivery, eq=False):
             self.handle.abort()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """Handle an answer that is not a stream: a message, a mere acknowledgement, or an HTTP refusal.
+        """Handle a response that is not a stream: a message, an acknowledgement, or an HTTP error.
 
-        What a refusal means decides whether the call may be sent again (`FailedRequests`): 401 and 403 concern the
-        credential, 404 the session; in each case the server did not look at the request.
+        The status of an error decides whether the call may be sent again (`FailedRequests`): 401 and 403 concern the
+        credential, 404 the session; in each case the server did not act on the request.
         """
         owner, origin = self.pipe.owner, self.origin
         if status == 200 and not self.listening:
@@ -400,7 +420,10 @@ class _Exchange(PacedDelivery, eq=False):
         self._fail(_undelivered(failure, self.pipe.max_bytes))
 
     def _again(self, otherwise: Undelivered) -> None:
-        """Resume a stream that ended, if somebody waits and the server allows it; else fail with `otherwise`."""
+        """Resume a stream that ended, if a call waits for it and the server allows that.
+
+        Otherwise fail with `otherwise`.
+        """
         if self.aborted or self.pipe.closed:
             return
         wanted = self.listening or (self.last_id is not None and self._is_awaited())
@@ -419,7 +442,11 @@ class _Exchange(PacedDelivery, eq=False):
 
 
 class SsePipe:
-    """The pipe for HTTP+SSE of 2024-11-05: one GET stream brings everything, POSTs go to the URL in its first event."""
+    """Pipe over HTTP+SSE of 2024-11-05.
+
+    One GET stream carries every message from the server. Messages to the server are POSTs to the URL in the stream's
+    first event.
+    """
 
     def __init__(
         self,
@@ -430,7 +457,7 @@ class SsePipe:
         address: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Create a pipe to `url`. `address` and `tls` as for `HttpClient`."""
+        """Create a pipe to `url`. `address` and `tls` have the same meaning as for `HttpClient`."""
         parts = urlsplit(url)
         self._owner = owner
         self._url = url
@@ -452,7 +479,7 @@ class SsePipe:
         self._custom = self._written + line
 
     async def open(self, timeout_s: float) -> Undelivered | None:
-        """Open the event stream. Return None when the endpoint is known, otherwise why it is not."""
+        """Open the event stream. Return None when the URL for POSTs is known, otherwise the failure."""
         self._handle = self._client.request(b"GET", self._target, EVENT_STREAM_HEAD + self._custom, b"", self)
         try:
             async with asyncio.timeout(timeout_s):
@@ -547,7 +574,7 @@ class _SseDelivery(PacedDelivery, eq=False):
 
 
 class _Posted:
-    """The HTTP answer to a POST of the older transport: 202, or a refusal."""
+    """Receiver of the HTTP response to a POST of HTTP+SSE: status 202 or an error."""
 
     __slots__ = ("_origin", "_pipe")
 
@@ -577,7 +604,10 @@ class _Posted:
 
 
 def _undelivered(failure: HttpFailure, limit: int) -> Undelivered:
-    """Return the failure as a link reports it. `limit`: of the body of an answer; 0 if no answer is expected."""
+    """Translate an HTTP failure into the form that a link handles.
+
+    `limit` is the size limit of a response body, or 0 if no answer is expected.
+    """
     if failure.kind is FailureKind.TOO_LARGE and limit:
         return Undelivered(Trouble.TOO_LARGE, failure.detail, limit=limit)
     if failure.kind is FailureKind.BUSY:
@@ -593,6 +623,8 @@ SIDE_SWEEP_S: Final = 5.0
 
 
 class SideRequests:
+    """Sender of messages that expect no answer from the server, over separate connections with a bounded queue."""
+
     def __init__(
         self, place: str, max_bytes: int, address: str | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
@@ -609,9 +641,9 @@ class SideRequests:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def send(self, start: bytes, message: bytes, sink: ResponseSink) -> bool:
-        """Send a message without waiting for its answer. Return False without sending it if too many messages wait.
+        """Send a message without waiting for its answer. Return False, without sending it, if too many messages wait.
 
-        `start` as for `HttpClient.send`.
+        `start` has the same meaning as for `HttpClient.send`.
         """
         size = len(message)
         count = len(self._under_way)
@@ -645,7 +677,7 @@ class SideRequests:
 
 
 class _Letter:
-    """A message under way. As the sink of its request it passes everything on to the sink of the sender."""
+    """Message being sent by `SideRequests`. It forwards the response to the sink of its sender."""
 
     __slots__ = ("_side", "_sink", "deadline", "handle", "size")
 

@@ -77,23 +77,24 @@ _CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
 
 
 class RegistrationEvents(Protocol):
-    """Events of a registered link and its keeper, for the registrar."""
+    """Receiver of the events of a registered link and its keeper: the registrar."""
 
     def on_ax_request(self, link: "RegisteredLink", request: Request) -> None: ...
 
     def on_ax_notification(self, link: "RegisteredLink", message: Notification) -> None: ...
 
     def on_notice(self, link: "RegisteredLink", notice: AxNotice) -> None:
-        """Pass on a notification that plain MCP does not have, marked with its origin."""
+        """Pass on a notification that is not part of plain MCP. It is marked with its origin."""
 
     def on_link_lost(self, link: "RegisteredLink", reason: str) -> None:
-        """React to a connection that is gone or unusable."""
+        """React to a connection that is lost or unusable."""
 
 
 class _RoutedMeta(msgspec.Struct, frozen=True):
-    """An encoded `_meta` with the route of this hop.
+    """Encoded `_meta` with the route of this hop, as kept in the cache.
 
-    It refers to the objects it was made of, so that no other object can get their ids while it is in the cache.
+    It keeps the objects from which it was built alive, so that their identities are not reused while it is in the
+    cache.
     """
 
     meta: dict[str, Raw]
@@ -103,7 +104,7 @@ class _RoutedMeta(msgspec.Struct, frozen=True):
 
 
 class RegisteredLink(ConnectedLink):
-    """The link of a registered subserver."""
+    """Link of a subserver that registered with this node."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class RegisteredLink(ConnectedLink):
         self._gate_timer: asyncio.TimerHandle | None = None
 
     def send(self, admitted: Admitted[Call]) -> None:
-        """Send a call with its route. The cached `_meta` is used if client and route are the same as before."""
+        """Send a call with its route. The cached `_meta` is used if the client and the route have not changed."""
         call = admitted.command
         onward = call.onward
         if onward is not None:
@@ -152,8 +153,9 @@ class RegisteredLink(ConnectedLink):
         super().send(admitted)
 
     def _write_route(self, call: Call, onward: dict[str, Raw]) -> None:
-        """Write the route into the metadata of a call. The result is cached: clients repeat their metadata with
-        every call.
+        """Write the route into the metadata of a call.
+
+        The result is cached, because clients repeat their metadata with every call.
         """
         meta = call.meta
         if not (self.modern and call.caller.era is Era.MODERN and _PASSING.issuperset(meta)):
@@ -174,7 +176,7 @@ class RegisteredLink(ConnectedLink):
             call.params["_meta"] = {**call.params.get("_meta", {}), **call.onward}
 
     def greeted(self, facts: ServerFacts) -> None:
-        """Take the facts of the server, without the capabilities that its registration leaves out (6.1)."""
+        """Store the facts of the server, without the capabilities that its registration leaves out (6.1)."""
         register = self.registration.register
         left_out = [name for name in _CAPABILITIES if getattr(register, name) is False]
         capabilities = {name: raw for name, raw in facts.capabilities.items() if name not in left_out}
@@ -210,7 +212,10 @@ class RegisteredLink(ConnectedLink):
         self._arm()
 
     def _on_news(self, message: Notification) -> None:
-        """Pass progress of a call, or the state of a task, through the gate. Above the rate, the latest one counts."""
+        """Pass the progress of a call or the state of a task through the rate limit.
+
+        Above the rate, only the latest one for each call or task is delivered.
+        """
         self._count_unsolicited()
         named = (decode_object(message.params) or {}).get(_NEWS[message.method])
         if named is None:
@@ -240,7 +245,7 @@ class RegisteredLink(ConnectedLink):
         self.notifications.deliver(Notification(notice.method, notice.params), None)
 
     def _let_through(self, released: Release) -> None:
-        """Deliver what the gate released: to calls, to clients of plain MCP, or up the tree with its origin."""
+        """Deliver released notifications: to calls, to clients of plain MCP, or up the tree with their origin."""
         for event in released:
             if isinstance(event, Overflow):
                 since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
@@ -271,14 +276,14 @@ class RegisteredLink(ConnectedLink):
         self._arm()
 
     def stop_notices(self) -> None:
-        """Stop passing on its notifications."""
+        """Stop passing on the subserver's notifications."""
         if self._gate_timer is not None:
             self._gate_timer.cancel()
             self._gate_timer = None
 
 
 class SocketPipe:
-    """Messages both ways on one connection that the other side opened."""
+    """Pipe over a connection that the subserver opened."""
 
     def __init__(self, owner: PipeOwner, pipe: MessagePipe) -> None:
         self._owner = owner
@@ -308,7 +313,10 @@ class SocketPipe:
 
 
 class RegisteredConnector(Connector):
-    """The connector of a subserver. A subserver that answers no greeting, but tools/list, is used without one."""
+    """Connector of a subserver.
+
+    A subserver that does not answer the handshake is still used if it answers tools/list.
+    """
 
     _link: RegisteredLink
 
@@ -340,7 +348,7 @@ class RegisteredConnector(Connector):
 
 
 class _AcceptedConnector(RegisteredConnector):
-    """The connector of a subserver that is connected already, and only has to be greeted."""
+    """Connector of a subserver that is already connected, so that only the handshake remains."""
 
     async def connect(self, start: AsyncExitStack) -> None:
         try:
@@ -350,7 +358,7 @@ class _AcceptedConnector(RegisteredConnector):
 
 
 class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The collaborators of the keeper of a registered link."""
+    """Parts of the node that the keeper of a registered link needs."""
 
     make_link: Callable[[LinkEvents], RegisteredLink]
     connector_parts: ConnectorParts
@@ -360,12 +368,12 @@ class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegisteredKeeper(ServerKeeper):
-    """The keeper of a link that the other side opened. The registration decides how long the link exists."""
+    """Keeper of a link that the subserver opened. The link exists for as long as the registration."""
 
     link: RegisteredLink
 
     def __init__(self, parts: RegistrationParts, stderr: StderrRing | None = None) -> None:
-        """Create the keeper. `stderr`: of a subserver that this node started."""
+        """Create the keeper. `stderr` has the error output if this node started the subserver as a process."""
         super().__init__(parts.make_link, parts.connector_parts, parts.stock, parts.events, stderr=stderr)
         self._registrar = parts.registrar
         self._connector: Any = _AcceptedConnector(self.link, parts.connector_parts, self.stderr, self._loss)
@@ -376,18 +384,21 @@ class RegisteredKeeper(ServerKeeper):
         return False  # MCP-AX 13.1: no call waits for it
 
     async def restart(self) -> None:
-        """Disconnect the subserver, which registers again if it wants to."""
+        """Disconnect the subserver. It may register again."""
         self.link.on_pipe_lost("restarted by the operator")
 
     def on_pipe_lost(self, link: ConnectedLink, reason: str) -> None:
         self._registrar.on_link_lost(self.link, reason)
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
-        """Log the refusal. The node has no credential for a subserver: the subserver presents one."""
+        """Log the refusal.
+
+        There is no credential to renew: a subserver authenticates to the node, not the node to it.
+        """
         log.warning("link %s: %s", link.name, what.detail)
 
     async def answers(self, within_s: float) -> bool:
-        """Return whether the subserver answers anything within the time, even with an error."""
+        """Return whether the subserver answers a test request within the time. An error counts as an answer."""
         link = self.link
         if link.modern:
             inquiry = link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
@@ -400,12 +411,12 @@ class RegisteredKeeper(ServerKeeper):
             return False
 
     def recover(self) -> None:
-        """Set the link ready again after a suspicion that turned out to be wrong."""
+        """Mark the link as ready again, because the subserver has answered after all."""
         if self._usable.is_set() and self.link.pipe is not None:
             self._set_listed_state()
 
     def cut(self, state: LinkState, reason: str) -> None:
-        """End the link for good, and with it every call that waits."""
+        """End the link for good, and every call that waits on it."""
         self._stopping = True
         self._usable.clear()
         self.settled.set()
@@ -421,7 +432,10 @@ class RegisteredKeeper(ServerKeeper):
         self._detach_link()
 
     async def _live(self) -> None:
-        """Connect and list once. A subserver that cannot be greeted stays registered, without tools."""
+        """Connect and read the lists once.
+
+        If the handshake fails, the subserver stays registered but has no tools.
+        """
         try:
             await self._connect()
             self._usable.set()

@@ -48,7 +48,7 @@ RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when gre
 
 
 class ServerKeeper(Keeper):
-    """The keeper of a link to an MCP server."""
+    """Keeper of a link to an MCP server."""
 
     link: ConnectedLink
     closes_holder = True  # whether its token belongs to it alone
@@ -84,7 +84,7 @@ class ServerKeeper(Keeper):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a call, task or subscription of a client would be lost if the connection ended now."""
+        """Return whether closing the connection now would interrupt a client's call, task or subscription."""
         link = self.link
         if link.booked or link.waiting.suspended or self.subscriptions.uris or link.events.tasks.of_others(link, set()):
             return True
@@ -136,7 +136,7 @@ class ServerKeeper(Keeper):
             self._closing = None
 
     def probe(self) -> None:
-        """Send another request after one that did not arrive. If that fails too, the server is lost."""
+        """Send a test request after a request could not be sent. If the test fails too, the connection is lost."""
         if self._usable.is_set() and (self._probing is None or self._probing.done()):
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
@@ -155,7 +155,10 @@ class ServerKeeper(Keeper):
             self.lose(reply.detail)
 
     def regreet(self) -> None:
-        """Open a new session at a legacy HTTP server that forgot ours, on the same connection. No call is lost."""
+        """Open a new session on the same connection, with a legacy HTTP server that forgot the old one.
+
+        No call is lost.
+        """
         if self._regreeting is None or self._regreeting.done():
             self._regreeting = asyncio.get_running_loop().create_task(self._regreet())
 
@@ -188,7 +191,7 @@ class ServerKeeper(Keeper):
     # Credentials
 
     def refused(self, what: Undelivered) -> None:
-        """Renew the credential that the server refused, because calls may wait for another."""
+        """Renew the credential that the server refused, since calls may be waiting for a new one."""
         if self._renewal is not None:
             probing = self._probing is not None and not self._probing.done()
             if self.link.failed.refused or (self._usable.is_set() and not probing):
@@ -197,7 +200,10 @@ class ServerKeeper(Keeper):
             self.probe()
 
     async def _plan_retry(self, failed: ConnectFailed, began: float) -> tuple[str, float | None] | None:
-        """Obtain another credential if the server refused ours, and then try again at once."""
+        """Obtain another credential if the server refused the present one, and then try again at once.
+
+        For any other failure, the keeper's usual plan applies.
+        """
         what = failed.refusal
         if what is None:
             return failed.reason, UNAUTHORISED_RETRY_S if failed.unauthorised else None
@@ -223,10 +229,13 @@ class ServerKeeper(Keeper):
 
 
 class Renewal:
-    """The renewal of one link's credential, and the calls that wait for it."""
+    """Renewal of one link's credential, on behalf of the calls that wait for it."""
 
     def __init__(self, link: ConnectedLink, holder: TokenHolder, clock: Clock, doubt: Callable[[], None]) -> None:
-        """Create the renewal of a link. `doubt` is called when the server may refuse everything from now on."""
+        """Create the renewal of a link.
+
+        `doubt` is called when the server may refuse every further request.
+        """
         self._link = link
         self._holder = holder
         self._clock = clock
@@ -243,7 +252,7 @@ class Renewal:
             self._task = asyncio.get_running_loop().create_task(self._run(what))
 
     def cancel(self) -> None:
-        """Stop, because the link is going away. No call is left waiting."""
+        """Stop, because the link is going away. The calls that wait are refused."""
         if self._task is not None:
             self._task.cancel()
         self._give_up()
@@ -264,7 +273,7 @@ class Renewal:
             self._give_up()
 
     async def _settle_all(self, what: Undelivered) -> None:
-        """Renew the credential for each kind of refusal, until no call was refused meanwhile."""
+        """Renew the credential for each kind of refusal, until no further call is refused."""
         waiting: dict[Undelivered, list[Call]] = {what: []}
         while waiting:
             refused, self._link.failed.refused = self._link.failed.refused, []
@@ -276,7 +285,7 @@ class Renewal:
             waiting = {why: [] for _, why in self._link.failed.refused}
 
     async def _settle(self, what: Undelivered, calls: list[Call]) -> None:
-        """Obtain another credential, then send the refused calls once more, or refuse them."""
+        """Obtain another credential and send the refused calls once more. If none can be obtained, refuse the calls."""
         sent_at = max((call.started for call in calls), default=self._clock.now())
         challenge = read_challenge_untrusted(what.challenges)
         denied = await self._holder.refused(what.status, challenge, sent_at=sent_at)
@@ -293,7 +302,7 @@ class Renewal:
             self._doubt()
 
     async def _tell(self, call: Call, denied: Denied) -> None:
-        """Refuse a call, or send its user to the page where they can agree to a token."""
+        """Refuse a call, or send its user to the page where they can consent to a token."""
         if denied.consent and self._holder.principal:
             try:
                 consent = await self._holder.consent()
@@ -307,7 +316,10 @@ class Renewal:
 
 
 def unauthorised(name: str, *, lasting: bool = True) -> Refusal:
-    """Return the refusal for a client. The exact reason is for the operator, because it may name hosts."""
+    """Return the refusal for a client.
+
+    It omits the exact reason, which may contain host names and is logged for the operator.
+    """
     data = {
         "reason": "unauthorised" if lasting else "insufficient_scope",
         "outcome": "not_sent",

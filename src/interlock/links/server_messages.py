@@ -56,7 +56,10 @@ CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_
 
 
 class ListenRequest:
-    """An open `subscriptions/listen` request at a 2026-07-28 server. `Subscriptions` decides what follows its end."""
+    """Open `subscriptions/listen` request to a 2026-07-28 server.
+
+    `Subscriptions` decides what happens after it ends.
+    """
 
     def __init__(self, owner: "Subscriptions", uris: frozenset[str]) -> None:
         self.upstream_id = 0
@@ -89,10 +92,10 @@ class ListenRequest:
 
 
 class ServerNotifications(LinkPart):
-    """The delivery of a server's notifications, each to the call it belongs to or as an event of the link.
+    """Delivery of a server's notifications: each to the call that it belongs to, or as an event of the link.
 
-    A notification without an id belongs to the call on whose stream it arrived. On a pipe that all calls share it must
-    be clear which call that is (`ConnectedLink.find_call`); otherwise it goes to the link's events.
+    A notification without an id belongs to the call on whose stream it arrived. On a pipe that all calls share, it must
+    be certain which call that is (`ConnectedLink.find_call`); otherwise it becomes an event of the link.
     """
 
     __slots__ = ("update_counts",)
@@ -103,7 +106,10 @@ class ServerNotifications(LinkPart):
         self.update_counts: dict[bytes, dict[int, int]] | None = None
 
     def deliver(self, message: Notification, origin: Pending | None) -> None:
-        """Deliver a notification. `origin`: the request on whose stream it arrived, if the transport tells."""
+        """Deliver a notification.
+
+        `origin` is the request on whose stream it arrived, or None on a transport with one shared stream.
+        """
         link, method, params = self.link, message.method, message.params
         if method == PROGRESS:
             self._deliver_progress(params)
@@ -156,13 +162,16 @@ class ServerNotifications(LinkPart):
             link.events.tasks.on_task_progress(link, token, params)
 
     def _is_replaced(self, params: Raw) -> bool:
-        """Return whether a subscription that was replaced reports this: its successor reports it as well."""
+        """Return whether a notification comes from a subscription that was replaced. Its successor reports the same."""
         link = self.link
         listener_id = find_subscription_id(params) if link.modern else None
         return listener_id is not None and link.has_sent(listener_id) and listener_id not in link.in_flight
 
     def _is_first_report(self, params: Raw, origin: Pending | None) -> bool:
-        """Return whether an update is new, and not the same update reported by the other of two subscriptions."""
+        """Return whether an update is reported for the first time.
+
+        While one subscription replaces another, the server reports each update on both.
+        """
         if self.update_counts is None:
             return True
         listener_id = find_subscription_id(params) or (origin.upstream_id if origin is not None else 0)
@@ -172,7 +181,7 @@ class ServerNotifications(LinkPart):
 
 
 def find_subscription_id(params: Raw) -> int | None:
-    """Return the id of the `subscriptions/listen` request that a notification names."""
+    """Return the id of the `subscriptions/listen` request that a notification names, or None."""
     meta = decode_object((decode_object(params) or {}).get("_meta", Raw(b"{}"))) or {}
     try:
         return int(bytes(meta[META_SUBSCRIPTION]))
@@ -181,7 +190,10 @@ def find_subscription_id(params: Raw) -> int | None:
 
 
 def find_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pending | None) -> ListenRequest | None:
-    """Return the listener that is acknowledged: by its stream, else by its id, else the only one that waits."""
+    """Return the listener that a server's notification acknowledges, or None.
+
+    It is found by the stream, otherwise by the id in the params, otherwise as the only listener that still waits.
+    """
     if isinstance(origin, ListenRequest):
         return origin
     if origin is not None:
@@ -198,9 +210,9 @@ _RESULT: Final = b'"result":'
 
 
 class ServerQuestions(LinkPart):
-    """The open questions of one server, each with the call or task on whose behalf it was asked.
+    """Open questions of one server, each with the call or task on whose behalf it was asked.
 
-    A question is open until the client has answered, the server withdraws it, or the call ends.
+    A question is open until the client has answered it, the server withdraws it, or the call ends.
     """
 
     __slots__ = ("_for_roots", "_open")
@@ -213,7 +225,7 @@ class ServerQuestions(LinkPart):
     def receive(self, request: Request, origin: Pending | None) -> None:
         """Answer a request of the server, or pass it to the client of the call that it belongs to.
 
-        `origin`: the request on whose stream it arrived, if the transport tells.
+        `origin` is the request on whose stream it arrived, or None on a transport with one shared stream.
         """
         link = self.link
         if request.method == PING:
@@ -233,7 +245,7 @@ class ServerQuestions(LinkPart):
                 self.refuse(request, "the client this is for cannot be told from others with calls under way")
 
     def ask_client(self, request: Request, asking: QuestionOrigin) -> None:
-        """Pass a question to the client of `asking`, whose answer arrives at `respond`."""
+        """Pass a question to the client of `asking`. The answer arrives at `respond`."""
         link = self.link
         refusal = link.events.on_question(link, asking)
         if refusal is not None:
@@ -247,11 +259,11 @@ class ServerQuestions(LinkPart):
         asking.on_request(self, request)
 
     def is_open(self, question_id: bytes, asking: QuestionOrigin) -> bool:
-        """Return whether the server still waits for this answer."""
+        """Return whether the server still waits for the answer to this question."""
         return self._open.get(question_id) is asking
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        """Send an answer to the server. `payload`: the member `result` or `error`, encoded."""
+        """Send a client's answer to the server. `payload` is the encoded member `result` or `error`."""
         link = self._link_ref()
         if link is None:
             return
@@ -271,14 +283,14 @@ class ServerQuestions(LinkPart):
             link.pipe.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (upstream_id, payload), b"", None)
 
     def respond_roots(self, request: Request) -> None:
-        """Answer with the operator's folders, whatever roots the clients have."""
+        """Answer with the folders that the operator allows, regardless of the clients' roots."""
         self.respond(request.id, _RESULT + encode_roots(self.link.allowed_folders()))
 
     def refuse(self, request: Request, reason: str) -> None:
         self.respond(request.id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, reason)))
 
     def limit_answers(self, call: Call) -> None:
-        """Remove roots that the operator does not allow from the answers that a modern client sends with its call."""
+        """Remove roots that the operator does not allow from the answers in a modern client's call."""
         link = self.link
         answers, held = hold_answers_untrusted(call.params["inputResponses"], link.allowed_folders(), os.path.realpath)
         call.params["inputResponses"] = answers
@@ -286,7 +298,7 @@ class ServerQuestions(LinkPart):
             link.events.on_client_roots(link, call.caller, held)
 
     def withdraw(self, question_id: bytes, params: Raw = RAW_EMPTY) -> None:
-        """Tell the client that its answer is no longer wanted. `params`: of the server's cancellation."""
+        """Tell the client that its answer is no longer needed. `params` are those of the server's cancellation."""
         asking = self._close(question_id)
         if asking is None:
             return
@@ -299,7 +311,8 @@ class ServerQuestions(LinkPart):
     def withdraw_of(self, call: Call) -> None:
         """Withdraw the questions of a cancelled call.
 
-        The server gets no refusal for them: one that overtakes the cancellation could be acted upon.
+        They are not refused at the server: a refusal that arrives before the cancellation could change what the server
+        does.
         """
         if call.dialogue is not None:
             for question_id in call.dialogue.questions:
@@ -311,7 +324,10 @@ class ServerQuestions(LinkPart):
             self.withdraw(question_id)
 
     def _close(self, question_id: bytes) -> QuestionOrigin | None:
-        """Remove a question and return on whose behalf it was asked."""
+        """Remove a question.
+
+        Return the call or task on whose behalf it was asked, or None if the question is not open.
+        """
         asking = self._open.pop(question_id, None)
         self._for_roots.discard(question_id)
         if isinstance(asking, Call) and asking.dialogue is not None:

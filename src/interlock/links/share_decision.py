@@ -39,10 +39,10 @@ from interlock.wire.jsonrpc.codec import decode_object
 
 
 class StatefulServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that is known to keep a client's state in its process.
+    """Server that is known to keep a client's state in its process.
 
-    It is recognised by its package, wherever its command names it, or by the name it reports when greeted. Such a
-    server costs a process per session, so that a server which reports one of these names falsely gains nothing.
+    It is recognised by its package, wherever its command names it, or by the name that it reports in the handshake. A
+    recognised server costs one process per session, so a server gains nothing by reporting a false name.
     """
 
     packages: tuple[str, ...]
@@ -82,7 +82,10 @@ STATEFUL: Final = (
 
 
 def find_stateful(reach: Spawn | Dial | None, name: str) -> StatefulServer | None:
-    """Return the entry of a server that is known to be stateful, or None. `name`: what the server calls itself."""
+    """Return the entry of a server that is known to be stateful, or None.
+
+    `name` is the name that the server reports.
+    """
     words: tuple[str, ...] = ()
     if isinstance(reach, Spawn):
         words = reach.command if reach.package is None else (reach.package.name, *reach.command)
@@ -93,7 +96,7 @@ def find_stateful(reach: Spawn | Dial | None, name: str) -> StatefulServer | Non
 
 
 def _names(word: str, package: str) -> bool:
-    """Return whether a word of a command names a package, with or without a version, or a path into it."""
+    """Return whether a word of a command is a package name, with or without a version, or a path into that package."""
     return word == package or word.startswith(f"{package}@") or f"/node_modules/{package}/" in word
 
 
@@ -101,7 +104,7 @@ BUCKET: Final = "asking"
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """The capabilities that one server asks its clients for."""
+    """Capabilities of clients that one server has asked for."""
 
     server: str  # the name it gives itself: another server under the same segment is not known to ask
     asks: frozenset[str]  # capabilities of clients: elicitation, sampling, roots; nothing said which client was meant
@@ -112,10 +115,9 @@ ASKS_NOTHING: Final = Asking("", frozenset())
 
 
 class AskingMemory:
-    """Remembers across restarts which servers asked their clients something over a shared link, and for what.
+    """Memory, across restarts, of the servers that asked their clients something over a shared link.
 
-    A server that is known to ask decides over which link a call goes from the first call on, instead of from the first
-    question on.
+    It makes the decision possible before the first call, instead of only after the server's first question.
     """
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
@@ -125,7 +127,7 @@ class AskingMemory:
         self._tasks = BackgroundTasks()
 
     async def open(self) -> None:
-        """Load what was remembered. Raises StoreError."""
+        """Load the remembered capabilities. Raise StoreError if the store cannot be read."""
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             try:
                 self._known[entry.key] = msgspec.json.decode(entry.value, type=Asking)
@@ -162,14 +164,17 @@ log = logging.getLogger("interlock.links")
 
 
 class AutoSharing:
-    """The decision of `share = "auto"` for one server."""
+    """Decision of `share = "auto"` for one server."""
 
     def __init__(self, own: OwnLinks, memory: AskingMemory) -> None:
         self._own = own
         self._memory = memory
 
     def find_own(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
-        """Return the links that clients get of their own, now that the server was greeted, or None if it is shared."""
+        """Return the pool of links besides the shared one, after the handshake with the server.
+
+        Return None if all clients share one link.
+        """
         if facts.era is not Era.LEGACY:
             return None
         stateful = find_stateful(link.reach, facts.name)
@@ -192,9 +197,10 @@ class AutoSharing:
         return self._own
 
     def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
-        """Return the links of legacy clients at a modern server that may speak both eras, or None.
+        """Return the pool of links for legacy clients at a modern server that may speak both eras, or None.
 
-        A node below handles questions itself, and tasks exist in one era only.
+        A server that supports MCP-AX handles questions itself. A server with tasks stays with its era, because tasks
+        differ between the eras.
         """
         if facts.era is not Era.MODERN or not isinstance(link.reach, Dial):
             return None
@@ -205,8 +211,10 @@ class AutoSharing:
         return self._own
 
     def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> OwnLinks | None:
-        """Note that the server asks a client, and return the links that clients get of their own from now on, or
-        None.
+        """Record that the server asks a client.
+
+        Return the pool of links that clients use from now on besides the shared one, or None if all clients keep
+        sharing one link.
         """
         facts, capability = link.facts, ASKED_OF_CLIENT.get(method)
         if facts is None or capability is None:

@@ -40,11 +40,12 @@ _LISTS: Final = ("tools", "prompts", "resources")
 
 
 class Subscriptions:
-    """The resources that are watched at one server, and the changes of its lists."""
+    """Subscriptions at one server to updates of resources and to changes of its lists."""
 
     def __init__(self, link: ConnectedLink, missed: Callable[[], None]) -> None:
-        """Create the subscriptions of a link. `missed` is called when lists may have changed while the link did not
-        listen.
+        """Create the subscriptions of a link.
+
+        `missed` is called when lists may have changed while the node was not listening.
         """
         self.uris: set[str] = set()  # watched resources, granted or being asked for
         self._link = link
@@ -60,7 +61,7 @@ class Subscriptions:
         self._one_by_one = False  # the server refused several new resources at once
 
     async def subscribe(self, uri: str) -> Response | Refusal | None:
-        """Watch a resource. Return None when the server will report changes, otherwise its refusal."""
+        """Watch a resource. Return None when the server agrees to report changes, otherwise the refusal."""
         facts = self._link.facts
         if facts is None or not has(facts.capabilities.get("resources"), "subscribe"):
             return Refusal(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
@@ -81,7 +82,7 @@ class Subscriptions:
                 self._say(UNSUBSCRIBE, uri)
 
     def say_again(self) -> None:
-        """Repeat all subscriptions at a server that has come back."""
+        """Send all subscriptions again to a server that has been reconnected."""
         self._open = True
         facts = self._link.facts
         if facts is not None and facts.era is Era.MODERN:
@@ -91,13 +92,13 @@ class Subscriptions:
                 self._say(SUBSCRIBE, uri)
 
     def hang_up(self) -> None:
-        """Note that the connection is gone. Each listener ends with it."""
+        """Forget the open listeners, because the connection that carried them is lost."""
         self._open = False
 
     # One resource
 
     async def _ask(self, uri: str, era: Era) -> Response | Refusal | None:
-        """Ask the server to report updates of a resource. Return its refusal, or None."""
+        """Ask the server to report updates of a resource. Return None if it agrees, otherwise its refusal."""
         refusal: Response | Refusal | None
         try:
             if era is Era.MODERN:
@@ -142,7 +143,10 @@ class Subscriptions:
     # Everything wanted of a 2026-07-28 server
 
     def _listen(self) -> None:
-        """Send a request for everything that is wanted, or note that it has to follow the one that is under way."""
+        """Send a listen request for everything that is wanted.
+
+        If one is waiting for its acknowledgement, the new request follows it.
+        """
         if not self._open:
             return
         if self._next is not None:
@@ -169,7 +173,7 @@ class Subscriptions:
         self._link.attach(listener, LISTEN, params, modern_head(LISTEN))
 
     def acknowledged(self, listener: ListenRequest, honoured: frozenset[str]) -> None:
-        """Note that the server listens. `honoured`: the resources whose updates it will report."""
+        """Handle the server's acknowledgement. `honoured` are the resources whose updates it will report."""
         if listener is not self._next:
             return
         for uri in listener.uris - honoured:
@@ -180,7 +184,7 @@ class Subscriptions:
         self._accept(listener)
 
     def _accept(self, listener: ListenRequest) -> None:
-        """Replace the current listener by one that is acknowledged, or has been open long enough to count as such."""
+        """Make a listener the current one, because it was acknowledged or has been open for long enough."""
         if listener is self._next:
             stale = self._take_next()
             self._replace_current(listener)
@@ -188,7 +192,7 @@ class Subscriptions:
                 self._listen()
 
     def ended(self, listener: ListenRequest, why: Response | Refusal) -> None:
-        """Note that a request is over. `why`: the server's answer, or how the connection failed."""
+        """Handle the end of a listener. `why` is the server's answer, or the failure of the connection."""
         refused = isinstance(why, Response) and bool(why.error) and not listener.is_acknowledged
         if listener is self._current:
             self._current = None
@@ -204,8 +208,10 @@ class Subscriptions:
             asyncio.get_running_loop().call_later(LISTEN_AGAIN_S, self._listen_if_idle)
 
     def _blame(self, listener: ListenRequest, why: Response | Refusal, *, refused: bool) -> bool:
-        """Deliver the end of a request to the tasks that wait for it. Return True, and deliver nothing, if it is not
-        clear which of several new resources the server refused.
+        """Deliver the end of a listener to the tasks that wait for it.
+
+        If several resources were new, it is not clear which one the server refused: then return True, and deliver
+        nothing.
         """
         new = [uri for uri in listener.uris if uri in self._waiting]
         if refused and len(new) > 1:
@@ -218,7 +224,7 @@ class Subscriptions:
         return False
 
     def _tell(self, uri: str, outcome: Response | Refusal | None) -> bool:
-        """Deliver the outcome of a subscription. Return whether a task waited for it."""
+        """Deliver the outcome of a subscription. Return whether a task was waiting for it."""
         heard = self._waiting.get(uri)
         if heard is None:
             return False
@@ -229,7 +235,7 @@ class Subscriptions:
         return True
 
     def _take_next(self) -> bool:
-        """Stop waiting for the next listener. Return whether the wanted resources have changed meanwhile."""
+        """Stop waiting for the next listener. Return whether the wanted resources have changed since it was sent."""
         self._next = None
         if self._overdue is not None:
             self._overdue.cancel()
@@ -264,7 +270,7 @@ class Subscriptions:
 
 
 def has(raw: Raw | None, member: str) -> bool:
-    """Return whether a capability has a setting that is true."""
+    """Return whether a capability contains a setting with the value true."""
     settings = decode_object(raw) if raw is not None else None
     return settings is not None and bytes(settings.get(member, b"")) == b"true"
 
@@ -278,7 +284,7 @@ AGAIN_S: Final = 2.0  # until a stream that ended is opened again
 
 
 class _TaskListenRequest:
-    """An open `subscriptions/listen` request for tasks."""
+    """Open `subscriptions/listen` request for tasks."""
 
     def __init__(
         self, older: "_TaskListenRequest | None", on_end: Callable[["_TaskListenRequest", bool], None]
@@ -307,10 +313,10 @@ class _TaskListenRequest:
 
 
 class TaskListening:
-    """The `subscriptions/listen` request at a modern server for all tasks that clients follow.
+    """Open `subscriptions/listen` request to a modern server for all tasks that clients follow.
 
-    It is separate from the one for lists and resources: a server that refuses to report a task must not stop reporting
-    those. It is replaced when the tasks change, and repeated when the server comes back. The older one stays open until
+    It is separate from the request for lists and resources: a server that refuses to report a task must still report
+    those. It is replaced when the tasks change, and repeated after a reconnection. The older request stays open until
     the server has answered the newer one, so that no event is missed in between.
     """
 
@@ -320,7 +326,7 @@ class TaskListening:
         self._open: _TaskListenRequest | None = None
 
     async def watch(self, ids: set[str]) -> set[str]:
-        """Follow tasks. Return those that the server agrees to report."""
+        """Follow the tasks with these ids. Return the ids of those that the server agrees to report."""
         self._ids |= ids
         self.say()
         try:
@@ -339,7 +345,7 @@ class TaskListening:
             self.say()
 
     def say(self) -> None:
-        """Send the request again, if the server is connected and any task is followed."""
+        """Send the listen request again, if the server is connected and any task is followed."""
         link, old = self._link, self._open
         self._open = None
         if self._ids and link.modern and link.pipe is not None:
@@ -365,14 +371,17 @@ class TaskListening:
         self._settle(listening)
 
     def _settle(self, listening: _TaskListenRequest) -> None:
-        """Cancel the requests that this one replaces, because the server has answered it or had enough time to."""
+        """Cancel the older requests that this one replaces.
+
+        The server has answered this one, or had enough time to answer.
+        """
         listening.settled.set()
         while (older := listening.older) is not None:
             self._link.cancel(older, "replaced")
             listening.older, older.older = older.older, None
 
     def _on_ended(self, listening: _TaskListenRequest, refused: bool) -> None:
-        """React to the end of a stream: listen again after a pause if the server is still connected."""
+        """Handle the end of a request: listen again after a pause if the server is still connected."""
         self._settle(listening)
         if listening is self._open and not refused:
             self._open = None
@@ -391,7 +400,7 @@ Heard = asyncio.Future[Response | Refusal]
 
 
 class LogLevel:
-    """The log level of a legacy server: sent when a client wants another level, and again after each return."""
+    """Log level of a legacy server. It is sent when a client wants another level, and again after each reconnection."""
 
     def __init__(self, link: ConnectedLink) -> None:
         self._link = link
@@ -401,17 +410,18 @@ class LogLevel:
         self._heard: Heard | None = None
 
     def set(self, level: str | None) -> Heard | None:
-        """Set the level that sessions want, None for no logs.
+        """Set the level that sessions want, or None if they want no logs.
 
-        Return a future that is done when the server has taken the level or its time is over, or None if nothing is
+        Return a future that is done when the server has accepted the level or its time is over, or None if nothing is
         pending.
         """
         self.of_sessions = level
         return self._settle()
 
     def want(self, level: str) -> Heard | None:
-        """Set the level to at least this one, for a request that names its own. Each client only gets what it asked
-        for.
+        """Set a level that is at least as detailed as `level`, for a request that names its own.
+
+        Each client still gets only the messages that it asked for. The result is the same as for `set`.
         """
         self._of_requests = (
             level if self._of_requests is None else min(level, self._of_requests, key=lambda name: LOG_RANK[name])
