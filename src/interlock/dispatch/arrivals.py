@@ -24,14 +24,14 @@ Settle = Callable[[], Awaitable[Any]]
 
 
 class MissingServer(msgspec.Struct, frozen=True):
-    """A server of which a client sees nothing, and the state of its link."""
+    """Server of which a client sees nothing, with the state of its link."""
 
     server: str
     state: str
 
 
 class ArrivingCall(Call, eq=False, kw_only=True):
-    """A call of something that is not listed yet. Once its server had its time to arrive, another call replaces it."""
+    """Call of something that is not listed yet. After the wait for servers, it is replaced by another call."""
 
     replacement: Call | None = None
 
@@ -43,7 +43,7 @@ class ArrivingCall(Call, eq=False, kw_only=True):
 
 
 class Arrivals:
-    """The wait for the servers of a node that have yet to arrive."""
+    """Wait for the servers of a node that are still connecting after the start."""
 
     def __init__(self, keepers: Mapping[str, Keeper], clock: Clock, wait_s: float) -> None:
         self.wait_s = wait_s
@@ -56,11 +56,11 @@ class Arrivals:
         self._waiting: asyncio.Task[None] | None = None
 
     def expect(self, is_settled: Callable[[], bool], settle: Settle) -> None:
-        """Wait also for servers that have no keeper until they are discovered."""
+        """Add a wait for servers that are not discovered yet and so have no keeper."""
         self._expected.append((is_settled, settle))
 
     def maybe_wait(self) -> Coroutine[Any, Any, None] | None:
-        """Return the wait for servers that have not arrived yet, or None if there is nothing to wait for."""
+        """Return a coroutine that waits for the servers which have not arrived yet, or None if all have arrived."""
         if not self._pending():
             return None
         if self._waiting is None or self._waiting.done():
@@ -68,7 +68,7 @@ class Arrivals:
         return _wait_for(self._waiting)
 
     def missing(self, view: View) -> list[MissingServer]:
-        """Return the servers of which nothing is listed for this caller because they are not available."""
+        """Return the unavailable servers of which this view lists nothing."""
         return [
             MissingServer(keeper.link.segment, keeper.link.standing.state.value)
             for keeper in self._keepers.values()
@@ -79,8 +79,9 @@ class Arrivals:
         ]
 
     def postpone(self, call: ArrivingCall, make: Callable[[], Call]) -> bool:
-        """Postpone the call until servers have arrived and return True, or return False if there is nothing to wait
-        for.
+        """Postpone a call until servers have arrived. Return False, without postponing it, if all have arrived.
+
+        `make` creates the call that then replaces it.
         """
         waits = self.maybe_wait()
         if waits is None:
@@ -100,7 +101,7 @@ class Arrivals:
         call.replacement = make()
 
     def _pending(self) -> list[tuple[float, Settle]]:
-        """Return what to wait for, each with the seconds that are left."""
+        """Return the waits that are not over, each with the seconds that are left."""
         now = self._clock.now()
         left = self.wait_s - (now - self._started)
         pending = [(left, settle) for is_settled, settle in self._expected if left > 0 and not is_settled()]
@@ -110,7 +111,7 @@ class Arrivals:
         return pending
 
     async def _wait(self) -> None:
-        """Wait until all servers have arrived or their time is over. A server that arrives may bring others."""
+        """Wait until all servers have arrived or their time is over. A server that arrives may add further servers."""
         loop = asyncio.get_running_loop()
         pending = self._pending()
         deadline = loop.time() + max((left for left, _ in pending), default=0.0)

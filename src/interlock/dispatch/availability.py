@@ -26,15 +26,16 @@ from interlock.links.link import Link
 
 
 class AvailabilityCheck:
-    """Check 8: is the link there, and has it capacity for another call?"""
+    """Check 8: whether the link of a call is available and has capacity for another call."""
 
     number = CheckNumber.AVAILABILITY
     name = "availability"
     is_common = True
 
     def __init__(self, calls_max: int, keepers: Mapping[str, Keeper]) -> None:
-        """Create the check; `calls_max` limits the calls under way per link, `keepers` has every link's keeper by
-        segment.
+        """Create the check.
+
+        `calls_max` limits the calls under way per link. `keepers` contains the keeper of every link by segment.
         """
         self.calls_max = calls_max
         self._keepers = keepers
@@ -54,19 +55,19 @@ class AvailabilityCheck:
         return None if refusal is None else Refused(self.number, refusal)
 
     def may_wait(self, refused: Refused, link: CallLink) -> bool:
-        """Return whether a call that this check refused should be held until its server is available again."""
+        """Return whether a call that this check refused should wait until its server is available again."""
         return refused.check is self.number and refused.refusal is not BUSY and self.may_return_soon(link)
 
     def may_return_soon(self, link: CallLink) -> bool:
-        """Return whether the server may soon be back.
+        """Return whether the server is likely to be back soon.
 
-        A child process that ended is restarted on demand; one that keeps ending is not waited for.
+        A child process that ended is restarted on demand. Calls do not wait for a child that keeps ending.
         """
         keeper = self._keepers.get(link.segment)
         return keeper is not None and keeper.may_return_soon
 
     def wake(self, link: CallLink) -> None:
-        """Wake the server of a refused call, so that the next call may find it available."""
+        """Start to connect the server of a refused call, so that the next call may find it available."""
         keeper = self._keepers.get(link.segment)
         if keeper is not None:
             keeper.wake()
@@ -99,7 +100,10 @@ class AvailabilityCheck:
 
 
 class SendCheck:
-    """The explanation of check 12, whether the link is still there when a released call leaves. The guard asks it."""
+    """Explanation of check 12: whether the link is still there when a released call is sent.
+
+    The guard makes the check itself.
+    """
 
     number = CheckNumber.SEND
     name = "send"
@@ -112,7 +116,7 @@ class SendCheck:
 
 
 def forbid_resending(call: Call, link: Link) -> None:
-    """Make sure that a released call is not sent again, whatever its server says of sessions and credentials."""
+    """Prevent a released call from being sent again, even if its server lost the session or refused the credential."""
     if link.modern:
         call.renewed = True  # the ticket stays for the next round of a question
     else:
@@ -130,7 +134,7 @@ IsFull = Callable[[CallLink], bool]
 
 
 class WaitingCall:
-    """A call in the queue. `is_booked` is done once the call has its place at the link, or has left."""
+    """Call in the queue. `is_booked` is done once the call has a place at its link, or has left the queue."""
 
     __slots__ = ("call", "is_booked", "is_counted", "line", "principal", "size")
 
@@ -144,7 +148,7 @@ class WaitingCall:
 
 
 class LinkQueue:
-    """The calls that wait for one link. While there are some, `link.on_room` is the method `serve_next`."""
+    """Queue of the calls that wait for one link. While calls are waiting, `link.on_room` is the method `serve_next`."""
 
     __slots__ = ("_link", "_queue", "_turns")
 
@@ -159,7 +163,10 @@ class LinkQueue:
         self._turns.setdefault(waiting.principal, deque()).append(waiting)
 
     def forget_left(self, principal: str) -> None:
-        """Remove a principal's first calls that no longer wait; nothing else releases them while the link is full."""
+        """Remove the calls at the head of a principal's line that no longer wait.
+
+        Nothing else removes them while the link is full.
+        """
         calls = self._turns.get(principal)
         if calls is None:
             return
@@ -170,7 +177,7 @@ class LinkQueue:
         self._end_if_empty()
 
     def serve_next(self) -> None:
-        """Give the place of a call that has ended to the next waiting call, before any new call can take it."""
+        """Give the place of a call that has ended to the next waiting call, before a new call can take it."""
         while self._turns and not self._queue.is_full(self._link):
             principal, calls = self._turns.popitem(last=False)
             waiting = calls.popleft()
@@ -192,10 +199,10 @@ class LinkQueue:
 
 
 class CallQueue:
-    """The calls of a node that wait for capacity at any link."""
+    """Queue of all calls of a node that wait for capacity at their links."""
 
     def __init__(self, is_full: IsFull) -> None:
-        """Create an empty queue; `is_full` returns whether a link has as many calls as it may have."""
+        """Create an empty queue. `is_full` returns whether a link has no capacity for another call."""
         self.is_full = is_full
         self.count = 0
         self.lines: dict[CallLink, LinkQueue] = {}
@@ -221,7 +228,7 @@ class CallQueue:
         return waiting
 
     async def wait(self, waiting: WaitingCall) -> bool:
-        """Wait for capacity and return whether it became available in time."""
+        """Wait for capacity. Return False if none became available in time."""
         try:
             await asyncio.wait((waiting.is_booked,), timeout=WAIT_S)
             return waiting.is_booked.done()
@@ -230,7 +237,7 @@ class CallQueue:
             self.leave(waiting)
 
     def leave(self, waiting: WaitingCall) -> None:
-        """Take a call out of the limits, and out of its line if it no longer waits."""
+        """Subtract a call from the limits, and remove it from the queue of its link if it no longer waits."""
         if waiting.is_counted:
             waiting.is_counted = False
             self._count(waiting, -1)

@@ -58,7 +58,7 @@ _RESULT: Final = b'"result":'
 
 
 class Interview:
-    """A round of questions to a legacy client. It receives the answers in place of the link."""
+    """A round of a server's questions to a legacy client. It receives the client's answers instead of the link."""
 
     def __init__(self, call: Call, wanted: InputRequired) -> None:
         self._call = call
@@ -93,7 +93,7 @@ class Interview:
                 channel.ask(self, name, question.method, _for_legacy(question), call.sink)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        """Handle a client's answer to one question (`AnswerReceiver`)."""
+        """Handle the client's answer to one question (`AnswerReceiver`)."""
         key = next((key for key, name in self._open.items() if name == upstream_id), None)
         if key is None or self._ended:
             return
@@ -107,7 +107,7 @@ class Interview:
             self._finish()
 
     def abandon(self) -> None:
-        """Withdraw the open questions because the call has ended."""
+        """Withdraw the open questions, because the call has ended."""
         self._ended = True
         channel = self._call.caller.channel
         if channel is not None:
@@ -115,7 +115,7 @@ class Interview:
                 channel.withdraw(self, name, RAW_EMPTY)
 
     def _on_unanswered(self, why: str) -> None:
-        """End the call of a client that does not answer a question."""
+        """End the call, because its client does not answer a question."""
         refusal = Refusal(INTERNAL_ERROR, f"the client did not answer the server: {why}", {"reason": "input_refused"})
         self._call.on_failed(refusal, Outcome.ERROR)
 
@@ -139,9 +139,9 @@ class Interview:
 
 
 def _for_legacy(question: Question) -> Raw:
-    """Return a question's params for a legacy client.
+    """Return the params of a question in the form for a legacy client.
 
-    2025-11-25 requires an id for each page to visit; 2026-07-28 has none.
+    2025-11-25 requires an id for each page that the user should visit; 2026-07-28 has no such id.
     """
     params = decode_object(question.params) if question.method == ELICIT else None
     if params is None or find_string(params.get("mode")) != "url" or "elicitationId" in params:
@@ -156,7 +156,7 @@ _FAILURES: Final = (Outcome.ERROR, Outcome.LOST, Outcome.NOT_SENT, Outcome.TIMEO
 
 
 class CallsUnderWay:
-    """The calls that are sent or wait to be sent, with what they need from the dispatcher until they end."""
+    """Registry of the calls that were sent or wait to be sent. It serves their needs until they end."""
 
     def __init__(
         self,
@@ -198,7 +198,8 @@ class CallsUnderWay:
     def set_log_level(self, call: Call, link: CallLink) -> Heard | None:
         """Ask a legacy server for the log level that a modern client named in its request.
 
-        Over HTTP the level and the request after it are two requests: only waiting for the result keeps their order.
+        Return a future to wait for before the request is sent, or None. Over HTTP the two are separate requests, which
+        keep their order only if the second waits for the result of the first.
         """
         level = find_string(call.meta.get(META_LOG_LEVEL))
         keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
@@ -280,9 +281,11 @@ class CallsUnderWay:
     def _find_missing_capability(
         self, call: Call, message: str | None, outcome: dict[str, Raw]
     ) -> tuple[bytes, int] | None:
-        """Turn a failure caused by a missing client capability into MISSING_CAPABILITY.
+        """Return MISSING_CAPABILITY with its HTTP status if a missing client capability caused the failure, otherwise
+        None.
 
-        The server failed because it asked what the client cannot answer, or because it knew that it could not ask.
+        The server failed because it asked something that the client cannot answer, or because it knew that it could not
+        ask.
         """
         lacked = call.dialogue.lacked if call.dialogue is not None else None
         if lacked is None:
@@ -302,10 +305,10 @@ class CallsUnderWay:
         return with_latency(result, int((self._clock.now() - since) * 1000))
 
     def finish(self, call: Call, outcome: Outcome) -> None:
-        """Free what the call took up, and count and record how it ended. Called once for every call.
+        """Release the resources of a call that has ended, and count and record its outcome. Called once for every call.
 
-        A refusal is recorded as a verdict. A call that waits for a person has not failed, and neither has one whose
-        client cancelled it or whose tool reported an error.
+        A refusal is recorded as a verdict. A call that waits for a person's decision is not recorded as failed. Neither
+        is a call that its client cancelled or whose tool reported an error.
         """
         self.calls.discard(call)
         if call.dialogue is not None:
@@ -353,7 +356,7 @@ class CallsUnderWay:
             self._recorder.hurry()
 
     def end_waiting(self, refusal: Refusal) -> None:
-        """End the calls that wait without a deadline, which their clients can make again."""
+        """End the calls that wait without a deadline, and that their clients can repeat."""
         for call in [call for call in self.calls if call.waits_forever]:
             if call.link is not None:
                 call.link.cancel(call, refusal.message)
@@ -378,9 +381,10 @@ class CallsUnderWay:
 
 
 def timeout_refusal(call: Call, tool: Route | None) -> Refusal:
-    """Return the error of a call that is given up. `tool`: as it is listed now; None for a call of no tool.
+    """Return the error of a call that exceeded its deadline.
 
-    `hop` counts the aggregators from the one that gave up to the tool, both included: 1 is the tool's own aggregator.
+    `tool` is the route of the tool as it is listed now, or None if the call is not a tool call. `hop` in the error
+    counts the aggregators from this one to the tool, both included: 1 is the tool's own aggregator.
     """
     capability = tool.capability if tool is not None else None
     data = {
@@ -395,7 +399,8 @@ def timeout_refusal(call: Call, tool: Route | None) -> Refusal:
 def next_sweep_s(calls: Iterable[Call], now: float) -> float:
     """Return the seconds until the next deadline, within bounds.
 
-    An outer hop waits only 50 ms longer than an inner hop, and the inner hop must give up first.
+    The bounds are narrow because an outer hop waits only 50 ms longer than an inner hop, and the inner hop must time
+    out first.
     """
     due = min((call.deadline for call in calls), default=inf) - now
     return min(SWEEP_S, max(due, _SWEEP_MIN_S))

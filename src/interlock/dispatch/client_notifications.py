@@ -25,12 +25,12 @@ _PREFIX: Final = "notifications/"  # a name without it could be a request's, whi
 
 
 class ClientNotifications:
-    """The passing on of clients' notifications."""
+    """Forwarding of clients' vendor-specific notifications to servers."""
 
     def __init__(
         self, view: Callable[[ViewKey], View], recorder: Recorder, clock: Clock, may_notify: Callable[[Caller], bool]
     ) -> None:
-        """Create the passing of notifications; `may_notify` is the safety loop's decision about a client."""
+        """Create the forwarding. `may_notify` returns whether the safety loop allows a client to send notifications."""
         self._view = view
         self._may_notify = may_notify
         self._recorder = recorder
@@ -39,6 +39,7 @@ class ClientNotifications:
         self._count = 0
 
     def pass_on(self, caller: Caller, notification: Notification) -> None:
+        """Forward a client's notification to its server. Drop the notification if a rule does not allow it."""
         method = notification.method
         if not method.startswith(_PREFIX) or not is_vendor_method(method) or caller.principal.scope == "read":
             return
@@ -60,9 +61,10 @@ class ClientNotifications:
 
 
 def _find_meant_server(caller: Caller, view: View) -> ConnectedLink | None:
-    """Return the only server that a client with this view can mean, or the client's own link to it.
+    """Return the link of the only server that a client with this view can mean, or the client's own link to that
+    server.
 
-    Returns None if there is no such server or more than one.
+    Return None if there is no such server or more than one.
     """
     is_modern = caller.era is Era.MODERN
     seen = [link for link in view.links if isinstance(link, ServerLink) and view.shows(link)]

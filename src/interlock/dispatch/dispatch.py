@@ -89,7 +89,7 @@ _NO_PLACE: Final = Refused(CheckNumber.AVAILABILITY, BUSY)
 
 
 class DispatchParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a node that its dispatcher works with."""
+    """Parts of a node that its dispatcher needs."""
 
     catalog: Catalog
     keepers: Mapping[str, Keeper]  # by the segment of their link
@@ -106,7 +106,7 @@ class DispatchParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dispatch:
-    """The dispatcher of a node's calls: clients' methods in, commands to links out."""
+    """Dispatcher of a node's calls: turns requests of clients into calls, and sends them over links."""
 
     def __init__(self, parts: DispatchParts) -> None:
         self.guard = parts.guard
@@ -135,7 +135,7 @@ class Dispatch:
         self._confirming = BackgroundTasks()
 
     def view(self, key: ViewKey) -> View:
-        """Return the names and routes that a caller with this key sees now."""
+        """Return the names and routes that a client with this key sees now."""
         return self._namespace.current.view(key)
 
     # One function per routed method
@@ -150,8 +150,8 @@ class Dispatch:
     ) -> Call:
         """Call a tool (tools/call).
 
-        `as_task`: a legacy client asks for a task. `ack`: what the caller itself has to confirm (MCP-AQL).
-        `released_by`: the approval of a proposal to make this very call (MCPx).
+        `as_task` is true if a legacy client asks for a task. `ack` is what the client itself has to confirm (MCP-AQL).
+        `released_by` is the approval of a proposal to make exactly this call (MCPx).
         """
         caller, params, meta = request.caller, request.params, request.meta
         followed: Followed | None = None
@@ -231,7 +231,7 @@ class Dispatch:
         return self.send(call, link)
 
     def _decline(self, call: Call, hold: GateHold, back: ReturningClient) -> Call:
-        """End a call that the client's person no longer wants. Nothing is sent, so only the first checks count."""
+        """End a held call whose user declined it. Nothing is sent, so only the first checks are made."""
         refused = self.guard.find_refusal(call, hold.route.link, CheckNumber.AVAILABILITY)
         if refused is not None:
             return self.refuse(call, refused.refusal)
@@ -239,7 +239,10 @@ class Dispatch:
         return call
 
     def _postpone(self, request: ClientRequest, make: Callable[[ClientRequest], Call]) -> Call | None:
-        """Make the call later if servers have yet to arrive, which may list what the request names."""
+        """Postpone a request if servers that may list its target have not arrived yet.
+
+        Return the call that waits for them, or None if there is nothing to wait for.
+        """
         if request.caller.hop is not None or "requestState" in request.params:
             return None
         call = ArrivingCall(*self.call_fields(request))
@@ -342,7 +345,10 @@ class Dispatch:
         return call if call.done else self.send(call, link)
 
     def _request(self, call: Call, link: Link, member: str, wire_name: Raw) -> Call:
-        """Send a request for a prompt or a resource. `member`: of its params, which its server calls `wire_name`."""
+        """Send a request for a prompt or a resource.
+
+        `member` is the param that names the item, and `wire_name` is the item's name at its server.
+        """
         if call.done:
             return call
         refusal = self._cross_eras(call, link)
@@ -352,7 +358,7 @@ class Dispatch:
         return self.send(call, link)
 
     def confirm(self, request: ClientRequest) -> Call:
-        """Take a proof (mcpax/confirm), from anybody, and make the call that it releases."""
+        """Accept a proof of approval (mcpax/confirm) from any client, and make the call that the proof releases."""
         caller = request.caller
         call = ConfirmCall(*self.call_fields(request))
         held = self._confirmations.find_held_call(call)
@@ -377,7 +383,7 @@ class Dispatch:
             self._answer_confirm(call, decided, Outcome.OK)
 
     def _answer_confirm(self, call: ConfirmCall, decided: Approval | Refusal | bytes, outcome: Outcome) -> None:
-        """Make the call that was approved, through every check: its answer answers the confirmation."""
+        """Make the approved call, which passes every check. Its answer becomes the answer to the confirmation."""
         if isinstance(decided, Refusal):
             call.on_failed(decided, Outcome.REFUSED)
         elif isinstance(decided, bytes):
@@ -390,20 +396,20 @@ class Dispatch:
             call.released_call = self.call_tool(released)
 
     async def open(self) -> None:
-        """Do nothing: there is nothing to begin."""
+        """Do nothing: the dispatcher needs no preparation."""
 
     async def close(self) -> None:
-        """Wait until every confirmation is decided."""
+        """Wait until every pending confirmation is decided."""
         await self._confirming.finish()
 
     # What the routed methods share
 
     def _new(self, request: ClientRequest, target: str = "") -> Call:
-        """Return a call for a request that is refused, or answered here."""
+        """Return a call for a request that is refused or answered by this node."""
         return Call(*self.call_fields(request, target))
 
     def call_fields(self, request: ClientRequest, target: str = "") -> tuple[Any, ...]:
-        """Return the first fields of a call, in their order."""
+        """Return the first fields of a call, in the order in which its constructor expects them."""
         return (
             request.caller,
             request.client_id,
@@ -417,13 +423,16 @@ class Dispatch:
         )
 
     def _onward_to_place(self, link: Link, uri: str) -> dict[str, Raw] | None:
-        """Return the route of a request for a resource that an AX peer has."""
+        """Return the route of a resource request to a peer that supports MCP-AX, or None for any other server."""
         return self._namespace.current.onward(link, uri) if link.offer.kind != "adopted" else None
 
     def _mirror_headers(
         self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
     ) -> bytes | Refusal:
-        """Return the headers of a 2026-07-28 tool that wants arguments repeated there, compared with the client's."""
+        """Return the headers that repeat arguments for a 2026-07-28 tool which asks for them, or a refusal.
+
+        A call is refused if its arguments cannot be read, or if the client's own headers differ from them.
+        """
         try:
             values = decode_value(arguments) if arguments is not None else {}
         except CodecError:
@@ -438,7 +447,10 @@ class Dispatch:
         return self.refuse(call, Refusal(INVALID_PARAMS, message, data))
 
     def _cross_eras(self, call: Call, link: Link, tool: Route | None = None) -> Refusal | None:
-        """Prepare a modern client's call for a legacy server: note what a retry must repeat, and set its log level."""
+        """Prepare a modern client's call for a legacy server, or return a refusal.
+
+        Record what a retry must repeat, and request the log level.
+        """
         if call.caller.era is LEGACY or link.facts is None or link.facts.era is MODERN:
             return None
         if "requestState" in call.params:  # only we make one for this server
@@ -453,14 +465,20 @@ class Dispatch:
         return None
 
     def _find_returning(self, request: ClientRequest) -> Call | ReturningClient | None:
-        """Return what a tools/call with a state comes back to: a held call, a parked call, or None: its server's."""
+        """Return the held or parked call that a tools/call with a requestState continues.
+
+        Return None if the state was not issued by this node, and so belongs to the server.
+        """
         back = self._gate.responses.read_state(request.caller, request.params)
         if isinstance(back, Refusal):
             return self.refuse(self._new(request), back)
         return back or self._find_resumed(request)
 
     def _find_resumed(self, request: ClientRequest) -> Call | None:
-        """Return the parked call that a retry resumes, or its refusal as an ended call; None for any other request."""
+        """Return the parked call that a retry resumes, or an ended call with the refusal of the retry.
+
+        Return None for a request that is not a retry.
+        """
         if request.caller.era is Era.LEGACY or "requestState" not in request.params:
             return None
         resumed = self.under_way.parking.resume(request)
@@ -473,7 +491,7 @@ class Dispatch:
     def send(self, call: Call, link: Link) -> Call:
         """Send a call over its link: at once if the guard admits it, otherwise as soon as it may be sent.
 
-        The plain call takes the first branch of each condition: no link of its own, admitted, nothing to wait for.
+        An ordinary call takes the first branch of each condition: shared link, admitted, nothing to wait for.
         """
         if link.own is not None or call.caller.channel is not None:
             own_links = link.own if link.own is not None else link.own_of_legacy
@@ -514,7 +532,7 @@ class Dispatch:
         return call
 
     async def _send_in_turn(self, call: Call, link: Link, waiting: WaitingCall) -> None:
-        """Send a call when it has a place at its link, if its tool is still the one that was checked."""
+        """Send a call when it has a place at its link, if its tool is still the one that the guard checked."""
         has_place = await self._queue.wait(waiting)
         if call.done:
             return
@@ -525,9 +543,9 @@ class Dispatch:
             await self._send_later(call, link)
 
     async def _send_later(self, call: Call, link: Link, *, is_held: bool = False) -> None:
-        """Send a call once its server has heard what it must hear first, and is back if it went away.
+        """Send a call after its server has returned and has received what must precede the call, such as a log level.
 
-        A held call is not checked here: the guard checks it once more when it is released.
+        A held call is not checked here: the guard checks it again when it is released.
         """
         if call.after is not None:
             await asyncio.wait((call.after,))
@@ -547,7 +565,7 @@ class Dispatch:
         await self._settle(call, link, verdict)
 
     async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | Refused | Held) -> None:
-        """Send a call or refuse it, after the guard has released it if it is held."""
+        """Send or refuse a call according to the guard's verdict. A held call first waits for its release."""
         if call.done:
             return
         is_released = isinstance(verdict, Held)
@@ -566,7 +584,10 @@ class Dispatch:
             forbid_resending(call, link)
 
     async def _send_over_own_link(self, call: Call, link: Link, own: OwnLinks) -> None:
-        """Open the client's own link and send the call, or send its user to the page where they can agree to it."""
+        """Open the client's own link and send the call over it.
+
+        If the user must consent first, send the user to the page for that instead.
+        """
         if call.done:
             return
         try:
@@ -606,7 +627,10 @@ class Dispatch:
         return self.refuse(call, refused.refusal)
 
     def refuse(self, call: Call, refusal: Refusal) -> Call:
-        """End a call with a refusal. An unknown tool is 200 on HTTP: 404 with -32601 means an unknown method there."""
+        """End a call with a refusal.
+
+        Over HTTP, an unknown tool has status 200, because 404 with -32601 means an unknown method.
+        """
         is_200 = call.caller.era is Era.LEGACY or is_not_found(refusal)
         status = 200 if is_200 else refusal.mcp_status
         call.refuse(refusal, status)
@@ -614,12 +638,18 @@ class Dispatch:
 
 
 def _onward(own: dict[str, Raw] | None, followed: Followed | None) -> dict[str, Raw] | None:
-    """Return the route that an AX peer below reads (MCP-AX 7.2). `own`: if the request began here."""
+    """Return the route for a peer below that supports MCP-AX (MCP-AX 7.2), or None.
+
+    `own` is the route of a request that began at this node; `followed` is the route that a parent sent.
+    """
     return own if own is None or followed is None else followed.onward
 
 
 def _with_route(meta: dict[str, Raw], followed: Followed) -> dict[str, Raw]:
-    """Return `_meta` with the route of a parent that wrote it beside `_meta`. Calls share `_meta`: it is copied."""
+    """Return a copy of `_meta` that contains the route which a parent wrote beside `_meta`.
+
+    It is a copy because several calls share `_meta`.
+    """
     return meta if ROUTE in meta else {**meta, **followed.received}
 
 
@@ -634,6 +664,6 @@ def resource_not_found(uri: str, candidates: list[str], era: Era) -> Refusal:
 
 
 def _may_be_null(arguments: Raw, route: Route) -> bool:
-    """Return whether null arguments, which some clients write for none, may go to the server as they are."""
+    """Return whether null arguments, which some clients send instead of none, may be sent to the server unchanged."""
     is_read = route.gate is not None or route.mirrored or route.link.checks_input
     return not is_read and bytes(arguments) == b"null"

@@ -73,9 +73,9 @@ GATHER_S: Final = 0.01  # questions that come within this time reach the client 
 
 
 class _Away:
-    """The sink of a parked call. It drops progress and logs, and keeps the answer.
+    """Sink of a parked call while its client is away. It keeps the answer and drops progress and logs.
 
-    It refers to nothing, so that its call is freed at once if the client never comes back.
+    It holds no references, so its call is freed at once if the client never returns.
     """
 
     __slots__ = ("message", "status")
@@ -95,7 +95,10 @@ class _Away:
 
 
 class Space:
-    """A parked call with its open questions, and its answer if that came before the client."""
+    """Parked call with its open questions.
+
+    It also keeps the server's answer if that arrives before the client returns.
+    """
 
     __slots__ = ("away", "bytes", "call", "expires_at", "next_key", "questions", "round", "waiting")
 
@@ -114,7 +117,7 @@ Later = Callable[[float, Callable[[], None]], object]
 
 
 class Parking:
-    """The parked calls of a node."""
+    """Registry of the parked calls of a node."""
 
     def __init__(self, clock: Clock, later: Later | None = None) -> None:
         self._clock = clock
@@ -129,12 +132,16 @@ class Parking:
 
     @property
     def waiting(self) -> int:
-        """Return how many calls wait for their clients."""
+        """Return how many calls wait for their clients to return."""
         return sum(space.waiting for space in self.spaces.values())
 
     # The server asks
 
     def asked(self, call: Call, link: AnswerReceiver, request: Request) -> None:
+        """Record a server's question and park its call.
+
+        The question is declined if the client cannot be asked, or if a limit is reached.
+        """
         capabilities = call.meta.get(META_CAPABILITIES, RAW_EMPTY)
         able = may_be_asked(capabilities, request.method, request.params)
         if call.method not in RESUMABLE or not able:
@@ -169,7 +176,7 @@ class Parking:
             self._later(GATHER_S, lambda: self._on_gathered(handle or "", space))
 
     def _make_room(self, principal: str) -> bool:
-        """Return whether another call of this principal may wait.
+        """Make room for another waiting call of this principal. Return False if that is impossible.
 
         At the limit, a call of the principal with the most waiting calls is abandoned.
         """
@@ -206,7 +213,7 @@ class Parking:
                 call.handler.resume(call)  # its server is at work again, and may ask anew
 
     def _tell(self, handle: str, space: Space) -> None:
-        """Answer the client with the open questions and the state to come back with."""
+        """Answer the client with the open questions and the state that its retry must contain."""
         call = space.call
         space.round += 1
         space.waiting = True
@@ -226,7 +233,10 @@ class Parking:
     # The client comes back
 
     def resume(self, request: ClientRequest) -> Call | Refusal | None:
-        """Resume the call that a retry belongs to, or refuse the retry; None if its state is not one of ours."""
+        """Resume the call that a retry belongs to, or return the refusal of the retry.
+
+        Return None if this node did not issue the state.
+        """
         caller, params = request.caller, request.params
         raw = params.get("requestState")
         state = find_string(raw) if raw is not None else None
@@ -267,7 +277,7 @@ class Parking:
         return call
 
     def _deliver(self, handle: str, space: Space, request: ClientRequest) -> None:
-        """Answer the client with what the server had answered before the client came back."""
+        """Answer a retry with the answer that the server gave before the client returned."""
         client_id = request.client_id
         self._forget(handle, space)
         try:
@@ -283,7 +293,10 @@ class Parking:
     # Endings
 
     def ended(self, call: Call) -> None:
-        """Decline the open questions of a call that was answered or cancelled; a parked answer waits for its client."""
+        """Decline the open questions of a call that was answered or cancelled.
+
+        The answer to a parked call is kept until its client returns.
+        """
         handle = self._handles.get(call)
         space = self.spaces.get(handle) if handle is not None else None
         if handle is None or space is None:
@@ -325,7 +338,7 @@ class Parking:
     # A legacy server that refuses until a page was visited
 
     def url_required(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
-        """Translate error -32042 of 2025-11-25 for a 2026-07-28 client, or return None if it is another error."""
+        """Translate error -32042 of 2025-11-25 for a 2026-07-28 client. Return None for any other error."""
         members = decode_object(error) or {}
         if bytes(members.get("code", b"")) != str(FORMS[URL_ELICITATION_REQUIRED].number).encode():
             return None
@@ -343,7 +356,9 @@ class Parking:
         return self._visit(call, wanted[:QUESTIONS_MAX], _digest(call)), 200
 
     def ask_to_visit(self, call: Call, elicitation: dict[str, str]) -> bytes | None:
-        """Ask the client to visit a page of this node first, or return None if the client cannot be asked."""
+        """Return an answer that asks the client's user to visit a page of this node, or None if the client does not
+        support that.
+        """
         able = declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
         if not able or call.method not in RESUMABLE:
             return None
@@ -358,7 +373,7 @@ class Parking:
 
 
 def _digest(call: Call) -> bytes:
-    """Return the digest of what a retry must repeat: the request as its client wrote it."""
+    """Return the digest of what a retry must repeat: the request as its client sent it."""
     digest = call.dialogue.request_digest if call.dialogue is not None else b""
     if digest or call.wished is None:
         return digest

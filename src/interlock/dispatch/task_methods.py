@@ -63,7 +63,7 @@ Answer = Callable[[bytes | Refusal], None]  # takes the result of a list, or its
 
 
 class TaskMethods:
-    """The methods `tasks/*` of both eras."""
+    """Handlers of the methods `tasks/*` in both eras."""
 
     def __init__(self, dispatch: Dispatch, news: TaskNews, keepers: Mapping[str, Keeper], clock: Clock) -> None:
         self._dispatch = dispatch
@@ -76,7 +76,7 @@ class TaskMethods:
     # Making
 
     def call_tool(self, request: ClientRequest) -> Call:
-        """Make a legacy client's tools/call that asks for a task."""
+        """Handle a tools/call in which a legacy client asks for a task."""
         dispatch, caller = self._dispatch, request.caller
         name = find_string(request.params.get("name"))
         route = dispatch.view(caller.key).find_tool(name) if name is not None else None
@@ -96,7 +96,7 @@ class TaskMethods:
     # Asking
 
     def ask(self, request: ClientRequest) -> Call:
-        """Send a request about a task to the server that made the task."""
+        """Send a request about a task to the server that created the task."""
         caller, method, params = request.caller, request.method, request.params
         task_id = find_string(params.get("taskId"))
         task = self._find_task(caller, method, task_id, request.meta)
@@ -118,7 +118,7 @@ class TaskMethods:
         return call
 
     def _waits_too_often(self, caller: Caller) -> bool:
-        """Return whether a caller waits for too many results, which may never come, to be allowed another one."""
+        """Return whether a client already waits for as many task results as it may. The results may never come."""
         waiting = [call for call in self._dispatch.under_way.calls if call.waits_forever]
         return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 
@@ -144,17 +144,18 @@ class TaskMethods:
         return None
 
     def offered(self, caller: Caller) -> bool:
+        """Return whether a server that the client sees creates tasks in the client's era."""
         return offers(self._dispatch.view(caller.key), caller.era)
 
     def _may_use(self, caller: Caller, task: Task) -> bool:
-        """Return whether a caller may ask about a task, which requires that it may call the task's tool here."""
+        """Return whether a client may ask about a task. It must be allowed to call the tool that created the task."""
         key = caller.key
         return key.only in (None, task.route.link.segment) and self._dispatch.view(key).may_see(task.route)
 
     # Listing (2025-11-25)
 
     def list_tasks(self, caller: Caller, params: dict[str, Raw], answer: Answer) -> None:
-        """Answer with the caller's tasks, oldest first, in the state that their servers report or last reported.
+        """Answer with the client's tasks, oldest first. A state that is old is asked for again at the task's server.
 
         Servers are not asked for their lists, because those contain the tasks of all clients.
         """
@@ -181,7 +182,7 @@ class TaskMethods:
         answer(encode_value(result))
 
     async def _state(self, task: Task) -> bytes | None:
-        """Return a task as lists show it, or None if its server does not recognise it."""
+        """Return a task in the form for lists, or None if its server does not recognise the task."""
         link = task.link
         fresh_s = max(FRESH_S, task.poll_s or 0.0)
         fresh = not task.live or self._clock.now() - task.heard_at < fresh_s
@@ -208,7 +209,10 @@ class TaskMethods:
     # Being told (2026-07-28)
 
     async def watch(self, caller: Caller, listener: TaskListener, ids: list[str]) -> list[str]:
-        """Return which of these tasks the client will be notified about: its own, at servers that agree to notify."""
+        """Start to notify a client about tasks. Return the ids of those about which it will be notified.
+
+        These are the client's own tasks at servers that agree to notify.
+        """
         wanted: dict[str, list[Task]] = {}
         for task_id in dict.fromkeys(ids):
             task = self._tasks.find(task_id, caller.principal.name)
@@ -246,12 +250,13 @@ def offers(view: View, era: Era) -> bool:
 
 
 def _makes_tasks_for_users(link: Link) -> bool:
+    """Return whether the server of a link creates tasks although users have links of their own to it."""
     facts = link.facts if link.own is not None and not link.own.is_whole else None
     return facts is not None and offers_tasks(facts.capabilities, facts.era)
 
 
 def _after(params: dict[str, Raw]) -> int | None:
-    """Return the number after which a list continues, or None for a cursor that is not ours."""
+    """Return the task number after which a list page begins, or None if this node did not issue the cursor."""
     if "cursor" not in params:
         return 0
     after = decode_cursor_untrusted(find_string(params["cursor"]) or "")

@@ -62,7 +62,7 @@ _RESULT: Final = b'"result":'
 
 
 class Background:
-    """A client that is asked without a call under way, as a `QuestionOrigin`."""
+    """Client that can be asked although it has no call under way (`QuestionOrigin`)."""
 
     __slots__ = ("_sink", "asking", "caller", "progressed")
 
@@ -82,7 +82,7 @@ class Background:
 
 
 class AskedTask:
-    """A task that a client keeps for a server."""
+    """Task that a client runs for a server."""
 
     __slots__ = ("caller", "id", "link", "theirs")
 
@@ -94,7 +94,7 @@ class AskedTask:
 
 
 class _Expected(msgspec.Struct, frozen=True):
-    """An answer of a client that may be a task, or is about one."""
+    """Answer expected from a client that either creates a task or is about one."""
 
     link: ConnectedLink
     connection: int
@@ -104,7 +104,7 @@ class _Expected(msgspec.Struct, frozen=True):
 
 
 class AskedTasks:
-    """The tasks that clients run for servers."""
+    """Registry of the tasks that clients run for servers."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, AskedTask] = {}
@@ -116,7 +116,7 @@ class AskedTasks:
         return task if task is not None and task.link is link else None
 
     def expect(self, link: ConnectedLink, request: Request, caller: Caller) -> str | None:
-        """Expect a client to create the task that a server requests, or return why the client cannot."""
+        """Prepare for a client's task that a server requests. Return why the client cannot create it, or None."""
         if caller.era is Era.MODERN:
             return f"{request.method} as a task of 2025-11-25 does not cross to a client of MCP {LATEST_MODERN}"
         if not takes_as_task(caller.capabilities, request.method):
@@ -126,7 +126,7 @@ class AskedTasks:
         return None
 
     def ask(self, link: ConnectedLink, request: Request, origin: Pending | None) -> None:
-        """Pass a server's request about a task to the client that has the task."""
+        """Pass a server's request about a task to the client that runs the task."""
         members: dict[str, Any] = decode_object(request.params) or {}
         task = self.maybe(link, find_string(members.get("taskId")) or "")
         if task is None or not self._expect(link, request, task.caller, task):
@@ -138,7 +138,7 @@ class AskedTasks:
         link.questions.ask_client(Request(request.id, request.method, Raw(encode_value(members))), asking)
 
     def on_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes, their: Rename) -> bytes:
-        """Return the payload of a client's answer with the task ids that its server uses."""
+        """Return the payload of a client's answer with its task ids replaced by the ids that the server uses."""
         expected = self._expected.pop((link.segment, upstream_id), None)
         if not payload.startswith(_RESULT) or (expected is None and b"/related-task" not in payload):
             return payload
@@ -210,7 +210,7 @@ TaskListener = Callable[[dict[str, Any]], None]  # takes the new state of a task
 
 
 class TaskNews(TaskEvents):
-    """The delivery of what servers send about tasks to the clients of the tasks."""
+    """Delivery of servers' messages about tasks to the clients that own the tasks."""
 
     def __init__(self, tasks: Tasks, asked_tasks: AskedTasks) -> None:
         self.call_type = partial(TaskMaking, tasks=tasks)
@@ -262,9 +262,9 @@ class TaskNews(TaskEvents):
         return True
 
     def _tell(self, task: Task, message: bytes) -> None:
-        """Send a message on the session's stream, or where the client waits for the task's result.
+        """Send a message on the stream of the client's session, or on its request for the task's result.
 
-        Otherwise the message is dropped, as MCP allows.
+        If there is neither, the message is dropped, as MCP allows.
         """
         channel = task.caller.channel
         if channel is not None and not channel.tell(message):
@@ -273,7 +273,7 @@ class TaskNews(TaskEvents):
                 waiting.sink.emit(message)
 
     def _waiting(self, task: Task) -> TaskAsking | None:
-        """Return the newest request under way for the task's result, or None."""
+        """Return the newest open request for the task's result, or None."""
         calls = [
             pending
             for pending in task.link.in_flight.values()
@@ -287,7 +287,7 @@ class TaskNews(TaskEvents):
         self._listening.setdefault(task, set()).add(listener)
 
     def unwatch(self, task: Task, listener: TaskListener) -> bool:
-        """Remove a listener of a task and return whether no client listens for the task any longer."""
+        """Remove a listener of a task. Return True if no client listens for the task any longer."""
         listeners = self._listening.get(task, set())
         listeners.discard(listener)
         if not listeners:
@@ -319,8 +319,9 @@ class TaskNews(TaskEvents):
     def _find_asking(
         self, link: ConnectedLink, params: Raw, theirs: str | None, origin: Pending | None
     ) -> tuple[QuestionOrigin | str, Raw]:
-        """Return on whose behalf the server asks, or why no client can be asked, and the params with that client's
-        ids.
+        """Return the client on whose behalf the server asks, or the reason why no client can be asked.
+
+        The second value is the params, with the task id that this client uses.
         """
         if theirs is None:
             pending = link.find_call(origin)
@@ -340,7 +341,7 @@ class TaskNews(TaskEvents):
         return _OfTask(self, task, call.caller, call.sink), named
 
     def hold(self, task: Task, link: AnswerReceiver, request: Request, asking: Background) -> None:
-        """Keep a question until the client asks for the task's result. Refuse it if too many questions wait."""
+        """Keep a question until the client asks for the task's result. Refuse the question if too many wait."""
         wanted = {
             of: [entry for entry in held if of.link.questions.is_open(entry[0].id, entry[1])]
             for of, held in self._held.items()
@@ -355,7 +356,7 @@ class TaskNews(TaskEvents):
             held.append((request, asking))
 
     def on_result_asked(self, call: TaskAsking) -> None:
-        """Ask a client that has come back for its task's result the questions that waited for it."""
+        """Ask the client the questions that were kept for it, because it has requested the task's result."""
         link = call.task.link
         for request, asking in self._held.pop(call.task, ()):
             if link.questions.is_open(request.id, asking):
@@ -385,7 +386,7 @@ class TaskNews(TaskEvents):
 
 
 class _OfTask(Background):
-    """The client of a task, which is asked where it can be reached, otherwise when it comes back.
+    """Client of a task. It is asked at once if it can be reached, otherwise when it returns.
 
     The question does not belong to the call with which the client may wait for the task: that call ends when the client
     stops waiting, and the question stays open.

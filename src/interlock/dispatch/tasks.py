@@ -67,7 +67,7 @@ _SHAPE: Final = re.compile(r"[a-z0-9_-]+\.([0-9a-f]{8})[A-Za-z0-9_-]{24}")
 
 
 class Task:
-    """A task with its two ids: the one of its server, and the one that its client sees."""
+    """Task with two ids: the id that its server uses, and the id that its client sees."""
 
     __slots__ = (
         "caller",
@@ -112,7 +112,7 @@ class Task:
 
 
 class Tasks:
-    """The tasks of all clients, found by either id."""
+    """Registry of the tasks of all clients. A task can be found by either id."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -128,11 +128,12 @@ class Tasks:
     # Making
 
     def has_room(self, principal: str) -> bool:
+        """Return whether a task of this principal can be added."""
         self._tidy()
         return self._make_room(principal)
 
     def make(self, caller: Caller, link: ConnectedLink, route: Route, facts: TaskFacts) -> Task | None:
-        """Add a task that a server created for this caller, or return None if there are too many."""
+        """Add a task that a server created for this client. Return None if there are too many tasks."""
         principal = caller.principal.name
         existing = self._theirs.get((link.segment, facts.id))
         if existing is not None and existing.principal == principal and existing.era is caller.era:
@@ -153,7 +154,7 @@ class Tasks:
         return task
 
     def follow_progress(self, task: Task, progress_id: int, token: Any) -> None:
-        """Keep the progress token of the call that created a task for as long as the task (2025-11-25)."""
+        """Keep the progress token of the call that created a task for as long as the task exists (2025-11-25)."""
         self._progress.pop((task.link.segment, task.progress_id), None)
         task.progress_id, task.progress_token = progress_id, token
         self._progress[task.link.segment, progress_id] = task
@@ -171,7 +172,7 @@ class Tasks:
     # Finding
 
     def find(self, task_id: str, principal: str) -> Task | Refusal:
-        """Return a principal's task by id; tasks of other principals count as unknown."""
+        """Return the task with this id, or a refusal. A task of another principal counts as unknown."""
         task = self.by_id.get(task_id) if len(task_id) <= ID_BYTES_MAX else None
         if task is None or task.principal != principal:
             return TASK_FORGOTTEN if self._is_of_another_run(task_id) else TASK_UNKNOWN
@@ -181,7 +182,10 @@ class Tasks:
         return self._theirs.get((link.segment, theirs))
 
     def maybe_ours(self, task: Task, theirs: str) -> str | None:
-        """Return our id of another task of that server, or None unless it belongs to the owner of `task` too."""
+        """Return the client's id of another task at the server of `task`.
+
+        Return None if that task is unknown or belongs to another principal.
+        """
         other = self.maybe_theirs(task.link, theirs)
         return other.id if other is not None and other.principal == task.principal else None
 
@@ -192,24 +196,25 @@ class Tasks:
         return [task for task in self._of.get(principal, {}).values() if not task.replaced]
 
     def principals(self, link: Link) -> set[str]:
-        """Return the principals whose tasks may still run at this server.
+        """Return the principals that have tasks at this server which may still run.
 
-        What the server sends outside a call may be about any of them.
+        A message that the server sends outside a call may be about any of these tasks.
         """
         return set(self._live.get(link.segment, ()))
 
     def _is_of_another_run(self, task_id: str) -> bool:
+        """Return whether an id has the form of a task id that an earlier process of this node issued."""
         shaped = _SHAPE.fullmatch(task_id) if len(task_id) <= ID_BYTES_MAX else None
         return shaped is not None and shaped[1] != self._run
 
     # Forgetting
 
     def lost(self, task: Task) -> None:
-        """Mark a task that its server no longer recognises as ended."""
+        """Mark a task as ended, because its server no longer recognises it."""
         self._set_live(task, live=False)
 
     def lose_all(self, link: ConnectedLink) -> None:
-        """Mark all tasks of a link that is gone for good as ended."""
+        """Mark all tasks of a link as ended, because the link will not return."""
         for task in [task for task in self.by_id.values() if task.link is link]:
             self._set_live(task, live=False)
             self._cut(task)
@@ -223,9 +228,9 @@ class Tasks:
                 self._forget(task)
 
     def _make_room(self, principal: str) -> bool:
-        """Drop tasks that have ended, those of the same principal first, and return whether another task may be added.
+        """Drop an ended task if a limit is reached. Return whether another task may be added.
 
-        Tasks that may still run are not dropped.
+        Ended tasks of the same principal are dropped first. Tasks that may still run are not dropped.
         """
         mine = self._of.get(principal, {})
         if len(mine) >= TASKS_PER_PRINCIPAL_MAX and not self._drop_ended(mine):
@@ -239,7 +244,7 @@ class Tasks:
         return ended is not None
 
     def _retire(self, task: Task) -> None:
-        """Mark a task as replaced; its id stays, so that a request for it is refused with the reason."""
+        """Mark a task as replaced. Its id is kept, so that a request for it is refused with that reason."""
         task.replaced = True
         self._set_live(task, live=False)
         self._cut(task)
@@ -273,7 +278,7 @@ class Tasks:
 
 
 class TaskMaking(Call, eq=False, kw_only=True):
-    """A tools/call that the server may answer with a task."""
+    """Call of a tool (tools/call) that the server may answer with a task."""
 
     tasks: Tasks
 
@@ -306,7 +311,7 @@ class TaskMaking(Call, eq=False, kw_only=True):
 
 
 class Taskless(Call, eq=False, kw_only=True):
-    """A tools/call over a user's own link, of which no task may come: no client could ask about it."""
+    """Call of a tool over a user's own link. It must not create a task, because no client could ask about it."""
 
     def on_response(self, response: Response, era: Era) -> None:
         if not self.done and response.error and requires_tasks(response.error):
@@ -324,7 +329,7 @@ class Taskless(Call, eq=False, kw_only=True):
 def make_taskless(
     caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], *others: Any
 ) -> Taskless:
-    """Create a call whose server sees a client that takes no tasks."""
+    """Create a call that tells the server that its client does not support tasks."""
     if META_CAPABILITIES in meta and declares_tasks(meta[META_CAPABILITIES]):
         meta = {**meta, META_CAPABILITIES: without_tasks(meta[META_CAPABILITIES])}
         params["_meta"] = meta
@@ -332,14 +337,14 @@ def make_taskless(
 
 
 class TaskAsking(Call, eq=False, kw_only=True):
-    """A request about a task."""
+    """Request about a task, such as tasks/get."""
 
     tasks: Tasks
     task: Task
 
     @property
     def waits_forever(self) -> bool:
-        """Return whether the call waits for a task's result, as long as the task takes."""
+        """Return whether the call waits for a task's result, and so has no deadline."""
         return self.method == TASKS_RESULT
 
     def on_response(self, response: Response, era: Era) -> None:
@@ -366,8 +371,9 @@ class TaskAsking(Call, eq=False, kw_only=True):
         return Raw(encode_value(members))
 
     def _explain(self, error: Raw) -> Raw:
-        """Return the error, or a lost-task error if the server may have forgotten the task while it was
-        disconnected.
+        """Return the error that the client gets.
+
+        It says that the task is lost if the server may have forgotten the task while it was disconnected.
         """
         task = self.task
         if task.connection == task.link.connection or code_of(error) != INVALID_PARAMS:
@@ -378,7 +384,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
 
 
 def cancel_task(link: ConnectedLink, theirs: str) -> None:
-    """Cancel a task that no client will ever ask for, without waiting for the server's answer."""
+    """Cancel a task that no client can ask for. Do not wait for the server's answer."""
     params: dict[str, Any] = {"taskId": theirs}
     if link.modern:
         link.ask(TASKS_CANCEL, {**params, "_meta": TASKS_META}, task_head(TASKS_CANCEL, theirs))
@@ -387,7 +393,7 @@ def cancel_task(link: ConnectedLink, theirs: str) -> None:
 
 
 def task_head(method: str, theirs: str) -> bytes:
-    """Return the routing headers for a 2026-07-28 server."""
+    """Return the routing headers of a request about a task, for a 2026-07-28 server."""
     return modern_head(method) + b"mcp-name: %b\r\n" % encode_header(theirs)
 
 
